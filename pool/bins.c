@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bins.c - see bins.h. */
+#include "bins.h"
+
+#include "pool_internal.h"
+
+/* How many blocks of one bin a search looks at. */
+#define SCAN 8
+
+/* Sizes below 16 granules have a bin each; above, the four bits after the leading one choose among 16. */
+static unsigned int bin_of(size_t size)
+{
+    const uint64_t granules = size / POOL_GRANULE;
+    unsigned int log2, bin;
+
+    if (granules < 16)
+        return (unsigned int)granules;
+    log2 = 63u - (unsigned int)__builtin_clzll(granules);
+    bin = (log2 - 3) * 16 + ((granules >> (log2 - 4)) & 15);
+    return bin < BINS_COUNT ? bin : BINS_COUNT - 1;
+}
+
+void bins_insert(struct bins *bins, struct block *block)
+{
+    const unsigned int bin = bin_of(block->size);
+
+    block->bin_prev = NULL;
+    block->link = bins->head[bin];
+    if (block->link)
+        block->link->bin_prev = block;
+    bins->head[bin] = block;
+    bins->used[bin / 64] |= 1ull << (bin % 64);
+}
+
+void bins_remove(struct bins *bins, struct block *block)
+{
+    const unsigned int bin = bin_of(block->size);
+
+    if (block->bin_prev)
+        block->bin_prev->link = block->link;
+    else
+        bins->head[bin] = block->link;
+    if (block->link)
+        block->link->bin_prev = block->bin_prev;
+    if (!bins->head[bin])
+        bins->used[bin / 64] &= ~(1ull << (bin % 64));
+}
+
+/* First non-empty bin from bin on; BINS_COUNT: none. */
+static unsigned int bin_next(const struct bins *bins, unsigned int bin)
+{
+    unsigned int word = bin / 64;
+    uint64_t bits;
+
+    if (bin >= BINS_COUNT)
+        return BINS_COUNT;
+    bits = bins->used[word] & (~0ull << (bin % 64));
+    while (!bits) {
+        if (++word == BINS_WORDS)
+            return BINS_COUNT;
+        bits = bins->used[word];
+    }
+    return word * 64 + (unsigned int)__builtin_ctzll(bits);
+}
+
+static bool starts_segment(const struct block *block)
+{
+    return block->addr == block->segment->addr;
+}
+
+/* Is a the better choice than b? Close fits that start their segment first (they can be exported by IPC), then the
+ * tightest. */
+static bool better(const struct block *a, const struct block *b, size_t size)
+{
+    const size_t close = size + size / 8;
+    const bool a_base = starts_segment(a) && a->size <= close;
+    const bool b_base = starts_segment(b) && b->size <= close;
+
+    return a_base != b_base ? a_base : a->size < b->size;
+}
+
+struct block *bins_find(const struct bins *bins, size_t size, unsigned int ratio)
+{
+    for (unsigned int bin = bin_next(bins, bin_of(size)); bin < BINS_COUNT; bin = bin_next(bins, bin + 1)) {
+        struct block *best = NULL, *block = bins->head[bin];
+
+        for (unsigned int n = 0; block && n < SCAN; block = block->link, n++) {
+            if (block->size < size)
+                continue;
+            if (ratio && !block->segment->used && block->size / ratio > size)
+                continue;
+            if (!best || better(block, best, size))
+                best = block;
+            if (block->size == size && (block->segment->shared || starts_segment(block)))
+                break;
+        }
+        if (best)
+            return best;
+    }
+    return NULL;
+}

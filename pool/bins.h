@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bins.h - free blocks by size. Private to pool/.
+ *
+ * 16 bins for each power of two, found through a bitmap. A search looks at a few blocks of the first bins that can hold
+ * a fitting one, so it is nearly best fit at constant cost. What it returns depends on the order of insertions and
+ * removals alone, never on addresses: ranks that ask for the same lay memory out alike.
+ *
+ * Threads: the caller's lock (the pool's).
+ */
+#ifndef CUPOOL_POOL_BINS_H
+#define CUPOOL_POOL_BINS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct block;
+
+#define BINS_WORDS 10
+#define BINS_COUNT (BINS_WORDS * 64)
+
+struct bins {
+    struct block *head[BINS_COUNT];
+    uint64_t used[BINS_WORDS];
+};
+
+void bins_insert(struct bins *bins, struct block *block);
+void bins_remove(struct bins *bins, struct block *block);
+
+/*
+ * The free block to serve size bytes (a multiple of POOL_GRANULE) from, or NULL. It stays in its bin. A segment of
+ * which nothing is handed out is only broken into for a request of at least 1/ratio of the block: otherwise one small
+ * block would keep a large segment from ever going back to the driver. ratio 0: no such limit.
+ */
+struct block *bins_find(const struct bins *bins, size_t size, unsigned int ratio);
+
+#endif

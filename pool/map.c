@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* map.c - see map.h. */
+#include "map.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "pool.h"
+
+#define UNIT_SHIFT 21 /* POOL_SEGMENT_UNIT */
+#define LEAF_BITS  13
+#define ROOT_BITS  (48 - UNIT_SHIFT - LEAF_BITS)
+#define SLOTS      (POOL_SEGMENT_UNIT / POOL_GRANULE)
+
+typedef _Atomic(struct block *) slot;
+
+struct unit {
+    _Atomic(struct segment *) segment;
+    _Atomic(slot *) slots; /* by (address - unit) / POOL_GRANULE; made when the first block starts in the unit */
+};
+
+static _Atomic(struct unit *) root[1 << ROOT_BITS];
+
+/* Zeroed memory that is only backed once it is touched. */
+static void *map_pages(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static struct unit *unit_get(uint64_t addr)
+{
+    struct unit *leaf;
+
+    if (addr >> 48)
+        return NULL;
+    leaf = atomic_load_explicit(&root[addr >> (UNIT_SHIFT + LEAF_BITS)], memory_order_acquire);
+    return leaf ? &leaf[(addr >> UNIT_SHIFT) & ((1 << LEAF_BITS) - 1)] : NULL;
+}
+
+static struct unit *unit_make(uint64_t addr)
+{
+    const size_t size = sizeof(struct unit) << LEAF_BITS;
+    _Atomic(struct unit *) *entry;
+    struct unit *leaf, *expected = NULL;
+
+    if (addr >> 48)
+        return NULL;
+    entry = &root[addr >> (UNIT_SHIFT + LEAF_BITS)];
+    if (!atomic_load_explicit(entry, memory_order_acquire)) {
+        leaf = map_pages(size);
+        if (!leaf)
+            return NULL;
+        if (!atomic_compare_exchange_strong(entry, &expected, leaf))
+            munmap(leaf, size); /* another pool was faster */
+    }
+    return unit_get(addr);
+}
+
+int map_segment_add(uint64_t addr, size_t size, struct segment *segment)
+{
+    uint64_t at;
+    int rc = 0;
+
+    if ((addr | size) & (POOL_SEGMENT_UNIT - 1))
+        return -EINVAL;
+    for (at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {
+        struct unit *unit = unit_make(at);
+        struct segment *expected = NULL;
+
+        if (!unit)
+            rc = -ENOMEM;
+        else if (!atomic_compare_exchange_strong(&unit->segment, &expected, segment))
+            rc = -EEXIST;
+        if (rc) {
+            map_segment_remove(addr, at - addr);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+void map_segment_remove(uint64_t addr, size_t size)
+{
+    for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT)
+        atomic_store_explicit(&unit_get(at)->segment, NULL, memory_order_release);
+}
+
+struct segment *map_segment_get(uint64_t addr)
+{
+    struct unit *unit = unit_get(addr);
+
+    return unit ? atomic_load_explicit(&unit->segment, memory_order_acquire) : NULL;
+}
+
+int map_block_set(uint64_t addr, struct block *block)
+{
+    struct unit *unit = unit_get(addr);
+    slot *slots = atomic_load_explicit(&unit->slots, memory_order_acquire);
+
+    if (!slots) {
+        /* Only the owner of the segment comes here, under its lock: nobody races with this store. */
+        slots = block ? map_pages(SLOTS * sizeof(slot)) : NULL;
+        if (!slots)
+            return block ? -ENOMEM : 0;
+        atomic_store_explicit(&unit->slots, slots, memory_order_release);
+    }
+    atomic_store_explicit(&slots[(addr / POOL_GRANULE) % SLOTS], block, memory_order_release);
+    return 0;
+}
+
+struct block *map_block_get(uint64_t addr)
+{
+    struct unit *unit = unit_get(addr);
+    slot *slots = unit ? atomic_load_explicit(&unit->slots, memory_order_acquire) : NULL;
+
+    if (!slots || addr % POOL_GRANULE)
+        return NULL;
+    return atomic_load_explicit(&slots[(addr / POOL_GRANULE) % SLOTS], memory_order_acquire);
+}

@@ -1,0 +1,765 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.c - see pool.h. Segments are carved into blocks; requests under 2 MiB share segments, larger ones get a segment
+ * of their own size when no free block fits, so that most of them start where a driver allocation starts.
+ *
+ * Locking: pool->lock, documented at its declaration; never held while a backend, order or observer function runs.
+ */
+#include "pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "bins.h"
+#include "map.h"
+#include "pool_internal.h"
+
+/* A shared segment keeps its first granule to itself: a stray driver free of a block then names no allocation of the
+ * driver. */
+#define SHARED_SKIP ((size_t)POOL_GRANULE)
+/* Largest block that fits a shared segment of one unit. */
+#define SHARED_MAX ((size_t)POOL_SEGMENT_UNIT - SHARED_SKIP)
+/* Shared segments grow with what is held in them, up to this. */
+#define SHARED_SEGMENT_MAX ((size_t)32 << 20)
+/* A wholly free segment is broken into for requests of at least this part of it. */
+#define LARGE_RATIO 8u
+/* Large blocks are split only if a large request could use the rest. */
+#define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
+/* Descriptors are made this many at a time. */
+#define CHUNK 256
+
+struct pool {
+    struct pool_config config;
+    /*
+     * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
+     * addresses. block->state alone is also changed without it, from LIVE to PENDING.
+     */
+    pthread_mutex_t lock;
+    pthread_cond_t released; /* releasing has become 0 */
+    struct bins shared, large;
+    struct segment *segments;
+    size_t shared_held;
+    struct block *kept; /* PENDING blocks whose order() has not succeeded yet */
+    struct block *spare;
+    unsigned int releasing; /* threads that are giving segments back right now */
+    struct pool_stats stats;
+    atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
+    struct pool *next_retired;
+};
+
+/* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
+static struct {
+    pthread_mutex_t lock; /* guards the rest of this struct; a leaf lock */
+    struct pool *pools;
+    struct segment *segments;
+} retired = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void *host_pages(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static size_t round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+/* --- descriptors
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void spare_push(struct pool *pool, struct block *block)
+{
+    block->link = pool->spare;
+    pool->spare = block;
+}
+
+/* Make sure that the next two calls of spare_pop succeed. */
+static int spare_reserve(struct pool *pool)
+{
+    struct block *blocks;
+
+    if (pool->spare && pool->spare->link)
+        return 0;
+    blocks = host_pages(CHUNK * sizeof(*blocks));
+    if (!blocks)
+        return -ENOMEM;
+    for (int i = 0; i < CHUNK; i++)
+        spare_push(pool, &blocks[i]);
+    return 0;
+}
+
+static struct block *spare_pop(struct pool *pool)
+{
+    struct block *block = pool->spare;
+
+    pool->spare = block->link;
+    return block;
+}
+
+static struct segment *segment_new(void)
+{
+    struct segment *segment, *more;
+
+    pthread_mutex_lock(&retired.lock);
+    if (!retired.segments) {
+        more = host_pages(CHUNK * sizeof(*more));
+        for (int i = 0; more && i < CHUNK; i++) {
+            more[i].next = retired.segments;
+            retired.segments = &more[i];
+        }
+    }
+    segment = retired.segments;
+    if (segment)
+        retired.segments = segment->next;
+    pthread_mutex_unlock(&retired.lock);
+    return segment;
+}
+
+static void segment_retire(struct segment *segment)
+{
+    pthread_mutex_lock(&retired.lock);
+    segment->next = retired.segments;
+    retired.segments = segment;
+    pthread_mutex_unlock(&retired.lock);
+}
+
+/* --- blocks and segments, with the lock
+ * ------------------------------------------------------------------------------- */
+
+static struct bins *bins_for(struct pool *pool, const struct segment *segment)
+{
+    return segment->shared ? &pool->shared : &pool->large;
+}
+
+static void used_add(struct pool *pool, struct segment *segment, size_t size)
+{
+    if (!segment->used)
+        pool->stats.idle -= segment->size;
+    segment->used += size;
+    pool->stats.live += size;
+    if (pool->stats.live > pool->stats.peak_live)
+        pool->stats.peak_live = pool->stats.live;
+}
+
+static void used_sub(struct pool *pool, struct segment *segment, size_t size)
+{
+    segment->used -= size;
+    pool->stats.live -= size;
+    if (!segment->used)
+        pool->stats.idle += segment->size;
+}
+
+/* Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. */
+static void block_split(struct pool *pool, struct block *block, size_t size)
+{
+    struct block *rest = spare_pop(pool);
+
+    rest->addr = block->addr + size;
+    rest->size = block->size - size;
+    rest->segment = block->segment;
+    rest->prev = block;
+    rest->next = block->next;
+    if (rest->next)
+        rest->next->prev = rest;
+    atomic_store_explicit(&rest->state, BLOCK_FREE, memory_order_relaxed);
+    block->next = rest;
+    block->size = size;
+    bins_insert(bins_for(pool, block->segment), rest);
+}
+
+/* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
+static int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
+{
+    const size_t split_min = block->segment->shared ? POOL_GRANULE : LARGE_SPLIT_MIN;
+
+    if (spare_reserve(pool) || map_block_set(block->addr, block)) {
+        bins_insert(bins_for(pool, block->segment), block);
+        return -ENOMEM;
+    }
+    if (block->size - size >= split_min)
+        block_split(pool, block, size);
+    block->requested = requested;
+    used_add(pool, block->segment, block->size);
+    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
+    return 0;
+}
+
+/* Take a block from what is free. -ENOENT: nothing fits. */
+static int block_take(struct pool *pool, size_t size, size_t requested, unsigned int ratio, uint64_t *ret_addr)
+{
+    const bool shared = size <= SHARED_MAX;
+    struct bins *bins = shared ? &pool->shared : &pool->large;
+    struct block *block = bins_find(bins, size, shared ? 0 : ratio);
+
+    if (!block)
+        return -ENOENT;
+    bins_remove(bins, block);
+    if (block_hand_out(pool, block, size, requested))
+        return -ENOENT;
+    *ret_addr = block->addr;
+    return 0;
+}
+
+/* Swallow the neighbour after block, which is free. */
+static void block_merge_next(struct pool *pool, struct block *block)
+{
+    struct block *next = block->next;
+
+    bins_remove(bins_for(pool, block->segment), next);
+    block->size += next->size;
+    block->next = next->next;
+    if (block->next)
+        block->next->prev = block;
+    spare_push(pool, next);
+}
+
+static bool is_free(const struct block *block)
+{
+    return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
+}
+
+/* A PENDING block has been ordered: it may be handed out again. */
+static void block_publish(struct pool *pool, struct block *block)
+{
+    struct segment *segment = block->segment;
+
+    map_block_set(block->addr, NULL);
+    used_sub(pool, segment, block->size);
+    atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
+    if (is_free(block->next))
+        block_merge_next(pool, block);
+    if (is_free(block->prev)) {
+        block = block->prev;
+        bins_remove(bins_for(pool, segment), block);
+        /* Its successor is the block that is in no bin; put it there so that merging is one thing only. */
+        bins_insert(bins_for(pool, segment), block->next);
+        block_merge_next(pool, block);
+    }
+    bins_insert(bins_for(pool, segment), block);
+}
+
+static size_t segment_size_for(const struct pool *pool, size_t size)
+{
+    size_t grow;
+
+    if (size > SHARED_MAX)
+        return round_up(size, POOL_SEGMENT_UNIT);
+    /* An eighth of what is held: few driver calls, little slack. A function of the requests alone. */
+    grow = pool->shared_held / 8 / POOL_SEGMENT_UNIT * POOL_SEGMENT_UNIT;
+    if (grow < POOL_SEGMENT_UNIT)
+        return POOL_SEGMENT_UNIT;
+    return grow > SHARED_SEGMENT_MAX ? SHARED_SEGMENT_MAX : grow;
+}
+
+/* Enter memory from the backend as a segment and hand out its first size bytes. Errors leave nothing behind. */
+static int segment_enter(struct pool *pool, struct segment *segment, size_t size, size_t requested)
+{
+    struct block *block;
+    int rc = spare_reserve(pool);
+
+    if (!rc)
+        rc = map_segment_add(segment->addr, segment->size, segment);
+    if (rc)
+        return rc;
+    block = spare_pop(pool);
+    block->addr = segment->addr + (segment->shared ? SHARED_SKIP : 0);
+    block->size = segment->size - (segment->shared ? SHARED_SKIP : 0);
+    block->segment = segment;
+    block->prev = block->next = NULL;
+    atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
+    segment->first = block;
+    segment->used = 0;
+    segment->prev = NULL;
+    segment->next = pool->segments;
+    if (segment->next)
+        segment->next->prev = segment;
+    pool->segments = segment;
+    pool->stats.idle += segment->size;
+    pool->stats.segments_alloc++;
+    if (segment->shared)
+        pool->shared_held += segment->size;
+    /* Without a descriptor it stays behind as a free segment: whole, and of use to the next request. */
+    return block_hand_out(pool, block, size, requested);
+}
+
+/* Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
+static void segment_leave(struct pool *pool, struct segment *segment)
+{
+    if (segment->prev)
+        segment->prev->next = segment->next;
+    else
+        pool->segments = segment->next;
+    if (segment->next)
+        segment->next->prev = segment->prev;
+    map_segment_remove(segment->addr, segment->size);
+    if (segment->shared)
+        pool->shared_held -= segment->size;
+}
+
+/* --- giving back
+ * ------------------------------------------------------------------------------------------------------ */
+
+size_t pool_trim(struct pool *pool, const char *why)
+{
+    const struct pool_config *config = &pool->config;
+    struct segment *segment, *next, *going = NULL;
+    size_t released = 0;
+    uint64_t start;
+
+    if (config->order->frozen(config->arg))
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    for (segment = pool->segments; segment; segment = next) {
+        next = segment->next;
+        if (segment->used)
+            continue;
+        bins_remove(bins_for(pool, segment), segment->first);
+        spare_push(pool, segment->first);
+        segment_leave(pool, segment);
+        pool->stats.idle -= segment->size;
+        segment->next = going;
+        going = segment;
+    }
+    pool->releasing += going != NULL;
+    pthread_mutex_unlock(&pool->lock);
+    if (!going)
+        return 0;
+
+    start = now_ns();
+    for (segment = going; segment; segment = segment->next) {
+        if (config->observer && config->observer->segment_free)
+            config->observer->segment_free(config->arg, segment->addr, segment->size);
+        config->backend->free(config->arg, segment->addr, segment->size);
+    }
+
+    pthread_mutex_lock(&pool->lock);
+    for (segment = going; segment; segment = next) {
+        next = segment->next;
+        released += segment->size;
+        pool->stats.held -= segment->size;
+        pool->stats.segments_free++;
+        segment_retire(segment);
+    }
+    if (--pool->releasing == 0)
+        pthread_cond_broadcast(&pool->released);
+    pthread_mutex_unlock(&pool->lock);
+    if (config->observer && config->observer->trim)
+        config->observer->trim(config->arg, released, now_ns() - start, why);
+    return released;
+}
+
+/* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
+static void releases_wait(struct pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    while (pool->releasing)
+        pthread_cond_wait(&pool->released, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* --- order
+ * ------------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
+ * was kept back before the call may be handed out. An order() that starts after a free covers all work that could use
+ * the block.
+ */
+static int order_and_publish(struct pool *pool, struct block *block)
+{
+    struct block *kept = NULL, *next;
+    int rc;
+
+    if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed)) {
+        pthread_mutex_lock(&pool->lock);
+        kept = pool->kept;
+        pool->kept = NULL;
+        atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);
+        pthread_mutex_unlock(&pool->lock);
+    }
+    rc = pool->config.order->order(pool->config.arg);
+
+    pthread_mutex_lock(&pool->lock);
+    if (block) {
+        pool->stats.frees++;
+        pool->stats.kept += rc != 0;
+        block->link = kept;
+        kept = block;
+    }
+    pool->stats.order += rc == 0;
+    for (; kept; kept = next) {
+        next = kept->link;
+        if (rc == 0) {
+            block_publish(pool, kept);
+        } else {
+            kept->link = pool->kept;
+            pool->kept = kept;
+            atomic_store_explicit(&pool->has_kept, true, memory_order_relaxed);
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
+int pool_free(uint64_t addr)
+{
+    struct block *block;
+    int live = BLOCK_LIVE, rc;
+
+    if (!map_segment_get(addr))
+        return -ENOENT;
+    block = map_block_get(addr);
+    if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))
+        return -EINVAL;
+    if (block->addr != addr) {
+        /* Freed and recycled for another address since we looked it up: a double free that lost a race. */
+        atomic_store(&block->state, BLOCK_LIVE);
+        return -EINVAL;
+    }
+    rc = order_and_publish(block->segment->pool, block);
+    return rc == -EBUSY ? 0 : rc;
+}
+
+/* --- allocation
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* Count size bytes as held before asking for them, so that several threads cannot pass the limit together. */
+static bool held_reserve(struct pool *pool, size_t size)
+{
+    bool fits;
+
+    pthread_mutex_lock(&pool->lock);
+    fits = !pool->config.limit || (size <= pool->config.limit && pool->stats.held <= pool->config.limit - size);
+    if (fits) {
+        pool->stats.held += size;
+        if (pool->stats.held > pool->stats.peak_held)
+            pool->stats.peak_held = pool->stats.held;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return fits;
+}
+
+static void held_return(struct pool *pool, size_t size)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->stats.held -= size;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Get a new segment of segment_size and hand out a block of it. */
+static int grow_by(struct pool *pool, size_t segment_size, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    const struct pool_config *config = &pool->config;
+    struct segment *segment;
+    uint64_t addr, start;
+    int rc;
+
+    if (!held_reserve(pool, segment_size)) {
+        pool_trim(pool, "limit");
+        if (!held_reserve(pool, segment_size))
+            return -EAGAIN;
+    }
+    segment = segment_new();
+    if (!segment) {
+        held_return(pool, segment_size);
+        return -EAGAIN;
+    }
+    start = now_ns();
+    rc = config->backend->alloc(config->arg, segment_size, &addr);
+    if (rc) {
+        segment_retire(segment);
+        held_return(pool, segment_size);
+        return rc == -ENOMEM ? -ENOMEM : -EAGAIN;
+    }
+    if (config->observer && config->observer->segment_alloc)
+        config->observer->segment_alloc(config->arg, addr, segment_size, now_ns() - start);
+    segment->addr = addr;
+    segment->size = segment_size;
+    segment->pool = pool;
+    segment->shared = size <= SHARED_MAX;
+    pthread_mutex_lock(&pool->lock);
+    rc = segment_enter(pool, segment, size, requested);
+    if (!rc) {
+        *ret_addr = segment->first->addr;
+        pool->stats.allocs++;
+        pool->stats.misses++;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (rc && map_segment_get(addr) != segment) {
+        if (config->observer && config->observer->segment_free)
+            config->observer->segment_free(config->arg, addr, segment_size);
+        config->backend->free(config->arg, addr, segment_size);
+        segment_retire(segment);
+        held_return(pool, segment_size);
+    }
+    return rc ? -EAGAIN : 0;
+}
+
+static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    size_t best, least = round_up(size + (size <= SHARED_MAX ? SHARED_SKIP : 0), POOL_SEGMENT_UNIT);
+    int rc;
+
+    pthread_mutex_lock(&pool->lock);
+    best = segment_size_for(pool, size);
+    pthread_mutex_unlock(&pool->lock);
+    rc = grow_by(pool, best, size, requested, ret_addr);
+    if (rc && best > least)
+        rc = grow_by(pool, least, size, requested, ret_addr);
+    return rc;
+}
+
+static int take(struct pool *pool, size_t size, size_t requested, unsigned int ratio, uint64_t *ret_addr)
+{
+    int rc;
+
+    pthread_mutex_lock(&pool->lock);
+    rc = block_take(pool, size, requested, ratio, ret_addr);
+    if (!rc) {
+        pool->stats.allocs++;
+        pool->stats.hits++;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
+/* The driver has refused: what else could serve the request, cheapest first. */
+static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    const struct pool_config *config = &pool->config;
+    struct pool_stats stats;
+    size_t released;
+    int rc;
+
+    do {
+        if (atomic_load(&pool->has_kept))
+            order_and_publish(pool, NULL);
+        if (take(pool, size, requested, 0, ret_addr) == 0)
+            return 0;
+        released = pool_trim(pool, "oom");
+        releases_wait(pool);
+        rc = grow(pool, size, requested, ret_addr);
+    } while (rc == -ENOMEM && released);
+    if (rc == -ENOMEM) {
+        pthread_mutex_lock(&pool->lock);
+        pool->stats.oom++;
+        stats = pool->stats;
+        pthread_mutex_unlock(&pool->lock);
+        if (config->observer && config->observer->oom)
+            config->observer->oom(config->arg, requested, stats.held, stats.live);
+    }
+    return rc;
+}
+
+int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
+{
+    const struct pool_config *config = &pool->config;
+    size_t size;
+    int rc;
+
+    if (requested > (size_t)1 << 47)
+        return -ENOMEM;
+    size = round_up(requested, POOL_GRANULE);
+    if (take(pool, size, requested, LARGE_RATIO, ret_addr) == 0)
+        return 0;
+    if (config->order->frozen(config->arg)) {
+        rc = -EAGAIN;
+    } else {
+        if (config->eager && atomic_load(&pool->has_kept) && order_and_publish(pool, NULL) == 0 &&
+            take(pool, size, requested, LARGE_RATIO, ret_addr) == 0)
+            return 0;
+        rc = grow(pool, size, requested, ret_addr);
+        if (rc == -ENOMEM)
+            rc = alloc_ladder(pool, size, requested, ret_addr);
+    }
+    if (rc) {
+        pthread_mutex_lock(&pool->lock);
+        pool->stats.failed++;
+        pthread_mutex_unlock(&pool->lock);
+    }
+    return rc;
+}
+
+/* --- life
+ * ------------------------------------------------------------------------------------------------------------- */
+
+int pool_create(const struct pool_config *config, struct pool **ret_pool)
+{
+    struct pool *pool;
+    struct block *spare;
+    pthread_mutexattr_t attr;
+
+    pthread_mutex_lock(&retired.lock);
+    pool = retired.pools;
+    if (pool)
+        retired.pools = pool->next_retired;
+    pthread_mutex_unlock(&retired.lock);
+    if (!pool)
+        pool = host_pages(sizeof(*pool));
+    if (!pool)
+        return -ENOMEM;
+    spare = pool->spare;
+    memset(pool, 0, sizeof(*pool));
+    pool->spare = spare;
+    pool->config = *config;
+    pthread_mutexattr_init(&attr);
+    /* Held for some tens of nanoseconds at a time: spinning a little beats sleeping. */
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&pool->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    pthread_cond_init(&pool->released, NULL);
+    *ret_pool = pool;
+    return 0;
+}
+
+void pool_destroy(struct pool *pool)
+{
+    const struct pool_config config = pool->config;
+    struct segment *segment, *next, *going;
+    struct block *block, *following;
+
+    pthread_mutex_lock(&pool->lock);
+    going = pool->segments;
+    for (segment = going; segment; segment = segment->next) {
+        for (block = segment->first; block; block = following) {
+            following = block->next;
+            if (!is_free(block))
+                map_block_set(block->addr, NULL);
+            atomic_store(&block->state, BLOCK_FREE);
+            spare_push(pool, block);
+        }
+        map_segment_remove(segment->addr, segment->size);
+    }
+    pool->segments = NULL;
+    pthread_mutex_unlock(&pool->lock);
+    for (segment = going; segment; segment = next) {
+        next = segment->next;
+        if (config.observer && config.observer->segment_lost)
+            config.observer->segment_lost(config.arg, segment->addr, segment->size);
+        segment_retire(segment);
+    }
+    pthread_mutex_lock(&retired.lock);
+    pool->next_retired = retired.pools;
+    retired.pools = pool;
+    pthread_mutex_unlock(&retired.lock);
+}
+
+/* --- questions
+ * -------------------------------------------------------------------------------------------------------- */
+
+struct pool *pool_of(uint64_t addr)
+{
+    struct segment *segment = map_segment_get(addr);
+
+    return segment ? segment->pool : NULL;
+}
+
+void *pool_arg(const struct pool *pool)
+{
+    return pool->config.arg;
+}
+
+size_t pool_live_size(uint64_t addr)
+{
+    struct block *block = map_segment_get(addr) ? map_block_get(addr) : NULL;
+
+    return block && atomic_load(&block->state) == BLOCK_LIVE ? block->requested : 0;
+}
+
+int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment)
+{
+    struct segment *segment = map_segment_get(addr);
+    struct block *block = NULL;
+    int rc = -ENOENT;
+
+    if (!segment)
+        return rc;
+    pthread_mutex_lock(&segment->pool->lock);
+    if (map_segment_get(addr) == segment)
+        block = segment->first;
+    while (block && block->addr + block->size <= addr)
+        block = block->next;
+    if (block && block->addr <= addr && atomic_load(&block->state) == BLOCK_LIVE) {
+        *ret_base = block->addr;
+        *ret_size = block->requested;
+        *ret_segment = segment->addr;
+        rc = 0;
+    }
+    pthread_mutex_unlock(&segment->pool->lock);
+    return rc;
+}
+
+void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
+{
+    pthread_mutex_lock(&pool->lock);
+    *ret_stats = pool->stats;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static const char *segment_fault(struct pool *pool, struct segment *segment, size_t *ret_live)
+{
+    const size_t skip = segment->shared ? SHARED_SKIP : 0;
+    uint64_t at = segment->addr + skip;
+    size_t used = 0;
+
+    for (struct block *block = segment->first; block; block = block->next) {
+        const int state = atomic_load(&block->state);
+
+        if (block->addr != at || !block->size || block->size % POOL_GRANULE)
+            return "blocks do not tile their segment";
+        if (block->segment != segment || (block->next && block->next->prev != block))
+            return "broken links";
+        if (state == BLOCK_FREE && is_free(block->next))
+            return "free neighbours were not merged";
+        if ((map_block_get(at) == block) != (state != BLOCK_FREE))
+            return "the map disagrees with a block's state";
+        used += state == BLOCK_FREE ? 0 : block->size;
+        at += block->size;
+    }
+    if (at != segment->addr + segment->size)
+        return "blocks do not fill their segment";
+    if (used != segment->used)
+        return "a segment's used bytes are wrong";
+    if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
+        return "the map disagrees with a segment";
+    *ret_live += used;
+    return NULL;
+}
+
+int pool_check(struct pool *pool, char *buf, size_t len)
+{
+    size_t live = 0, held = 0, idle = 0;
+    const char *fault = NULL;
+
+    pthread_mutex_lock(&pool->lock);
+    for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
+        fault = segment_fault(pool, segment, &live);
+        held += segment->size;
+        idle += segment->used ? 0 : segment->size;
+    }
+    if (!fault && live != pool->stats.live)
+        fault = "live bytes are wrong";
+    if (!fault && held != pool->stats.held && !pool->releasing)
+        fault = "held bytes are wrong";
+    if (!fault && idle != pool->stats.idle)
+        fault = "idle bytes are wrong";
+    pthread_mutex_unlock(&pool->lock);
+    if (!fault)
+        return 0;
+    snprintf(buf, len, "%s", fault);
+    return -EINVAL;
+}

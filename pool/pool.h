@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.h - a cached pool of device memory.
+ *
+ * What it is: takes large segments from a backend, carves blocks out of them, splits and merges blocks, and hands freed
+ * blocks out again once an order function has said that this is safe. All bookkeeping lives in host memory.
+ *
+ * What it is not: it knows nothing of CUDA, NCCL, environment variables or traces; those are behind the three tables
+ * below.
+ *
+ * Errors: 0 or a negative errno value. Out-parameters are last and written on success only.
+ *
+ * Threads: every function may be called from any thread, except pool_destroy (see there). The pool's own lock is never
+ * held while a function of one of the tables runs. The tables may not call back into the same pool.
+ */
+#ifndef CUPOOL_POOL_H
+#define CUPOOL_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Blocks are multiples of this, and so aligned to it: cudaMalloc's own spacing. */
+#define POOL_GRANULE 512u
+/* Segments are multiples of this and aligned to it: the driver's unit of physical memory. */
+#define POOL_SEGMENT_UNIT (2u << 20)
+
+struct pool;
+
+/* Where segments come from. */
+struct pool_backend_ops {
+    /* Get size bytes, a multiple of POOL_SEGMENT_UNIT and aligned to it. -ENOMEM: refused for lack of memory. Anything
+     * else: not now; the pool then gives up on the request at once. */
+    int (*alloc)(void *arg, size_t size, uint64_t *ret_addr);
+    /* Give a segment back. Cannot fail as far as the pool is concerned. */
+    void (*free)(void *arg, uint64_t addr, size_t size);
+};
+
+/* What makes a freed block safe to hand out again. */
+struct pool_order_ops {
+    /* Make everything that any caller hands to the device after this call run behind everything handed to it before.
+     * Returns 0 when done; -EBUSY when it cannot be done now (a capture is under way): the block is kept back and
+     * published by a later successful call; another error: the same, and pool_free returns it. */
+    int (*order)(void *arg);
+    /* True while segments may be neither taken nor given back (a capture is under way). */
+    bool (*frozen)(void *arg);
+};
+
+/* Who wants to know. Any function may be NULL. Called without the pool's lock, on the thread that caused it. */
+struct pool_observer_ops {
+    void (*segment_alloc)(void *arg, uint64_t addr, size_t size, uint64_t ns);
+    /* Before the segment goes, so that a trace never shows its successor at the same address first. */
+    void (*segment_free)(void *arg, uint64_t addr, size_t size);
+    void (*trim)(void *arg, size_t released, uint64_t ns, const char *why);
+    void (*oom)(void *arg, size_t size, size_t held, size_t live);
+    /* The pool is going; this segment dies with its context and was not given back. */
+    void (*segment_lost)(void *arg, uint64_t addr, size_t size);
+};
+
+struct pool_config {
+    const struct pool_backend_ops *backend;
+    const struct pool_order_ops *order;
+    const struct pool_observer_ops *observer; /* may be NULL */
+    void *arg;                                /* handed to all of the above */
+    size_t limit;                             /* most bytes held in segments; 0: no limit */
+    bool eager; /* order() may be called from pool_alloc to free kept blocks (it never waits) */
+};
+
+struct pool_stats {
+    uint64_t allocs, hits, misses, frees, failed; /* failed: pool_alloc calls that returned an error */
+    uint64_t live, held, peak_live, peak_held;    /* bytes: in blocks handed out (rounded), in segments */
+    uint64_t idle;                                /* bytes in segments of which nothing is handed out */
+    uint64_t segments_alloc, segments_free, oom, order, kept;
+};
+
+/* Create a pool. The pool owns nothing of config but copies it. -ENOMEM. */
+int pool_create(const struct pool_config *config, struct pool **ret_pool);
+
+/*
+ * Forget a pool: its segments are reported through segment_lost and not given back, its addresses are no longer pool
+ * addresses. For a context that was destroyed or reset. No other thread may be inside a call on this pool or its
+ * addresses. The descriptor is recycled; do not use it again.
+ */
+void pool_destroy(struct pool *pool);
+
+/*
+ * Get a block of at least size bytes (size > 0). May call backend->alloc, and, only after that was refused,
+ * backend->free. -ENOMEM: refused, nothing could be given back any more. -EAGAIN: frozen, or over the limit: ask the
+ * driver yourself.
+ */
+int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
+
+/*
+ * Free a block by its address, from whichever pool it came. -ENOENT: the address lies in no pool. -EINVAL: it lies in a
+ * pool but no live block starts there (double free, interior pointer). Any other error comes from order(): the block is
+ * no longer live and will be reused only after a later order() succeeds.
+ */
+int pool_free(uint64_t addr);
+
+/* The pool that owns an address, or NULL. A hint unless the caller owns a live block there. Never blocks. */
+struct pool *pool_of(uint64_t addr);
+
+/* The size that was asked for of the live block that starts at addr; 0: none does. Never blocks. */
+size_t pool_live_size(uint64_t addr);
+
+/* The arg of a pool's config. */
+void *pool_arg(const struct pool *pool);
+
+/* Find the live block that contains addr. -ENOENT: none. Slow (walks the segment); for IPC handles. */
+int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment);
+
+/* Give back segments of which nothing is handed out. Returns the bytes given back; 0 while frozen. */
+size_t pool_trim(struct pool *pool, const char *why);
+
+/* A consistent copy of the counters. */
+void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats);
+
+/* Check every invariant; for tests. Returns 0, or -EINVAL with a description in buf. */
+int pool_check(struct pool *pool, char *buf, size_t len);
+
+#endif

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool-trace check: is the trace what docs/trace.md says, and do ranks agree?
+
+Rules for one line are in reader, rules for what is live in replay; here are those for whole files and between files.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Iterator
+
+from .replay import Rank, load
+from .text import count_of, human_size
+
+HELP = "is the trace valid, and do ranks agree"
+DESCRIPTION = """\
+Checks every line against docs/trace.md, replays segments and blocks (what is freed was live and of that size, nothing live
+overlaps, blocks lie in segments: a block that was reused too early shows here), and compares ranks: settings must be the same;
+a rank number that occurs twice is a warning; the first segment in which two ranks differ in size is information.
+A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
+
+# Settings that change what a rank writes, not what it does: often set for one rank alone.
+OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_STATS", "CUPOOL_LOG_LEVEL"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--complete", action="store_true", help="a trace without its end, or with lines dropped, is a problem")
+
+
+def check_one(rank: Rank) -> list[str]:
+    """Look at the file as a whole, after its last line. Returns warnings: what is odd but allowed."""
+    warnings = []
+    if rank.header and rank.header.get("events") == "segment" and rank.traces_allocs:
+        rank.problems.add(1, "allocation events, but the header says events are segment only")
+    if rank.reader.dropped:
+        warnings.append("lines were dropped, so other problems may only mean that their counterpart is missing")
+    if not rank.reader.complete:
+        return warnings
+    for d, dev in sorted(rank.replay.devices.items()):
+        if dev.stats is None:
+            warnings.append(f"device {d} has no stats line")
+            continue
+        counted = {"segments_alloc": dev.segments_alloc, "segments_free": dev.segments_free}
+        if rank.traces_allocs:
+            counted.update(allocs=dev.allocs, frees=dev.frees)
+        for key, n in counted.items():
+            if dev.stats[key] != n:
+                warnings.append(f"device {d}: stats says {key} {dev.stats[key]}, {n} events were seen")
+    return warnings
+
+
+def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
+    """Compare ranks. Returns errors, warnings, information."""
+    errors: list[str] = []
+    warnings: list[str] = []
+    infos: list[str] = []
+    seen: dict[int, Rank] = {}
+    for r in ranks:
+        if r.rank is not None and r.rank in seen:
+            warnings.append(f"rank {r.rank} occurs twice: {seen[r.rank].path} and {r.path}")
+        elif r.rank is not None:
+            seen[r.rank] = r
+    with_header = [r for r in ranks if r.header]
+    for r in with_header[1:]:
+        first = with_header[0]
+        for key in ("cupool", "version", "events"):
+            if r.header.get(key) != first.header.get(key):
+                errors.append(f"{r.path}: {key} is {r.header.get(key)!r}, in {first.path} {first.header.get(key)!r}")
+        mine, theirs = r.header.get("settings", {}), first.header.get("settings", {})
+        for key in sorted((mine.keys() | theirs.keys()) - OUTPUT_ONLY):
+            if mine.get(key) != theirs.get(key):
+                errors.append(f"{r.path}: {key} is {mine.get(key)!r}, in {first.path} {theirs.get(key)!r}")
+    for r in ranks[1:]:
+        infos.extend(divergence(ranks[0], r))
+    if len(ranks) > 1 and not infos:
+        infos.append(f"all {len(ranks)} files took segments of the same sizes in the same order")
+    return errors, warnings, infos
+
+
+def divergence(a: Rank, b: Rank) -> Iterator[str]:
+    """Where two ranks first took segments of different sizes. Their k-th devices are compared: device numbers differ."""
+    da, db = sorted(a.replay.devices.items()), sorted(b.replay.devices.items())
+    if len(da) != len(db):
+        yield f"{a.name} used {count_of(len(da), 'device')}, {b.name} {len(db)}"
+    for (i, x), (j, y) in zip(da, db):
+        names = f"{a.name} device {i} and {b.name} device {j}"
+        sx, sy = x.sequence, y.sequence
+        at = next((k for k, (m, n) in enumerate(zip(sx, sy)) if m != n), min(len(sx), len(sy)))
+        if at < min(len(sx), len(sy)):
+            yield f"{names} diverge at segment {at} (counted from 0): {human_size(sx[at])} and {human_size(sy[at])}"
+        elif x.segments_alloc != y.segments_alloc:
+            yield f"{names} agree in their first {at} segments, then one goes on: {x.segments_alloc} and {y.segments_alloc} in all"
+
+
+def run(args: argparse.Namespace) -> int:
+    ranks, unreadable = load(args.files)
+    each = [check_one(r) for r in ranks]
+    errors, warnings, infos = check_ranks(ranks)
+    incomplete = [r for r in ranks if not r.reader.complete]
+    bad = bool(errors or unreadable) or any(r.problems.count for r in ranks) or bool(args.complete and incomplete)
+    status = 2 if unreadable else 1 if bad else 0
+    if args.json:
+        json.dump({"ok": not bad, "files": [{
+            "path": r.path, "rank": r.rank, "ok": r.problems.count == 0, "complete": r.reader.complete, "state": r.reader.state,
+            "lines": r.reader.lines, "segments_live": r.live_at_end()[0], "blocks_live": r.live_at_end()[1],
+            "problem_count": r.problems.count, "problems": [{"line": n, "text": t} for n, t in r.problems.kept], "warnings": w,
+        } for r, w in zip(ranks, each)], "errors": errors, "warnings": warnings, "information": infos}, sys.stdout, indent=1)
+        print()
+        return status
+    for r, w in zip(ranks, each):
+        for n, text in r.problems.kept:
+            print(f"{r.path}:{n}: {text}")
+        if r.problems.count > len(r.problems.kept):
+            print(f"{r.path}: {r.problems.count - len(r.problems.kept)} more problems")
+        for text in w:
+            print(f"{r.path}: warning: {text}")
+        segments, blocks = r.live_at_end()
+        live = count_of(segments, "segment") + (f" and {count_of(blocks, 'block')}" if r.traces_allocs else "")
+        verdict = count_of(r.problems.count, "problem") if r.problems.count else "ok"
+        print(f"{r.path}: {verdict}; {r.reader.state}; {count_of(r.reader.lines, 'line')}; {live} live at its end")
+    for kind, texts in (("", errors), ("warning: ", warnings), ("information: ", infos)):
+        for text in texts:
+            print(kind + text)
+    return status

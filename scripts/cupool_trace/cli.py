@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: the table of commands, and what happens around each of them."""
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from types import ModuleType
+
+from . import VERSION, check, summary
+
+COMMANDS: dict[str, ModuleType] = {
+    "summary": summary,
+    "check": check,
+}
+
+
+def parse_args(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="cupool-trace", description="Read the traces of libcupool.so.",
+        epilog="cupool-trace COMMAND --help says more. Exit status: 0 fine, 1 problems found, 2 usage or cannot read.")
+    parser.add_argument("--version", action="version", version=f"cupool-trace {VERSION}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        sub = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub.add_argument("files", nargs="+", metavar="FILE", help="a trace, plain or gzip, one per rank; - is standard input")
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        module.add_arguments(sub)
+    args = parser.parse_args(argv)
+    if args.files.count("-") > 1:
+        parser.error("standard input can be read only once")
+    return args
+
+
+def main(argv: list[str]) -> int:
+    try:
+        args = parse_args(argv)
+        status: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader has seen enough. Python flushes once more at exit, which must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

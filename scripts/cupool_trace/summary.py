@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool-trace summary: what each rank did on each device."""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Iterator, Optional
+
+from .reader import Event
+from .replay import Device, Rank, load
+from .text import count_of, human_size, human_time, table
+
+HELP = "what each rank did on each device"
+DESCRIPTION = """\
+Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
+trims, the free policy and why, refused IPC handles, the largest segments. Requests, hits and peaks come from the stats lines;
+a killed process wrote none, so they are then counted from events as far as these tell, and marked with ~.
+Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def device_summary(rank: Rank, dev: Device) -> Event:
+    """The figures of one device. From its stats line where there is one; else from events, None where they cannot tell."""
+    s = dev.stats
+    allocs = dev.allocs if rank.traces_allocs else None
+    out: Event = {
+        "from_stats": s is not None,
+        "requests": s["allocs"] if s else allocs,
+        # Every miss brings one segment, as far as events can tell.
+        "hits": s["hits"] if s else None if allocs is None else max(0, allocs - dev.segments_alloc),
+        "misses": s["misses"] if s else None if allocs is None else min(allocs, dev.segments_alloc),
+        "bypassed": s["bypassed"] if s else None,
+        "peak_live": s["peak_live"] if s else dev.peak_live if rank.traces_allocs else None,
+        "peak_held": s["peak_held"] if s else dev.peak_held,
+        "held_at_end": dev.held,
+        "segments_alloc": dev.segments_alloc, "segments_free": dev.segments_free, "segments_live": len(dev.segments),
+        "driver_calls": dev.driver_calls, "driver_us": round(dev.driver_us, 3),
+        "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
+        "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
+        "policy": dev.policy,
+        "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
+    }
+    out["hit_rate"] = hit_rate(out)
+    return out
+
+
+def hit_rate(f: Event) -> Optional[float]:
+    tried = (f["hits"] or 0) + (f["misses"] or 0)
+    return round(f["hits"] / tried, 6) if f["hits"] is not None and tried else None
+
+
+def summary_total(figures: list[Event]) -> Event:
+    out: Event = {}
+    for key in ("requests", "hits", "misses", "bypassed", "segments_alloc", "segments_free", "segments_live", "held_at_end",
+                "driver_calls", "driver_us", "oom", "trims", "trimmed", "ipc_ok", "ipc_refused"):
+        known = [f[key] for f in figures if f[key] is not None]
+        out[key] = sum(known) if known else None
+    for key in ("peak_live", "peak_held"):  # not at the same time, so a sum would say nothing
+        out[key] = max((f[key] for f in figures if f[key] is not None), default=None)
+    out["hit_rate"] = hit_rate(out)
+    return out
+
+
+def summary_row(names: list[str], f: Event, guessed: bool) -> list[str]:
+    def number(v: Optional[int]) -> str:
+        return "-" if v is None else f"{'~' if guessed else ''}{v}"
+
+    rate = "-" if f["hit_rate"] is None else f"{'~' if guessed else ''}{100 * f['hit_rate']:.1f}%"
+    return [*names, number(f["requests"]), number(f["hits"]), number(f["misses"]), rate, human_size(f["peak_live"]),
+            human_size(f["peak_held"]), str(f["segments_alloc"]), str(f["driver_calls"]), human_time(f["driver_us"]),
+            str(f["oom"]), str(f["trims"])]
+
+
+def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
+    who = f"{rank.name} device {d}"
+    if not f["from_stats"]:
+        if rank.traces_allocs:
+            yield f"{who}: no stats line; requests counted from events (~), each new segment taken as one miss"
+        else:
+            yield f"{who}: no stats line and no allocation events; requests and hits are unknown"
+    for ev in f["policy"]:
+        yield f"{who}: policy {ev['free']} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
+    for ev in f["oom_moments"][:5]:
+        yield (f"{who}: out of memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, "
+               f"{human_size(ev['held'])} held, {human_size(ev['live'])} live")
+    if f["oom"] > 5:
+        yield f"{who}: out of memory {f['oom']} times in all"
+    if f["trims"]:
+        yield f"{who}: {count_of(f['trims'], 'trim')} gave back {human_size(f['trimmed'])}"
+    if f["ipc_refused"]:
+        yield f"{who}: {count_of(f['ipc_refused'], 'request')} for an IPC handle refused"
+    if f["bypassed"]:
+        yield f"{who}: {count_of(f['bypassed'], 'request')} went to the driver unpooled"
+    sizes = [human_size(s["n"]) for s in f["largest_segments"]]
+    if sizes:
+        yield f"{who}: largest segments {', '.join(sizes)}; {f['segments_live']} live at the end ({human_size(f['held_at_end'])})"
+
+
+def run(args: argparse.Namespace) -> int:
+    ranks, unreadable = load(args.files)
+    figures = [{d: device_summary(r, dev) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
+    every = [f for devices in figures for f in devices.values()]
+    total = summary_total(every)
+    status = 2 if unreadable else 1 if any(r.problems.count for r in ranks) else 0
+    if args.json:
+        json.dump({"ranks": [{
+            "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
+            "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
+            "problems": r.problems.count, "devices": {str(d): f for d, f in devices.items()},
+        } for r, devices in zip(ranks, figures)], "total": total}, sys.stdout, indent=1)
+        print()
+        return status
+    if not ranks:
+        return status
+    print(table(["rank", "host", "pid", "program", "state", "seconds", "lines"],
+                [["-" if r.rank is None else str(r.rank), *(str(r.header.get(k, "?")) for k in ("host", "pid", "exe")),
+                  r.reader.state, f"{r.replay.last_t / 1e9:.3f}", str(r.reader.lines)] for r in ranks], left=5))
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    guessed = False
+    for r, devices in zip(ranks, figures):
+        for d, f in devices.items():
+            free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
+            rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"]))
+            guessed = guessed or not f["from_stats"]
+            notes.extend(summary_notes(d, f, r))
+        if not devices:
+            notes.append(f"{r.name}: no event on any device")
+        if r.problems.count:
+            notes.append(f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check")
+    if len(rows) > 1:
+        rows.append(summary_row(["all", "", ""], total, guessed))
+    if rows:
+        print()
+        print(table(["rank", "device", "free", "requests", "hits", "misses", "hit rate", "peak live", "peak held", "segments",
+                     "driver calls", "in driver", "oom", "trims"], rows, left=3))
+    if len(rows) > 1:
+        print("all: counts are sums, peaks the largest of any device")
+    if notes:
+        print()
+        print("\n".join(notes))
+    return status

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes, times and tables for people. Nothing here knows what a trace is."""
+from __future__ import annotations
+
+from typing import Optional
+
+
+def human_size(n: Optional[float]) -> str:
+    if n is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        # 1023.95 would round to 1024.0 of its own unit.
+        if n < 1023.95 or unit == "TiB":
+            break
+        n /= 1024
+    return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+
+
+def human_time(us: float) -> str:
+    if us < 1000:
+        return f"{us:.0f} us"
+    return f"{us / 1000:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+
+
+def count_of(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def table(head: list[str], rows: list[list[str]], left: int) -> str:
+    """Aligned columns: the first `left` to the left, the others, being numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    lines = []
+    for row in [head, *rows]:
+        lines.append("  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conf.c - see conf.h. */
+#include "conf.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define PREFIX "CUPOOL_"
+
+const struct conf_row conf_rows[] = {
+#define CONF(field, name, type, def, choices, help) {PREFIX name, CONF_##type, def, choices, help},
+#include "conf.def"
+};
+const unsigned int conf_count = sizeof(conf_rows) / sizeof(conf_rows[0]);
+
+static struct {
+    pthread_once_t once;
+    union {
+        struct conf conf;
+        struct conf_value values[sizeof(struct conf) / sizeof(struct conf_value)];
+    } u;
+} settings = {.once = PTHREAD_ONCE_INIT};
+
+/* The index of text among choices, which are separated by bars; -1: none. */
+static int choice_find(const char *choices, const char *text)
+{
+    const size_t len = strlen(text);
+
+    for (int i = 0; len; i++) {
+        const size_t n = strcspn(choices, "|");
+
+        if (n == len && strncasecmp(choices, text, n) == 0)
+            return i;
+        if (!choices[n])
+            break;
+        choices += n + 1;
+    }
+    return -1;
+}
+
+static int bool_parse(const char *text, uint64_t *ret_number)
+{
+    int i = choice_find("0|off|no|false|1|on|yes|true", text);
+
+    if (i < 0)
+        return -EINVAL;
+    *ret_number = i >= 4;
+    return 0;
+}
+
+/* 512, 64K, 64KB, 64KiB, 1.5G are sizes; the units are powers of 1024. */
+static int size_parse(const char *text, uint64_t *ret_number)
+{
+    static const char units[] = "KMGT";
+    const char *unit;
+    uint64_t whole = 0, tenths = 0, scale = 1;
+
+    if (!isdigit((unsigned char)*text))
+        return -EINVAL;
+    for (; isdigit((unsigned char)*text); text++) {
+        if (whole > (UINT64_MAX >> 8) / 10)
+            return -EINVAL;
+        whole = whole * 10 + (uint64_t)(*text - '0');
+    }
+    if (*text == '.' && isdigit((unsigned char)text[1])) {
+        tenths = (uint64_t)(text[1] - '0');
+        for (text++; isdigit((unsigned char)*text); text++)
+            ;
+    }
+    unit = *text ? strchr(units, toupper((unsigned char)*text)) : NULL;
+    if (unit) {
+        scale = 1ull << (10 * (unit - units + 1));
+        text++;
+        if (toupper((unsigned char)*text) == 'I')
+            text++;
+    }
+    if (toupper((unsigned char)*text) == 'B')
+        text++;
+    if (*text || whole > (INT64_MAX >> 1) / scale)
+        return -EINVAL;
+    *ret_number = whole * scale + tenths * scale / 10;
+    return 0;
+}
+
+/* Empty is UINT64_MAX: not set. */
+static int number_parse(const char *text, uint64_t *ret_number)
+{
+    if (strspn(text, "0123456789") != strlen(text) || strlen(text) > 9)
+        return -EINVAL;
+    *ret_number = *text ? strtoull(text, NULL, 10) : UINT64_MAX;
+    return 0;
+}
+
+int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_number)
+{
+    int i;
+
+    switch (row->type) {
+    case CONF_BOOL:
+        return bool_parse(text, ret_number);
+    case CONF_CHOICE:
+        i = choice_find(row->choices, text);
+        if (i < 0)
+            return -EINVAL;
+        *ret_number = (uint64_t)i;
+        return 0;
+    case CONF_SIZE:
+        return size_parse(text, ret_number);
+    case CONF_NUMBER:
+        return number_parse(text, ret_number);
+    case CONF_STRING:
+        *ret_number = 0;
+        return strlen(text) < CONF_TEXT_MAX ? 0 : -EINVAL;
+    }
+    return -EINVAL;
+}
+
+static void settings_load(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+        struct conf_value *value = &settings.u.values[i];
+        /* secure_getenv: a set-uid program is nobody's to configure. */
+        const char *text = secure_getenv(row->name);
+
+        value->from_env = text != NULL;
+        value->invalid = text && conf_parse(row, text, &value->number) != 0;
+        if (!text || value->invalid) {
+            text = row->def;
+            conf_parse(row, text, &value->number);
+        }
+        memcpy(value->text, text, strlen(text) + 1);
+    }
+}
+
+const struct conf *conf_get(void)
+{
+    pthread_once(&settings.once, settings_load);
+    return &settings.u.conf;
+}
+
+const struct conf_value *conf_value_get(unsigned int i)
+{
+    conf_get();
+    return &settings.u.values[i];
+}
+
+/* Edits that turn a into b, for short names. */
+static unsigned int distance(const char *a, const char *b)
+{
+    unsigned int row[64], diagonal, above;
+    const unsigned int n = (unsigned int)strnlen(b, 63);
+
+    for (unsigned int j = 0; j <= n; j++)
+        row[j] = j;
+    for (unsigned int i = 1; *a; a++, i++) {
+        diagonal = row[0];
+        row[0] = i;
+        for (unsigned int j = 1; j <= n; j++) {
+            above = row[j];
+            row[j] = diagonal + (*a != b[j - 1]);
+            if (above + 1 < row[j])
+                row[j] = above + 1;
+            if (row[j - 1] + 1 < row[j])
+                row[j] = row[j - 1] + 1;
+            diagonal = above;
+        }
+    }
+    return row[n];
+}
+
+const char *conf_nearest(const char *name)
+{
+    const char *nearest = NULL;
+    unsigned int least = 5;
+
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const unsigned int d = distance(name, conf_rows[i].name);
+
+        if (d < least) {
+            least = d;
+            nearest = conf_rows[i].name;
+        }
+    }
+    return nearest;
+}
+
+static bool known(const char *name, size_t len)
+{
+    for (unsigned int i = 0; i < conf_count; i++)
+        if (strlen(conf_rows[i].name) == len && memcmp(conf_rows[i].name, name, len) == 0)
+            return true;
+    return false;
+}
+
+void conf_report(void)
+{
+    conf_get();
+    for (unsigned int i = 0; i < conf_count; i++)
+        if (settings.u.values[i].invalid)
+            log_write(LOG_WARN, "%s has a value that is not accepted (%s); using %s", conf_rows[i].name,
+                      conf_rows[i].choices, *conf_rows[i].def ? conf_rows[i].def : "none");
+    for (char **env = environ; env && *env; env++) {
+        const size_t len = strcspn(*env, "=");
+        char name[64];
+        const char *near;
+
+        if (strncmp(*env, PREFIX, sizeof(PREFIX) - 1) != 0 || known(*env, len) || len >= sizeof(name))
+            continue;
+        memcpy(name, *env, len);
+        name[len] = '\0';
+        near = conf_nearest(name);
+        log_write(LOG_WARN, near ? "unknown setting %s (did you mean %s?)" : "unknown setting %s", name, near);
+    }
+}

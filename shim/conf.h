@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf.h - settings, read once from the environment.
+ *
+ * What it is not: it prints nothing by itself; conf_report does when the process has turned out to be a CUDA process.
+ * Threads: conf_get is safe from any thread and from inside dlsym: it takes no lock but its own once, and no memory.
+ */
+#ifndef CUPOOL_SHIM_CONF_H
+#define CUPOOL_SHIM_CONF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_STRING };
+
+/* In the order of their choices in conf.def. */
+enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT };
+enum conf_hook { HOOK_AUTO, HOOK_RUNTIME };
+enum conf_trace_events { TRACE_SEGMENT, TRACE_ALLOC };
+enum conf_stats { STATS_OFF, STATS_EXIT };
+enum conf_log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+
+#define CONF_TEXT_MAX 1024
+
+struct conf_value {
+    uint64_t number;          /* BOOL, CHOICE: its index, SIZE: bytes, NUMBER: UINT64_MAX if not set */
+    char text[CONF_TEXT_MAX]; /* the value in force, as text */
+    bool from_env;
+    bool invalid; /* the environment had a value that is not accepted; the default is in force */
+};
+
+struct conf {
+#define CONF(field, name, type, def, choices, help) struct conf_value field;
+#include "conf.def"
+};
+
+/* One row of conf.def. */
+struct conf_row {
+    const char *name; /* with its prefix */
+    enum conf_type type;
+    const char *def, *choices, *help;
+};
+
+extern const struct conf_row conf_rows[];
+extern const unsigned int conf_count;
+
+const struct conf *conf_get(void);
+
+/* The value of row i, in the order of conf_rows. */
+const struct conf_value *conf_value_get(unsigned int i);
+
+/* Warn through log_write of unknown CUPOOL_ names and of invalid values. */
+void conf_report(void);
+
+/* Parse text as one row's type. 0 or -EINVAL; ret_number is 0 for strings. For conf_get, tests and fuzzing. */
+int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_number);
+
+/* The known name nearest to name, or NULL if none is near. */
+const char *conf_nearest(const char *name);
+
+#endif

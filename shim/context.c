@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.c - see context.h. */
+#include "context.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "conf.h"
+#include "core.h"
+#include "log.h"
+#include "observe.h"
+#include "trace.h"
+
+#define CONTEXTS_MAX 256
+/* Frees that may be ordered at the same time in one context, each with an event of its own. */
+#define SLOTS 64
+
+/* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile. */
+struct slot {
+    _Alignas(64) atomic_bool busy; /* somebody is ordering with it; also how the capture gate counts calls in flight */
+    CUevent event;                 /* belongs to whoever has set busy */
+};
+
+struct context {
+    _Atomic(CUcontext) handle; /* NULL: entry not in use */
+    struct pool *pool;         /* NULL: not pooled */
+    const struct real_driver *driver;
+    int device;
+    bool primary, strict;
+    atomic_bool leaving;
+    _Atomic(uint64_t) bypassed;
+    struct slot slots[SLOTS];
+};
+
+/* A stream that captures. The per-thread stream has one handle for all threads, so it takes the thread to tell. */
+struct capture {
+    CUstream stream;
+    pid_t thread; /* 0: any */
+    struct capture *next;
+};
+
+/* Counters of contexts that are gone. */
+struct past {
+    int device;
+    struct pool_stats stats;
+    uint64_t bypassed;
+    struct past *next;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards making and forgetting entries, and past; readers of entries need no lock */
+    struct context *_Atomic entries[CONTEXTS_MAX];
+    atomic_uint count;
+    atomic_uint epoch; /* bumped whenever an entry changes meaning: threads then look again */
+    struct past *past;
+} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct {
+    pthread_mutex_t lock; /* guards list */
+    struct capture *list;
+    atomic_uint active; /* captures under way or about to begin */
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static __thread struct {
+    CUcontext handle;
+    struct context *context;
+    unsigned int epoch;
+    unsigned int slot; /* where this thread starts to look for a free slot, plus one */
+} here __attribute__((tls_model("initial-exec")));
+
+static atomic_uint threads_seen;
+
+/* --- order
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static struct slot *slot_acquire(struct context *context)
+{
+    if (!here.slot)
+        here.slot = atomic_fetch_add_explicit(&threads_seen, 1, memory_order_relaxed) + 1;
+    for (unsigned int i = here.slot;; i++) {
+        struct slot *slot = &context->slots[i % SLOTS];
+
+        if (!atomic_exchange(&slot->busy, true))
+            return slot;
+        if (i % SLOTS == here.slot % SLOTS)
+            sched_yield();
+    }
+}
+
+static void slot_release(struct slot *slot)
+{
+    atomic_store_explicit(&slot->busy, false, memory_order_release);
+}
+
+/* Run with context current; the caller's own context is put back by pop. */
+static bool push(const struct context *context)
+{
+    CUcontext current = NULL;
+
+    return context->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+           current != atomic_load_explicit(&context->handle, memory_order_relaxed) &&
+           context->driver->cuCtxPushCurrent_v2(context->handle) == CUDA_SUCCESS;
+}
+
+static void pop(const struct context *context, bool pushed)
+{
+    CUcontext ignored;
+
+    if (pushed)
+        context->driver->cuCtxPopCurrent_v2(&ignored);
+}
+
+static CUresult event_make(struct context *context, struct slot *slot)
+{
+    const bool pushed = push(context);
+    const CUresult result = context->driver->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
+
+    pop(context, pushed);
+    return result;
+}
+
+/* The device waits: what is launched in the context after this starts when everything launched before has ended. */
+static CUresult order_on_device(struct context *context, struct slot *slot)
+{
+    const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
+    CUresult result = CUDA_SUCCESS;
+
+    if (!slot->event)
+        result = event_make(context, slot);
+    if (!result)
+        result = context->driver->cuCtxRecordEvent(handle, slot->event);
+    if (!result)
+        result = context->driver->cuCtxWaitEvent(handle, slot->event);
+    return result;
+}
+
+/* The host waits, as in the driver's own cudaFree. */
+static CUresult order_on_host(struct context *context)
+{
+    const bool pushed = push(context);
+    const CUresult result = context->driver->cuCtxSynchronize();
+
+    pop(context, pushed);
+    return result;
+}
+
+static bool is_capture_error(CUresult result)
+{
+    return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+static int context_order(void *arg)
+{
+    struct context *context = arg;
+    struct slot *slot = slot_acquire(context);
+    CUresult result;
+
+    /* After taking the slot: capture_begin closes the gate first and then waits for the slots. */
+    if (atomic_load(&gate.active)) {
+        slot_release(slot);
+        return -EBUSY;
+    }
+    result = context->strict ? order_on_host(context) : order_on_device(context, slot);
+    slot_release(slot);
+    if (is_capture_error(result)) {
+        log_once(LOG_WARN, "a stream capture that cupool did not see begin was disturbed by a free");
+        return -EBUSY;
+    }
+    return result ? -EIO : 0;
+}
+
+static bool context_frozen(void *arg)
+{
+    return capture_active();
+}
+
+static const struct pool_order_ops order_ops = {.order = context_order, .frozen = context_frozen};
+
+/* --- backend
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Give back what other contexts of the same device hold without need. */
+static size_t siblings_trim(const struct context *context)
+{
+    size_t released = 0;
+
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *other = atomic_load(&contexts.entries[i]);
+
+        if (other != context && other->pool && other->handle && !atomic_load(&other->leaving) &&
+            other->device == context->device)
+            released += pool_trim(other->pool, "oom");
+    }
+    return released;
+}
+
+static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
+{
+    struct context *context = arg;
+    CUdeviceptr ptr;
+    CUresult result = context->driver->cuMemAlloc_v2(&ptr, size);
+
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && siblings_trim(context))
+        result = context->driver->cuMemAlloc_v2(&ptr, size);
+    if (result)
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
+    if (ptr % POOL_SEGMENT_UNIT) {
+        log_once(LOG_WARN, "the driver's memory is not aligned to 2 MiB; requests of %zu bytes are not pooled", size);
+        context->driver->cuMemFree_v2(ptr);
+        return -EIO;
+    }
+    *ret_addr = ptr;
+    return 0;
+}
+
+static void backend_free(void *arg, uint64_t addr, size_t size)
+{
+    struct context *context = arg;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool relaxed = context->driver->cuThreadExchangeStreamCaptureMode &&
+                         context->driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    const bool pushed = push(context);
+    const CUresult result = context->driver->cuMemFree_v2(addr);
+
+    pop(context, pushed);
+    if (relaxed)
+        context->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    if (result && result != CUDA_ERROR_DEINITIALIZED)
+        log_write(LOG_WARN, "the driver did not take back %zu bytes at %#llx (error %d)", size,
+                  (unsigned long long)addr, (int)result);
+}
+
+static const struct pool_backend_ops backend_ops = {.alloc = backend_alloc, .free = backend_free};
+
+/* --- the table
+ * -------------------------------------------------------------------------------------------------------- */
+
+static struct context *entry_find(CUcontext handle)
+{
+    const unsigned int count = atomic_load_explicit(&contexts.count, memory_order_acquire);
+
+    for (unsigned int i = 0; i < count; i++) {
+        struct context *context = atomic_load_explicit(&contexts.entries[i], memory_order_acquire);
+
+        if (atomic_load_explicit(&context->handle, memory_order_acquire) == handle)
+            return context;
+    }
+    return NULL;
+}
+
+/* An entry that is not in use, or a new one; with the lock. NULL: no room. */
+static struct context *entry_new(void)
+{
+    const unsigned int count = atomic_load(&contexts.count);
+    struct context *context;
+
+    for (unsigned int i = 0; i < count; i++) {
+        context = atomic_load(&contexts.entries[i]);
+        if (!atomic_load(&context->handle))
+            return context;
+    }
+    context = count < CONTEXTS_MAX ? aligned_alloc(64, sizeof(*context)) : NULL;
+    if (context) {
+        memset(context, 0, sizeof(*context));
+        atomic_store(&contexts.entries[count], context);
+        atomic_store_explicit(&contexts.count, count + 1, memory_order_release);
+    }
+    return context;
+}
+
+/* The device's primary context, if handle is it. It is current somewhere, so retaining it does not bring it to life. */
+static bool is_primary(const struct real_driver *driver, CUcontext handle, int device)
+{
+    unsigned int flags;
+    CUcontext primary;
+    int active = 0;
+
+    if (!driver->cuDevicePrimaryCtxGetState || !driver->cuDevicePrimaryCtxRetain ||
+        !driver->cuDevicePrimaryCtxRelease_v2)
+        return false;
+    if (driver->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active)
+        return false;
+    if (driver->cuDevicePrimaryCtxRetain(&primary, device))
+        return false;
+    driver->cuDevicePrimaryCtxRelease_v2(device);
+    return primary == handle;
+}
+
+static bool driver_orders(const struct real_driver *driver)
+{
+    int version = 0;
+
+    return driver->cuCtxRecordEvent && driver->cuCtxWaitEvent && driver->cuDriverGetVersion &&
+           driver->cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= 12050;
+}
+
+static bool choose_strict(const struct real_driver *driver, int device)
+{
+    const uint64_t wanted = conf_get()->free.number;
+    const bool able = driver_orders(driver);
+    const char *why = wanted == FREE_AUTO ? "default" : "CUPOOL_FREE";
+    bool strict = wanted == FREE_STRICT;
+
+    if (!able && !strict) {
+        strict = true;
+        why = "driver older than 12.5";
+        if (wanted == FREE_ORDERED)
+            log_once(LOG_WARN, "CUPOOL_FREE=ordered needs driver 12.5 or later; using strict");
+    }
+    trace_event("policy", "\"d\":%d,\"free\":\"%s\",\"why\":\"%s\"", device, strict ? "strict" : "ordered", why);
+    return strict;
+}
+
+static struct context *entry_make(const struct real_driver *driver, CUcontext handle)
+{
+    struct pool_config config = {
+        .backend = &backend_ops, .order = &order_ops, .observer = &observe_ops, .limit = conf_get()->limit.number};
+    const bool exempt = handle == NULL;
+    struct context *context;
+    CUdevice device = 0;
+    bool primary;
+
+    if (exempt || driver->cuCtxGetDevice(&device))
+        return NULL;
+    primary = is_primary(driver, handle, device);
+    trace_open();
+    pthread_mutex_lock(&contexts.lock);
+    context = entry_find(handle);
+    if (!context) {
+        context = entry_new();
+        if (context) {
+            for (int i = 0; i < SLOTS; i++)
+                context->slots[i].event = NULL; /* an earlier context's events went with it */
+            context->driver = driver;
+            context->device = device;
+            context->primary = primary;
+            context->strict = choose_strict(driver, device);
+            atomic_store(&context->leaving, false);
+            atomic_store(&context->bypassed, 0);
+            config.arg = context;
+            config.eager = !context->strict;
+            if (pool_create(&config, &context->pool))
+                context->pool = NULL;
+            atomic_store_explicit(&context->handle, handle, memory_order_release);
+        }
+    }
+    pthread_mutex_unlock(&contexts.lock);
+    if (!context)
+        log_once(LOG_WARN, "more than %d contexts at a time; the others are not pooled", CONTEXTS_MAX);
+    return context;
+}
+
+struct context *context_current(const struct real_driver *driver)
+{
+    const unsigned int epoch = atomic_load_explicit(&contexts.epoch, memory_order_acquire);
+    CUcontext handle = NULL;
+    struct context *context;
+
+    if (driver->cuCtxGetCurrent(&handle) || !handle)
+        return NULL;
+    if (handle == here.handle && epoch == here.epoch)
+        return here.context;
+    context = entry_find(handle);
+    if (!context)
+        context = entry_make(driver, handle);
+    if (context && (!context->pool || atomic_load(&context->leaving)))
+        context = NULL;
+    here.handle = handle;
+    here.context = context;
+    here.epoch = epoch;
+    return context;
+}
+
+struct pool *context_pool(const struct context *context)
+{
+    return context->pool;
+}
+
+int context_device(const struct context *context)
+{
+    return context->device;
+}
+
+struct context *context_of(const struct pool *pool)
+{
+    return pool_arg(pool);
+}
+
+void context_bypassed(struct context *context)
+{
+    atomic_fetch_add_explicit(&context->bypassed, 1, memory_order_relaxed);
+}
+
+uint64_t context_idle_bytes(int device)
+{
+    struct pool_stats stats;
+    uint64_t idle = 0;
+
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (atomic_load(&context->handle) && context->pool && context->device == device) {
+            pool_stats_get(context->pool, &stats);
+            idle += stats.idle;
+        }
+    }
+    return idle;
+}
+
+void context_exempt(CUcontext handle)
+{
+    struct context *context;
+
+    pthread_mutex_lock(&contexts.lock);
+    context = entry_find(handle);
+    if (!context) {
+        context = entry_new();
+        if (context) {
+            context->pool = NULL;
+            context->primary = false;
+            atomic_store_explicit(&context->handle, handle, memory_order_release);
+            atomic_fetch_add(&contexts.epoch, 1);
+        }
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+struct context *context_leaving(CUcontext handle)
+{
+    struct context *context = handle ? entry_find(handle) : NULL;
+
+    if (context) {
+        atomic_store(&context->leaving, true);
+        atomic_fetch_add(&contexts.epoch, 1);
+    }
+    return context;
+}
+
+struct context *context_leaving_primary(CUdevice device)
+{
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (context->primary && context->device == device && atomic_load(&context->handle))
+            return context_leaving(atomic_load(&context->handle));
+    }
+    return NULL;
+}
+
+void context_gone(struct context *context, bool gone)
+{
+    struct past *past = NULL;
+
+    if (!context)
+        return;
+    if (gone) {
+        past = context->pool ? calloc(1, sizeof(*past)) : NULL;
+        if (past) {
+            past->device = context->device;
+            pool_stats_get(context->pool, &past->stats);
+            past->bypassed = atomic_load(&context->bypassed);
+        }
+        if (context->pool)
+            pool_destroy(context->pool);
+        pthread_mutex_lock(&contexts.lock);
+        if (past) {
+            past->next = contexts.past;
+            contexts.past = past;
+        }
+        context->pool = NULL;
+        context->primary = false;
+        atomic_store(&context->handle, NULL);
+        pthread_mutex_unlock(&contexts.lock);
+    }
+    atomic_store(&context->leaving, false);
+    atomic_fetch_add(&contexts.epoch, 1);
+}
+
+void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed))
+{
+    struct pool_stats stats;
+    struct past *past;
+
+    pthread_mutex_lock(&contexts.lock);
+    past = contexts.past;
+    pthread_mutex_unlock(&contexts.lock);
+    for (; past; past = past->next)
+        each(past->device, &past->stats, past->bypassed);
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (!atomic_load(&context->handle) || !context->pool)
+            continue;
+        pool_stats_get(context->pool, &stats);
+        each(context->device, &stats, atomic_load(&context->bypassed));
+    }
+}
+
+/* --- the capture gate
+ * ------------------------------------------------------------------------------------------------- */
+
+bool capture_active(void)
+{
+    return atomic_load(&gate.active) != 0;
+}
+
+/*
+ * Wait for calls in flight. Those that make the host wait (strict) only in the stream's own context: the work that they
+ * wait for may itself wait for what is launched after this capture, on another device.
+ */
+void capture_begin(CUstream stream)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUcontext own = NULL;
+
+    atomic_fetch_add(&gate.active, 1);
+    if (!driver)
+        return;
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
+        driver->cuStreamGetCtx(stream, &own))
+        driver->cuCtxGetCurrent(&own);
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (context->strict && atomic_load(&context->handle) != own)
+            continue;
+        for (int j = 0; j < SLOTS; j++)
+            while (atomic_load(&context->slots[j].busy))
+                sched_yield();
+    }
+}
+
+static pid_t capture_thread(CUstream stream)
+{
+    return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
+}
+
+void capture_begun(CUstream stream, bool success)
+{
+    struct capture *capture = success ? malloc(sizeof(*capture)) : NULL;
+
+    if (!success) {
+        atomic_fetch_sub(&gate.active, 1);
+    } else if (capture) {
+        capture->stream = stream;
+        capture->thread = capture_thread(stream);
+        pthread_mutex_lock(&gate.lock);
+        capture->next = gate.list;
+        gate.list = capture;
+        pthread_mutex_unlock(&gate.lock);
+    } /* else the gate stays closed for good: frees are kept back, nothing breaks */
+}
+
+bool capture_active_on(CUstream stream)
+{
+    const struct real_driver *driver = capture_active() ? real_driver_get() : NULL;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    return driver && driver->cuStreamIsCapturing &&
+           (driver->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+void capture_check(CUstream stream, bool destroyed)
+{
+    const pid_t thread = capture_thread(stream);
+    struct capture **link, *found = NULL;
+
+    if (!capture_active() || (!destroyed && capture_active_on(stream)))
+        return;
+    pthread_mutex_lock(&gate.lock);
+    for (link = &gate.list; *link; link = &(*link)->next) {
+        if ((*link)->stream != stream || (*link)->thread != thread)
+            continue;
+        found = *link;
+        *link = found->next;
+        break;
+    }
+    pthread_mutex_unlock(&gate.lock);
+    if (found) {
+        free(found);
+        atomic_fetch_sub(&gate.active, 1);
+    }
+}

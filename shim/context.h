@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context.h - what we keep for each CUDA context: its pool, how frees are ordered in it, and the capture gate.
+ *
+ * A context is found by the handle that is current on the calling thread. Contexts made from green contexts have none:
+ * what runs in the primary context is not ordered by theirs.
+ *
+ * Threads: every function, from any thread. Locks are private to context.c and never held over a CUDA call.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_H
+#define CUPOOL_SHIM_CONTEXT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hooks.h"
+#include "pool.h"
+#include "real.h"
+
+struct context;
+
+/* The context that is current on this thread, made known on first sight; NULL: none, or one that is not pooled. */
+struct context *context_current(const struct real_driver *driver);
+
+struct pool *context_pool(const struct context *context);
+/* The driver's ordinal of a context's device. */
+int context_device(const struct context *context);
+/* The context of a pool's arg. */
+struct context *context_of(const struct pool *pool);
+/* Count a request that went to the driver unpooled. */
+void context_bypassed(struct context *context);
+
+/* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
+uint64_t context_idle_bytes(int device);
+
+/* Never pool in the context of this handle (a green one). */
+void context_exempt(CUcontext handle);
+
+/*
+ * A context is about to go: no new requests are served from its pool. context_gone(true) afterwards forgets its memory,
+ * context_gone(false) takes the context back into use. NULL is allowed.
+ */
+struct context *context_leaving(CUcontext handle);
+struct context *context_leaving_primary(CUdevice device);
+void context_gone(struct context *context, bool gone);
+
+/*
+ * The capture gate. While any stream captures, nothing is recorded, synchronised or given back: it would destroy the
+ * capture. capture_begin, before the real call, closes the gate and waits for calls in flight; capture_begun says
+ * whether the real call succeeded. capture_check opens the gate if stream does not capture any more; destroyed: the
+ * stream is gone, do not ask. A default stream is named by its handle, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+ */
+void capture_begin(CUstream stream);
+void capture_begun(CUstream stream, bool success);
+void capture_check(CUstream stream, bool destroyed);
+/* True while any stream captures. */
+bool capture_active(void);
+/* True if this stream captures. */
+bool capture_active_on(CUstream stream);
+
+/* Statistics of every context, live or gone, one call each. */
+void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed));
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core.c - see core.h. */
+#include "core.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "caller.h"
+#include "conf.h"
+#include "context.h"
+#include "log.h"
+#include "observe.h"
+#include "pool.h"
+#include "real.h"
+#include "trace.h"
+
+enum state {
+    STATE_NEW,     /* nothing has been pooled yet */
+    STATE_ACTIVE,  /* at least one request has been looked at */
+    STATE_PASSIVE, /* switched off, or a forked child */
+};
+
+static atomic_int state;
+static pthread_once_t started = PTHREAD_ONCE_INIT;
+
+/* Our own calls into CUDA, and calls of exempt libraries: hooks that are reached with depth > 0 pass through. */
+static __thread unsigned int depth __attribute__((tls_model("initial-exec")));
+
+bool core_hooks_driver(void)
+{
+    const struct conf *conf = conf_get();
+
+    return conf->enable.number && conf->hook.number == HOOK_AUTO;
+}
+
+bool core_passive(void)
+{
+    return depth || atomic_load_explicit(&state, memory_order_relaxed) == STATE_PASSIVE;
+}
+
+void core_bypass_begin(void)
+{
+    depth++;
+}
+
+void core_bypass_end(void)
+{
+    depth--;
+}
+
+static void forked_child(void)
+{
+    /* CUDA does not work in a child of a process that has used it; the parent's pool and file are not ours. */
+    atomic_store(&state, STATE_PASSIVE);
+    trace_forget();
+}
+
+static void start(void)
+{
+    const int saved = errno;
+
+    if (conf_get()->enable.number) {
+        conf_report();
+        pthread_atfork(NULL, NULL, forked_child);
+        log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
+        atomic_store(&state, STATE_ACTIVE);
+    } else {
+        atomic_store(&state, STATE_PASSIVE);
+    }
+    errno = saved;
+}
+
+enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const struct real_driver *driver;
+    struct context *context;
+    int rc;
+
+    if (!size || core_passive())
+        return CORE_FORWARD;
+    driver = real_driver_get();
+    if (!driver)
+        return CORE_FORWARD;
+    if (caller_is_exempt(caller))
+        return CORE_BYPASS;
+    if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW) {
+        pthread_once(&started, start);
+        if (core_passive())
+            return CORE_FORWARD;
+    }
+    context = context_current(driver);
+    if (!context)
+        return CORE_FORWARD;
+    rc = pool_alloc(context_pool(context), size, ret_addr);
+    if (rc) {
+        context_bypassed(context);
+        return CORE_BYPASS;
+    }
+    if (trace_allocs())
+        trace_block("alloc", context_device(context), *ret_addr, size);
+    return CORE_DONE;
+}
+
+enum core_verdict core_free(uint64_t addr)
+{
+    struct pool *pool;
+    int device = -1, rc;
+    size_t size = 0;
+
+    if (core_passive())
+        return CORE_FORWARD;
+    if (trace_allocs()) {
+        pool = pool_of(addr);
+        size = pool ? pool_live_size(addr) : 0;
+        if (size) {
+            device = context_device(context_of(pool));
+            trace_block("free_requested", device, addr, size);
+        }
+    }
+    rc = pool_free(addr);
+    if (size && rc == 0)
+        trace_block("free_completed", device, addr, size);
+    switch (rc) {
+    case 0:
+        return CORE_DONE;
+    case -ENOENT:
+        return CORE_FORWARD;
+    case -EINVAL:
+        return CORE_INVALID;
+    default:
+        return CORE_FAILED;
+    }
+}
+
+uint64_t core_idle_bytes(void)
+{
+    const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_idle_bytes(device) : 0;
+}
+
+bool core_ipc_allowed(uint64_t addr)
+{
+    uint64_t base, segment;
+    struct pool *pool;
+    bool allowed;
+    size_t size;
+
+    pool = core_passive() ? NULL : pool_of(addr);
+    if (!pool)
+        return true;
+    allowed = pool_block_find(addr, &base, &size, &segment) == 0 && base == segment;
+    trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
+                (unsigned long long)addr, allowed);
+    if (!allowed)
+        log_write(
+            LOG_WARN,
+            "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
+            "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
+            (unsigned long long)addr);
+    return allowed;
+}
+
+/* At exit: no CUDA call, no memory given back; the driver does that. */
+__attribute__((destructor)) static void finish(void)
+{
+    if (atomic_load(&state) != STATE_ACTIVE)
+        return;
+    observe_finish();
+    trace_close();
+}

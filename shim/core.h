@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core.h - the decisions behind the exported functions: pooled or passed on, ours or not.
+ *
+ * What it is not: it does not speak cudaError_t; export.c does. It starts with the first call that could be pooled;
+ * before that nothing is read, opened or started.
+ *
+ * Threads: every function, from any thread. A forked child of a process that has used the pool passes everything
+ * through.
+ */
+#ifndef CUPOOL_SHIM_CORE_H
+#define CUPOOL_SHIM_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What an exported function should do. */
+enum core_verdict {
+    CORE_DONE,    /* served */
+    CORE_FORWARD, /* call the next one, which may reach us again one layer further down */
+    CORE_BYPASS, /* call the next one, with core_bypass_begin and _end around: further down it must not be served either
+                  */
+    CORE_INVALID, /* free: the address is ours, but no live block starts there */
+    CORE_FAILED,  /* free: ordering failed, most likely because of an earlier error of the context */
+};
+
+/* True if cuGetProcAddress may be answered with our functions. Lock-free and without memory: asked from inside dlsym.
+ */
+bool core_hooks_driver(void);
+
+/* True if the calling thread is inside one of our hooks, or the library is switched off: pass everything through. */
+bool core_passive(void);
+
+void core_bypass_begin(void);
+void core_bypass_end(void);
+
+/* Serve a request. caller: the return address of the exported function. */
+enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);
+enum core_verdict core_free(uint64_t addr);
+
+/* Bytes to add to the driver's idea of free memory on the device that is current. */
+uint64_t core_idle_bytes(void);
+
+/* May an IPC handle of this address be made? False, with a log line, if the importer would get the wrong bytes. */
+bool core_ipc_allowed(uint64_t addr);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cupool_info.c - the program cupool-info: every setting with its value, and what cupool sees of this process. The
+ * README's table comes from --markdown. It loads no CUDA.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "conf.h"
+#include "launch.h"
+
+static const char *source(const struct conf_value *value)
+{
+    if (value->invalid)
+        return "default (the environment's value is not accepted)";
+    return value->from_env ? "environment" : "default";
+}
+
+static void print_settings(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+        const struct conf_value *value = conf_value_get(i);
+
+        printf("%s=%s\n    %s.\n    accepted: %s; default: %s; value from: %s\n", row->name, value->text, row->help,
+               row->choices, *row->def ? row->def : "(none)", source(value));
+    }
+}
+
+static void print_markdown(void)
+{
+    puts("| setting | accepted | default | meaning |\n|---|---|---|---|");
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+
+        printf("| `%s` | ", row->name);
+        for (const char *c = row->choices; *c; c++)
+            fputs(*c == '|' ? ", " : (char[]){*c, '\0'}, stdout);
+        printf(" | %s%s%s | %s |\n", *row->def ? "`" : "", row->def, *row->def ? "`" : "", row->help);
+    }
+}
+
+static void print_process(void)
+{
+    char path[4096];
+    struct launch launch;
+
+    launch_detect(&launch);
+    printf("host %s, rank %d, local rank %d (from: %s)\n", launch.host, launch.rank, launch.local_rank, launch.from);
+    if (launch_expand(&launch, conf_get()->trace_file.text, path, sizeof(path)) == 0)
+        printf("a trace of this process would be: %s\n", path);
+}
+
+static int usage(FILE *to, int code)
+{
+    fputs("usage: cupool-info [--settings | --markdown | --process | --version | --help]\n"
+          "  --settings  every setting, its value and where that comes from (the default)\n"
+          "  --markdown  the settings as a Markdown table\n"
+          "  --process   rank, host and trace file name as a program started here would get them\n",
+          to);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "--settings";
+
+    if (argc > 2)
+        return usage(stderr, 2);
+    if (strcmp(what, "--settings") == 0) {
+        printf("cupool %s\n", CUPOOL_VERSION);
+        print_settings();
+        conf_report();
+    } else if (strcmp(what, "--markdown") == 0) {
+        print_markdown();
+    } else if (strcmp(what, "--process") == 0) {
+        print_process();
+    } else if (strcmp(what, "--version") == 0) {
+        printf("cupool %s\n", CUPOOL_VERSION);
+    } else {
+        return strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 ? usage(stdout, 0) : usage(stderr, 2);
+    }
+    return 0;
+}

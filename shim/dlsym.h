@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dlsym.h - our dlsym and the way to the real one.
+ *
+ * A statically linked cudart, and every shared one since 11.3, gets at the driver through dlsym(libcuda,
+ * "cuGetProcAddress"). The exported dlsym (dlsym_ARCH.S) answers that one question and jumps to the real dlsym for all
+ * others: it must not call, because glibc tells by the return address for whom RTLD_NEXT is meant.
+ */
+#ifndef CUPOOL_SHIM_DLSYM_H
+#define CUPOOL_SHIM_DLSYM_H
+
+/* The real dlsym; never our own. */
+void *dlsym_real(void *handle, const char *name);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hooks.h - CUDA's types and the prototypes of what hooks.def lists. Private to shim/; nothing here links to CUDA. */
+#ifndef CUPOOL_SHIM_HOOKS_H
+#define CUPOOL_SHIM_HOOKS_H
+
+#include <cuda.h>
+#include <driver_types.h>
+#include <stddef.h>
+
+#if CUDA_VERSION < 12050
+#error "the headers of CUDA 12.5 or later are needed (the driver at run time may be older)"
+#endif
+
+/* The headers rename these to their newest version; here every symbol has its own name. */
+#undef cuCtxDestroy
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+#undef cuGetProcAddress
+#undef cuStreamBeginCapture
+
+#define RUNTIME(symbol, parameters) cudaError_t symbol parameters;
+#define DRIVER(symbol, parameters)  CUresult symbol parameters;
+#include "hooks.def"
+
+#endif

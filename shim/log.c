@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log.c - see log.h. */
+#include "log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void log_write(enum conf_log_level level, const char *format, ...)
+{
+    static const char *const names[] = {"", "error", "warning", "info", "debug"};
+    const int saved = errno;
+    char line[512];
+    va_list args;
+    int used, more;
+
+    if (level > conf_get()->log_level.number)
+        return;
+    used = snprintf(line, sizeof(line), "cupool[%d]: %s: ", (int)getpid(), names[level]);
+    va_start(args, format);
+    more = vsnprintf(line + used, sizeof(line) - (size_t)used - 1, format, args);
+    va_end(args);
+    if (more > 0) {
+        used = used + more < (int)sizeof(line) - 1 ? used + more : (int)sizeof(line) - 2;
+        line[used++] = '\n';
+        /* The system call itself: write() would be a cancellation point in somebody else's thread. */
+        if (syscall(SYS_write, STDERR_FILENO, line, (size_t)used) < 0)
+            used = 0; /* nothing left to tell anybody */
+    }
+    errno = saved;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * log.h - messages for people, on stderr, one write(2) a line. No memory, no lock, errno untouched: safe anywhere.
+ */
+#ifndef CUPOOL_SHIM_LOG_H
+#define CUPOOL_SHIM_LOG_H
+
+#include <stdatomic.h>
+
+#include "conf.h"
+
+/* Written if CUPOOL_LOG_LEVEL is at least level. Lines over 500 bytes are cut. */
+void log_write(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same, once per place in the code and process. */
+#define log_once(level, ...)                                                                                           \
+    do {                                                                                                               \
+        static atomic_flag said_ = ATOMIC_FLAG_INIT;                                                                   \
+        if (!atomic_flag_test_and_set(&said_))                                                                         \
+            log_write(level, __VA_ARGS__);                                                                             \
+    } while (0)
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* observe.h - what happens in a pool, put into the trace; and the statistics at exit. */
+#ifndef CUPOOL_SHIM_OBSERVE_H
+#define CUPOOL_SHIM_OBSERVE_H
+
+#include "pool.h"
+
+/* For pools whose arg is a struct context. */
+extern const struct pool_observer_ops observe_ops;
+
+/* Write each device's counters into the trace, and the table on stderr if CUPOOL_STATS asks for it. For exit. */
+void observe_finish(void);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * real.h - the real functions behind ours. The only place that calls dlsym or dlopen.
+ *
+ * Nothing is loaded that the program has not loaded itself: libcuda and libcudart are looked for among what is there,
+ * and looked for again as long as they are not found.
+ *
+ * Threads: all functions, from any thread; no locks held over calls into CUDA.
+ */
+#ifndef CUPOOL_SHIM_REAL_H
+#define CUPOOL_SHIM_REAL_H
+
+#include <stdbool.h>
+
+#include "hooks.h"
+
+/* What we call in the driver for ourselves. Members are NULL where the driver lacks them. */
+struct real_driver {
+    CUresult (*cuMemAlloc_v2)(CUdeviceptr *, size_t);
+    CUresult (*cuMemFree_v2)(CUdeviceptr);
+    CUresult (*cuMemGetInfo_v2)(size_t *, size_t *);
+    CUresult (*cuCtxGetCurrent)(CUcontext *);
+    CUresult (*cuCtxGetDevice)(CUdevice *);
+    CUresult (*cuCtxPushCurrent_v2)(CUcontext);
+    CUresult (*cuCtxPopCurrent_v2)(CUcontext *);
+    CUresult (*cuCtxSynchronize)(void);
+    CUresult (*cuCtxRecordEvent)(CUcontext, CUevent); /* 12.5 and later */
+    CUresult (*cuCtxWaitEvent)(CUcontext, CUevent);
+    CUresult (*cuEventCreate)(CUevent *, unsigned int);
+    CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *, CUdevice);
+    CUresult (*cuDevicePrimaryCtxRelease_v2)(CUdevice);
+    CUresult (*cuDevicePrimaryCtxGetState)(CUdevice, unsigned int *, int *);
+    CUresult (*cuStreamGetCtx)(CUstream, CUcontext *);
+    CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus *);
+    CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *);
+    CUresult (*cuDriverGetVersion)(int *);
+};
+
+/* The driver, or NULL as long as the program has not loaded libcuda.so.1. */
+const struct real_driver *real_driver_get(void);
+
+/*
+ * The next definition of one of our hooks: what the program would have called. real_next(SYMBOL) has the right type and
+ * is never NULL: where there is none, a function that returns "not found" errors stands in.
+ */
+#define real_next(symbol)                                                                                              \
+    ((__typeof__(&symbol))real_find(REAL_##symbol,                                                                     \
+                                    #symbol)) /* a cast from a void pointer: the table holds many types */
+
+enum real_symbol {
+#define RUNTIME(symbol, parameters) REAL_##symbol,
+#define DRIVER(symbol, parameters)  REAL_##symbol,
+#include "hooks.def"
+    REAL_COUNT
+};
+
+void *real_find(enum real_symbol symbol, const char *name);
+
+/* What cuGetProcAddress should answer instead of a function of the driver: our hook for it, or the function itself. */
+void *real_route(void *function);
+
+#endif

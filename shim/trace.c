@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trace.c - see trace.h. */
+#include "trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conf.h"
+#include "launch.h"
+#include "log.h"
+
+#define LINE_MAX_ 512
+/* The file is kept away from the numbers that programs expect to get, or close wholesale. */
+#define FD_MIN 200
+
+static struct {
+    pthread_mutex_t lock; /* guards the rest of this struct, except what is atomic */
+    int fd;               /* -1: not open */
+    struct stat file;     /* what fd was when it was opened */
+    char path[4096];
+    uint64_t t0;
+    uint64_t dropped;
+    size_t buffered;
+    bool torn; /* the file ends in part of a line */
+    bool tried;
+    char buffer[64 << 10];
+    atomic_bool allocs; /* allocation events are wanted and the file is open */
+} trace = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+
+static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec ts;
+
+    clock_gettime(clock, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static int tid(void)
+{
+    if (!thread_id)
+        thread_id = (pid_t)syscall(SYS_gettid);
+    return (int)thread_id;
+}
+
+/* Text as a JSON string, in place of anything unusual a question mark; names and paths only. */
+static void json_text(char *buf, size_t len, const char *text)
+{
+    size_t at = 0;
+
+    for (; *text && at + 2 < len; text++) {
+        const unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\')
+            buf[at++] = '\\';
+        buf[at++] = c < 32 || c > 126 ? '?' : *text;
+    }
+    buf[at] = '\0';
+}
+
+/* A program may have closed our descriptor and got the number for a file of its own. */
+static bool fd_is_ours(void)
+{
+    struct stat now;
+
+    return fstat(trace.fd, &now) == 0 && now.st_dev == trace.file.st_dev && now.st_ino == trace.file.st_ino;
+}
+
+/*
+ * write(2) all of data; counts lines as dropped if not all of it arrived. By system call, so that no thread can be
+ * cancelled while it holds the lock, and with SIGXFSZ held off: at the file size limit it would end the program.
+ */
+static void put(const char *data, size_t len, unsigned int lines)
+{
+    const struct timespec now = {0, 0};
+    sigset_t limit, before, pending;
+    bool was_pending, started = false;
+    ssize_t n;
+
+    if (trace.fd < 0 || !len)
+        return;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &limit, &before);
+    sigpending(&pending);
+    was_pending = sigismember(&pending, SIGXFSZ) == 1;
+    errno = EBADF;
+    if (fd_is_ours()) {
+        if (trace.torn && syscall(SYS_write, trace.fd, "\n", 1ul) == 1)
+            trace.torn = false;
+        while (!trace.torn && len) {
+            n = syscall(SYS_write, trace.fd, data, len);
+            if (n < 0 && errno == EINTR)
+                continue;
+            if (n <= 0)
+                break;
+            data += n;
+            len -= (size_t)n;
+            started = true;
+        }
+        trace.torn = trace.torn || (started && data[-1] != '\n');
+    }
+    if (len) {
+        trace.dropped += lines;
+        log_once(LOG_WARN, "cannot write the trace %s: %s; events are being lost", trace.path, strerror(errno));
+    }
+    if (!was_pending)
+        while (sigtimedwait(&limit, NULL, &now) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void flush(void)
+{
+    unsigned int lines = 0;
+
+    for (size_t i = 0; i < trace.buffered; i++)
+        lines += trace.buffer[i] == '\n';
+    put(trace.buffer, trace.buffered, lines);
+    trace.buffered = 0;
+}
+
+/* Create path, or path.1, path.2, ...; never an existing file. Writes the name used into trace.path. */
+static int file_create(const char *path)
+{
+    int fd = -1, high;
+
+    for (int i = 0; i < 1000; i++) {
+        const int n = snprintf(trace.path, sizeof(trace.path), i ? "%s.%d" : "%s", path, i);
+
+        if (n < 0 || (size_t)n >= sizeof(trace.path)) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        fd = open(trace.path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
+        if (fd >= 0 || errno != EEXIST)
+            break;
+    }
+    if (fd < 0)
+        return -1;
+    high = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
+    if (high >= 0) {
+        close(fd);
+        fd = high;
+    }
+    return fd;
+}
+
+static void header_write(const struct launch *launch)
+{
+    char line[8192], text[CONF_TEXT_MAX + 16], rank[16] = "null", local_rank[16] = "null", host[300], exe[300];
+    size_t used;
+
+    if (launch->rank >= 0)
+        snprintf(rank, sizeof(rank), "%d", launch->rank);
+    if (launch->local_rank >= 0)
+        snprintf(local_rank, sizeof(local_rank), "%d", launch->local_rank);
+    json_text(host, sizeof(host), launch->host);
+    json_text(exe, sizeof(exe), launch->exe);
+    used = (size_t)snprintf(line, sizeof(line),
+                            "{\"cupool\":1,\"version\":\"%s\",\"host\":\"%s\",\"pid\":%d,\"rank\":%s,\"local_rank\":%s,"
+                            "\"rank_from\":\"%s\",\"exe\":\"%s\",\"t0_unix_ns\":%llu,\"events\":\"%s\",\"settings\":{",
+                            CUPOOL_VERSION, host, (int)getpid(), rank, local_rank, launch->from, exe,
+                            (unsigned long long)clock_ns(CLOCK_REALTIME), conf_get()->trace_events.text);
+    for (unsigned int i = 0; i < conf_count; i++) {
+        json_text(text, sizeof(text), conf_value_get(i)->text);
+        if (used + strlen(text) + 80 > sizeof(line))
+            break;
+        used += (size_t)snprintf(line + used, sizeof(line) - used, "%s\"%s\":\"%s\"", i ? "," : "", conf_rows[i].name,
+                                 text);
+    }
+    used += (size_t)snprintf(line + used, sizeof(line) - used, "}}\n");
+    put(line, used, 1);
+}
+
+void trace_open(void)
+{
+    const struct conf *conf = conf_get();
+    const char *pattern = conf->trace_file.text;
+    const int saved = errno;
+    struct launch launch;
+    char path[4096];
+    int fd;
+
+    pthread_mutex_lock(&trace.lock);
+    if (!trace.tried && *pattern && strcmp(pattern, "off") != 0) {
+        launch_detect(&launch);
+        if (launch_expand(&launch, pattern, path, sizeof(path))) {
+            log_write(LOG_WARN, "no trace: CUPOOL_TRACE_FILE is too long");
+        } else {
+            fd = file_create(path);
+            if (fd < 0)
+                log_write(LOG_WARN, "no trace: cannot create %s: %s", path, strerror(errno));
+            else
+                fstat(fd, &trace.file);
+            trace.fd = fd;
+            trace.t0 = clock_ns(CLOCK_MONOTONIC);
+            header_write(&launch);
+            atomic_store(&trace.allocs, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
+        }
+    }
+    trace.tried = true;
+    pthread_mutex_unlock(&trace.lock);
+    errno = saved;
+}
+
+void trace_event(const char *event, const char *format, ...)
+{
+    const int saved = errno;
+    char line[LINE_MAX_];
+    va_list args;
+    int used;
+
+    pthread_mutex_lock(&trace.lock);
+    if (trace.fd >= 0) {
+        used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
+                        (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), event, tid());
+        va_start(args, format);
+        used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
+        va_end(args);
+        if (used + 3 < (int)sizeof(line)) {
+            memcpy(line + used, "}\n", 3);
+            flush();
+            put(line, (size_t)used + 2, 1);
+        } else {
+            trace.dropped++;
+        }
+    }
+    pthread_mutex_unlock(&trace.lock);
+    errno = saved;
+}
+
+bool trace_allocs(void)
+{
+    return atomic_load_explicit(&trace.allocs, memory_order_relaxed);
+}
+
+/* snprintf costs more than everything else on this path together. */
+static char *decimal(char *at, uint64_t n)
+{
+    char digits[20];
+    int i = 0;
+
+    do
+        digits[i++] = (char)('0' + n % 10);
+    while (n /= 10);
+    while (i)
+        *at++ = digits[--i];
+    return at;
+}
+
+static char *hexadecimal(char *at, uint64_t n)
+{
+    int shift = 60;
+
+    while (shift && !(n >> shift))
+        shift -= 4;
+    for (; shift >= 0; shift -= 4)
+        *at++ = "0123456789abcdef"[(n >> shift) & 15];
+    return at;
+}
+
+#define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
+
+void trace_block(const char *event, int device, uint64_t addr, size_t size)
+{
+    const int saved = errno, thread = tid();
+    const size_t len = strlen(event);
+    char *at;
+
+    pthread_mutex_lock(&trace.lock);
+    if (trace.fd >= 0) {
+        if (trace.buffered + LINE_MAX_ > sizeof(trace.buffer))
+            flush();
+        at = LITERAL(trace.buffer + trace.buffered, "{\"t\":");
+        at = decimal(at, clock_ns(CLOCK_MONOTONIC) - trace.t0);
+        at = LITERAL(at, ",\"e\":\"");
+        at = (char *)memcpy(at, event, len) + len;
+        at = LITERAL(at, "\",\"tid\":");
+        at = decimal(at, (uint64_t)thread);
+        at = LITERAL(at, ",\"d\":");
+        at = decimal(at, (uint64_t)device);
+        at = LITERAL(at, ",\"p\":\"0x");
+        at = hexadecimal(at, addr);
+        at = LITERAL(at, "\",\"n\":");
+        at = decimal(at, size);
+        at = LITERAL(at, "}\n");
+        trace.buffered = (size_t)(at - trace.buffer);
+    }
+    pthread_mutex_unlock(&trace.lock);
+    errno = saved;
+}
+
+void trace_close(void)
+{
+    const int saved = errno;
+    char line[128];
+    int used;
+
+    pthread_mutex_lock(&trace.lock);
+    atomic_store(&trace.allocs, false);
+    if (trace.fd >= 0) {
+        flush();
+        used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",
+                        (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
+                        (unsigned long long)trace.dropped);
+        put(line, (size_t)used, 1);
+        if (fd_is_ours())
+            close(trace.fd);
+        trace.fd = -1;
+    }
+    pthread_mutex_unlock(&trace.lock);
+    errno = saved;
+}
+
+void trace_forget(void)
+{
+    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    atomic_store(&trace.allocs, false);
+    trace.fd = -1;
+}
+
+const char *trace_path(void)
+{
+    return trace.fd >= 0 ? trace.path : NULL;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * trace.h - the trace file (format: docs/trace.md).
+ *
+ * What it is not: it knows nothing of pools or CUDA; callers pass what goes into an event. It never fails its caller:
+ * what cannot be written is counted and said once.
+ *
+ * Threads: every function is safe from any thread. One lock, private to trace.c, held over write(2) and nothing else.
+ */
+#ifndef CUPOOL_SHIM_TRACE_H
+#define CUPOOL_SHIM_TRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Open the file and write the header, once; for the first pooled request. */
+void trace_open(void);
+
+/* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format holds the rest of the object's members. */
+void trace_event(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* True if allocation events are wanted. Cheap. */
+bool trace_allocs(void);
+/* One allocation event, through the buffer. */
+void trace_block(const char *event, int device, uint64_t addr, size_t size);
+
+/* Write what is buffered and the end line; later events are dropped. For exit. */
+void trace_close(void);
+
+/* In a forked child: forget the parent's file without touching it. */
+void trace_forget(void);
+
+/* Where the trace goes, or NULL. */
+const char *trace_path(void);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * basic.c - cudaMalloc and cudaFree as every program uses them.
+ *
+ * What it is: results, error codes, last error, alignment, contents over the whole length.
+ * What it is not: anything with work in flight (order.c) or wrong frees (free_errors.c).
+ */
+#include "behaviour.h"
+
+static int zero(void)
+{
+    void *p = (void *)1;
+
+    OK(cudaMalloc(&p, 0));
+    CHECK(p == NULL);
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int null_argument(void)
+{
+    EXPECT(cudaMalloc((void **)NULL, 16), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int huge(void)
+{
+    void *p = NULL;
+
+    EXPECT(cudaMalloc(&p, (size_t)1 << 60), cudaErrorMemoryAllocation);
+    EXPECT(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    LAST(cudaSuccess);
+    EXPECT(cudaMalloc(&p, ~(size_t)0), cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    return bt_usable(4096);
+}
+
+/* A call that succeeds does not clear what an earlier one left behind. */
+static int last_error_kept(void)
+{
+    void *p = NULL;
+
+    EXPECT(cudaMalloc(&p, (size_t)1 << 60), cudaErrorMemoryAllocation);
+    OK(cudaMalloc(&p, 4096));
+    EXPECT(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+    OK(cudaFree(p));
+    EXPECT(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int free_null(void)
+{
+    OK(cudaFree(NULL));
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int alignment(void)
+{
+    static const size_t sizes[] = {
+        1,       2, 255, 256, 257, 511, 512, 513, 1000, 4095, 4097, 1u << 20, (1u << 20) + 1, 2u << 20, (2u << 20) + 1,
+        3u << 20};
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        void *p = NULL;
+
+        OK(cudaMalloc(&p, sizes[i]));
+        CHECK(p && (uintptr_t)p % 256 == 0);
+        CHECK(!bt_preloaded() || (uintptr_t)p % 512 == 0);
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
+/* Sizes from 1 byte up: the first, middle and last part hold what was written. */
+static int writable(void)
+{
+    size_t max = bt_max_mem() < 256 * BT_MIB ? bt_max_mem() : 256 * BT_MIB;
+
+    for (size_t n = 1; n <= max; n = n < 64 ? n * 2 + 1 : n * 4 - 3) {
+        size_t part = n < 64 * BT_KIB ? n : 64 * BT_KIB;
+        char *p = NULL;
+
+        OK(cudaMalloc((void **)&p, n));
+        TRY(bt_fill(p, n, (int)(n % 251)));
+        TRY(bt_verify(p, part, (int)(n % 251)));
+        TRY(bt_verify(p + (n - part) / 2, part, (int)(n % 251)));
+        TRY(bt_verify(p + n - part, part, (int)(n % 251)));
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
+static int writable_256m(void)
+{
+    size_t n = 256 * BT_MIB;
+    char *p = NULL;
+
+    if (bt_max_mem() < n)
+        SKIP("BEHAVIOUR_MAX_MEM");
+    OK(cudaMalloc((void **)&p, n));
+    TRY(bt_fill(p, n, 0x11));
+    OK(cudaMemset(p + n - 1, 0x22, 1));
+    TRY(bt_verify(p + n - 1, 1, 0x22));
+    TRY(bt_verify(p + n - 4097, 4096, 0x11));
+    TRY(bt_verify(p, 4096, 0x11));
+    OK(cudaFree(p));
+    return 0;
+}
+
+#define BLOCKS 400
+
+/* Many live blocks of mixed sizes: each keeps its own pattern. */
+static int disjoint(void)
+{
+    static char *p[BLOCKS];
+    static size_t n[BLOCKS];
+    uint64_t seed = 1;
+
+    for (int i = 0; i < BLOCKS; i++) {
+        n[i] = 1 + bt_random(&seed) % (i % 20 ? 20000 : 3000000);
+        OK(cudaMalloc((void **)&p[i], n[i]));
+        OK(cudaMemset(p[i], i, n[i]));
+    }
+    OK(cudaDeviceSynchronize());
+    for (int i = 0; i < BLOCKS; i++) {
+        for (int j = 0; j < i; j++)
+            CHECK(p[i] + n[i] <= p[j] || p[j] + n[j] <= p[i]);
+        TRY(bt_verify(p[i], n[i], i));
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        OK(cudaFree(p[(i * 7) % BLOCKS]));
+    return 0;
+}
+
+/* Freed and had again many times, in an order that splits and merges. */
+static int churn(void)
+{
+    static char *p[64];
+    static size_t n[64];
+    uint64_t seed = 2;
+
+    for (int i = 0; i < 1500; i++) {
+        int k = (int)(bt_random(&seed) % 64);
+
+        if (p[k]) {
+            TRY(bt_verify(p[k] + n[k] - 1, 1, k));
+            OK(cudaFree(p[k]));
+        }
+        n[k] = 1 + bt_random(&seed) % (1u << (8 + bt_random(&seed) % 15));
+        OK(cudaMalloc((void **)&p[k], n[k]));
+        OK(cudaMemset(p[k], k, n[k]));
+    }
+    for (int k = 0; k < 64; k++) {
+        if (p[k])
+            TRY(bt_verify(p[k], n[k], k));
+        OK(cudaFree(p[k]));
+    }
+    LAST(cudaSuccess);
+    return 0;
+}
+
+/* What the address says of itself. */
+static int attributes(void)
+{
+    struct cudaPointerAttributes a;
+    void *p = NULL;
+
+    OK(cudaMalloc(&p, 1000));
+    OK(cudaPointerGetAttributes(&a, p));
+    CHECK(a.type == cudaMemoryTypeDevice);
+    CHECK(a.device == 0);
+    CHECK(a.devicePointer == p);
+    OK(cudaFree(p));
+    return 0;
+}
+
+static const struct bt_test tests[] = {
+    {"zero", zero},
+    {"null_argument", null_argument},
+    {"huge", huge},
+    {"last_error_kept", last_error_kept},
+    {"free_null", free_null},
+    {"alignment", alignment},
+    {"writable", writable},
+    {"writable_256m", writable_256m},
+    {"disjoint", disjoint},
+    {"churn", churn},
+    {"attributes", attributes},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

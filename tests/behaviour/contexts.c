@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * contexts.c - contexts that come and go, through the driver API.
+ *
+ * What it is: before cuInit, primary contexts retained, released and reset, a second context, threads without one.
+ * What it is not: the runtime's own view of a device (devices.c).
+ *
+ * The order of the table matters: what needs an uninitialised driver or a primary context that the runtime does not
+ * hold comes first.
+ */
+#include "behaviour.h"
+
+#define N ((size_t)1 << 20)
+
+static int ctx_create(CUcontext *ret)
+{
+    CUdevice dev;
+
+    OK(cuDeviceGet(&dev, 0));
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(ret, NULL, 0, dev));
+#else
+    OK(cuCtxCreate(ret, 0, dev));
+#endif
+    return 0;
+}
+
+/* A block of the current context: written and read. */
+static int block_get(CUdeviceptr *ret, size_t n, int byte)
+{
+    OK(cuMemAlloc(ret, n));
+    CHECK(*ret);
+    OK(cuMemsetD8(*ret, (unsigned char)byte, n));
+    OK(cuCtxSynchronize());
+    return 0;
+}
+
+static int block_check(CUdeviceptr p, size_t n, int byte)
+{
+    unsigned char *host = (unsigned char *)malloc(n);
+    size_t i = 0;
+
+    CHECK(host);
+    OK(cuMemcpyDtoH(host, p, n));
+    while (i < n && host[i] == (unsigned char)byte)
+        i++;
+    free(host);
+    CHECK(i == n);
+    return 0;
+}
+
+static int not_initialized(void)
+{
+    CUdeviceptr p = 0;
+
+    EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_NOT_INITIALIZED);
+    EXPECT(cuMemFree(4096), CUDA_ERROR_NOT_INITIALIZED);
+    return 0;
+}
+
+static int no_context(void)
+{
+    CUdeviceptr p = 0;
+
+    OK(cuInit(0));
+    EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT(cuMemFree(4096), CUDA_ERROR_INVALID_CONTEXT);
+    return 0;
+}
+
+/* The last release destroys the context and everything in it. */
+static int primary_release(void)
+{
+    CUdevice dev;
+    CUcontext ctx;
+    CUdeviceptr p, q;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    for (int round = 0; round < 3; round++) {
+        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+        OK(cuCtxSetCurrent(ctx));
+        TRY(block_get(&p, N, 3));
+        TRY(block_get(&q, 100, 4));
+        TRY(block_check(p, N, 3));
+        OK(cuMemFree(q));
+        OK(cuDevicePrimaryCtxRelease(dev));
+        OK(cuCtxSetCurrent(NULL));
+        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+        OK(cuCtxSetCurrent(ctx));
+        EXPECT(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+        TRY(block_get(&p, N, 5));
+        OK(cuMemFree(p));
+        OK(cuDevicePrimaryCtxRelease(dev));
+        OK(cuCtxSetCurrent(NULL));
+    }
+    return 0;
+}
+
+static int primary_reset(void)
+{
+    CUdevice dev;
+    CUcontext ctx;
+    CUdeviceptr p;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+    OK(cuCtxSetCurrent(ctx));
+    TRY(block_get(&p, N, 3));
+    OK(cuDevicePrimaryCtxReset(dev));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+    OK(cuCtxSetCurrent(ctx));
+    EXPECT(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+    TRY(block_get(&p, N, 5));
+    TRY(block_check(p, N, 5));
+    OK(cuMemFree(p));
+    OK(cuDevicePrimaryCtxRelease(dev));
+    OK(cuCtxSetCurrent(NULL));
+    return 0;
+}
+
+static int second_context(void)
+{
+    CUcontext first, second, now;
+    CUdeviceptr p, q, r;
+
+    OK(cudaSetDevice(0));
+    OK(cudaFree(NULL));
+    OK(cuCtxGetCurrent(&first));
+    TRY(block_get(&p, N, 1));
+    for (int round = 0; round < 3; round++) {
+        TRY(ctx_create(&second)); /* is current now */
+        OK(cuCtxGetCurrent(&now));
+        CHECK(now == second && now != first);
+        TRY(block_get(&q, N, 2));
+        TRY(block_get(&r, N, 3));
+        CHECK(q != p && r != p && q != r);
+        OK(cuMemFree(r));
+        OK(cuCtxDestroy(second)); /* with q live; the first is current again */
+        OK(cuCtxSetCurrent(first));
+        TRY(block_check(p, N, 1));
+        EXPECT(cuMemFree(q), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemFree(r), CUDA_ERROR_INVALID_VALUE);
+        TRY(block_get(&r, N, 4));
+        TRY(block_check(p, N, 1));
+        OK(cuMemFree(r));
+    }
+    OK(cuMemFree(p));
+    return 0;
+}
+
+/* A free does not care which context is current, and leaves the current one current. */
+static int free_across(void)
+{
+    CUcontext first, second, now;
+    CUdeviceptr p, q;
+
+    OK(cudaFree(NULL));
+    OK(cuCtxGetCurrent(&first));
+    OK(cuMemAlloc(&p, N));
+    TRY(ctx_create(&second));
+    OK(cuMemFree(p));
+    OK(cuMemAlloc(&q, N));
+    OK(cuCtxGetCurrent(&now));
+    CHECK(now == second);
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemFree(q));
+    OK(cuCtxGetCurrent(&now));
+    CHECK(now == first);
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(first));
+    return bt_usable(N);
+}
+
+/* Memory of a context is ordered by that context's work, whichever is current at the free. */
+static int race_across(void)
+{
+    CUcontext first, second;
+    CUstream a, b;
+    CUdeviceptr t, u, out;
+
+    OK(cudaFree(NULL));
+    OK(cuCtxGetCurrent(&first));
+    OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+    TRY(block_get(&out, 4096, 0));
+    TRY(block_get(&t, 4096, 7));
+    OK(cuLaunchHostFunc(a, bt_sleep_fn, (void *)(uintptr_t)BT_SLOW_US));
+    OK(cuMemcpyDtoDAsync(out, t, 4096, a));
+    TRY(ctx_create(&second));
+    OK(cuMemFree(t));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemAlloc(&u, 4096));
+    OK(cuMemsetD8Async(u, 0xff, 4096, b));
+    OK(cuStreamSynchronize(b));
+    OK(cuStreamSynchronize(a));
+    TRY(block_check(out, 4096, 7));
+    OK(cuMemFree(u));
+    OK(cuMemFree(out));
+    OK(cuStreamDestroy(a));
+    OK(cuStreamDestroy(b));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(first));
+    return 0;
+}
+
+static int thread_fn(void *arg)
+{
+    CUcontext ctx = (CUcontext)1;
+    CUdeviceptr p = 0;
+    void *q;
+
+    OK(cuCtxGetCurrent(&ctx));
+    CHECK(ctx == NULL);
+    EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuCtxGetCurrent(&ctx));
+    CHECK(ctx == NULL); /* asking changed nothing */
+    OK(cudaMalloc(&q, N));
+    OK(cuCtxGetCurrent(&ctx));
+    CHECK(ctx == *(CUcontext *)arg);
+    OK(cudaFree(q));
+    OK(cuMemAlloc(&p, N));
+    OK(cuMemFree(p));
+    return 0;
+}
+
+static int fresh_thread(void)
+{
+    struct bt_thread t;
+    CUcontext ctx;
+
+    OK(cudaFree(NULL));
+    OK(cuCtxGetCurrent(&ctx));
+    TRY(bt_thread_start(&t, thread_fn, &ctx));
+    return bt_thread_join(&t);
+}
+
+static int thread_free_fn(void *p)
+{
+    CUcontext ctx = (CUcontext)1;
+
+    OK(cudaFree(p));
+    OK(cuCtxGetCurrent(&ctx));
+    return 0;
+}
+
+/* The runtime frees in a thread that has done nothing yet. */
+static int fresh_thread_free(void)
+{
+    struct bt_thread t;
+    void *p;
+
+    OK(cudaMalloc(&p, N));
+    TRY(bt_thread_start(&t, thread_free_fn, p));
+    TRY(bt_thread_join(&t));
+    EXPECT(cudaFree(p), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    return bt_usable(N);
+}
+
+static const struct bt_test tests[] = {
+    {"not_initialized", not_initialized},
+    {"no_context", no_context},
+    {"primary_release", primary_release},
+    {"primary_reset", primary_reset},
+    {"second_context", second_context},
+    {"free_across", free_across},
+    {"race_across", race_across},
+    {"fresh_thread", fresh_thread},
+    {"fresh_thread_free", fresh_thread_free},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

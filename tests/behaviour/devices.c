@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * devices.c - several devices in one process.
+ *
+ * What it is: whose memory is whose, freeing across the current device, resetting one device.
+ * What it is not: peer access.
+ */
+#include "behaviour.h"
+
+#define NEED_TWO                                                                                                       \
+    do {                                                                                                               \
+        int n_ = 0;                                                                                                    \
+        OK(cudaGetDeviceCount(&n_));                                                                                   \
+        if (n_ < 2)                                                                                                    \
+            SKIP("needs two devices");                                                                                 \
+    } while (0)
+
+static int device_of(const void *p, int want)
+{
+    struct cudaPointerAttributes a;
+
+    OK(cudaPointerGetAttributes(&a, p));
+    CHECK(a.device == want);
+    return 0;
+}
+
+static int owns(void)
+{
+    void *p[2];
+
+    NEED_TWO;
+    for (int d = 0; d < 2; d++) {
+        OK(cudaSetDevice(d));
+        OK(cudaMalloc(&p[d], 1 << 20));
+        TRY(bt_fill(p[d], 1 << 20, d + 1));
+    }
+    for (int d = 0; d < 2; d++) {
+        TRY(device_of(p[d], d));
+        TRY(bt_verify(p[d], 1 << 20, d + 1));
+        OK(cudaFree(p[d]));
+    }
+    OK(cudaSetDevice(0));
+    return 0;
+}
+
+/* Free under another current device; the block must come back to its own device. */
+static int free_elsewhere(void)
+{
+    void *p, *q;
+
+    NEED_TWO;
+    for (int i = 0; i < 50; i++) {
+        size_t n = i % 2 ? 5000 : 3 << 20;
+
+        OK(cudaSetDevice(0));
+        OK(cudaMalloc(&p, n));
+        OK(cudaSetDevice(1));
+        OK(cudaFree(p));
+        OK(cudaMalloc(&q, n));
+        TRY(device_of(q, 1));
+        OK(cudaSetDevice(0));
+        OK(cudaFree(q));
+        OK(cudaMalloc(&p, n));
+        TRY(device_of(p, 0));
+        OK(cudaFree(p));
+    }
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int worker(void *arg)
+{
+    int d = (int)(intptr_t)arg;
+    uint64_t seed = (uint64_t)d + 10;
+
+    OK(cudaSetDevice(d));
+    for (int i = 0; i < 200; i++) {
+        size_t n = 1 + bt_random(&seed) % 200000;
+        void *p;
+
+        OK(cudaMalloc(&p, n));
+        TRY(device_of(p, d));
+        OK(cudaMemset(p, d * 100 + i % 100, n));
+        TRY(bt_verify(p, n, d * 100 + i % 100));
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
+static int two_threads(void)
+{
+    struct bt_thread t[2];
+
+    NEED_TWO;
+    for (int d = 0; d < 2; d++)
+        TRY(bt_thread_start(&t[d], worker, (void *)(intptr_t)d));
+    for (int d = 0; d < 2; d++)
+        TRY(bt_thread_join(&t[d]));
+    return 0;
+}
+
+/* A busy device 1 does not hold up a free on device 0, natively and with the pool. */
+static int busy_other(void)
+{
+    cudaStream_t s;
+    void *p;
+    uint64_t start, took;
+
+    NEED_TWO;
+    OK(cudaSetDevice(0));
+    OK(cudaMalloc(&p, 1 << 20));
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    TRY(bt_slow(s, 400000));
+    OK(cudaSetDevice(0));
+    start = bt_ns();
+    OK(cudaFree(p));
+    took = bt_ns() - start;
+    OK(cudaSetDevice(1));
+    OK(cudaStreamSynchronize(s));
+    OK(cudaStreamDestroy(s));
+    OK(cudaSetDevice(0));
+    CHECK(took < 200000000);
+    return 0;
+}
+
+static int reset_one(void)
+{
+    void *p[2];
+
+    NEED_TWO;
+    for (int round = 0; round < 3; round++) {
+        for (int d = 0; d < 2; d++) {
+            OK(cudaSetDevice(d));
+            OK(cudaMalloc(&p[d], 1 << 20));
+            TRY(bt_fill(p[d], 1 << 20, d + 1));
+        }
+        OK(cudaDeviceReset()); /* device 1 */
+        OK(cudaSetDevice(0));
+        TRY(bt_verify(p[0], 1 << 20, 1));
+        EXPECT(cudaFree(p[1]), cudaErrorInvalidValue);
+        LAST(cudaErrorInvalidValue);
+        OK(cudaFree(p[0]));
+        OK(cudaSetDevice(1));
+        TRY(bt_usable(1 << 20));
+        OK(cudaSetDevice(0));
+    }
+    return 0;
+}
+
+static int reset_current(void)
+{
+    for (int round = 0; round < 3; round++) {
+        void *p;
+
+        OK(cudaMalloc(&p, 3 << 20));
+        TRY(bt_fill(p, 3 << 20, 9));
+        OK(cudaDeviceReset());
+        TRY(bt_usable(3 << 20));
+        TRY(bt_usable(100));
+    }
+    return 0;
+}
+
+/* A reset with work in flight and blocks that wait to be reused. */
+static int reset_busy(void)
+{
+    cudaStream_t s;
+    void *p, *q;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMalloc(&p, 1 << 20));
+    OK(cudaMalloc(&q, 1 << 20));
+    TRY(bt_slow(s, 20000));
+    OK(cudaMemcpyAsync(q, p, 1 << 20, cudaMemcpyDeviceToDevice, s));
+    OK(cudaFree(p));
+    OK(cudaDeviceReset());
+    return bt_usable(1 << 20);
+}
+
+static const struct bt_test tests[] = {
+    {"owns", owns},
+    {"free_elsewhere", free_elsewhere},
+    {"two_threads", two_threads},
+    {"busy_other", busy_other},
+    {"reset_one", reset_one},
+    {"reset_current", reset_current},
+    {"reset_busy", reset_busy},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

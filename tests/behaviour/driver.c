@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * driver.c - the driver's allocation calls, by every way of getting at them.
+ *
+ * What it is: cuMemAlloc and cuMemFree linked, through both arities of cuGetProcAddress and through dlsym, mixed with
+ * each other and with the runtime's. What it is not: contexts (contexts.c).
+ */
+#include "behaviour.h"
+
+#include <dlfcn.h>
+
+typedef CUresult (*alloc_fn)(CUdeviceptr *, size_t);
+typedef CUresult (*free_fn)(CUdeviceptr);
+typedef CUresult (*lookup_v1_fn)(const char *, void **, int, cuuint64_t);
+typedef CUresult (*lookup_v2_fn)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
+
+static void *ptr(CUdeviceptr p)
+{
+    return (void *)(uintptr_t)p;
+}
+
+static CUdeviceptr dptr(void *p)
+{
+    return (CUdeviceptr)(uintptr_t)p;
+}
+
+static int arguments(void)
+{
+    CUdeviceptr p = 0;
+
+    EXPECT(cuMemAlloc(&p, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemAlloc(NULL, 16), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemAlloc(&p, (size_t)1 << 60), CUDA_ERROR_OUT_OF_MEMORY);
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int address_range(void)
+{
+    static const size_t sizes[] = {1, 1000, 4096, 70000, 3 << 20, 64 << 20};
+
+    for (int i = 0; i < 6; i++) {
+        size_t n = sizes[i], size = 0;
+        CUdeviceptr p, base = 0;
+
+        OK(cuMemAlloc(&p, n));
+        for (size_t off = 0; off < n; off += n / 3 + 1) {
+            OK(cuMemGetAddressRange(&base, &size, p + off));
+            CHECK(base <= p && base + size >= p + n);
+        }
+        OK(cuMemGetAddressRange(&base, NULL, p));
+        OK(cuMemGetAddressRange(NULL, &size, p));
+        CHECK(base <= p && base + size >= p + n);
+        OK(cuMemFree(p));
+    }
+    return 0;
+}
+
+static int mixed(void)
+{
+    for (int i = 0; i < 100; i++) {
+        size_t n = i % 3 ? 4096 : 3 << 20;
+        CUdeviceptr p;
+        void *q;
+
+        OK(cuMemAlloc(&p, n));
+        OK(cudaMalloc(&q, n));
+        CHECK(ptr(p) != q);
+        OK(cudaMemset(ptr(p), 1, n));
+        OK(cudaMemset(q, 2, n));
+        TRY(bt_verify(ptr(p), n, 1));
+        TRY(bt_verify(q, n, 2));
+        OK(cudaFree(ptr(p)));
+        OK(cuMemFree(dptr(q)));
+    }
+    LAST(cudaSuccess);
+    return 0;
+}
+
+/* Allocation and free got in some way work, together and mixed with the linked ones. */
+static int pair_works(alloc_fn alloc, free_fn release)
+{
+    CUdeviceptr p = 0, q = 0;
+
+    OK(alloc(&p, 5000));
+    OK(cuMemAlloc(&q, 5000));
+    TRY(bt_fill(ptr(p), 5000, 1));
+    TRY(bt_fill(ptr(q), 5000, 2));
+    TRY(bt_verify(ptr(p), 5000, 1));
+    OK(release(p));
+    TRY(bt_verify(ptr(q), 5000, 2));
+    OK(release(q));
+    OK(alloc(&p, 3 << 20));
+    OK(cuMemFree(p));
+    OK(alloc(&p, 3 << 20));
+    OK(cudaFree(ptr(p)));
+    EXPECT(release(p), CUDA_ERROR_INVALID_VALUE);
+    return 0;
+}
+
+static int lookup_pair(lookup_v2_fn v2, lookup_v1_fn v1, int version, cuuint64_t flags)
+{
+    CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)77;
+    void *alloc = NULL, *release = NULL;
+
+    if (v2) {
+        OK(v2("cuMemAlloc", &alloc, version, flags, &status));
+        CHECK(status == CU_GET_PROC_ADDRESS_SUCCESS);
+        OK(v2("cuMemFree", &release, version, flags, NULL));
+    } else {
+        OK(v1("cuMemAlloc", &alloc, version, flags));
+        OK(v1("cuMemFree", &release, version, flags));
+    }
+    CHECK(alloc && release);
+    return pair_works((alloc_fn)alloc, (free_fn)release);
+}
+
+static int lookup_all(lookup_v2_fn v2, lookup_v1_fn v1)
+{
+    for (cuuint64_t flags = 0; flags <= 2; flags++) {
+        TRY(lookup_pair(v2, v1, 3020, flags));
+        TRY(lookup_pair(v2, v1, 12000, flags));
+        TRY(lookup_pair(v2, v1, CUDA_VERSION, flags));
+    }
+    return 0;
+}
+
+static int lookup_linked(void)
+{
+    return lookup_all(cuGetProcAddress, NULL);
+}
+
+/* As cudart does it: dlsym on the driver's handle. */
+static int lookup_by_dlsym(void)
+{
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW), *v1, *v2;
+
+    CHECK(lib);
+    v2 = dlsym(lib, "cuGetProcAddress_v2");
+    CHECK(v2);
+    TRY(lookup_all((lookup_v2_fn)v2, NULL));
+    v1 = dlsym(lib, "cuGetProcAddress");
+    CHECK(v1 && v1 != v2);
+    return lookup_all(NULL, (lookup_v1_fn)v1);
+}
+
+/* The lookup looks itself up: the arity depends on the version asked for. */
+static int lookup_of_lookup(void)
+{
+    void *v1 = NULL, *v2 = NULL;
+
+    OK(cuGetProcAddress("cuGetProcAddress", &v2, 12000, 0, NULL));
+    OK(cuGetProcAddress("cuGetProcAddress", &v1, 11030, 0, NULL));
+    CHECK(v1 && v2 && v1 != v2);
+    TRY(lookup_all((lookup_v2_fn)v2, NULL));
+    return lookup_all(NULL, (lookup_v1_fn)v1);
+}
+
+static int lookup_runtime(void)
+{
+    enum cudaDriverEntryPointQueryResult status;
+    void *alloc = NULL, *release = NULL;
+
+    OK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &alloc, 12000, cudaEnableDefault, &status));
+    CHECK(status == cudaDriverEntryPointSuccess);
+    OK(cudaGetDriverEntryPointByVersion("cuMemFree", &release, 12000, cudaEnableDefault, &status));
+    return pair_works((alloc_fn)alloc, (free_fn)release);
+}
+
+static int lookup_status(void)
+{
+    CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)77;
+    void *p = (void *)1;
+
+    (void)cuGetProcAddress("cuNoSuchFunctionAtAll", &p, CUDA_VERSION, 0, &status);
+    CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && p == NULL);
+    p = (void *)1;
+    (void)cuGetProcAddress("cuMemAllocAsync", &p, 3020, 0, &status);
+    CHECK(status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT && p == NULL);
+    OK(cuGetProcAddress("cuMemAllocAsync", &p, CUDA_VERSION, 0, &status));
+    CHECK(status == CU_GET_PROC_ADDRESS_SUCCESS && p);
+    EXPECT(cuGetProcAddress("cuMemAlloc", NULL, CUDA_VERSION, 0, &status), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuGetProcAddress(NULL, &p, CUDA_VERSION, 0, &status), CUDA_ERROR_INVALID_VALUE);
+    return 0;
+}
+
+/* Symbols taken by hand, around every wrapper: a pair of their own, and frees of memory that came the usual way. */
+static int dlsym_direct(void)
+{
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+    alloc_fn alloc;
+    free_fn release;
+    CUdeviceptr p, q, r;
+    int rc;
+
+    CHECK(lib);
+    alloc = (alloc_fn)dlsym(lib, "cuMemAlloc_v2");
+    release = (free_fn)dlsym(lib, "cuMemFree_v2");
+    CHECK(alloc && release);
+    OK(alloc(&p, 5000));
+    TRY(bt_fill(ptr(p), 5000, 1));
+    OK(release(p));
+    OK(alloc(&p, 5000));
+    OK(cuMemFree(p));
+    OK(cuMemAlloc(&p, 5000));
+    OK(cuMemAlloc(&q, 5000));
+    OK(cuMemAlloc(&r, 5000));
+    TRY(bt_fill(ptr(p), 5000, 1));
+    TRY(bt_fill(ptr(r), 5000, 3));
+    /* Preloaded this may be refused (the block is not the driver's own), but it may not take the neighbours away. */
+    rc = (int)release(q);
+    CHECK(rc == 0 || (bt_preloaded() && rc == CUDA_ERROR_INVALID_VALUE));
+    TRY(bt_verify(ptr(p), 5000, 1));
+    TRY(bt_verify(ptr(r), 5000, 3));
+    if (rc)
+        OK(cuMemFree(q));
+    OK(cuMemFree(p));
+    OK(cuMemFree(r));
+    return 0;
+}
+
+/* dlsym still does all that it did. */
+static int dlsym_others(void)
+{
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+
+    CHECK(lib);
+    CHECK(dlsym(lib, "cuInit"));
+    CHECK(dlsym(lib, "cuNoSuchFunctionAtAll") == NULL);
+    CHECK(dlerror());
+    CHECK(dlsym(RTLD_DEFAULT, "malloc"));
+    CHECK(dlsym(RTLD_NEXT, "malloc"));
+    CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+    CHECK(dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
+    CHECK(dlvsym(RTLD_DEFAULT, "memcpy", "GLIBC_0.0.1") == NULL);
+    return 0;
+}
+
+static int many(void)
+{
+    static CUdeviceptr p[1000];
+
+    for (int i = 0; i < 1000; i++)
+        OK(cuMemAlloc(&p[i], (size_t)(i * 37 % 9000 + 1)));
+    for (int i = 0; i < 1000; i++)
+        OK(cuMemFree(p[(i * 77) % 1000]));
+    return 0;
+}
+
+static const struct bt_test tests[] = {
+    {"arguments", arguments},
+    {"address_range", address_range},
+    {"mixed", mixed},
+    {"lookup_linked", lookup_linked},
+    {"lookup_by_dlsym", lookup_by_dlsym},
+    {"lookup_of_lookup", lookup_of_lookup},
+    {"lookup_runtime", lookup_runtime},
+    {"lookup_status", lookup_status},
+    {"dlsym_direct", dlsym_direct},
+    {"dlsym_others", dlsym_others},
+    {"many", many},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    cudaFree(NULL);
+    return bt_main(argc, argv, tests);
+}

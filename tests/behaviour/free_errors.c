@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
+ *
+ * What it is: wild, interior and double frees, frees after a reset, frees by the wrong function.
+ * What it is not: frees that are right but come early (order.c).
+ */
+#include "behaviour.h"
+
+#define N 4096
+
+static char *block[3];
+
+static int neighbours_get(size_t n)
+{
+    for (int i = 0; i < 3; i++) {
+        OK(cudaMalloc((void **)&block[i], n));
+        TRY(bt_fill(block[i], n, 0x10 + i));
+    }
+    return 0;
+}
+
+static int neighbours_check(size_t n)
+{
+    for (int i = 0; i < 3; i++)
+        if (block[i])
+            TRY(bt_verify(block[i], n, 0x10 + i));
+    return 0;
+}
+
+static int neighbours_put(void)
+{
+    for (int i = 0; i < 3; i++)
+        OK(cudaFree(block[i]));
+    LAST(cudaSuccess);
+    return 0;
+}
+
+/* A free that has to fail, with its last error. */
+static int refused(void *p)
+{
+    EXPECT(cudaFree(p), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static int wild(void)
+{
+    static char host[64];
+
+    TRY(neighbours_get(N));
+    TRY(refused((void *)1));
+    TRY(refused((void *)0x10));
+    TRY(refused((void *)0x7000000000));
+    TRY(refused(host));
+    TRY(refused((void *)~(uintptr_t)0));
+    TRY(neighbours_check(N));
+    return neighbours_put();
+}
+
+static int interior(void)
+{
+    static const size_t sizes[] = {N, 3 << 20};
+
+    for (int s = 0; s < 2; s++) {
+        size_t n = sizes[s];
+
+        TRY(neighbours_get(n));
+        TRY(refused(block[1] + 1));
+        TRY(refused(block[1] + 512));
+        TRY(refused(block[1] + n - 1));
+        TRY(refused(block[1] + n / 2));
+        TRY(neighbours_check(n));
+        TRY(neighbours_put());
+    }
+    return 0;
+}
+
+static int twice(void)
+{
+    static const size_t sizes[] = {100, N, 3 << 20};
+
+    for (int s = 0; s < 3; s++) {
+        size_t n = sizes[s];
+        char *p, *again[2];
+
+        TRY(neighbours_get(n));
+        p = block[1];
+        OK(cudaFree(p));
+        block[1] = NULL;
+        TRY(refused(p));
+        TRY(refused(p));
+        TRY(neighbours_check(n));
+        /* A free list that took the block twice would hand it out twice. */
+        OK(cudaMalloc((void **)&again[0], n));
+        OK(cudaMalloc((void **)&again[1], n));
+        CHECK(again[0] != again[1]);
+        OK(cudaFree(again[0]));
+        OK(cudaFree(again[1]));
+        TRY(neighbours_check(n));
+        TRY(neighbours_put());
+    }
+    return 0;
+}
+
+static int driver(void)
+{
+    CUdeviceptr p = 0;
+
+    OK(cudaFree(NULL)); /* makes the primary context current */
+    TRY(neighbours_get(N));
+    EXPECT(cuMemFree(1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemFree((CUdeviceptr)(uintptr_t)block[1] + 512), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAlloc(&p, N));
+    OK(cuMemFree(p));
+    EXPECT(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+    LAST(cudaSuccess); /* the driver API leaves the runtime's last error alone */
+    TRY(neighbours_check(N));
+    return neighbours_put();
+}
+
+/* Errors in the middle leave later frees and mallocs alone. */
+static int not_sticky(void)
+{
+    for (int i = 0; i < 100; i++) {
+        void *p = NULL;
+
+        OK(cudaMalloc(&p, 1000));
+        EXPECT(cudaFree((char *)p + 256), cudaErrorInvalidValue);
+        OK(cudaFree(p));
+    }
+    EXPECT(cudaGetLastError(), cudaErrorInvalidValue);
+    return bt_usable(N);
+}
+
+static int stream_ordered(void)
+{
+    cudaStream_t s;
+    void *p = NULL;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    EXPECT(cudaFreeAsync((void *)0x10, s), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    OK(cudaMalloc(&p, N));
+    OK(cudaFreeAsync(p, s));
+    OK(cudaStreamSynchronize(s));
+    TRY(refused(p));
+    OK(cudaMallocAsync(&p, N, s));
+    OK(cudaStreamSynchronize(s));
+    OK(cudaFree(p));
+    TRY(refused(p));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
+/* Memory of one kind given to the function of another. */
+static int mismatched(void)
+{
+    void *host = NULL, *dev = NULL;
+
+    OK(cudaMallocHost(&host, N));
+    OK(cudaMalloc(&dev, N));
+    TRY(refused(host));
+    EXPECT(cudaFreeHost(dev), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    memset(host, 1, N);
+    TRY(bt_fill(dev, N, 0x77));
+    TRY(bt_verify(dev, N, 0x77));
+    OK(cudaFreeHost(host));
+    OK(cudaFree(dev));
+    LAST(cudaSuccess);
+    return 0;
+}
+
+/* A reset takes every block with it. Natively a later block may come to lie at an old address: free the old ones first.
+ */
+static int after_reset(void)
+{
+    void *p = NULL, *q = NULL;
+
+    OK(cudaMalloc(&p, N));
+    OK(cudaMalloc(&q, 5 << 20));
+    OK(cudaDeviceReset());
+    TRY(refused(p));
+    TRY(refused(q));
+    return bt_usable(N);
+}
+
+static const struct bt_test tests[] = {
+    {"wild", wild},
+    {"interior", interior},
+    {"twice", twice},
+    {"driver", driver},
+    {"not_sticky", not_sticky},
+    {"stream_ordered", stream_ordered},
+    {"mismatched", mismatched},
+    {"after_reset", after_reset},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc.c - memory shared with another process through CUDA IPC handles.
+ *
+ * What it is: export here, import in a copy of this program, compare the bytes. Preloaded, a block that does not lie at
+ * the start of the driver's own allocation may be refused; a handle that opens to the wrong bytes never is allowed.
+ * What it is not: IPC of events or of cudaMallocAsync pools.
+ */
+#include "behaviour.h"
+
+#include <sys/wait.h>
+
+static void pattern(unsigned char *host, size_t n, unsigned seed)
+{
+    for (size_t i = 0; i < n; i++)
+        host[i] = (unsigned char)((i * 31 + (i >> 8) * 7) ^ seed);
+}
+
+static int upload(void *p, size_t n, unsigned seed)
+{
+    unsigned char *host = (unsigned char *)malloc(n);
+
+    CHECK(host);
+    pattern(host, n, seed);
+    OK(cudaMemcpy(p, host, n, cudaMemcpyHostToDevice));
+    OK(cudaDeviceSynchronize());
+    free(host);
+    return 0;
+}
+
+/* The importing process: argv = --import HANDLE N SEED. Exits 0 (right bytes), 3 (wrong bytes), 77 (cannot open), 4. */
+static int import_main(char **argv)
+{
+    size_t n = strtoull(argv[3], NULL, 0);
+    unsigned char *got = (unsigned char *)malloc(n), *want = (unsigned char *)malloc(n);
+    cudaIpcMemHandle_t handle;
+    void *p = NULL, *own = NULL;
+    int rc;
+
+    for (size_t i = 0; i < sizeof(handle); i++) {
+        unsigned byte;
+
+        if (sscanf(argv[2] + 2 * i, "%2x", &byte) != 1)
+            return 4;
+        ((unsigned char *)&handle)[i] = (unsigned char)byte;
+    }
+    if (!got || !want || cudaMalloc(&own, n))
+        return 4;
+    if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess))
+        return 77;
+    pattern(want, n, (unsigned)strtoul(argv[4], NULL, 0));
+    if (cudaMemcpy(got, p, n, cudaMemcpyDeviceToHost))
+        return 4;
+    rc = memcmp(got, want, n) ? 3 : 0;
+    /* Memory from elsewhere is closed, not freed. */
+    if (!rc && cudaFree(p) == cudaSuccess && cudaIpcCloseMemHandle(p) == cudaSuccess)
+        rc = 5;
+    (void)cudaIpcCloseMemHandle(p);
+    if (!rc && cudaFree(own))
+        rc = 4;
+    return rc;
+}
+
+static int import_run(const cudaIpcMemHandle_t *handle, size_t n, unsigned seed)
+{
+    char hex[2 * sizeof(*handle) + 1], size[32], number[32];
+    char *argv[] = {(char *)"ipc", (char *)"--import", hex, size, number, NULL};
+    int status = 0;
+    pid_t pid;
+
+    for (size_t i = 0; i < sizeof(*handle); i++)
+        sprintf(hex + 2 * i, "%02x", ((const unsigned char *)handle)[i]);
+    snprintf(size, sizeof(size), "%zu", n);
+    snprintf(number, sizeof(number), "%u", seed);
+    pid = fork();
+    if (pid == 0) {
+        execv("/proc/self/exe", argv);
+        _exit(4);
+    }
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        SKIP("the importer could not open the handle");
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        return BT_FAIL("importer: status 0x%x (exit 3: wrong bytes)", status);
+    return 0;
+}
+
+static int fresh_large(void)
+{
+    static const size_t sizes[] = {4 << 20, 2 << 20, 10 << 20};
+    cudaIpcMemHandle_t handle;
+    void *p[3];
+
+    for (int i = 0; i < 3; i++) {
+        OK(cudaMalloc(&p[i], sizes[i]));
+        TRY(upload(p[i], sizes[i], (unsigned)i));
+    }
+    for (int i = 0; i < 3; i++) {
+        OK(cudaIpcGetMemHandle(&handle, p[i]));
+        TRY(import_run(&handle, sizes[i], (unsigned)i));
+    }
+    for (int i = 0; i < 3; i++)
+        OK(cudaFree(p[i]));
+    return 0;
+}
+
+/* After some life: the block comes from the cache. */
+static int reused_large(void)
+{
+    size_t n = 4 << 20;
+    cudaIpcMemHandle_t handle;
+    void *p[4];
+    int rc;
+
+    for (int i = 0; i < 4; i++)
+        OK(cudaMalloc(&p[i], n << (i % 2)));
+    for (int i = 0; i < 4; i++)
+        OK(cudaFree(p[i]));
+    for (int i = 0; i < 4; i++) {
+        OK(cudaMalloc(&p[i], n));
+        TRY(upload(p[i], n, (unsigned)i));
+    }
+    for (int i = 0; i < 4; i++) {
+        rc = (int)cudaIpcGetMemHandle(&handle, p[i]);
+        CHECK(rc == 0 || (bt_preloaded() && rc == cudaErrorInvalidValue));
+        (void)cudaGetLastError();
+        if (!rc)
+            TRY(import_run(&handle, n, (unsigned)i));
+    }
+    for (int i = 0; i < 4; i++)
+        OK(cudaFree(p[i]));
+    return 0;
+}
+
+static int small(void)
+{
+    static const size_t sizes[] = {100, 5000, 100000, 1 << 20};
+    cudaIpcMemHandle_t handle;
+    void *p[4];
+    int opened = 0;
+
+    for (int i = 0; i < 4; i++) {
+        OK(cudaMalloc(&p[i], sizes[i]));
+        TRY(upload(p[i], sizes[i], (unsigned)i + 10));
+    }
+    for (int i = 0; i < 4; i++) {
+        int rc = (int)cudaIpcGetMemHandle(&handle, p[i]);
+
+        CHECK(rc == 0 || (bt_preloaded() && rc == cudaErrorInvalidValue));
+        LAST(rc);
+        if (!rc) {
+            TRY(import_run(&handle, sizes[i], (unsigned)i + 10));
+            opened++;
+        }
+    }
+    CHECK(opened == 4 || bt_preloaded());
+    for (int i = 0; i < 4; i++)
+        OK(cudaFree(p[i]));
+    return 0;
+}
+
+static int wrong(void)
+{
+    cudaIpcMemHandle_t handle;
+    static char host[64];
+    void *p;
+
+    EXPECT(cudaIpcGetMemHandle(&handle, host), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    OK(cudaMalloc(&p, 4 << 20));
+    OK(cudaFree(p));
+    EXPECT(cudaIpcGetMemHandle(&handle, p), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    return bt_usable(4 << 20);
+}
+
+/* What was exported can be freed, and the next handle is of the next memory. */
+static int again(void)
+{
+    for (int i = 0; i < 3; i++) {
+        cudaIpcMemHandle_t handle;
+        void *p;
+
+        OK(cudaMalloc(&p, 6 << 20));
+        TRY(upload(p, 6 << 20, (unsigned)i + 20));
+        OK(cudaIpcGetMemHandle(&handle, p));
+        TRY(import_run(&handle, 6 << 20, (unsigned)i + 20));
+        OK(cudaFree(p));
+    }
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static const struct bt_test tests[] = {
+    {"fresh_large", fresh_large},
+    {"reused_large", reused_large},
+    {"small", small},
+    {"wrong", wrong},
+    {"again", again},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && !strcmp(argv[1], "--import"))
+        return import_main(argv);
+    return bt_main(argc, argv, tests);
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * meminfo.c - what cudaMemGetInfo and cuMemGetInfo say before, during and after.
+ *
+ * What it is: the figures that programs size themselves by. What a pool keeps back but would hand out has to count as
+ * free. What it is not: exact: other processes and the driver's own needs move the figures by a few MiB.
+ */
+#include "behaviour.h"
+
+#define SLOP (8 * BT_MIB)
+
+static int plain(void)
+{
+    size_t avail = 0, total = 0, avail2 = 0, total2 = 0;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    CHECK(avail > 0 && avail <= total);
+    OK(cuMemGetInfo(&avail2, &total2));
+    CHECK(total == total2);
+    CHECK(avail2 + SLOP >= avail && avail + SLOP >= avail2);
+    return 0;
+}
+
+static int moves(size_t n)
+{
+    size_t before, during, after, total, total2;
+    void *p = NULL;
+
+    OK(cudaMemGetInfo(&before, &total));
+    OK(cudaMalloc(&p, n));
+    OK(cudaMemGetInfo(&during, &total2));
+    CHECK(total == total2);
+    CHECK(during + n <= before);
+    CHECK(during + n + SLOP + 64 * BT_MIB >= before);
+    OK(cudaFree(p));
+    OK(cudaMemGetInfo(&after, &total2));
+    CHECK(total == total2);
+    CHECK(after + SLOP >= before);
+    return 0;
+}
+
+static int follows_malloc(void)
+{
+    OK(cudaFree(NULL));
+    TRY(moves(64 * BT_MIB));
+    TRY(moves(64 * BT_MIB)); /* the second comes from the cache */
+    return moves(256 * BT_MIB);
+}
+
+static int follows_many(void)
+{
+    size_t before, during, after, total;
+    void *p[16];
+
+    OK(cudaMemGetInfo(&before, &total));
+    for (int i = 0; i < 16; i++)
+        OK(cudaMalloc(&p[i], 16 * BT_MIB));
+    OK(cudaMemGetInfo(&during, &total));
+    CHECK(during + 256 * BT_MIB <= before);
+    for (int i = 0; i < 16; i++)
+        OK(cudaFree(p[i]));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(after + SLOP >= before);
+    return 0;
+}
+
+/* Either out-parameter may be missing. */
+static int null_arguments(void)
+{
+    size_t x = 0, y = 0, z = 0;
+
+    OK(cudaMemGetInfo(&x, &z));
+    OK(cudaMemGetInfo(&y, NULL));
+    CHECK(y + SLOP >= x && x + SLOP >= y);
+    y = 0;
+    OK(cudaMemGetInfo(NULL, &y));
+    CHECK(y == z);
+    OK(cudaMemGetInfo(NULL, NULL));
+    y = 0;
+    OK(cuMemGetInfo(NULL, &y));
+    CHECK(y == z);
+    OK(cuMemGetInfo(&y, NULL));
+    CHECK(y > 0);
+    LAST(cudaSuccess);
+    return 0;
+}
+
+/* What it calls free can be had. */
+static int free_can_be_had(void)
+{
+    size_t avail, total, n;
+    void *p = NULL;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    n = avail - avail / 8;
+    if (n > 16 * bt_max_mem())
+        n = 16 * bt_max_mem();
+    OK(cudaMalloc(&p, n));
+    OK(cudaMemset((char *)p + n - 64, 1, 64));
+    TRY(bt_verify((char *)p + n - 64, 64, 1));
+    OK(cudaFree(p));
+    return 0;
+}
+
+static int each_device(void)
+{
+    int n = 0;
+    size_t a0, t0, a1, t1, b0, b1;
+    void *p = NULL;
+
+    OK(cudaGetDeviceCount(&n));
+    if (n < 2)
+        SKIP("needs two devices");
+    OK(cudaSetDevice(1));
+    OK(cudaMemGetInfo(&a1, &t1));
+    OK(cudaSetDevice(0));
+    OK(cudaMemGetInfo(&a0, &t0));
+    OK(cudaMalloc(&p, 128 * BT_MIB));
+    OK(cudaMemGetInfo(&b0, &t0));
+    OK(cudaSetDevice(1));
+    OK(cudaMemGetInfo(&b1, &t1));
+    CHECK(b0 + 128 * BT_MIB <= a0);
+    CHECK(b1 + SLOP >= a1);
+    OK(cudaFree(p));
+    OK(cudaSetDevice(0));
+    return 0;
+}
+
+/* No context: the driver call says so. */
+static int thread_fn(void *arg)
+{
+    size_t a, b;
+
+    (void)arg;
+    EXPECT(cuMemGetInfo(&a, &b), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cudaMemGetInfo(&a, &b));
+    OK(cuMemGetInfo(&a, &b));
+    return 0;
+}
+
+static int fresh_thread(void)
+{
+    struct bt_thread t;
+
+    OK(cudaFree(NULL));
+    TRY(bt_thread_start(&t, thread_fn, NULL));
+    return bt_thread_join(&t);
+}
+
+static const struct bt_test tests[] = {
+    {"plain", plain},
+    {"follows_malloc", follows_malloc},
+    {"follows_many", follows_many},
+    {"null_arguments", null_arguments},
+    {"free_can_be_had", free_can_be_had},
+    {"each_device", each_device},
+    {"fresh_thread", fresh_thread},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    cudaFree(NULL);
+    return bt_main(argc, argv, tests);
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * oom.c - at the end of the device's memory.
+ *
+ * What it is: filled to refusal, fragmented, refilled; what natively is served is served, by cudaMalloc and by
+ * everybody else. On a large device most of the memory is taken first by one block, so that BEHAVIOUR_MAX_MEM (4 GiB)
+ * are played with.
+ *
+ * What it is not: a check of how much a pool keeps.
+ */
+#include "behaviour.h"
+
+#define BLOCKS 512
+
+static void *ballast;
+static void *block[BLOCKS];
+static size_t size[BLOCKS];
+static int blocks;
+
+/* Leave at most BEHAVIOUR_MAX_MEM free. */
+static int begin(size_t *ret_free)
+{
+    size_t avail, total;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    if (avail > bt_max_mem() + BT_GIB)
+        OK(cudaMalloc(&ballast, avail - bt_max_mem()));
+    OK(cudaMemGetInfo(ret_free, &total));
+    return 0;
+}
+
+static int end(void)
+{
+    for (int i = 0; i < blocks; i++)
+        OK(cudaFree(block[i]));
+    blocks = 0;
+    OK(cudaFree(ballast));
+    ballast = NULL;
+    return bt_usable(4096);
+}
+
+/* Take blocks of lo..hi bytes until one is refused; then smaller ones down to lo. Each block's ends are marked. */
+static int fill(size_t lo, size_t hi, uint64_t seed)
+{
+    size_t n = 0;
+    int rc = 0;
+
+    for (blocks = 0; blocks < BLOCKS; blocks++) {
+        n = rc ? lo : lo + bt_random(&seed) % (hi - lo + 1);
+        rc = (int)cudaMalloc(&block[blocks], n);
+        if (rc && n > lo) {
+            LAST(cudaErrorMemoryAllocation);
+            rc = (int)cudaMalloc(&block[blocks], n = lo);
+        }
+        if (rc)
+            break;
+        size[blocks] = n;
+        OK(cudaMemset(block[blocks], blocks, 64));
+        OK(cudaMemset((char *)block[blocks] + n - 64, blocks, 64));
+    }
+    EXPECT(rc, cudaErrorMemoryAllocation);
+    LAST(cudaErrorMemoryAllocation);
+    LAST(cudaSuccess);
+    CHECK(blocks > 4);
+    return 0;
+}
+
+static int marks_check(void)
+{
+    for (int i = 0; i < blocks; i++)
+        if (block[i]) {
+            TRY(bt_verify(block[i], 64, i));
+            TRY(bt_verify((char *)block[i] + size[i] - 64, 64, i));
+        }
+    return 0;
+}
+
+/* Free every second block; returns what that gave back. */
+static int thin(size_t *ret_freed)
+{
+    *ret_freed = 0;
+    for (int i = 0; i < blocks; i += 2) {
+        OK(cudaFree(block[i]));
+        block[i] = NULL;
+        *ret_freed += size[i];
+    }
+    return 0;
+}
+
+/* Filled, every second freed: one block of nearly all that was freed is natively served, since pages need not be
+ * neighbours. */
+static int fragmented(void)
+{
+    size_t avail, freed;
+    void *p = NULL;
+
+    TRY(begin(&avail));
+    for (int round = 0; round < 3; round++) {
+        size_t lo = avail / 64 < 64 * BT_MIB ? avail / 64 : 64 * BT_MIB;
+
+        TRY(fill(lo, 4 * lo, (uint64_t)round));
+        TRY(marks_check());
+        TRY(thin(&freed));
+        OK(cudaMalloc(&p, freed - freed / 16));
+        TRY(bt_fill(p, 4096, 1));
+        TRY(marks_check());
+        OK(cudaFree(p));
+        for (int i = 0; i < blocks; i++)
+            OK(cudaFree(block[i]));
+        blocks = 0;
+    }
+    return end();
+}
+
+/* The same memory in ever other sizes. */
+static int reshaped(void)
+{
+    size_t avail, now, total;
+
+    TRY(begin(&avail));
+    for (size_t n = avail / 3; n > avail / 200; n /= 2) {
+        size_t got = 0;
+
+        for (blocks = 0; blocks < BLOCKS && cudaMalloc(&block[blocks], n) == cudaSuccess; blocks++)
+            got += n;
+        LAST(blocks < BLOCKS ? cudaErrorMemoryAllocation : cudaSuccess);
+        CHECK(got + n + avail / 16 >= avail);
+        for (int i = 0; i < blocks; i++)
+            OK(cudaFree(block[i]));
+        blocks = 0;
+        OK(cudaMemGetInfo(&now, &total));
+        CHECK(now + 32 * BT_MIB >= avail);
+    }
+    return end();
+}
+
+/* Everything, after small and large blocks, as one. */
+static int all_as_one(void)
+{
+    static void *small[3000];
+    size_t avail;
+    void *p = NULL;
+
+    TRY(begin(&avail));
+    for (int i = 0; i < 3000; i++)
+        OK(cudaMalloc(&small[i], (size_t)(i % 50 + 1) * 1000));
+    TRY(fill(avail / 40, avail / 10, 5));
+    for (int i = 0; i < 3000; i++)
+        OK(cudaFree(small[i]));
+    for (int i = 0; i < blocks; i++)
+        OK(cudaFree(block[i]));
+    blocks = 0;
+    OK(cudaMalloc(&p, avail - avail / 32 - 16 * BT_MIB));
+    TRY(bt_fill(p, 4096, 1));
+    OK(cudaFree(p));
+    return end();
+}
+
+/* What is cached does not stand in the way of those that no pool serves. */
+static int others_served(void)
+{
+    size_t avail, n, pitch;
+    cudaStream_t s;
+    cudaMemPool_t pool;
+    void *p = NULL;
+
+    TRY(begin(&avail));
+    n = avail / 4 * 3;
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (int round = 0; round < 3; round++) {
+        TRY(fill(avail / 40, avail / 10, (uint64_t)round + 9));
+        for (int i = 0; i < blocks; i++)
+            OK(cudaFree(block[i]));
+        blocks = 0;
+        if (round == 0) {
+            OK(cudaMallocPitch(&p, &pitch, n / 64, 64));
+            OK(cudaFree(p));
+        } else if (round == 1) {
+            OK(cudaMallocAsync(&p, n, s));
+            OK(cudaFreeAsync(p, s));
+            OK(cudaStreamSynchronize(s));
+            OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+            OK(cudaMemPoolTrimTo(pool, 0));
+        } else {
+            CUdeviceptr q;
+
+            OK(cuMemAllocPitch(&q, &pitch, n / 64, 64, 16));
+            OK(cuMemFree(q));
+        }
+    }
+    OK(cudaStreamDestroy(s));
+    return end();
+}
+
+struct fighter {
+    size_t budget;
+    uint64_t seed;
+};
+
+/* Stay within a budget: everything has to be served. */
+static int fight(void *arg)
+{
+    const struct fighter *f = (const struct fighter *)arg;
+    uint64_t seed = f->seed;
+    void *p[6] = {NULL};
+
+    for (int i = 0; i < 200; i++) {
+        int k = (int)(bt_random(&seed) % 6);
+
+        OK(cudaFree(p[k]));
+        OK(cudaMalloc(&p[k], 1 + bt_random(&seed) % (f->budget / 6)));
+    }
+    for (int k = 0; k < 6; k++)
+        OK(cudaFree(p[k]));
+    return 0;
+}
+
+/* Four threads that together need at most 85 % of the memory, natively never refused. */
+static int several_threads(void)
+{
+    struct bt_thread t[4];
+    struct fighter f[4];
+    size_t avail;
+    int rc = 0;
+
+    TRY(begin(&avail));
+    for (int i = 0; i < 4; i++) {
+        f[i].budget = avail / 100 * 85 / 4;
+        f[i].seed = (uint64_t)i + 1;
+        TRY(bt_thread_start(&t[i], fight, &f[i]));
+    }
+    for (int i = 0; i < 4; i++)
+        rc |= bt_thread_join(&t[i]);
+    TRY(rc);
+    return end();
+}
+
+static const struct bt_test tests[] = {
+    {"fragmented", fragmented},           {"reshaped", reshaped},
+    {"all_as_one", all_as_one},           {"others_served", others_served},
+    {"several_threads", several_threads}, {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    cudaFree(NULL);
+    return bt_main(argc, argv, tests);
+}

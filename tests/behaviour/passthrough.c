@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * passthrough.c - allocations that no pool serves: they work beside one, and cudaFree takes what it natively takes.
+ *
+ * What it is: pitched, 3D, managed, stream-ordered, array, host and mapped memory.
+ * What it is not: what a pool serves (basic.c).
+ */
+#include "behaviour.h"
+
+#define N ((size_t)100000)
+
+static int pitch(void)
+{
+    for (int i = 0; i < 5; i++) {
+        size_t bytes = 0;
+        char *p;
+
+        OK(cudaMallocPitch((void **)&p, &bytes, 1000, 37));
+        CHECK(p && bytes >= 1000 && bytes % 256 == 0);
+        TRY(bt_fill(p, bytes * 37, 3));
+        TRY(bt_verify(p, bytes * 37, 3));
+        OK(cudaFree(p));
+        EXPECT(cudaFree(p), cudaErrorInvalidValue);
+        LAST(cudaErrorInvalidValue);
+    }
+    return 0;
+}
+
+static int three_d(void)
+{
+    struct cudaExtent extent = {700, 5, 6};
+    struct cudaPitchedPtr p;
+
+    OK(cudaMalloc3D(&p, extent));
+    CHECK(p.ptr && p.pitch >= 700);
+    TRY(bt_fill(p.ptr, p.pitch * 30, 4));
+    TRY(bt_verify(p.ptr, p.pitch * 30, 4));
+    OK(cudaFree(p.ptr));
+    return 0;
+}
+
+static int managed(void)
+{
+    int has = 0;
+    char *p;
+
+    OK(cudaDeviceGetAttribute(&has, cudaDevAttrManagedMemory, 0));
+    if (!has)
+        SKIP("no managed memory");
+    OK(cudaMallocManaged((void **)&p, N, cudaMemAttachGlobal));
+    OK(cudaMemset(p, 5, N));
+    OK(cudaDeviceSynchronize());
+    CHECK(p[0] == 5 && p[N - 1] == 5);
+    OK(cudaFree(p));
+    EXPECT(cudaFree(p), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    return 0;
+}
+
+static int stream_ordered(void)
+{
+    cudaStream_t s;
+    void *p, *q;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (int i = 0; i < 20; i++) {
+        OK(cudaMallocAsync(&p, N, s));
+        OK(cudaMallocAsync(&q, N, s));
+        CHECK(p != q);
+        OK(cudaMemsetAsync(p, i, N, s));
+        OK(cudaStreamSynchronize(s));
+        TRY(bt_verify(p, N, i));
+        OK(cudaFreeAsync(p, s));
+        OK(cudaFree(q));
+    }
+    OK(cudaStreamSynchronize(s));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
+/* cudaMalloc's memory, freed in stream order, comes back. */
+static int malloc_free_async(void)
+{
+    size_t before, after, total;
+    cudaStream_t s;
+    void *p;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&before, &total));
+    for (int i = 0; i < 50; i++) {
+        OK(cudaMalloc(&p, 16 << 20));
+        OK(cudaMemsetAsync(p, i, 16 << 20, s));
+        OK(cudaFreeAsync(p, s));
+    }
+    OK(cudaStreamSynchronize(s));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(after + 64 * BT_MIB >= before);
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
+static int array(void)
+{
+    struct cudaChannelFormatDesc desc = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+    cudaArray_t a;
+
+    OK(cudaMallocArray(&a, &desc, 256, 16, 0));
+    CHECK(a);
+    OK(cudaFreeArray(a));
+    return 0;
+}
+
+static int host(void)
+{
+    void *mapped = NULL;
+    char *p;
+
+    OK(cudaMallocHost((void **)&p, N));
+    memset(p, 1, N);
+    OK(cudaFreeHost(p));
+    OK(cudaHostAlloc((void **)&p, N, cudaHostAllocMapped));
+    OK(cudaHostGetDevicePointer(&mapped, p, 0));
+    CHECK(mapped);
+    OK(cudaMemset(mapped, 6, N));
+    OK(cudaDeviceSynchronize());
+    CHECK(p[0] == 6 && p[N - 1] == 6);
+    OK(cudaFreeHost(p));
+    return 0;
+}
+
+static int registered(void)
+{
+    char *p = (char *)aligned_alloc(4096, 64 << 10);
+    char *dev;
+
+    CHECK(p);
+    memset(p, 7, 64 << 10);
+    OK(cudaHostRegister(p, 64 << 10, cudaHostRegisterDefault));
+    OK(cudaMalloc((void **)&dev, 64 << 10));
+    OK(cudaMemcpy(dev, p, 64 << 10, cudaMemcpyHostToDevice));
+    TRY(bt_verify(dev, 64 << 10, 7));
+    OK(cudaHostUnregister(p));
+    OK(cudaFree(dev));
+    free(p);
+    return 0;
+}
+
+/* All kinds alive at once keep their bytes. */
+static int together(void)
+{
+    void *kind[4], *pooled[4];
+    size_t bytes;
+
+    for (int round = 0; round < 5; round++) {
+        OK(cudaMalloc(&pooled[0], N));
+        OK(cudaMallocPitch(&kind[0], &bytes, N, 1));
+        OK(cudaMalloc(&pooled[1], N));
+        OK(cudaMallocAsync(&kind[1], N, NULL));
+        OK(cudaMalloc(&pooled[2], N));
+        OK(cudaMallocPitch(&kind[2], &bytes, N, 1));
+        OK(cudaMalloc(&pooled[3], N));
+        OK(cudaMallocPitch(&kind[3], &bytes, N, 1));
+        for (int i = 0; i < 4; i++) {
+            TRY(bt_fill(kind[i], N, 10 + i));
+            TRY(bt_fill(pooled[i], N, 20 + i));
+        }
+        for (int i = 0; i < 4; i++) {
+            TRY(bt_verify(kind[i], N, 10 + i));
+            TRY(bt_verify(pooled[i], N, 20 + i));
+        }
+        for (int i = 0; i < 4; i++) {
+            OK(cudaFree(kind[3 - i]));
+            OK(cudaFree(pooled[i]));
+        }
+    }
+    LAST(cudaSuccess);
+    return 0;
+}
+
+static const struct bt_test tests[] = {
+    {"pitch", pitch},
+    {"three_d", three_d},
+    {"managed", managed},
+    {"stream_ordered", stream_ordered},
+    {"malloc_free_async", malloc_free_async},
+    {"array", array},
+    {"host", host},
+    {"registered", registered},
+    {"together", together},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

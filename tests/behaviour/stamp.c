@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stamp.c - the detector of early reuse.
+ *
+ * What it is: threads that allocate, stamp head and tail of every buffer with a token of its own on some stream, and
+ * later enqueue a copy of head and tail back to pinned memory and free the buffer while that copy is still in flight. A
+ * copy that brings another token home means that the buffer had a new owner too early. Some buffers are overwritten at
+ * the end instead, so that a late write into a new owner's buffer shows as well. Streams of every kind, ordered by
+ * events where a buffer changes stream; cudaFree by the owner, by other threads and in stream order.
+ *
+ * What it is not: a test that cudaFree makes anything visible to the host. A copy is looked at only after an event that
+ * followed it has completed, so 0 errors is right natively, and for every policy that keeps the order of the device.
+ *
+ * Usage: stamp [--threads T] [--devices D] [--ops N] [--seconds S] [--seed X] [--max-bytes B] [--min-bytes B]
+ * [--streams K]
+ *              [--live L] [--delay-us U] [--free-async PERCENT] [--expect-errors]
+ * Sizes take K, M, G. Exit: 0 no error, 1 errors, 2 something else failed; --expect-errors exchanges 0 and 1.
+ */
+#include "behaviour.h"
+
+#include <stdatomic.h>
+
+#define SLOTS_MAX   256
+#define STREAMS_MAX 16
+#define QUEUE_MAX   4096
+#define ERRORS_MAX  10
+
+static struct {
+    int threads, devices, streams, live, delay_us, free_async;
+    uint64_t ops, seed, min_bytes, max_bytes;
+    double seconds;
+    bool expect_errors;
+} opt = {.threads = 8,
+         .devices = 1,
+         .streams = 6,
+         .live = 48,
+         .delay_us = 200,
+         .free_async = 4,
+         .ops = 1000000,
+         .seed = 1,
+         .min_bytes = 256,
+         .max_bytes = 64 << 10,
+         .seconds = 0};
+
+static atomic_ullong ops_done, errors, refused, checked;
+static atomic_int stop, broken;
+static uint64_t started;
+
+enum slot_state { EMPTY, LIVE, PENDING };
+
+/* One buffer. token, head and tail lie in pinned memory. */
+struct slot {
+    enum slot_state state;
+    char *p;
+    size_t n;
+    int stream; /* of the stamp, an index that may be another stream by now: never used without the event */
+    uint64_t generation;
+    uint64_t token;
+    uint64_t *pinned; /* [0] what is written, [1] head, [2] tail as read back, [3] what overwrites */
+    cudaEvent_t event;
+};
+
+struct stream {
+    cudaStream_t s;
+    uint64_t generation;
+    bool own;
+};
+
+struct worker {
+    pthread_t thread;
+    int id, device;
+    uint64_t seed, counter;
+    struct stream stream[STREAMS_MAX];
+    struct slot slot[SLOTS_MAX];
+    int nslots, oldest; /* slots are used in turn: oldest is the next to be recycled */
+    uint64_t *pinned;
+};
+
+/* Buffers that somebody else shall free. */
+static struct {
+    pthread_mutex_t lock;
+    void *p[QUEUE_MAX];
+    int n;
+} queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        int rc_ = (int)(call);                                                                                         \
+        if (rc_) {                                                                                                     \
+            fprintf(stderr, "stamp: line %d: %s: %d\n", __LINE__, #call, rc_);                                         \
+            atomic_store(&broken, 1);                                                                                  \
+            atomic_store(&stop, 1);                                                                                    \
+            return -1;                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+static int stream_open(struct worker *w, int k)
+{
+    struct stream *st = &w->stream[k];
+    int least, greatest;
+
+    st->own = true;
+    st->generation++;
+    switch (k % 6) {
+    case 0:
+    case 3:
+        MUST(cudaStreamCreateWithFlags(&st->s, cudaStreamNonBlocking));
+        break;
+    case 1:
+        MUST(cudaStreamCreate(&st->s));
+        break;
+    case 2:
+        MUST(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        MUST(cudaStreamCreateWithPriority(&st->s, cudaStreamNonBlocking, greatest));
+        break;
+    case 4:
+        st->s = cudaStreamPerThread;
+        st->own = false;
+        break;
+    case 5:
+        st->s = cudaStreamLegacy;
+        st->own = false;
+        break;
+    }
+    return 0;
+}
+
+/* A stream goes with work in flight, and another takes its place. */
+static int stream_renew(struct worker *w, int k)
+{
+    if (!w->stream[k].own)
+        return 0;
+    MUST(cudaStreamDestroy(w->stream[k].s));
+    return stream_open(w, k);
+}
+
+static void report(const struct worker *w, const struct slot *s, const char *where, uint64_t found)
+{
+    unsigned long long n = atomic_fetch_add(&errors, 1);
+
+    if (n < ERRORS_MAX)
+        fprintf(stderr,
+                "stamp: foreign %s: thread %d device %d p %p n %zu token %llx (op %llu) found %llx (thread %d, op "
+                "%llu%s)\n",
+                where, w->id, w->device, (void *)s->p, s->n, (unsigned long long)s->token,
+                (unsigned long long)(s->token & 0xffffffffff), (unsigned long long)found, (int)(found >> 48) - 1,
+                (unsigned long long)(found & 0xffffffffff), found >> 47 & 1 ? ", its last write" : "");
+    if (n + 1 >= ERRORS_MAX)
+        atomic_store(&stop, 1);
+}
+
+/* Wait for the slot's copy and look at what came home. */
+static int slot_verify(struct worker *w, struct slot *s)
+{
+    MUST(cudaEventSynchronize(s->event));
+    s->state = EMPTY;
+    if (s->pinned[1] != s->token)
+        report(w, s, "head", s->pinned[1]);
+    if (s->pinned[2] != s->token)
+        report(w, s, "tail", s->pinned[2]);
+    atomic_fetch_add_explicit(&checked, 1, memory_order_relaxed);
+    return 0;
+}
+
+/* Free something that another thread left. */
+static int queue_drain(int keep)
+{
+    for (;;) {
+        void *p = NULL;
+
+        pthread_mutex_lock(&queue.lock);
+        if (queue.n > keep)
+            p = queue.p[--queue.n];
+        pthread_mutex_unlock(&queue.lock);
+        if (!p)
+            return 0;
+        MUST(cudaFree(p));
+    }
+}
+
+static int slot_free(struct worker *w, struct slot *s, cudaStream_t last)
+{
+    unsigned how = (unsigned)(bt_random(&w->seed) % 100);
+    bool queued = false;
+
+    if (how < (unsigned)opt.free_async) {
+        MUST(cudaFreeAsync(s->p, last));
+        return 0;
+    }
+    if (how < (unsigned)opt.free_async + 15) {
+        pthread_mutex_lock(&queue.lock);
+        queued = queue.n < QUEUE_MAX;
+        if (queued)
+            queue.p[queue.n++] = s->p;
+        pthread_mutex_unlock(&queue.lock);
+    }
+    if (!queued)
+        MUST(cudaFree(s->p));
+    return 0;
+}
+
+static uint64_t size_draw(struct worker *w)
+{
+    uint64_t lo = 63 - (uint64_t)__builtin_clzll(opt.min_bytes), hi = 63 - (uint64_t)__builtin_clzll(opt.max_bytes);
+    uint64_t bits = lo + bt_random(&w->seed) % (hi - lo + 1);
+    uint64_t n = ((uint64_t)1 << bits) + bt_random(&w->seed) % ((uint64_t)1 << bits);
+
+    n = n > opt.max_bytes ? opt.max_bytes : n;
+    return n < opt.min_bytes ? opt.min_bytes : n;
+}
+
+/* Wait for every copy in flight; what they hold back can be given up now. */
+static int worker_settle(struct worker *w)
+{
+    for (int i = 0; i < w->nslots; i++)
+        if (w->slot[i].state == PENDING && slot_verify(w, &w->slot[i]))
+            return -1;
+    return queue_drain(0);
+}
+
+/* Allocate and stamp. */
+static int slot_open(struct worker *w, struct slot *s)
+{
+    cudaStream_t stream;
+    int rc;
+
+    s->n = size_draw(w);
+    rc = (int)cudaMalloc((void **)&s->p, s->n);
+    if (rc == cudaErrorMemoryAllocation) { /* no fault of the order: make room, go on */
+        (void)cudaGetLastError();
+        atomic_fetch_add(&refused, 1);
+        return worker_settle(w);
+    }
+    MUST(rc);
+    s->stream = (int)(bt_random(&w->seed) % (uint64_t)opt.streams);
+    s->generation = w->stream[s->stream].generation;
+    stream = w->stream[s->stream].s;
+    s->token = (uint64_t)(w->id + 1) << 48 | ++w->counter;
+    s->pinned[0] = s->token;
+    s->pinned[1] = s->pinned[2] = 0;
+    MUST(cudaMemcpyAsync(s->p, &s->pinned[0], 8, cudaMemcpyHostToDevice, stream));
+    MUST(cudaMemcpyAsync(s->p + s->n - 8, &s->pinned[0], 8, cudaMemcpyHostToDevice, stream));
+    MUST(cudaEventRecord(s->event, stream));
+    s->state = LIVE;
+    return 0;
+}
+
+/* Enqueue the look at the buffer, and let go of it at once. */
+static int slot_close(struct worker *w, struct slot *s)
+{
+    uint64_t dice = bt_random(&w->seed);
+    int k = dice % 4 ? s->stream : (int)((dice >> 8) % (uint64_t)opt.streams);
+    cudaStream_t stream = w->stream[k].s;
+
+    if (k != s->stream || w->stream[k].generation != s->generation)
+        MUST(cudaStreamWaitEvent(stream, s->event, 0));
+    if (opt.delay_us && (dice >> 16) % 64 == 0)
+        MUST(cudaLaunchHostFunc(stream, bt_sleep_fn, (void *)(uintptr_t)opt.delay_us));
+    MUST(cudaMemcpyAsync(&s->pinned[1], s->p, 8, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaMemcpyAsync(&s->pinned[2], s->p + s->n - 8, 8, cudaMemcpyDeviceToHost, stream));
+    if ((dice >> 24) % 8 == 0) {
+        s->pinned[3] = s->token | (uint64_t)1 << 47;
+        MUST(cudaMemcpyAsync(s->p, &s->pinned[3], 8, cudaMemcpyHostToDevice, stream));
+    }
+    MUST(cudaEventRecord(s->event, stream));
+    s->state = PENDING;
+    return slot_free(w, s, stream);
+}
+
+/* One operation: recycle the oldest slot, or end a random one early. */
+static int worker_step(struct worker *w)
+{
+    struct slot *s = &w->slot[bt_random(&w->seed) % (uint64_t)w->nslots];
+    uint64_t dice = bt_random(&w->seed);
+
+    if (s->state == LIVE)
+        return slot_close(w, s);
+    if (s->state == PENDING && slot_verify(w, s))
+        return -1;
+    if (slot_open(w, s))
+        return -1;
+    if (s->state == LIVE && dice % 8 == 0 && slot_close(w, s)) /* a very short life */
+        return -1;
+    if (dice % 4096 < 8)
+        return stream_renew(w, (int)((dice >> 32) % (uint64_t)opt.streams));
+    return dice % 16 == 1 ? queue_drain(opt.threads * 4) : 0;
+}
+
+static int worker_init(struct worker *w)
+{
+    MUST(cudaSetDevice(w->device));
+    MUST(cudaMallocHost((void **)&w->pinned, (size_t)w->nslots * 4 * sizeof(uint64_t)));
+    for (int k = 0; k < opt.streams; k++)
+        if (stream_open(w, k))
+            return -1;
+    for (int i = 0; i < w->nslots; i++) {
+        w->slot[i].pinned = w->pinned + 4 * i;
+        MUST(cudaEventCreateWithFlags(&w->slot[i].event, cudaEventDisableTiming));
+    }
+    return 0;
+}
+
+static int worker_fini(struct worker *w)
+{
+    for (int i = 0; i < w->nslots; i++)
+        if (w->slot[i].state == LIVE && slot_close(w, &w->slot[i]))
+            return -1;
+    if (worker_settle(w))
+        return -1;
+    for (int i = 0; i < w->nslots; i++)
+        MUST(cudaEventDestroy(w->slot[i].event));
+    for (int k = 0; k < opt.streams; k++)
+        if (w->stream[k].own)
+            MUST(cudaStreamDestroy(w->stream[k].s));
+    MUST(cudaStreamSynchronize(cudaStreamPerThread));
+    MUST(cudaStreamSynchronize(cudaStreamLegacy));
+    MUST(cudaFreeHost(w->pinned));
+    return 0;
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = (struct worker *)arg;
+    uint64_t share = opt.ops / (uint64_t)opt.threads;
+
+    if (worker_init(w))
+        return NULL;
+    for (uint64_t i = 0; i < share && !atomic_load_explicit(&stop, memory_order_relaxed); i++) {
+        if (worker_step(w))
+            return NULL;
+        if (i % 64 == 63) {
+            atomic_fetch_add(&ops_done, 64);
+            if (opt.seconds > 0 && (double)(bt_ns() - started) > opt.seconds * 1e9)
+                atomic_store(&stop, 1);
+        }
+    }
+    worker_fini(w);
+    return NULL;
+}
+
+static uint64_t size_parse(const char *text)
+{
+    char *end;
+    uint64_t n = strtoull(text, &end, 0);
+
+    switch (*end) {
+    case 'G':
+        n <<= 10;
+        /* fall through */
+    case 'M':
+        n <<= 10;
+        /* fall through */
+    case 'K':
+        n <<= 10;
+    }
+    return n;
+}
+
+static int option(const char *name, const char *value)
+{
+    if (!strcmp(name, "--threads"))
+        opt.threads = atoi(value);
+    else if (!strcmp(name, "--devices"))
+        opt.devices = atoi(value);
+    else if (!strcmp(name, "--ops"))
+        opt.ops = strtoull(value, NULL, 0);
+    else if (!strcmp(name, "--seconds"))
+        opt.seconds = atof(value);
+    else if (!strcmp(name, "--seed"))
+        opt.seed = strtoull(value, NULL, 0);
+    else if (!strcmp(name, "--max-bytes"))
+        opt.max_bytes = size_parse(value);
+    else if (!strcmp(name, "--min-bytes"))
+        opt.min_bytes = size_parse(value);
+    else if (!strcmp(name, "--streams"))
+        opt.streams = atoi(value);
+    else if (!strcmp(name, "--live"))
+        opt.live = atoi(value);
+    else if (!strcmp(name, "--delay-us"))
+        opt.delay_us = atoi(value);
+    else if (!strcmp(name, "--free-async"))
+        opt.free_async = atoi(value);
+    else
+        return -1;
+    return 0;
+}
+
+static int options_parse(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--expect-errors"))
+            opt.expect_errors = true;
+        else if (i + 1 >= argc || option(argv[i], argv[i + 1]))
+            return -1;
+        else
+            i++;
+    }
+    return opt.threads < 1 || opt.threads > 256 || opt.devices < 1 || opt.streams < 1 || opt.streams > STREAMS_MAX ||
+                   opt.live < 1 || opt.live > SLOTS_MAX || opt.min_bytes < 16 || opt.max_bytes < opt.min_bytes
+               ? -1
+               : 0;
+}
+
+static int run(void)
+{
+    struct worker *w = (struct worker *)calloc((size_t)opt.threads, sizeof(*w));
+    int devices = 0;
+
+    if (!w)
+        return -1;
+    MUST(cudaGetDeviceCount(&devices));
+    if (opt.devices > devices)
+        opt.devices = devices;
+    started = bt_ns();
+    for (int i = 0; i < opt.threads; i++) {
+        w[i].id = i;
+        w[i].device = i % opt.devices;
+        w[i].seed = opt.seed * 1000003 + (uint64_t)i;
+        w[i].nslots = opt.live;
+        MUST(pthread_create(&w[i].thread, NULL, worker_main, &w[i]));
+    }
+    for (int i = 0; i < opt.threads; i++)
+        pthread_join(w[i].thread, NULL);
+    free(w);
+    return queue_drain(0);
+}
+
+int main(int argc, char **argv)
+{
+    double seconds;
+    bool bad;
+
+    if (options_parse(argc, argv)) {
+        fprintf(stderr, "stamp: bad options; see the head of stamp.c\n");
+        return 2;
+    }
+    (void)run();
+    seconds = (double)(bt_ns() - started) * 1e-9;
+    bad = atomic_load(&errors) > 0;
+    printf("{\"stamp\":1,\"threads\":%d,\"devices\":%d,\"seed\":%llu,\"ops\":%llu,\"checked\":%llu,\"errors\":%llu,"
+           "\"refused\":%llu,\"seconds\":%.2f,\"ops_per_s\":%.0f}\n",
+           opt.threads, opt.devices, (unsigned long long)opt.seed, (unsigned long long)atomic_load(&ops_done),
+           (unsigned long long)atomic_load(&checked), (unsigned long long)atomic_load(&errors),
+           (unsigned long long)atomic_load(&refused), seconds, (double)atomic_load(&ops_done) / seconds);
+    if (atomic_load(&broken))
+        return 2;
+    return bad != opt.expect_errors;
+}

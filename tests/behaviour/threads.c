@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * threads.c - many threads allocate and free at once.
+ *
+ * What it is: eight threads, one or two devices, every block's bytes checked before it is freed, by its owner or by
+ * another. What it is not: reuse with work in flight (order.c, stamp.c).
+ */
+#include "behaviour.h"
+
+#define THREADS 8
+#define LIVE    24
+#define ITERS   400
+
+struct worker {
+    struct bt_thread thread;
+    int id, device;
+    pthread_barrier_t *barrier;
+    struct worker *all;
+    unsigned char *p[LIVE]; /* read by the neighbour after the barrier */
+    size_t n[LIVE];
+};
+
+static int block_check(const struct worker *w, int k)
+{
+    unsigned char first, last;
+    int want = (w->id * LIVE + k) & 0xff;
+
+    OK(cudaMemcpy(&first, w->p[k], 1, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(&last, w->p[k] + w->n[k] - 1, 1, cudaMemcpyDeviceToHost));
+    CHECK(first == want && last == want);
+    return 0;
+}
+
+static int hammer_run(struct worker *w)
+{
+    uint64_t seed = (uint64_t)w->id;
+
+    OK(cudaSetDevice(w->device));
+    for (int i = 0; i < ITERS; i++) {
+        int k = (int)(bt_random(&seed) % LIVE);
+
+        if (w->p[k]) {
+            TRY(block_check(w, k));
+            OK(cudaFree(w->p[k]));
+        }
+        w->n[k] = 1 + bt_random(&seed) % ((size_t)1 << (6 + bt_random(&seed) % 15));
+        OK(cudaMalloc((void **)&w->p[k], w->n[k]));
+        OK(cudaMemsetAsync(w->p[k], w->id * LIVE + k, w->n[k], cudaStreamPerThread));
+        OK(cudaStreamSynchronize(cudaStreamPerThread));
+    }
+    return 0;
+}
+
+/* Afterwards everybody frees what the next one owns. */
+static int hammer(void *arg)
+{
+    struct worker *w = (struct worker *)arg, *next = &w->all[(w->id + 1) % THREADS];
+    int rc = hammer_run(w);
+
+    pthread_barrier_wait(w->barrier);
+    for (int k = 0; k < LIVE && !rc; k++)
+        if (next->p[k]) {
+            rc = block_check(next, k);
+            if (!rc && cudaFree(next->p[k]))
+                rc = BT_FAIL("freeing the neighbour's block");
+        }
+    return rc;
+}
+
+static int run(int devices)
+{
+    static struct worker w[THREADS];
+    pthread_barrier_t barrier;
+    int rc = 0, n = 0;
+
+    OK(cudaGetDeviceCount(&n));
+    if (n < devices)
+        SKIP("needs %d devices", devices);
+    memset(w, 0, sizeof(w));
+    pthread_barrier_init(&barrier, NULL, THREADS);
+    for (int i = 0; i < THREADS; i++) {
+        w[i].id = i;
+        w[i].device = i % devices;
+        w[i].barrier = &barrier;
+        w[i].all = w;
+        TRY(bt_thread_start(&w[i].thread, hammer, &w[i]));
+    }
+    for (int i = 0; i < THREADS; i++)
+        rc |= bt_thread_join(&w[i].thread);
+    pthread_barrier_destroy(&barrier);
+    return rc;
+}
+
+static int one_device(void)
+{
+    return run(1);
+}
+
+static int two_devices(void)
+{
+    return run(2);
+}
+
+/* Everybody's first call at once. */
+static int first_fn(void *arg)
+{
+    void *p;
+
+    pthread_barrier_wait((pthread_barrier_t *)arg);
+    OK(cudaMalloc(&p, 1000));
+    OK(cudaFree(p));
+    return 0;
+}
+
+static int first_at_once(void)
+{
+    struct bt_thread t[THREADS];
+    pthread_barrier_t barrier;
+    int rc = 0;
+
+    pthread_barrier_init(&barrier, NULL, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        TRY(bt_thread_start(&t[i], first_fn, &barrier));
+    for (int i = 0; i < THREADS; i++)
+        rc |= bt_thread_join(&t[i]);
+    pthread_barrier_destroy(&barrier);
+    return rc;
+}
+
+/* Threads come and go. */
+static int short_lived(void)
+{
+    for (int i = 0; i < 60; i++) {
+        struct bt_thread t;
+        pthread_barrier_t barrier;
+
+        pthread_barrier_init(&barrier, NULL, 1);
+        TRY(bt_thread_start(&t, first_fn, &barrier));
+        TRY(bt_thread_join(&t));
+        pthread_barrier_destroy(&barrier);
+    }
+    return 0;
+}
+
+static const struct bt_test tests[] = {
+    {"first_at_once", first_at_once}, /* first in the table: the process's first calls */
+    {"one_device", one_device},       {"two_devices", two_devices}, {"short_lived", short_lived}, {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

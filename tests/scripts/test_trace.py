@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of cupool-trace, run as users run it: as a program, on small traces written here.
+
+Not here: whether the library writes such traces; tests/behaviour runs `cupool-trace check` on real ones.
+"""
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "scripts" / "cupool-trace"
+MIB = 1 << 20
+BASE = 0x7F0000000000
+Event = dict[str, Any]
+
+
+def header(rank: Optional[int] = 0, **more: Any) -> Event:
+    return {"cupool": 1, "version": "0.1.0", "host": "a", "pid": 42, "rank": rank, "local_rank": rank, "rank_from": "torchrun",
+            "exe": "app", "t0_unix_ns": 1700000000000000000, "events": "segment,alloc",
+            "settings": {"CUPOOL_FREE": "auto", "CUPOOL_LIMIT": "0"}, **more}
+
+
+def ev(t: int, e: str, **keys: Any) -> Event:
+    out: Event = {"t": t, "e": e, "tid": 42}
+    if "p" in keys:
+        keys["p"] = hex(keys["p"])
+    if e in ("segment_alloc", "segment_free", "alloc", "free_requested", "free_completed", "trim", "oom", "policy", "ipc", "stats"):
+        out["d"] = 0
+    if e in ("segment_alloc", "segment_free"):
+        out["b"] = "cuda"
+        out["us"] = 100
+    return {**out, **keys}
+
+
+def stats(t: int, **more: Any) -> Event:
+    names = "allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept".split()
+    return ev(t, "stats", **{**dict.fromkeys(names, 0), **more})
+
+
+def good() -> list[Event]:
+    """A whole life: two segments, three requests, one trim, everything that a trace can hold."""
+    a, b = BASE, BASE + 64 * MIB
+    return [
+        header(),
+        ev(100, "policy", free="ordered", why="default"),
+        ev(200, "segment_alloc", p=a, n=2 * MIB),
+        ev(210, "alloc", p=a + 512, n=1000),  # two granules
+        ev(220, "alloc", p=a + 1536, n=512),
+        ev(230, "free_requested", p=a + 512, n=1000),
+        ev(230, "free_completed", p=a + 512, n=1000),
+        ev(240, "alloc", p=a + 512, n=1024),
+        ev(250, "segment_alloc", p=b, n=64 * MIB, us=250.5),
+        ev(260, "alloc", p=b, n=64 * MIB),
+        ev(270, "free_requested", p=b, n=64 * MIB),
+        ev(280, "ipc", p=a + 512, ok=0),
+        ev(290, "segment_free", p=b, n=64 * MIB),
+        ev(291, "trim", n=64 * MIB, why="oom"),
+        ev(300, "oom", n=900 * MIB, held=2 * MIB, live=1536),
+        stats(400, allocs=4, hits=2, misses=2, frees=2, live=1536, held=2 * MIB, peak_live=64 * MIB + 1536, peak_held=66 * MIB,
+              segments_alloc=2, segments_free=1, oom=1, order=2),
+        ev(410, "end", dropped=0),
+    ]
+
+
+def text(events: list[Event]) -> bytes:
+    return b"".join(json.dumps(e).encode() + b"\n" for e in events)
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        tmp = tempfile.TemporaryDirectory()
+        self.addCleanup(tmp.cleanup)
+        self.dir = Path(tmp.name)
+
+    def write(self, content: "list[Event] | bytes", name: str = "t.jsonl") -> str:
+        path = self.dir / name
+        path.write_bytes(content if isinstance(content, bytes) else text(content))
+        return str(path)
+
+    def run_tool(self, *args: str, stdin: Optional[bytes] = None) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run([sys.executable, str(TOOL), *args], input=stdin, capture_output=True, timeout=60)
+        result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        self.assertNotIn("Traceback", result.stderr)
+        return result
+
+    def check(self, content: "list[Event] | bytes", status: int, *expected: str) -> str:
+        done = self.run_tool("check", self.write(content))
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        for pattern in expected:
+            self.assertRegex(done.stdout, pattern)
+        return done.stdout
+
+    def summary(self, *paths: str) -> dict[str, Any]:
+        done = self.run_tool("summary", "--json", *paths)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+
+class CheckOneFile(Case):
+    def test_good_is_fine_and_silent(self) -> None:
+        out = self.check(good(), 0, r"ok; complete; 17 lines; 1 segment and 2 blocks live at its end")
+        self.assertEqual(len(out.splitlines()), 1, out)
+
+    def broken(self, at: int, change: Event, *expected: str) -> None:
+        """The good trace with one event's keys changed (None: removed) has exactly the expected problems."""
+        events = good()
+        for k, v in change.items():
+            if v is None:
+                del events[at][k]
+            else:
+                events[at][k] = v
+        out = self.check(events, 1, *expected)
+        self.assertEqual(len(re.findall(r"jsonl:\d+: ", out)), len(expected), out)
+
+    def test_header(self) -> None:
+        self.check(good()[1:], 1, r":1: the header is missing")
+        self.broken(0, {"cupool": 2}, r":1: format 2 is unknown")
+        for key, _, _ in header_keys():
+            with self.subTest(key=key):
+                self.broken(0, {key: None}, rf":1: header: {key} is missing")
+        self.broken(0, {"rank": "three"}, r":1: header: rank is 'three', not a number or null")
+        self.broken(0, {"settings": []}, r":1: header: settings is \[\], not an object")
+        self.check(good()[:5] + [header()] + good()[5:], 1, r":6: a second header")
+        self.check(b"", 1, r":0: the file is empty")
+        self.check(text(good())[:30], 1, r":1: the header is cut")
+
+    def test_header_null_rank(self) -> None:
+        self.check([header(None), *good()[1:]], 0)
+
+    def test_every_required_key_and_type(self) -> None:
+        for at, event in enumerate(good()[1:], 1):
+            for key in event:
+                # Optional: e has its own test; the thread of the last lines, and us of segment_free (written before the call).
+                optional = (key == "tid" and event["e"] in ("stats", "end")) or (key == "us" and event["e"] == "segment_free")
+                with self.subTest(event=event["e"], key=key):
+                    if key == "e":
+                        self.broken_at_least(at, key, None, rf":{at + 1}: a second header, or an event without a name")
+                        self.broken_at_least(at, key, 7, rf":{at + 1}: e is not a string")
+                        continue
+                    if not optional:
+                        self.broken_at_least(at, key, None, rf":{at + 1}: {event['e']}: {key} is missing")
+                    self.broken_at_least(at, key, [], rf":{at + 1}: {event['e']}: {key} is \[\], not ")
+                    if isinstance(event[key], int):
+                        self.broken_at_least(at, key, True, rf":{at + 1}: {event['e']}: {key} is True, not ")
+
+    def broken_at_least(self, at: int, key: str, value: Any, expected: str) -> None:
+        events = good()
+        if value is None:
+            del events[at][key]
+        else:
+            events[at][key] = value
+        # In process, because this runs some two hundred times.
+        self.assertRegex("\n".join(f":{n}: {t}" for n, t in problems_of(self.write(events))), expected)
+
+    def test_values(self) -> None:
+        self.broken(11, {"ok": 2}, r":12: ipc: ok is 2, not 0 or 1")
+        self.broken(11, {"p": "7f00"}, r":12: ipc: p is '7f00', not a hexadecimal string")
+        self.broken(13, {"n": -1}, r":14: trim: n is -1, not a number of bytes")
+        self.check([header(), ev(1, "segment_alloc", p=BASE, n=0), ev(2, "end", dropped=0)], 1, "n is 0")
+
+    def test_unknown_events_and_keys_are_ignored(self) -> None:
+        events = good()
+        events[3]["stream"] = {"x": 1}
+        events.insert(4, {"t": 1, "e": "comm_init", "tid": [], "us": "?"})
+        self.check(events, 0)
+
+    def test_not_json(self) -> None:
+        lines = text(good()).splitlines(keepends=True)
+        lines[4:4] = [b"garbage\n", b"[1]\n", b"\xff\xfe\n", b"[" * 100000 + b"\n"]
+        out = self.check(b"".join(lines), 1, ":5: not a JSON object", ":6: not", ":7: not", ":8: not")
+        self.assertIn("4 problems", out)
+
+    def test_very_long_line(self) -> None:
+        lines = text(good()).splitlines(keepends=True)
+        lines.insert(4, b"x" * (3 << 20) + b"\n")
+        self.check(b"".join(lines), 1, "not a JSON object")
+
+    def test_time_within_a_thread(self) -> None:
+        self.broken(4, {"t": 205}, r":5: alloc: time goes back by 5 ns within thread 42")
+
+    def test_threads_may_be_out_of_order(self) -> None:
+        p = BASE + 512
+        self.check([
+            header(),
+            # Another thread got the block (t = 40) that this one freed (t = 30), and the memory for it, but wrote first.
+            ev(10, "segment_alloc", p=BASE, n=2 * MIB), ev(20, "alloc", p=p, n=512),
+            ev(40, "alloc", p=p, n=512, tid=7), ev(30, "free_requested", p=p, n=512),
+            ev(60, "alloc", p=BASE + 2 * MIB, n=512, tid=7), ev(50, "segment_alloc", p=BASE + 2 * MIB, n=2 * MIB),
+            ev(70, "end", dropped=0)], 0)
+
+    def test_segments(self) -> None:
+        a = BASE
+        seg = ev(10, "segment_alloc", p=a, n=4 * MIB)
+        end = ev(90, "end", dropped=0)
+        self.check([header(), seg, ev(20, "segment_free", p=a + MIB, n=MIB), end], 1,
+                   r":3: segment_free .*: no live segment starts")
+        self.check([header(), seg, ev(20, "segment_free", p=a, n=2 * MIB), end], 1, r":3: .*: the segment of line 2 has 4194304")
+        self.check([header(), seg, ev(20, "segment_free", p=a, n=4 * MIB), ev(30, "segment_free", p=a, n=4 * MIB), end], 1,
+                   r":4: segment_free .*: no live segment starts")
+        for p, n in ((a, 4 * MIB), (a + 2 * MIB, 2 * MIB), (a - 2 * MIB, 4 * MIB), (a - 2 * MIB, 8 * MIB), (a + 2 * MIB, 8 * MIB)):
+            with self.subTest(p=p - a, n=n):
+                self.check([header(), seg, ev(20, "segment_alloc", p=p, n=n), end], 1,
+                           r":3: .*overlaps the live segment .* of line 2")
+        # Neighbours, and the same address on another device, are fine.
+        self.check([header(), seg, ev(20, "segment_alloc", p=a + 4 * MIB, n=MIB), ev(30, "segment_alloc", p=a - MIB, n=MIB),
+                    ev(40, "segment_alloc", p=a, n=MIB, d=1), end], 0)
+
+    def test_segment_freed_with_live_blocks(self) -> None:
+        start = [header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB), ev(20, "alloc", p=BASE + 512, n=512)]
+        free = ev(30, "segment_free", p=BASE, n=2 * MIB)
+        end = ev(90, "end", dropped=0)
+        self.check([*start, free, end], 1, r":4: segment_free .*: 1 live blocks in it")
+        self.check([*start, {**free, "why": "context"}, end], 0, "0 segments and 0 blocks live")
+
+    def test_early_reuse(self) -> None:
+        start = [header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB), ev(20, "alloc", p=BASE + 4096, n=1000)]
+        end = ev(90, "end", dropped=0)
+        # 1000 bytes are two granules, so its last 24 bytes belong to the block as well.
+        for p, n in ((4096, 1000), (4096 + 512, 512), (4096 + 1008, 16), (4096 - 512, 513), (0, 2 * MIB)):
+            with self.subTest(p=p, n=n):
+                self.check([*start, ev(30, "alloc", p=BASE + p, n=n), end], 1,
+                           r":4: alloc .*: overlaps the live block 0x7f0000001000 1000 of line 3 \(reused too early\)")
+        self.check([*start, ev(30, "alloc", p=BASE + 4096 + 1024, n=1), ev(40, "alloc", p=BASE + 4096 - 512, n=512), end], 0)
+
+    def test_alloc_outside_segments(self) -> None:
+        start = [header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB)]
+        end = ev(90, "end", dropped=0)
+        for p, n in ((-512, 512), (2 * MIB, 512), (2 * MIB - 512, 1024)):
+            with self.subTest(p=p, n=n):
+                self.check([*start, ev(20, "alloc", p=BASE + p, n=n), end], 1, r":3: alloc .*: not inside a live segment")
+        self.check([*start, ev(15, "segment_free", p=BASE, n=2 * MIB), ev(20, "alloc", p=BASE, n=512), end], 1, "not inside a live")
+        self.check([*start, ev(20, "alloc", p=BASE + 2 * MIB - 512, n=512), end], 0)
+
+    def test_frees(self) -> None:
+        start = [header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB), ev(20, "alloc", p=BASE, n=1024)]
+        end = ev(90, "end", dropped=0)
+        free = ev(30, "free_requested", p=BASE, n=1024)
+        self.check([*start, {**free, "p": hex(BASE + 512)}, end], 1, r":4: free_requested .*: no live block starts there")
+        self.check([*start, free, {**free, "t": 40}, end], 1, r":5: free_requested .*: no live block starts there")
+        self.check([*start, {**free, "n": 512}, end], 1, r":4: free_requested .*: the block of line 3 has 1024 bytes")
+
+    def test_after_the_end(self) -> None:
+        self.check([*good(), ev(500, "trim", n=1, why="limit")], 1, r":18: the end line is not the last one")
+
+    def test_allocs_not_announced(self) -> None:
+        self.broken(0, {"events": "segment"}, r":1: allocation events, but the header says")
+
+    def test_stats_against_events(self) -> None:
+        events = good()
+        events[-2]["segments_alloc"] = 5
+        self.check(events, 0, r"warning: device 0: stats says segments_alloc 5, 2 events were seen")
+        del events[-2]
+        self.check(events, 0, r"warning: device 0 has no stats line")
+
+    def test_many_problems_are_counted_not_listed(self) -> None:
+        events = [header(), *(ev(i, "free_requested", p=BASE, n=512) for i in range(500))]
+        out = self.check(events, 1, r"400 more problems", r"500 problems")
+        self.assertLess(len(out.splitlines()), 110)
+
+
+class Incomplete(Case):
+    def test_killed(self) -> None:
+        self.check(good()[:-2], 0, r"ok; killed or still running \(no end line\); 15 lines")
+        self.assertEqual(self.run_tool("check", "--complete", self.write(good()[:-2])).returncode, 1)
+        self.assertEqual(self.run_tool("check", "--complete", self.write(good())).returncode, 0)
+
+    def test_cut_anywhere_in_the_last_line(self) -> None:
+        whole = text(good()[:9])
+        last = len(text(good()[8:9]))
+        for missing in (2, last // 2, last - 1):
+            self.check(whole[:-missing], 0, r"killed or still running \(no end line, last line cut\)")
+        # Only the newline is missing: the event is whole, and counts.
+        self.check(whole[:-1], 0, r"killed or still running \(no end line\); 9 lines; 2 segments")
+
+    def test_dropped(self) -> None:
+        events = good()
+        events[-1]["dropped"] = 3
+        self.check(events, 0, "3 lines were dropped", "warning: lines were dropped")
+
+    def test_summary_of_killed_counts_events(self) -> None:
+        path = self.write(good()[:-2])
+        dev = self.summary(path)["ranks"][0]["devices"]["0"]
+        self.assertEqual((dev["from_stats"], dev["requests"], dev["hits"], dev["misses"]), (False, 4, 2, 2))
+        self.assertEqual((dev["peak_live"], dev["peak_held"]), (64 * MIB + 1536, 66 * MIB))
+        out = self.run_tool("summary", path).stdout
+        self.assertRegex(out, r"killed or still running")
+        self.assertRegex(out, r"~4 +~2 +~2 +~50.0%")
+        self.assertIn("no stats line; requests counted from events", out)
+
+    def test_summary_of_killed_without_allocation_events(self) -> None:
+        events = [e for e in good()[:-2] if e.get("e") not in ("alloc", "free_requested", "free_completed")]
+        events[0]["events"] = "segment"
+        path = self.write(events)
+        dev = self.summary(path)["ranks"][0]["devices"]["0"]
+        self.assertEqual((dev["requests"], dev["hits"], dev["hit_rate"], dev["peak_live"]), (None, None, None, None))
+        self.assertEqual(dev["peak_held"], 66 * MIB)
+        self.assertIn("requests and hits are unknown", self.run_tool("summary", path).stdout)
+
+    def test_really_killed(self) -> None:
+        path = str(self.dir / "k.jsonl")
+        writer = ("import os,sys,time\nf=os.open(sys.argv[1],os.O_WRONLY|os.O_CREAT)\nos.write(f,sys.stdin.buffer.read())\n"
+                  "print(1,flush=True)\ntime.sleep(60)")
+        with subprocess.Popen([sys.executable, "-c", writer, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdin and child.stdout
+            child.stdin.write(text(good()[:9]))
+            child.stdin.close()
+            child.stdout.readline()
+            child.send_signal(signal.SIGKILL)
+        self.assertIn("killed or still running", self.run_tool("check", path).stdout)
+
+
+class Summary(Case):
+    def test_figures(self) -> None:
+        got = self.summary(self.write(good()))
+        rank = got["ranks"][0]
+        self.assertEqual((rank["rank"], rank["host"], rank["pid"], rank["exe"], rank["complete"]), (0, "a", 42, "app", True))
+        dev = rank["devices"]["0"]
+        expected = {"from_stats": True, "requests": 4, "hits": 2, "misses": 2, "hit_rate": 0.5, "peak_live": 64 * MIB + 1536,
+                    "peak_held": 66 * MIB, "held_at_end": 2 * MIB, "segments_alloc": 2, "segments_free": 1, "segments_live": 1,
+                    "driver_calls": 3, "driver_us": 450.5, "oom": 1, "trims": 1, "trimmed": 64 * MIB, "ipc_ok": 0, "ipc_refused": 1}
+        self.assertEqual({k: dev[k] for k in expected}, expected)
+        self.assertEqual([s["n"] for s in dev["largest_segments"]], [64 * MIB, 2 * MIB])
+        self.assertEqual(dev["policy"], [{"t": 100, "free": "ordered", "why": "default"}])
+        self.assertEqual(dev["oom_moments"], [{"t": 300, "n": 900 * MIB, "held": 2 * MIB, "live": 1536}])
+
+    def test_text(self) -> None:
+        out = self.run_tool("summary", self.write(good())).stdout
+        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +ordered +4 +2 +2 +50.0% +64.0 MiB +66.0 MiB +2 +3 +450 us +1 +1$",
+                        r"out of memory at 0.000 s: 900.0 MiB asked for, 2.0 MiB held, 1.5 KiB live",
+                        r"1 request for an IPC handle refused",
+                        r"largest segments 64.0 MiB, 2.0 MiB; 1 live at the end \(2.0 MiB\)", r"1 trim gave back 64.0 MiB"):
+            self.assertRegex(out, re.compile(pattern, re.M))
+        self.assertNotIn("~", out)
+
+    def test_segments_that_died_with_their_context_were_no_driver_call(self) -> None:
+        events = good()
+        events[12]["why"] = "context"
+        self.assertEqual(self.summary(self.write(events))["ranks"][0]["devices"]["0"]["driver_calls"], 2)
+
+    def test_two_ranks_two_devices_and_totals(self) -> None:
+        second = copy.deepcopy(good())
+        second[0].update(rank=1, local_rank=1, pid=43)
+        other = [{**e, "d": 1} if "d" in e else e for e in good()[1:-1]]
+        second[1:1] = other
+        a, b = self.write(second, "b.jsonl"), self.write(good(), "a.jsonl")
+        got = self.summary(a, b)
+        self.assertEqual([r["rank"] for r in got["ranks"]], [0, 1])
+        self.assertEqual(list(got["ranks"][1]["devices"]), ["0", "1"])
+        self.assertEqual((got["total"]["requests"], got["total"]["hit_rate"], got["total"]["peak_held"]), (12, 0.5, 66 * MIB))
+        self.assertRegex(self.run_tool("summary", a, b).stdout, re.compile(r"^all +12 +6 +6 +50.0%", re.M))
+
+    def test_problems_are_mentioned(self) -> None:
+        done = self.run_tool("summary", self.write(good()[1:]))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 problem; see cupool-trace check", done.stdout)
+
+    def test_no_event_at_all(self) -> None:
+        done = self.run_tool("summary", self.write([header(None)]))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("pid 42: no event on any device", done.stdout)
+
+
+class SeveralRanks(Case):
+    def two(self, change: Any) -> "subprocess.CompletedProcess[str]":
+        second = good()
+        second[0].update(rank=1, local_rank=1, pid=43)
+        change(second)
+        return self.run_tool("check", self.write(good(), "r0.jsonl"), self.write(second, "r1.jsonl"))
+
+    def test_equal(self) -> None:
+        done = self.two(lambda s: None)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("information: all 2 files took segments of the same sizes in the same order", done.stdout)
+
+    def test_device_numbers_may_differ(self) -> None:
+        done = self.two(lambda s: [e.update(d=1) for e in s if "d" in e])
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("all 2 files took", done.stdout)
+
+    def test_diverging_is_information(self) -> None:
+        def change(s: list[Event]) -> None:
+            for i in (8, 12):
+                s[i]["n"] = 66 * MIB
+        done = self.two(change)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("information: rank 0 device 0 and rank 1 device 0 diverge at segment 1 (counted from 0): "
+                      "64.0 MiB and 66.0 MiB", done.stdout)
+
+    def test_one_stops_earlier(self) -> None:
+        done = self.two(lambda s: s.__delitem__(slice(8, None)))
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("agree in their first 1 segments, then one goes on: 2 and 1 in all", done.stdout)
+
+    def test_settings_differ(self) -> None:
+        done = self.two(lambda s: s[0]["settings"].update(CUPOOL_FREE="strict"))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"r1.jsonl: CUPOOL_FREE is 'strict', in .*r0.jsonl 'auto'")
+        self.assertEqual(self.two(lambda s: s[0].update(version="0.2.0")).returncode, 1)
+        # Where a rank writes and how much it says may differ.
+        self.assertEqual(self.two(lambda s: s[0]["settings"].update(CUPOOL_TRACE_FILE="x", CUPOOL_STATS="exit")).returncode, 0)
+
+    def test_same_rank_twice_is_a_warning(self) -> None:
+        done = self.two(lambda s: s[0].update(rank=0))
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"warning: rank 0 occurs twice: .*r0.jsonl and .*r1.jsonl")
+
+    def test_unknown_ranks_are_no_duplicates(self) -> None:
+        done = self.run_tool("check", self.write([header(None)], "a"), self.write([header(None)], "b"))
+        self.assertNotIn("twice", done.stdout)
+
+    def test_json(self) -> None:
+        bad = good()
+        bad[0]["rank"] = 1
+        del bad[2]
+        done = self.run_tool("check", "--json", self.write(good(), "a"), self.write(bad, "b"))
+        self.assertEqual(done.returncode, 1)
+        got = json.loads(done.stdout)
+        self.assertFalse(got["ok"])
+        self.assertEqual([f["ok"] for f in got["files"]], [True, False])
+        self.assertEqual(got["files"][1]["problems"][0]["line"], 3)
+        self.assertEqual(got["files"][1]["problem_count"], 3)
+
+
+class Inputs(Case):
+    def test_gzip(self) -> None:
+        packed = gzip.compress(text(good()))
+        self.check(packed, 0, "ok; complete; 17 lines")
+        self.assertEqual(self.run_tool("check", "-", stdin=packed).returncode, 0)
+
+    def test_gzip_cut(self) -> None:
+        events = good()[:9] + [ev(1000 + i, "trim", n=i * 7919 % 10007, why="oom") for i in range(2000)]
+        packed = gzip.compress(text(events))
+        self.check(packed[:len(packed) // 2], 0, r"killed or still running \(no end line, last line cut\)")
+        done = self.run_tool("check", self.write(packed[:100] + b"\0" * 50 + packed[150:]))
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_standard_input(self) -> None:
+        self.assertEqual(self.run_tool("check", "-", stdin=text(good())).returncode, 0)
+        self.assertEqual(self.run_tool("check", "-", "-", stdin=text(good())).returncode, 2)
+
+    def test_cannot_read(self) -> None:
+        for command in ("check", "summary"):
+            with self.subTest(command=command):
+                done = self.run_tool(command, str(self.dir / "none"), self.write(good()))
+                self.assertEqual(done.returncode, 2)
+                self.assertRegex(done.stderr, r"cupool-trace: .*none: No such file")
+                self.assertIn("complete", done.stdout)  # the other file is still reported
+                self.assertEqual(self.run_tool(command, str(self.dir)).returncode, 2)
+                done = self.run_tool(command, sys.executable)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn("not a cupool trace", done.stderr)
+                self.assertEqual(self.run_tool(command, self.write(b"just a text")).returncode, 2)
+
+    def test_usage(self) -> None:
+        self.assertEqual(self.run_tool().returncode, 2)
+        self.assertEqual(self.run_tool("nonsense").returncode, 2)
+        self.assertEqual(self.run_tool("check").returncode, 2)
+        for args in (["--help"], ["check", "--help"], ["summary", "--help"], ["--version"]):
+            done = self.run_tool(*args)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_version_is_the_projects(self) -> None:
+        found = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text())
+        assert found
+        self.assertEqual(self.run_tool("--version").stdout.strip(), f"cupool-trace {found[1]}")
+
+    def test_through_a_link_and_installed(self) -> None:
+        (self.dir / "bin").mkdir()
+        (self.dir / "share" / "cupool").mkdir(parents=True)
+        (self.dir / "bin" / "cupool-trace").write_bytes(TOOL.read_bytes())
+        (self.dir / "share" / "cupool" / "cupool_trace").symlink_to(ROOT / "scripts" / "cupool_trace")
+        (self.dir / "link").symlink_to(self.dir / "bin" / "cupool-trace")
+        done = subprocess.run([sys.executable, self.dir / "link", "check", self.write(good())], capture_output=True, cwd="/")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_every_module_is_installed(self) -> None:
+        listed = re.findall(r"cupool_trace/(\w+\.py)", (ROOT / "scripts" / "meson.build").read_text())
+        self.assertEqual(sorted(listed), sorted(p.name for p in (ROOT / "scripts" / "cupool_trace").glob("*.py")))
+
+    def test_broken_pipe_is_quiet(self) -> None:
+        events = [header(), *(ev(i, "free_requested", p=BASE, n=512) for i in range(500))]
+        path = self.write(events)
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            done = subprocess.run([sys.executable, str(TOOL), "check", path], stdout=write, stderr=subprocess.PIPE)
+        finally:
+            os.close(write)
+        self.assertEqual((done.returncode, done.stderr), (128 + signal.SIGPIPE, b""))
+
+    def test_interrupt_is_quiet(self) -> None:
+        with subprocess.Popen([sys.executable, str(TOOL), "check", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as child:
+            assert child.stdin and child.stderr
+            # Once more than a pipe holds is gone, the reader is at work.
+            child.stdin.write(text([header()]) + text([ev(1, "trim", n=1, why="oom")] * 4000))
+            child.stdin.flush()
+            child.send_signal(signal.SIGINT)
+            # Closed by us only after its death: otherwise the end of input could come first.
+            self.assertEqual(child.wait(timeout=30), 130)
+            self.assertEqual(child.stderr.read(), b"")
+            child.stdin.close()
+
+
+class Size(Case):
+    def test_memory_does_not_grow_with_the_trace(self) -> None:
+        measure = ("import resource,subprocess,sys\n"
+                   "c=subprocess.run([sys.executable,*sys.argv[1:]],stdout=subprocess.DEVNULL).returncode\n"
+                   "print(c,resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+        used = []
+        for count in (20_000, 200_000):
+            path = self.dir / f"{count}.jsonl"
+            with path.open("w") as f:
+                f.write(json.dumps(header()) + "\n" + json.dumps(ev(0, "segment_alloc", p=BASE, n=64 * MIB)) + "\n")
+                for i in range(count // 2):
+                    # Sixteen blocks live at a time, each address reused again and again.
+                    p = hex(BASE + 512 + 4096 * (i % 16))
+                    if i >= 16:
+                        f.write(f'{{"t":{10 * i},"e":"free_requested","tid":42,"d":0,"p":"{p}","n":4096}}\n')
+                    f.write(f'{{"t":{10 * i + 5},"e":"alloc","tid":42,"d":0,"p":"{p}","n":4096}}\n')
+            done = subprocess.run([sys.executable, "-c", measure, str(TOOL), "check", str(path)], capture_output=True, text=True)
+            status, kib = map(int, done.stdout.split())
+            self.assertEqual(status, 0)
+            used.append(kib)
+        self.assertLess(used[1], used[0] + 8 * 1024, used)
+
+
+def header_keys() -> Any:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from cupool_trace.reader import HEADER
+    return HEADER
+
+
+def problems_of(path: str) -> "list[tuple[int, str]]":
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from cupool_trace.replay import Rank
+    return Rank(path).problems.kept
+
+
+if __name__ == "__main__":
+    unittest.main()

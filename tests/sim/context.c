@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context.c - contexts: a primary one per device, others on request, and each thread's stack of current ones.
+ *
+ * What it is: their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among them.
+ *
+ * What it is not: the order of operations (engine.c).
+ *
+ * Locking: sim_lock() for everything but the calling thread's own stack. A primary context keeps its address over a reset; its
+ * gen tells old handles from new ones.
+ */
+#include "sim.h"
+
+#include <string.h>
+
+#define STACK_MAX 32
+
+static struct CUctx_st primaries[SIM_DEVICES_MAX];
+static uint64_t ids;
+static __thread CUcontext stack[STACK_MAX];
+static __thread int depth; /* number of entries; the last one is current and may be NULL */
+
+static CUcontext current(void)
+{
+    return depth ? stack[depth - 1] : NULL;
+}
+
+static bool alive(CUcontext ctx)
+{
+    return ctx->magic == SIM_MAGIC_CTX && ctx->active;
+}
+
+CUresult sim_ctx_check(CUcontext ctx)
+{
+    if (!ctx)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!alive(ctx))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return ctx->error;
+}
+
+CUresult sim_current(CUcontext *ret)
+{
+    *ret = current();
+    return sim_ctx_check(*ret);
+}
+
+static void ctx_start(CUcontext ctx, int dev, unsigned flags)
+{
+    ctx->magic = SIM_MAGIC_CTX;
+    ctx->dev = dev;
+    ctx->flags = flags;
+    ctx->active = true;
+    ctx->id = ++ids;
+    ctx->error = CUDA_SUCCESS;
+    ctx->peers = 0;
+    sim_stream_init(&ctx->legacy, ctx, 0, 0);
+    ctx->legacy.legacy = true;
+    ctx->legacy.blocking = false;
+    ctx->legacy.last = ctx->legacy.done = ctx->last_seq;
+}
+
+/* Everything that belongs to it goes, once its work is done. */
+static void ctx_stop(CUcontext ctx)
+{
+    sim_streams_kill(ctx);
+    sim_ctx_stall(ctx);
+    while (ctx->allocs)
+        sim_alloc_free(ctx->allocs);
+    ctx->gen++;
+    ctx->active = false;
+}
+
+CUcontext sim_primary(int dev)
+{
+    return &primaries[dev];
+}
+
+static CUresult dev_check(CUdevice dev)
+{
+    return dev >= 0 && dev < sim_settings.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    SIM_ENTER(cuDevicePrimaryCtxRetain);
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (dev_check(dev))
+        return dev_check(dev);
+    sim_lock();
+    CUcontext ctx = &primaries[dev];
+    ctx->primary = true;
+    if (!ctx->active)
+        ctx_start(ctx, dev, ctx->flags);
+    ctx->refs++;
+    *pctx = ctx;
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+static CUresult primary_release(CUdevice dev)
+{
+    if (dev_check(dev))
+        return dev_check(dev);
+    sim_lock();
+    CUcontext ctx = &primaries[dev];
+    CUresult r = ctx->refs > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    if (r == CUDA_SUCCESS && --ctx->refs == 0)
+        ctx_stop(ctx);
+    sim_unlock();
+    return r;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    SIM_ENTER(cuDevicePrimaryCtxRelease);
+    return primary_release(dev);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    SIM_ENTER(cuDevicePrimaryCtxRelease_v2);
+    return primary_release(dev);
+}
+
+/* References survive a reset: a later retain, or the next use by cudart, starts the context anew. */
+static CUresult primary_reset(CUdevice dev)
+{
+    if (dev_check(dev))
+        return dev_check(dev);
+    sim_lock();
+    CUcontext ctx = &primaries[dev];
+    if (ctx->active)
+        ctx_stop(ctx);
+    ctx->refs = 0;
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    SIM_ENTER(cuDevicePrimaryCtxReset);
+    return primary_reset(dev);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    SIM_ENTER(cuDevicePrimaryCtxReset_v2);
+    return primary_reset(dev);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+    SIM_ENTER(cuDevicePrimaryCtxGetState);
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (dev_check(dev))
+        return dev_check(dev);
+    sim_lock();
+    *flags = primaries[dev].flags;
+    *active = primaries[dev].active;
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+static CUresult primary_flags(CUdevice dev, unsigned int flags)
+{
+    if (dev_check(dev))
+        return dev_check(dev);
+    sim_lock();
+    primaries[dev].flags = flags;
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+{
+    SIM_ENTER(cuDevicePrimaryCtxSetFlags);
+    return primary_flags(dev, flags);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+    SIM_ENTER(cuDevicePrimaryCtxSetFlags_v2);
+    return primary_flags(dev, flags);
+}
+
+static CUresult push(CUcontext ctx)
+{
+    if (!ctx)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (depth == STACK_MAX)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    stack[depth++] = ctx;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
+{
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (dev_check(dev))
+        return dev_check(dev);
+    sim_lock();
+    CUcontext ctx = calloc(1, sizeof(*ctx)); /* stays mapped for good: handles may go stale */
+    ctx_start(ctx, dev, flags);
+    sim_unlock();
+    *pctx = ctx;
+    return push(ctx);
+}
+
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate);
+    return create(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate_v2);
+    return create(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params, int n, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate_v3);
+    return create(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate_v4);
+    return create(pctx, flags, dev);
+}
+
+static CUresult destroy(CUcontext ctx)
+{
+    sim_lock();
+    CUresult r = !ctx || !alive(ctx) || ctx->primary ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS) {
+        ctx_stop(ctx);
+        ctx->magic = 0;
+    }
+    sim_unlock();
+    if (r == CUDA_SUCCESS && current() == ctx)
+        depth--;
+    return r;
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxDestroy);
+    return destroy(ctx);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxDestroy_v2);
+    return destroy(ctx);
+}
+
+CUresult cuCtxPushCurrent(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxPushCurrent);
+    return push(ctx);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxPushCurrent_v2);
+    return push(ctx);
+}
+
+static CUresult pop(CUcontext *pctx)
+{
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUcontext ctx = stack[--depth];
+    if (pctx)
+        *pctx = ctx;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *pctx)
+{
+    SIM_ENTER(cuCtxPopCurrent);
+    return pop(pctx);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    SIM_ENTER(cuCtxPopCurrent_v2);
+    return pop(pctx);
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxSetCurrent);
+    if (ctx && ctx->magic != SIM_MAGIC_CTX)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ctx) {
+        if (depth)
+            depth--;
+        return CUDA_SUCCESS;
+    }
+    if (depth == 0)
+        depth = 1;
+    stack[depth - 1] = ctx;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+    SIM_ENTER(cuCtxGetCurrent);
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pctx = current();
+    return CUDA_SUCCESS;
+}

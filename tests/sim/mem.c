@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mem.c - the exported functions that get and give back memory, on the device and on the host.
+ *
+ * What it is: their contracts: what captures forbid, that a free waits for the GPU while an allocation does not, error codes.
+ *
+ * What it is not: the allocator (memory.c); stream-ordered allocation (async.c).
+ *
+ * Locking: each function takes sim_lock() itself; waiting drops it.
+ */
+#include "sim.h"
+
+static CUresult get(size_t size, enum sim_mem kind, struct sim_alloc **ret)
+{
+    CUcontext ctx;
+    CUresult r = sim_current(&ctx);
+
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (kind == SIM_MEM_DEVICE)
+        return sim_device_alloc(ctx, size, kind, ret);
+    return sim_host_alloc(ctx, 0, NULL, size, kind, ret);
+}
+
+static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
+{
+    struct sim_alloc *a = NULL;
+
+    if (!ptr || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = get(size, kind, &a);
+    if (r == CUDA_SUCCESS)
+        *ptr = a->addr;
+    sim_unlock();
+    return r;
+}
+
+/* A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall. */
+static CUresult give_back(uint64_t addr, unsigned kinds)
+{
+    CUcontext ctx;
+
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(addr) : NULL;
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
+    if (r == CUDA_SUCCESS && (!a || a->addr != addr || a->freeing || !(kinds & 1u << a->kind)))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        uint32_t gen = a->ctx->gen;
+        ctx = a->ctx;
+        a->freeing = true;
+        sim_ctx_stall(ctx);
+        if (ctx->gen == gen) /* else a reset took it meanwhile */
+            sim_alloc_free(a);
+        r = ctx->error;
+    }
+    sim_unlock();
+    return r;
+}
+
+#define DEVICE_KINDS (1u << SIM_MEM_DEVICE | 1u << SIM_MEM_ASYNC | 1u << SIM_MEM_MANAGED)
+
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
+{
+    SIM_ENTER(cuMemAlloc_v2);
+    return device_get(ptr, size, SIM_MEM_DEVICE);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr ptr)
+{
+    SIM_ENTER(cuMemFree_v2);
+    return ptr ? give_back(ptr, DEVICE_KINDS) : CUDA_SUCCESS;
+}
+
+/* The first ABI had 32-bit pointers; it is here so that resolvers can be asked for it, and refuses. */
+CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
+{
+    SIM_ENTER(cuMemAlloc);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 ptr)
+{
+    SIM_ENTER(cuMemFree);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int elem)
+{
+    SIM_ENTER(cuMemAllocPitch_v2);
+    if (!pitch || width == 0 || height == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = (width + 511) & ~(size_t)511;
+    if (*pitch < width || height > SIZE_MAX / *pitch)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return device_get(ptr, *pitch * height, SIM_MEM_DEVICE);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
+{
+    SIM_ENTER(cuMemAllocManaged);
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    return device_get(ptr, size, SIM_MEM_MANAGED);
+}
+
+CUresult cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
+{
+    SIM_ENTER(cuMemGetInfo_v2);
+    CUcontext ctx;
+
+    if (!ret_free || !ret_total)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (r == CUDA_SUCCESS)
+        sim_memory_info(ctx->dev, ret_free, ret_total);
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
+{
+    SIM_ENTER(cuMemGetAddressRange_v2);
+    CUcontext ctx;
+
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS && !a)
+        r = CUDA_ERROR_NOT_FOUND;
+    if (r == CUDA_SUCCESS) {
+        if (base)
+            *base = a->addr;
+        if (size)
+            *size = a->size;
+    }
+    sim_unlock();
+    return r;
+}
+
+static CUresult host_get(void **pp, size_t size, unsigned flags)
+{
+    struct sim_alloc *a = NULL;
+
+    if (!pp || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = get(size, SIM_MEM_HOST, &a);
+    if (r == CUDA_SUCCESS) {
+        a->flags = flags;
+        *pp = a->host;
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemAllocHost_v2(void **pp, size_t size)
+{
+    SIM_ENTER(cuMemAllocHost_v2);
+    return host_get(pp, size, 0);
+}
+
+CUresult cuMemHostAlloc(void **pp, size_t size, unsigned int flags)
+{
+    SIM_ENTER(cuMemHostAlloc);
+    return flags > 7 ? CUDA_ERROR_INVALID_VALUE : host_get(pp, size, flags);
+}
+
+CUresult cuMemFreeHost(void *p)
+{
+    SIM_ENTER(cuMemFreeHost);
+    return p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : CUDA_SUCCESS;
+}
+
+static CUresult host_register(void *p, size_t size, unsigned flags)
+{
+    CUcontext ctx;
+    struct sim_alloc *a;
+
+    if (!p || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
+    if (r == CUDA_SUCCESS && sim_alloc_find((uintptr_t)p))
+        r = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (r == CUDA_SUCCESS)
+        r = sim_host_alloc(ctx, (uintptr_t)p, p, size, SIM_MEM_REGISTERED, &a);
+    if (r == CUDA_SUCCESS)
+        a->flags = flags;
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemHostRegister(void *p, size_t size, unsigned int flags)
+{
+    SIM_ENTER(cuMemHostRegister);
+    return host_register(p, size, flags);
+}
+
+CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned int flags)
+{
+    SIM_ENTER(cuMemHostRegister_v2);
+    return host_register(p, size, flags);
+}
+
+CUresult cuMemHostUnregister(void *p)
+{
+    SIM_ENTER(cuMemHostUnregister);
+    CUresult r = give_back((uintptr_t)p, 1u << SIM_MEM_REGISTERED);
+
+    return r == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
+}
+
+static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)
+{
+    CUcontext ctx;
+
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find((uintptr_t)p) : NULL;
+    if (r == CUDA_SUCCESS && (!a || (a->kind != SIM_MEM_HOST && a->kind != SIM_MEM_REGISTERED && a->kind != SIM_MEM_MANAGED)))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        *ret_ptr = (uintptr_t)p;
+        *ret_flags = a->flags;
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ptr, void *p, unsigned int flags)
+{
+    SIM_ENTER(cuMemHostGetDevicePointer_v2);
+    unsigned ignored;
+
+    return !ptr || flags ? CUDA_ERROR_INVALID_VALUE : host_find(p, ptr, &ignored);
+}
+
+CUresult cuMemHostGetFlags(unsigned int *flags, void *p)
+{
+    SIM_ENTER(cuMemHostGetFlags);
+    CUdeviceptr ignored;
+
+    return !flags ? CUDA_ERROR_INVALID_VALUE : host_find(p, &ignored, flags);
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim.h - what the files of the simulated libcuda share.
+ *
+ * What it is: the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and the
+ * internal functions on them.
+ *
+ * What it is not: an interface for tests; those use CUDA's own, and simgpu.h for the few extras.
+ *
+ * Locking: one mutex, sim_lock(), guards every object. Functions named here expect it to be held unless they say otherwise.
+ * It is never held while work touches device memory or while a host function of the program runs. Objects are recycled, never
+ * unmapped, so that a stale handle is an error code and not a crash.
+ */
+#ifndef SIM_H
+#define SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* As in NVIDIA's own build of the driver: declare each exported symbol under its own name, with no renaming macros. */
+#define __CUDA_API_VERSION_INTERNAL
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#if CUDA_VERSION < 12050
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event);
+CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event);
+CUresult cuCtxCreate_v4(CUcontext *pctx, void *params, unsigned int flags, CUdevice dev);
+typedef void CUctxCreateParams;
+#endif
+#if CUDA_VERSION < 12010
+CUresult cuCtxSetFlags(unsigned int flags);
+#endif
+#if CUDA_VERSION < 12030
+typedef void CUgraphEdgeData;
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data, size_t n,
+                                     CUstreamCaptureMode mode);
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
+                                          size_t n, CUstreamCaptureMode mode);
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **deps, const void **data, size_t *n);
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **deps, const void **data, size_t *n);
+#endif
+#if CUDA_VERSION < 12080
+CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end);
+CUresult cuStreamGetDevice(CUstream stream, CUdevice *dev);
+CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice *dev);
+#endif
+#if CUDA_VERSION < 13000
+CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx);
+CUresult cuCtxSynchronize_v2(CUcontext ctx);
+#endif
+#include "simgpu.h"
+#pragma GCC visibility pop
+
+#define SIM_PAGE        ((size_t)2 << 20)
+#define SIM_GRANULE     ((size_t)512)
+#define SIM_DEVICES_MAX 16
+
+/* ---- control.c: settings, counters, faults ---- */
+
+/* One per exported function; in a list from its first call on. */
+struct sim_counter {
+    const char *symbol;
+    _Atomic unsigned long calls;
+    _Atomic int listed;
+    struct sim_counter *next;
+};
+
+struct sim_settings {
+    int devices, driver_version;
+    size_t memory;
+    unsigned delay_us;
+    uint64_t seed;
+};
+extern struct sim_settings sim_settings;
+
+/*
+ * First thing in every exported function, without the lock: counts the call, serves injected faults, and refuses calls from
+ * host functions (800), in a forked child and before cuInit (3), unless early.
+ */
+CUresult sim_enter(struct sim_counter *c, bool early);
+void sim_settings_init(void);
+void sim_initialized_set(void);
+
+#define SIM_ENTER_(sym, early)                                                                                               \
+    do {                                                                                                                     \
+        static struct sim_counter c_ = {.symbol = #sym};                                                                     \
+        CUresult r_ = sim_enter(&c_, early);                                                                                 \
+        if (r_ != CUDA_SUCCESS)                                                                                              \
+            return r_;                                                                                                       \
+    } while (0)
+#define SIM_ENTER(sym)       SIM_ENTER_(sym, false)
+#define SIM_ENTER_EARLY(sym) SIM_ENTER_(sym, true)
+
+/* ---- memory.c: what is allocated where ---- */
+
+enum sim_mem { SIM_MEM_DEVICE, SIM_MEM_ASYNC, SIM_MEM_MANAGED, SIM_MEM_HOST, SIM_MEM_REGISTERED, SIM_MEM_IPC, SIM_MEM_VMM };
+
+struct sim_alloc {
+    uint64_t addr;     /* what the program sees; PROT_NONE for device memory, as on a GPU the host cannot touch it */
+    char *host;        /* where the engine reads and writes it */
+    size_t size, span; /* as requested; as taken */
+    enum sim_mem kind;
+    CUcontext ctx;
+    int dev, pins; /* pins: operations running on it right now */
+    unsigned flags, refs;
+    bool freeing, dead, sync_memops;
+    uint64_t id;              /* BUFFER_ID */
+    int ipc_pid;              /* importer: whose memory */
+    uint64_t ipc_offset;      /* importer: where in the exporter's device */
+    struct sim_alloc *next, *prev; /* in its context */
+};
+
+/* CUDA_ERROR_OUT_OF_MEMORY, or the context's sticky error. */
+CUresult sim_device_alloc(CUcontext ctx, size_t size, enum sim_mem kind, struct sim_alloc **ret);
+/* Host-side memory: pinned and managed (host NULL: memory is mapped), registered and imported (host given). */
+CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, enum sim_mem kind, struct sim_alloc **ret);
+void sim_alloc_free(struct sim_alloc *a);
+/* The allocation that contains addr, or NULL. */
+struct sim_alloc *sim_alloc_find(uint64_t addr);
+/* The same if it contains all n bytes from addr. */
+struct sim_alloc *sim_alloc_range(uint64_t addr, size_t n);
+bool sim_is_device_va(uint64_t addr);
+void sim_alloc_unpin(struct sim_alloc *a);
+void sim_memory_info(int dev, size_t *ret_free, size_t *ret_total);
+bool sim_memory_charge(int dev, size_t n); /* count n bytes as used; false: they are not there */
+void sim_memory_discharge(int dev, size_t n);
+int sim_memory_fd(int dev, uint64_t addr, uint64_t *ret_offset);
+int sim_memory_export_slot(void);
+
+/* ---- engine.c: operations, queues, workers ---- */
+
+struct sim_rec { /* one record of an event in a stream */
+    int refs;
+    bool done;
+    uint64_t time;
+};
+
+/* A point in time, complete when rec is done (if any) and all of ctx's operations up to seq are (if any). */
+struct sim_point {
+    struct sim_rec *rec;
+    CUcontext ctx;
+    uint64_t seq;
+};
+
+enum sim_kind {
+    SIM_NOP, SIM_SET, SIM_COPY, SIM_HOST, SIM_CALLBACK, SIM_WAIT, SIM_RECORD, SIM_FREE, SIM_WRITE_VALUE, SIM_WAIT_VALUE, SIM_GRAPH
+};
+
+struct sim_work {
+    enum sim_kind kind;
+    union {
+        struct { uint64_t dst; size_t pitch, width, height; uint32_t value; unsigned elem; } set; /* width in bytes */
+        struct { uint64_t dst, src; size_t dpitch, spitch, width, height; void *staged; } copy;
+        struct { CUhostFn fn; CUstreamCallback cb; void *arg; } host;
+        struct { uint64_t addr, value; unsigned flags, bytes; } value;
+        struct sim_point wait;
+        struct sim_rec *rec;
+        uint64_t addr;
+        CUgraphExec exec;
+    };
+};
+
+/* A condition that only events from outside the context's own numbering can meet; shared by the operations behind it. */
+struct sim_barrier {
+    int refs;
+    struct sim_point point;
+    struct sim_barrier *prev;
+};
+
+struct sim_op {
+    struct sim_work work;
+    CUstream stream;
+    uint64_t seq, fence, legacy; /* own number; all up to fence first; the legacy stream up to legacy first */
+    struct sim_barrier *barrier;
+    struct sim_op *next, *next_all, *next_blk;
+    int refs;
+    bool done;
+};
+
+struct sim_fifo {
+    struct sim_op *head, *tail;
+};
+
+enum sim_state { SIM_IDLE, SIM_READY, SIM_RUNNING, SIM_BLOCKED };
+
+struct sim_nodes { /* a set of graph nodes */
+    CUgraphNode *at;
+    size_t n, room;
+};
+
+struct CUstream_st {
+    uint32_t magic;
+    CUcontext ctx;
+    unsigned flags, depth;
+    int priority;
+    bool legacy, blocking, destroyed, per_thread;
+    uint64_t id, rng;
+    struct sim_op *head, *tail;
+    uint64_t last, done; /* numbers of the newest operation enqueued and completed */
+    enum sim_state state;
+    CUstream next_ready, next_blocked; /* scheduler */
+    CUstream next, prev;               /* in its context */
+    struct sim_capture *cap;
+    struct sim_nodes deps; /* while capturing */
+};
+
+struct CUctx_st {
+    uint32_t magic, gen; /* gen: counts resets; handles of an older one are dead */
+    int dev, refs;
+    unsigned flags, stall, captures;
+    bool primary, active;
+    uint64_t id, peers;
+    CUresult error;           /* sticky */
+    uint64_t last_seq, fence; /* newest number given out; new operations wait for all up to fence */
+    struct sim_barrier *barrier;
+    struct sim_fifo all, blk; /* unfinished operations in order: of the context, of its blocking streams */
+    struct CUstream_st legacy;
+    CUstream streams;
+    struct sim_alloc *allocs;
+    CUcontext next;
+};
+
+struct CUevent_st {
+    uint32_t magic, gen;
+    CUcontext ctx;
+    unsigned flags;
+    bool recorded;
+    struct sim_point point;
+    uint64_t time;   /* of a record that was complete at once; 0: see point */
+    uint64_t cap_id; /* recorded in this capture; 0: outside */
+    struct sim_nodes deps;
+    CUevent next;
+};
+
+#define SIM_MAGIC_CTX    0x53434f4eu
+#define SIM_MAGIC_STREAM 0x5353544du
+#define SIM_MAGIC_EVENT  0x53455654u
+
+void sim_lock(void);
+void sim_unlock(void);
+uint64_t sim_now(void);
+
+/* Queue work behind everything in s, or add it to the capture that s is in. Takes over staged memory and references in w. Waits for
+ * it if sync. May drop the lock meanwhile. */
+CUresult sim_submit(CUstream s, struct sim_work *w, bool sync);
+bool sim_point_done(const struct sim_point *p);
+void sim_point_take(struct sim_point *p); /* one more reference */
+void sim_point_drop(struct sim_point *p);
+/* Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while waiting. */
+void sim_ctx_wait(CUcontext ctx);
+void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches stall */
+void sim_stream_wait(CUstream s);
+void sim_point_wait(const struct sim_point *p);
+bool sim_ctx_idle(CUcontext ctx);
+bool sim_stream_idle(CUstream s);
+void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
+void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority);
+void sim_stream_retire(CUstream s); /* recycle it once its queue is empty */
+CUstream sim_stream_new(void);
+extern __thread bool sim_in_hostfn;
+
+/* ---- work.c: what operations do ---- */
+
+CUresult sim_work_check(const struct sim_work *w); /* at the call, as the driver does: CUDA_ERROR_INVALID_VALUE */
+/* Run w; called and returns with the lock, drops it in between. */
+void sim_work_run(CUstream s, struct sim_work *w);
+void sim_work_drop(struct sim_work *w); /* release what it owns */
+void sim_work_copy(struct sim_work *dst, const struct sim_work *src);
+
+/* ---- context.c ---- */
+
+CUresult sim_current(CUcontext *ret); /* the calling thread's, alive and without a sticky error */
+CUresult sim_ctx_check(CUcontext ctx);
+CUcontext sim_primary(int dev);
+
+/* ---- stream.c, event.c ---- */
+
+CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret);
+void sim_streams_kill(CUcontext ctx);
+
+/* ---- capture.c, graph.c ---- */
+
+struct sim_capture {
+    CUstream origin;
+    CUcontext ctx;
+    CUstreamCaptureMode mode;
+    uint64_t tid, id;
+    bool invalid, own_graph;
+    CUgraph graph;
+    struct sim_capture *next;
+};
+
+struct CUgraphNode_st {
+    CUgraph graph;
+    struct sim_work work;
+    struct sim_nodes deps;
+    bool mark;
+};
+
+struct CUgraph_st {
+    uint32_t magic;
+    struct sim_nodes nodes; /* in creation order, which is a topological one */
+};
+
+struct CUgraphExec_st {
+    uint32_t magic;
+    int refs;
+    struct sim_work *works;
+    size_t n;
+};
+
+/* A call that captures forbid while the thread's mode says so: 900 and the captures are lost. */
+CUresult sim_capture_unsafe(void);
+/* A call that no capture of ctx survives, whatever the mode. */
+CUresult sim_capture_sync(CUcontext ctx);
+/* Work on the legacy stream while a blocking stream captures: 906. */
+CUresult sim_capture_implicit(CUcontext ctx);
+CUresult sim_capture_add(CUstream s, struct sim_work *w);
+void sim_capture_end(struct sim_capture *cap);
+void sim_capture_lose(struct sim_capture *cap);
+struct sim_capture *sim_capture_by_id(uint64_t id);
+void sim_nodes_add(struct sim_nodes *set, CUgraphNode node);
+void sim_nodes_copy(struct sim_nodes *dst, const struct sim_nodes *src);
+void sim_nodes_clear(struct sim_nodes *set);
+void sim_exec_drop(CUgraphExec exec);
+uint64_t sim_tid(void);
+
+#endif

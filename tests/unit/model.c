@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model.c - see model.h. */
+#include "model.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Requests up to this never start a segment; from 2 MiB on they may. In between pool.h leaves it open. */
+#define SMALL ((size_t)1 << 20)
+
+static size_t round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+static size_t rounded(const struct model_block *block)
+{
+    return round_up(block->requested, POOL_GRANULE);
+}
+
+__attribute__((format(printf, 2, 3))) static void fault(struct model *model, const char *format, ...)
+{
+    va_list args;
+
+    if (model->fault[0])
+        return;
+    va_start(args, format);
+    vsnprintf(model->fault, sizeof(model->fault), format, args);
+    va_end(args);
+}
+
+/* Index of the first block that ends after addr. */
+static size_t block_after(const struct model *model, uint64_t addr)
+{
+    size_t low = 0, high = model->count;
+
+    while (low < high) {
+        const size_t mid = (low + high) / 2;
+
+        if (model->blocks[mid].addr + rounded(&model->blocks[mid]) <= addr)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static void live_set(struct model *model, uint64_t live)
+{
+    model->want.live = live;
+    if (live > model->want.peak_live)
+        model->want.peak_live = live;
+}
+
+static void block_add(struct model *model, uint64_t addr, size_t size, struct fake_segment *segment)
+{
+    const size_t at = block_after(model, addr);
+
+    if (at < model->count && model->blocks[at].addr < addr + round_up(size, POOL_GRANULE)) {
+        fault(model, "0x%" PRIx64 " overlaps a block that is %s", addr, model->blocks[at].kept ? "kept" : "live");
+        return;
+    }
+    if (model->count == model->room) {
+        model->room = model->room ? model->room * 2 : 256;
+        model->blocks = realloc(model->blocks, model->room * sizeof(*model->blocks));
+        if (!model->blocks)
+            abort();
+    }
+    memmove(&model->blocks[at + 1], &model->blocks[at], (model->count - at) * sizeof(*model->blocks));
+    model->blocks[at] = (struct model_block){.addr = addr, .requested = size};
+    model->count++;
+    model->live_count++;
+    if (!segment->blocks++)
+        model->fake->idle -= segment->size;
+    live_set(model, model->want.live + round_up(size, POOL_GRANULE));
+}
+
+/* Nothing remains of a block. */
+static void block_forget(struct model *model, const struct model_block *block)
+{
+    struct fake_segment *segment = fake_segment_of(model->fake, block->addr);
+
+    if (!--segment->blocks)
+        model->fake->idle += segment->size;
+    live_set(model, model->want.live - rounded(block));
+}
+
+/* An order() has succeeded: kept blocks may be handed out. */
+static void kept_forget(struct model *model)
+{
+    size_t to = 0;
+
+    for (size_t i = 0; i < model->count; i++) {
+        if (model->blocks[i].kept)
+            block_forget(model, &model->blocks[i]);
+        else
+            model->blocks[to++] = model->blocks[i];
+    }
+    model->count = to;
+}
+
+static struct pool *pool_new(const struct pool_config *config)
+{
+    struct pool *pool;
+
+    if (pool_create(config, &pool))
+        abort();
+    return pool;
+}
+
+struct model *model_new(size_t limit, bool eager, bool exact)
+{
+    struct model *model = calloc(1, sizeof(*model));
+
+    if (!model)
+        abort();
+    model->fake = fake_new();
+    model->config = fake_config(model->fake);
+    model->config.limit = limit;
+    model->config.eager = eager;
+    model->exact = exact;
+    model->pool = pool_new(&model->config);
+    return model;
+}
+
+static void lose(struct model *model)
+{
+    const unsigned int lost = model->fake->calls[FAKE_SEGMENT_LOST];
+    const unsigned int frees = model->fake->calls[FAKE_FREE];
+    const uint64_t segments = model->want.segments_alloc - model->want.segments_free;
+
+    pool_destroy(model->pool);
+    if (model->fake->calls[FAKE_SEGMENT_LOST] - lost != segments || model->fake->in_use)
+        fault(model, "pool_destroy: not every segment was reported lost");
+    if (model->fake->calls[FAKE_FREE] != frees)
+        fault(model, "pool_destroy gave segments back");
+    for (size_t i = 0; i < model->count; i++)
+        if (pool_of(model->blocks[i].addr) || pool_live_size(model->blocks[i].addr) ||
+            pool_free(model->blocks[i].addr) != -ENOENT)
+            fault(model, "0x%" PRIx64 " outlives its pool", model->blocks[i].addr);
+    model->fake->idle = 0;
+    model->count = model->live_count = 0;
+    model->want = (struct pool_stats){0};
+    model->fake->peak = 0;
+}
+
+void model_restart(struct model *model)
+{
+    lose(model);
+    model->pool = pool_new(&model->config);
+}
+
+void model_delete(struct model *model)
+{
+    lose(model);
+    fake_delete(model->fake);
+    free(model->blocks);
+    free(model);
+}
+
+/* What the driver has been asked for so far. */
+struct before {
+    unsigned int allocs, frees, born, refused, failed, orders, orders_ok, ooms;
+};
+
+static struct before before(const struct fake *fake)
+{
+    return (struct before){
+        .allocs = fake->calls[FAKE_ALLOC],
+        .frees = fake->calls[FAKE_FREE],
+        .born = fake->born,
+        .refused = fake->refused,
+        .failed = fake->failed,
+        .orders = fake->calls[FAKE_ORDER],
+        .orders_ok = fake->orders_ok,
+        .ooms = fake->calls[FAKE_OOM],
+    };
+}
+
+/* What every call may have done to the counters. */
+static void count(struct model *model, const struct before *was)
+{
+    const struct fake *fake = model->fake;
+
+    model->want.segments_alloc += fake->born - was->born;
+    model->want.segments_free += fake->calls[FAKE_FREE] - was->frees;
+    model->want.oom += fake->calls[FAKE_OOM] - was->ooms;
+    model->want.order += fake->orders_ok - was->orders_ok;
+    if (fake->orders_ok != was->orders_ok)
+        kept_forget(model);
+}
+
+static void check_new_block(struct model *model, uint64_t addr, size_t size)
+{
+    struct fake_segment *segment = fake_segment_of(model->fake, addr);
+    uint64_t base, start;
+    size_t found;
+
+    if (addr % POOL_GRANULE) {
+        fault(model, "0x%" PRIx64 " is not aligned", addr);
+        return;
+    }
+    if (!segment || addr + size > segment->addr + segment->size) {
+        fault(model, "0x%" PRIx64 " is not the driver's", addr);
+        return;
+    }
+    if (!segment->announced || segment->farewell)
+        fault(model, "a block of a segment that the observer does not know");
+    if (size <= SMALL && addr == segment->addr)
+        fault(model, "a small block starts a segment");
+    if (pool_live_size(addr) != size || pool_of(addr) != model->pool || pool_of(addr + size - 1) != model->pool)
+        fault(model, "0x%" PRIx64 ": wrong pool_live_size or pool_of", addr);
+    if (pool_block_find(addr + size - 1, &base, &found, &start) || base != addr || found != size ||
+        start != segment->addr)
+        fault(model, "0x%" PRIx64 ": wrong pool_block_find", addr);
+    block_add(model, addr, size, segment);
+}
+
+static void check_refusal(struct model *model, const struct before *was, size_t size, int rc)
+{
+    const struct fake *fake = model->fake;
+    const size_t least = round_up(size, POOL_SEGMENT_UNIT);
+    const struct fake_event *oom = NULL;
+
+    if (rc == -ENOMEM) {
+        for (unsigned int i = 0; i < fake->events_count; i++)
+            if (fake->events[i].kind == FAKE_OOM)
+                oom = &fake->events[i];
+        if (fake->refused == was->refused)
+            fault(model, "-ENOMEM, but the driver has not refused");
+        if (fake->calls[FAKE_OOM] != was->ooms + 1)
+            fault(model, "-ENOMEM, and %u calls of oom", fake->calls[FAKE_OOM] - was->ooms);
+        else if (oom && (oom->size != size || oom->held != fake->in_use ||
+                         (model->exact && oom->live != model->want.live)))
+            fault(model, "oom: wrong size, held or live");
+        if (fake->idle)
+            fault(model, "-ENOMEM with idle segments");
+    } else if (rc == -EAGAIN) {
+        if (!fake->frozen && fake->failed == was->failed &&
+            (!model->config.limit || fake->in_use + least <= model->config.limit))
+            fault(model, "-EAGAIN without a reason");
+    } else {
+        fault(model, "pool_alloc returned %d", rc);
+    }
+    if (rc != -ENOMEM && fake->calls[FAKE_OOM] != was->ooms)
+        fault(model, "oom, but no -ENOMEM");
+}
+
+int model_alloc(struct model *model, size_t size, uint64_t *ret_addr)
+{
+    struct fake *fake = model->fake;
+    const struct before was = before(fake);
+    uint64_t addr = 0;
+    int rc;
+
+    fake_events_clear(fake);
+    rc = pool_alloc(model->pool, size, &addr);
+    count(model, &was);
+    if (fake->calls[FAKE_FREE] != was.frees && fake->refused == was.refused && !model->config.limit)
+        fault(model, "segments were given back, but the driver has not refused");
+    if (fake->frozen && fake->calls[FAKE_ALLOC] != was.allocs)
+        fault(model, "the driver was asked while frozen");
+    if (fake->failed > was.failed + 1)
+        fault(model, "the driver was asked again after it had said 'not now'");
+    if (rc) {
+        if (addr)
+            fault(model, "an error, but the out-parameter was written");
+        model->want.failed++;
+        check_refusal(model, &was, size, rc);
+        return rc;
+    }
+    model->want.allocs++;
+    if (fake->born == was.born)
+        model->want.hits++;
+    else
+        model->want.misses++;
+    check_new_block(model, addr, size);
+    *ret_addr = addr;
+    return 0;
+}
+
+int model_free_nth(struct model *model, size_t n)
+{
+    struct fake *fake = model->fake;
+    const struct before was = before(fake);
+    const int want = fake->order_rc == -EBUSY ? 0 : fake->order_rc;
+    struct model_block *block;
+    uint64_t addr;
+    int rc;
+
+    if (!model->live_count)
+        return 0;
+    for (n %= model->count; model->blocks[n].kept; n = (n + 1) % model->count)
+        ;
+    addr = model->blocks[n].addr;
+    rc = pool_free(addr);
+    if (rc != want)
+        fault(model, "pool_free returned %d, not %d", rc, want);
+    if (fake->calls[FAKE_ORDER] == was.orders)
+        fault(model, "pool_free without order");
+    if (pool_live_size(addr))
+        fault(model, "0x%" PRIx64 " is still live after pool_free", addr);
+    block = &model->blocks[n];
+    block->kept = true; /* for a moment, if order() has succeeded */
+    model->live_count--;
+    model->want.frees++;
+    model->want.kept += fake->order_rc != 0;
+    count(model, &was);
+    return rc;
+}
+
+void model_free_bad(struct model *model, uint64_t addr)
+{
+    const struct before was = before(model->fake);
+    const int want = fake_segment_of(model->fake, addr) ? -EINVAL : -ENOENT;
+    const size_t at = block_after(model, addr);
+    int rc;
+
+    if (at < model->count && model->blocks[at].addr == addr && !model->blocks[at].kept)
+        return;
+    rc = pool_free(addr);
+    if (rc != want)
+        fault(model, "pool_free(0x%" PRIx64 ") returned %d, not %d", addr, rc, want);
+    if (model->fake->calls[FAKE_ORDER] != was.orders)
+        fault(model, "order() for an address that was refused");
+    if (pool_live_size(addr))
+        fault(model, "0x%" PRIx64 " is live", addr);
+}
+
+size_t model_trim(struct model *model)
+{
+    const struct before was = before(model->fake);
+    const size_t want = model->fake->frozen ? 0 : model->fake->idle;
+    const size_t released = pool_trim(model->pool, "test");
+
+    if (released != want)
+        fault(model, "pool_trim gave %zu bytes back, not %zu", released, want);
+    count(model, &was);
+    return released;
+}
+
+void model_check(struct model *model, bool deep)
+{
+    struct pool_stats *want = &model->want;
+    struct pool_stats got;
+    char text[128] = "";
+
+    pool_stats_get(model->pool, &got);
+    want->held = model->fake->in_use;
+    want->peak_held = model->fake->peak;
+    want->idle = model->fake->idle;
+    if (!model->exact && got.live >= want->live && got.peak_live >= want->peak_live && got.live <= got.peak_live) {
+        got.live = want->live;
+        got.peak_live = want->peak_live;
+    }
+#define SAME(field)                                                                                                    \
+    do {                                                                                                               \
+        if (got.field != want->field)                                                                                  \
+            fault(model, "stats." #field " is %" PRIu64 ", not %" PRIu64, got.field, want->field);                     \
+    } while (0)
+    SAME(allocs);
+    SAME(hits);
+    SAME(misses);
+    SAME(frees);
+    SAME(failed);
+    SAME(live);
+    SAME(held);
+    SAME(peak_live);
+    SAME(peak_held);
+    SAME(idle);
+    SAME(segments_alloc);
+    SAME(segments_free);
+    SAME(oom);
+    SAME(order);
+    SAME(kept);
+#undef SAME
+    if (model->config.limit && got.held > model->config.limit)
+        fault(model, "over the limit");
+    if (model->fake->fault)
+        fault(model, "%s", model->fake->fault);
+    if (deep && pool_check(model->pool, text, sizeof(text)))
+        fault(model, "pool_check: %s", text);
+}
+
+void model_drain(struct model *model)
+{
+    model->fake->frozen = false;
+    model->fake->order_rc = 0;
+    if (!model->live_count && model->count) {
+        uint64_t addr; /* an order() is due for the kept ones, and only a free brings it */
+
+        model->fake->refuse = false;
+        model->fake->fail_at = 0;
+        model->fake->capacity = FAKE_CAPACITY;
+        if (model_alloc(model, 1, &addr))
+            return; /* the limit is in the way */
+    }
+    while (model->live_count)
+        model_free_nth(model, 0);
+    model_trim(model);
+    model_check(model, true);
+    if (model->fake->in_use || model->want.live)
+        fault(model, "%zu bytes are held after everything was freed and trimmed", model->fake->in_use);
+}

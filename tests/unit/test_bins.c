@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_bins.c - the search for a free block. */
+#include "unit.h"
+
+#include "bins.h"
+#include "pool_internal.h"
+
+#define G ((size_t)POOL_GRANULE)
+
+static struct bins bins;
+/* In use, so that the ratio does not matter; blocks with address 0 do not start it. */
+static struct segment busy = {.addr = 1, .used = 512};
+
+static int setup(void **state)
+{
+    memset(&bins, 0, sizeof(bins));
+    return 0;
+}
+
+static struct block block_of(size_t size)
+{
+    return (struct block){.size = size, .segment = &busy};
+}
+
+static void test_find_in_empty_bins_returns_null(void **state)
+{
+    assert_null(bins_find(&bins, G, 0));
+    assert_null(bins_find(&bins, (size_t)1 << 47, 8));
+}
+
+static void test_find_of_any_size_finds_block_of_that_size(void **state)
+{
+    for (unsigned int bit = 9; bit < 48; bit++) {
+        for (int i = -3; i <= 40; i++) {
+            const size_t size = ((size_t)1 << bit) + (size_t)((ptrdiff_t)i * (ptrdiff_t)(bit < 14 ? G : G << (bit - 13)));
+            struct block block = block_of(size);
+
+            if ((ptrdiff_t)size <= 0)
+                continue;
+            bins_insert(&bins, &block);
+            assert_ptr_equal(bins_find(&bins, size, 0), &block);
+            assert_ptr_equal(bins_find(&bins, G, 0), &block);
+            assert_null(bins_find(&bins, size + G, 0));
+            bins_remove(&bins, &block);
+            assert_null(bins_find(&bins, G, 0));
+        }
+    }
+}
+
+static void test_find_among_sizes_returns_tightest(void **state)
+{
+    struct block blocks[200];
+
+    for (size_t i = 0; i < 200; i++) {
+        blocks[i] = block_of((1 + (i * 37) % 200) * 16 * G);
+        bins_insert(&bins, &blocks[i]);
+    }
+    for (size_t want = 1; want <= 200; want++)
+        assert_int_equal(bins_find(&bins, want * 16 * G, 0)->size, want * 16 * G);
+    assert_null(bins_find(&bins, 201 * 16 * G, 0));
+}
+
+static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
+{
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+    for (int i = 0; i < 6; i++) {
+        struct block blocks[3] = {block_of(4 * G), block_of(4 * G), block_of(4 * G)};
+
+        for (int j = 0; j < 3; j++)
+            bins_insert(&bins, &blocks[j]);
+        for (int j = 0; j < 3; j++) {
+            struct block *found = bins_find(&bins, 4 * G, 0);
+
+            assert_non_null(found);
+            for (int k = 0; k < j; k++)
+                assert_ptr_not_equal(found, &blocks[orders[i][k]]);
+            bins_remove(&bins, &blocks[orders[i][j]]);
+        }
+        assert_null(bins_find(&bins, G, 0));
+    }
+}
+
+static void test_find_in_idle_segment_respects_ratio(void **state)
+{
+    struct segment idle = {.addr = 0, .size = 64 * MIB};
+    struct block block = {.size = 64 * MIB, .segment = &idle};
+
+    bins_insert(&bins, &block);
+    assert_null(bins_find(&bins, 8 * MIB - G, 8));
+    assert_ptr_equal(bins_find(&bins, 8 * MIB, 8), &block);
+    assert_ptr_equal(bins_find(&bins, 2 * MIB, 0), &block);
+    idle.used = G; /* something is handed out: no reason to spare it */
+    assert_ptr_equal(bins_find(&bins, 2 * MIB, 8), &block);
+}
+
+static void test_find_prefers_segment_start_among_close_fits(void **state)
+{
+    struct segment segment = {.addr = 64 * MIB, .used = G};
+    struct block start = {.addr = 64 * MIB, .size = 33 * MIB, .segment = &segment};
+    struct block inner = {.addr = 128 * MIB, .size = 32 * MIB, .segment = &segment};
+
+    bins_insert(&bins, &start);
+    bins_insert(&bins, &inner);
+    assert_ptr_equal(bins_find(&bins, 32 * MIB, 0), &start);
+    bins_remove(&bins, &start);
+    assert_ptr_equal(bins_find(&bins, 32 * MIB, 0), &inner);
+}
+
+/* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
+static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
+{
+    struct block blocks[8];
+    uint64_t rng = 9;
+
+    for (int round = 0; round < 20000; round++) {
+        const unsigned int bits = 1 + (unsigned int)rng_below(&rng, 30);
+        const size_t size = (1 + rng_below(&rng, (size_t)1 << bits)) * G;
+        struct block *found;
+        bool fits = false;
+
+        for (int i = 0; i < 8; i++) {
+            blocks[i] = block_of((1 + rng_below(&rng, (size_t)1 << bits)) * G);
+            bins_insert(&bins, &blocks[i]);
+            fits |= blocks[i].size >= size;
+        }
+        found = bins_find(&bins, size, 0);
+        assert_int_equal(found != NULL, fits);
+        if (found) {
+            assert_true(found->size >= size);
+            for (int i = 0; i < 8; i++) /* nearly the best: never off by more than a bin's width */
+                assert_false(blocks[i].size >= size && blocks[i].size + blocks[i].size / 8 < found->size);
+        }
+        for (int i = 0; i < 8; i++)
+            bins_remove(&bins, &blocks[i]);
+    }
+}
+
+/* The choice depends on the order of calls alone. */
+static void test_find_with_other_addresses_makes_same_choice(void **state)
+{
+    static struct block left[64], right[64];
+    static struct bins left_bins, right_bins;
+    struct segment left_segment = {.addr = 0, .used = G}, right_segment = {.addr = 1ull << 46, .used = G};
+    bool in[64] = {false};
+    uint64_t rng = 4;
+
+    for (int i = 0; i < 64; i++) {
+        const size_t size = (1 + rng_below(&rng, 300)) * G;
+
+        left[i] = (struct block){.addr = (uint64_t)(i + 1) * UNIT, .size = size, .segment = &left_segment};
+        right[i] = (struct block){.addr = (1ull << 45) - (uint64_t)i * UNIT, .size = size, .segment = &right_segment};
+    }
+    for (int i = 0; i < 20000; i++) {
+        const size_t at = rng_below(&rng, 64), size = (1 + rng_below(&rng, 300)) * G;
+        struct block *a, *b;
+
+        (in[at] ? bins_remove : bins_insert)(&left_bins, &left[at]);
+        (in[at] ? bins_remove : bins_insert)(&right_bins, &right[at]);
+        in[at] = !in[at];
+        a = bins_find(&left_bins, size, 8);
+        b = bins_find(&right_bins, size, 8);
+        assert_int_equal(a ? a - left : -1, b ? b - right : -1);
+        assert_true(!a || in[a - left]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_find_in_empty_bins_returns_null, setup),
+        cmocka_unit_test_setup(test_find_of_any_size_finds_block_of_that_size, setup),
+        cmocka_unit_test_setup(test_find_among_sizes_returns_tightest, setup),
+        cmocka_unit_test_setup(test_remove_of_head_middle_and_tail_leaves_others, setup),
+        cmocka_unit_test_setup(test_find_in_idle_segment_respects_ratio, setup),
+        cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
+        cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
+        cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),
+    };
+
+    return cmocka_run_group_tests_name("bins", tests, NULL, NULL);
+}

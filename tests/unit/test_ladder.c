@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ladder.c - what the pool does when the driver refuses, and when its limit is reached. */
+#include "unit.h"
+
+static void test_refusal_with_idle_segments_gives_them_back_and_succeeds(void **state)
+{
+    struct env *env = *state;
+    const struct fake_event *event;
+
+    env->fake->capacity = 64 * MIB;
+    release(alloc(env->pool, 40 * MIB));
+    release(alloc(env->pool, 512));
+    fake_events_clear(env->fake);
+    assert_int_equal(offset_of(env->fake, alloc(env->pool, 64 * MIB)), 0);
+    assert_int_equal(env->fake->in_use, 64 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(env->fake->events[0].kind, FAKE_ALLOC); /* first ask, then give back */
+    event = fake_event_of(env->fake, FAKE_TRIM, 0);
+    assert_non_null(event);
+    assert_string_equal(event->why, "oom");
+    assert_int_equal(event->size, 42 * MIB);
+    assert_int_equal(stats_of(env->pool).oom, 0);
+    assert_int_equal(stats_of(env->pool).misses, 3);
+    assert_int_equal(stats_of(env->pool).failed, 0);
+}
+
+static void test_refusal_of_small_gives_large_idle_segment_back(void **state)
+{
+    struct env *env = *state;
+
+    env->fake->capacity = 8 * MIB;
+    release(alloc(env->pool, 8 * MIB));
+    alloc(env->pool, 512);
+    assert_int_equal(env->fake->in_use, 2 * MIB);
+}
+
+static void test_refusal_for_good_returns_enomem_and_tells_once(void **state)
+{
+    struct env *env = *state;
+    const struct fake_event *event;
+    uint64_t live = alloc(env->pool, 4 * MIB), addr = 42;
+
+    release(alloc(env->pool, 6 * MIB));
+    env->fake->refuse = true;
+    assert_int_equal(pool_alloc(env->pool, 10 * MIB + 3, &addr), -ENOMEM);
+    assert_int_equal(addr, 42);
+    assert_int_equal(env->fake->calls[FAKE_OOM], 1);
+    event = fake_event_of(env->fake, FAKE_OOM, 0);
+    assert_int_equal(event->size, 10 * MIB + 3);
+    assert_int_equal(event->held, 4 * MIB); /* the idle 6 MiB went first */
+    assert_int_equal(event->live, 4 * MIB);
+    assert_int_equal(stats_of(env->pool).oom, 1);
+    assert_int_equal(stats_of(env->pool).failed, 1);
+    assert_int_equal(stats_of(env->pool).held, 4 * MIB);
+    assert_int_equal(pool_live_size(live), 4 * MIB);
+    env->fake->refuse = false;
+    alloc(env->pool, 10 * MIB + 3);
+}
+
+static void test_refusal_does_not_count_as_held(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr;
+
+    alloc(env->pool, 4 * MIB);
+    env->fake->refuse = true;
+    assert_int_equal(pool_alloc(env->pool, 1024 * MIB, &addr), -ENOMEM);
+    assert_int_equal(stats_of(env->pool).held, 4 * MIB);
+    assert_int_equal(stats_of(env->pool).peak_held, 4 * MIB); /* bytes in segments, and there was never more */
+}
+
+static void test_refusal_with_big_free_block_uses_it_in_spite_of_ratio(void **state)
+{
+    struct env *env = *state;
+    const uint64_t large = alloc(env->pool, 64 * MIB);
+
+    release(large);
+    env->fake->refuse = true;
+    assert_int_equal(alloc(env->pool, 2 * MIB), large);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0); /* cheapest first */
+    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(stats_of(env->pool).hits, 1);
+}
+
+/*
+ * Nine free blocks of one size class, none of them in an idle segment, nothing else free, and only the one freed first
+ * is large enough. Ask for its size.
+ */
+static void fitting_block_behind_others(struct env *env, size_t less, size_t fitting, size_t between)
+{
+    uint64_t addrs[9], addr;
+
+    for (size_t i = 0; i < 9; i++) {
+        addrs[i] = alloc(env->pool, i ? less : fitting);
+        alloc(env->pool, between); /* keeps it from merging, and its segment in use */
+    }
+    env->fake->refuse = true;
+    while (pool_alloc(env->pool, fitting, &addr) == 0)
+        ;
+    for (size_t i = 0; i < 9; i++)
+        release(addrs[i]);
+    assert_int_equal(pool_alloc(env->pool, fitting, &addr), 0);
+    assert_int_equal(addr, addrs[0]);
+}
+
+static void test_refusal_with_fitting_small_block_behind_others_uses_it(void **state)
+{
+    fitting_block_behind_others(*state, 100 * 512, 103 * 512, 512);
+}
+
+static void test_refusal_with_fitting_large_block_behind_others_uses_it(void **state)
+{
+    struct env *env = *state;
+
+    release(alloc(env->pool, 640 * MIB)); /* one segment to carve all of them from */
+    alloc(env->pool, 80 * MIB); /* breaks it: from now on anything may */
+    fitting_block_behind_others(env, 48 * MIB, 50 * MIB, 2 * MIB);
+}
+
+static void test_refusal_with_kept_blocks_publishes_them(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr;
+
+    config.eager = true;
+    env_pool(env, &config);
+    addr = alloc(env->pool, 8 * MIB);
+    env->fake->capacity = 8 * MIB;
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    env->fake->order_rc = 0;
+    /* Not the size of the kept block: it must be published, and its segment go. */
+    alloc(env->pool, 512);
+    assert_int_equal(env->fake->in_use, 2 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 512);
+}
+
+static void test_refusal_with_kept_blocks_that_stay_kept_returns_enomem(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr = alloc(env->pool, 8 * MIB);
+
+    env->fake->capacity = 8 * MIB;
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -ENOMEM);
+    assert_int_equal(env->fake->in_use, 8 * MIB);
+}
+
+static void test_refusal_while_other_thread_releases_waits_for_it(void **state)
+{
+    struct env *env = *state;
+    struct call trim = {.pool = env->pool, .why = "test"}, call = {.pool = env->pool, .size = 16 * MIB};
+
+    env->fake->capacity = 16 * MIB;
+    release(alloc(env->pool, 16 * MIB));
+    fake_stop(env->fake, FAKE_FREE); /* off the pool's books, not yet with the driver */
+    call_start(&trim, call_trim);
+    fake_wait(env->fake, FAKE_FREE);
+    call_start(&call, call_alloc);
+    usleep(50000); /* let it run into the refusal; when it does not, the test is merely easier to pass */
+    fake_go(env->fake, FAKE_FREE);
+    call_join(&trim);
+    call_join(&call);
+    assert_int_equal(trim.released, 16 * MIB);
+    assert_int_equal(call.rc, 0);
+    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+}
+
+static void test_refusal_at_call_k_still_serves_all(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    for (unsigned int k = 1; k <= 12; k++) {
+        env_pool(env, &config);
+        env->fake->calls[FAKE_ALLOC] = 0;
+        env->fake->fail_at = k;
+        env->fake->fail_rc = -ENOMEM;
+        for (int i = 0; i < 10; i++) {
+            const uint64_t addr = alloc(env->pool, i % 2 ? 300 * KIB : 5 * MIB); /* tried again after the refusal */
+
+            if (i % 3 == 0)
+                release(addr);
+            assert_sound(env->pool, env->fake);
+        }
+    }
+    env->fake->fail_at = 0;
+}
+
+static void test_backend_error_at_call_k_returns_eagain_at_once(void **state)
+{
+    static const int errors[] = {-EBUSY, -EIO, -EAGAIN, -EINVAL};
+    struct env *env = *state;
+    uint64_t addr = 42;
+
+    release(alloc(env->pool, 4 * MIB));
+    for (size_t i = 0; i < 4; i++) {
+        const unsigned int asked = env->fake->calls[FAKE_ALLOC];
+
+        env->fake->fail_at = asked + 1;
+        env->fake->fail_rc = errors[i];
+        assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -EAGAIN);
+        assert_int_equal(addr, 42);
+        assert_int_equal(env->fake->calls[FAKE_ALLOC], asked + 1);
+        assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+        assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+        assert_sound(env->pool, env->fake);
+    }
+    assert_int_equal(stats_of(env->pool).held, 4 * MIB);
+    assert_int_equal(stats_of(env->pool).failed, 4);
+}
+
+/* Small requests grow the pool by more than they need: nor may these try twice. */
+static void test_backend_error_in_grown_pool_asks_once(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr;
+
+    while (env->fake->in_use < 256 * MIB)
+        alloc(env->pool, MIB);
+    env->fake->refuse = true; /* use up what is free */
+    while (pool_alloc(env->pool, MIB, &addr) == 0)
+        ;
+    env->fake->refuse = false;
+    env->fake->fail_at = env->fake->calls[FAKE_ALLOC] + 1;
+    env->fake->fail_rc = -EBUSY;
+    assert_int_equal(pool_alloc(env->pool, MIB, &addr), -EAGAIN);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], env->fake->fail_at);
+}
+
+static void test_refusal_of_grown_segment_asks_for_less(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr;
+
+    while (env->fake->in_use < 256 * MIB)
+        alloc(env->pool, MIB);
+    env->fake->capacity = env->fake->in_use + 3 * UNIT;
+    while (pool_alloc(env->pool, MIB, &addr) == 0)
+        ;
+    assert_int_equal(env->fake->in_use, env->fake->capacity);
+}
+
+/* --- the limit */
+
+static void test_limit_is_never_passed(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr = 42;
+
+    config.limit = 10 * MIB;
+    env_pool(env, &config);
+    alloc(env->pool, 8 * MIB);
+    assert_int_equal(pool_alloc(env->pool, 4 * MIB, &addr), -EAGAIN);
+    assert_int_equal(pool_alloc(env->pool, 12 * MIB, &addr), -EAGAIN);
+    assert_int_equal(pool_alloc(env->pool, (size_t)1 << 46, &addr), -EAGAIN);
+    assert_int_equal(addr, 42);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1); /* the driver was not asked */
+    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(stats_of(env->pool).failed, 3);
+    alloc(env->pool, 2 * MIB); /* exactly the limit */
+    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
+    assert_int_equal(pool_alloc(env->pool, 512, &addr), -EAGAIN);
+    assert_int_equal(stats_of(env->pool).peak_held, 10 * MIB);
+}
+
+static void test_limit_with_idle_segments_gives_them_back(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.limit = 10 * MIB;
+    env_pool(env, &config);
+    release(alloc(env->pool, 8 * MIB));
+    fake_events_clear(env->fake);
+    alloc(env->pool, 10 * MIB);
+    assert_string_equal(fake_event_of(env->fake, FAKE_TRIM, 0)->why, "limit");
+    assert_int_equal(env->fake->in_use, 10 * MIB);
+    assert_int_equal(stats_of(env->pool).peak_held, 10 * MIB);
+}
+
+static void test_limit_below_unit_refuses_all(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr;
+
+    config.limit = UNIT - 1;
+    env_pool(env, &config);
+    assert_int_equal(pool_alloc(env->pool, 1, &addr), -EAGAIN);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
+}
+
+static void test_limit_during_backend_alloc_counts_what_is_asked_for(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct call call = {.size = 8 * MIB};
+    uint64_t addr;
+    int rc;
+
+    config.limit = 10 * MIB;
+    env_pool(env, &config);
+    call.pool = env->pool;
+    fake_stop(env->fake, FAKE_ALLOC);
+    call_start(&call, call_alloc);
+    fake_wait(env->fake, FAKE_ALLOC);
+    rc = pool_alloc(env->pool, 8 * MIB, &addr);
+    fake_go(env->fake, FAKE_ALLOC);
+    call_join(&call);
+    assert_int_equal(call.rc, 0);
+    assert_int_equal(rc, -EAGAIN);
+    assert_int_equal(env->fake->peak, 8 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_refusal_with_idle_segments_gives_them_back_and_succeeds),
+        POOL_TEST(test_refusal_of_small_gives_large_idle_segment_back),
+        POOL_TEST(test_refusal_for_good_returns_enomem_and_tells_once),
+        POOL_TEST(test_refusal_does_not_count_as_held),
+        POOL_TEST(test_refusal_with_big_free_block_uses_it_in_spite_of_ratio),
+        POOL_TEST(test_refusal_with_fitting_small_block_behind_others_uses_it),
+        POOL_TEST(test_refusal_with_fitting_large_block_behind_others_uses_it),
+        POOL_TEST(test_refusal_with_kept_blocks_publishes_them),
+        POOL_TEST(test_refusal_with_kept_blocks_that_stay_kept_returns_enomem),
+        POOL_TEST(test_refusal_while_other_thread_releases_waits_for_it),
+        POOL_TEST(test_refusal_at_call_k_still_serves_all),
+        POOL_TEST(test_backend_error_at_call_k_returns_eagain_at_once),
+        POOL_TEST(test_backend_error_in_grown_pool_asks_once),
+        POOL_TEST(test_refusal_of_grown_segment_asks_for_less),
+        POOL_TEST(test_limit_is_never_passed),
+        POOL_TEST(test_limit_with_idle_segments_gives_them_back),
+        POOL_TEST(test_limit_below_unit_refuses_all),
+        POOL_TEST(test_limit_during_backend_alloc_counts_what_is_asked_for),
+    };
+
+    return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_life.c - several pools, and the end of one. */
+#include "unit.h"
+
+static void test_destroy_reports_every_segment_lost(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addrs[4], base, segment;
+    size_t size;
+
+    addrs[0] = alloc(env->pool, 512);
+    addrs[1] = alloc(env->pool, 8 * MIB);
+    addrs[2] = alloc(env->pool, 16 * MIB);
+    addrs[3] = alloc(env->pool, 32 * MIB);
+    release(addrs[2]);
+    env->fake->order_rc = -EBUSY;
+    release(addrs[3]);
+    fake_events_clear(env->fake);
+    env_pool(env, &config);
+    assert_int_equal(env->fake->calls[FAKE_SEGMENT_LOST], 4);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    assert_int_equal(env->fake->calls[FAKE_SEGMENT_FREE], 0);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 2);
+    assert_int_equal(env->fake->in_use, 0); /* the fake checks addresses and sizes */
+    for (int i = 0; i < 4; i++) {
+        assert_null(pool_of(addrs[i]));
+        assert_int_equal(pool_live_size(addrs[i]), 0);
+        assert_int_equal(pool_free(addrs[i]), -ENOENT);
+        assert_int_equal(pool_block_find(addrs[i], &base, &size, &segment), -ENOENT);
+    }
+}
+
+static void test_destroy_empty_pool_reports_nothing(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    env_pool(env, &config);
+    release(alloc(env->pool, 8 * MIB));
+    pool_trim(env->pool, "test");
+    env_pool(env, &config);
+    assert_int_equal(env->fake->calls[FAKE_SEGMENT_LOST], 0);
+}
+
+static void test_create_after_destroy_starts_afresh(void **state)
+{
+    static const struct pool_stats zero;
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool_stats stats;
+    uint64_t old[3], addr;
+
+    config.limit = 64 * MIB;
+    config.eager = true;
+    env_pool(env, &config);
+    old[0] = alloc(env->pool, 512);
+    old[1] = alloc(env->pool, 8 * MIB);
+    old[2] = alloc(env->pool, 16 * MIB);
+    env->fake->order_rc = -EBUSY;
+    release(old[2]); /* kept: the next pool must not inherit it */
+    config.limit = 0;
+    env_pool(env, &config);
+    env->fake->order_rc = 0;
+    stats = stats_of(env->pool);
+    assert_memory_equal(&stats, &zero, sizeof(stats));
+    assert_sound(env->pool, env->fake);
+    /* The fake hands the same addresses out again. */
+    addr = alloc(env->pool, 512);
+    assert_int_equal(addr, old[0]);
+    assert_int_equal(pool_free(old[1]), -ENOENT);
+    assert_int_equal(pool_free(old[2]), -ENOENT);
+    assert_int_equal(alloc(env->pool, 128 * MIB), old[1]); /* over the old limit */
+    assert_int_equal(pool_free(old[2]), -EINVAL);
+    assert_int_equal(pool_live_size(old[2]), 0);
+    release(addr);
+    assert_int_equal(stats_of(env->pool).live, 128 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_create_after_destroy_recycles_descriptor(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool *const old = env->pool;
+
+    for (int i = 0; i < 1000; i++) {
+        env_pool(env, &config);
+        assert_ptr_equal(env->pool, old);
+        for (int j = 0; j < 10; j++)
+            alloc(env->pool, 512);
+    }
+}
+
+static void test_destroy_one_pool_leaves_other_alone(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool *second = pool_new(&config); /* over the same driver, so that segments touch */
+    const uint64_t first_addr = alloc(env->pool, 8 * MIB), second_addr = alloc(second, 8 * MIB);
+
+    assert_int_equal(second_addr, first_addr + 8 * MIB);
+    pool_destroy(second);
+    assert_int_equal(pool_free(second_addr), -ENOENT);
+    assert_int_equal(pool_live_size(first_addr), 8 * MIB);
+    assert_ptr_equal(pool_of(first_addr + 8 * MIB - 1), env->pool);
+    release(first_addr);
+}
+
+static void test_two_pools_free_goes_to_owner(void **state)
+{
+    struct env *env = *state;
+    struct fake *fake = fake_new();
+    struct pool_config config = fake_config(fake);
+    struct pool *second = pool_new(&config);
+    const uint64_t a = alloc(env->pool, 8 * MIB), b = alloc(second, 8 * MIB);
+
+    assert_ptr_equal(pool_of(a), env->pool);
+    assert_ptr_equal(pool_of(b), second);
+    assert_ptr_equal(pool_arg(pool_of(a)), env->fake);
+    assert_ptr_equal(pool_arg(pool_of(b)), fake);
+    release(b);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    assert_int_equal(fake->calls[FAKE_ORDER], 1);
+    assert_int_equal(stats_of(env->pool).frees, 0);
+    assert_int_equal(stats_of(second).frees, 1);
+    assert_int_not_equal(alloc(env->pool, 8 * MIB), b);
+    assert_int_equal(alloc(second, 8 * MIB), b);
+    assert_int_equal(pool_trim(second, "test"), 0);
+    assert_sound(second, fake);
+    pool_destroy(second);
+    fake_delete(fake);
+}
+
+static void test_two_pools_kept_block_waits_for_own_order(void **state)
+{
+    struct env *env = *state;
+    struct fake *fake = fake_new();
+    struct pool_config config = fake_config(fake);
+    struct pool *second = pool_new(&config);
+    const uint64_t kept = alloc(env->pool, 8 * MIB);
+
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    release(alloc(second, 8 * MIB)); /* that is another device */
+    assert_int_not_equal(alloc(env->pool, 8 * MIB), kept);
+    pool_destroy(second);
+    fake_delete(fake);
+}
+
+/* A driver that hands the same address to two pools is beyond repair, but neither pool may lose its blocks. */
+static void test_segment_that_is_taken_is_refused(void **state)
+{
+    struct env *env = *state;
+    struct fake *fake = fake_new();
+    struct pool_config config = fake_config(fake);
+    struct pool *second = pool_new(&config);
+    const uint64_t a = alloc(env->pool, 8 * MIB);
+    uint64_t addr;
+
+    fake->base = env->fake->base + 4 * MIB;
+    assert_int_equal(pool_alloc(second, 8 * MIB, &addr), -EAGAIN);
+    assert_int_equal(fake->in_use, 0); /* given back */
+    assert_ptr_equal(pool_of(a + 4 * MIB), env->pool);
+    assert_null(pool_of(a + 8 * MIB));
+    assert_sound(second, fake);
+    assert_int_equal(stats_of(second).held, 0);
+    release(a);
+    pool_destroy(second);
+    fake_delete(fake);
+}
+
+/* Addresses beyond what the map holds. */
+static void test_segment_beyond_48_bits_is_refused(void **state)
+{
+    static const uint64_t bases[] = {1ull << 48, (1ull << 48) - 4 * MIB, 1ull << 60};
+    struct env *env = *state;
+    const uint64_t base = env->fake->base;
+    uint64_t addr;
+
+    for (size_t i = 0; i < 3; i++) {
+        env->fake->base = bases[i];
+        assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -EAGAIN);
+        assert_int_equal(env->fake->in_use, 0);
+        assert_int_equal(stats_of(env->pool).held, 0);
+        assert_null(pool_of(bases[i]));
+    }
+    env->fake->base = base;
+    alloc(env->pool, 8 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_destroy_reports_every_segment_lost),
+        POOL_TEST(test_destroy_empty_pool_reports_nothing),
+        POOL_TEST(test_create_after_destroy_starts_afresh),
+        POOL_TEST(test_create_after_destroy_recycles_descriptor),
+        POOL_TEST(test_destroy_one_pool_leaves_other_alone),
+        POOL_TEST(test_two_pools_free_goes_to_owner),
+        POOL_TEST(test_two_pools_kept_block_waits_for_own_order),
+        POOL_TEST(test_segment_that_is_taken_is_refused),
+        POOL_TEST(test_segment_beyond_48_bits_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("life", tests, NULL, NULL);
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_order.c - a freed block comes back only after order() has succeeded; what is kept; captures (frozen). */
+#include "unit.h"
+
+static void test_free_during_order_does_not_reuse_block(void **state)
+{
+    static const size_t sizes[] = {512, UNIT - POOL_GRANULE, 8 * MIB};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < 3; i++) {
+        struct call call = {.addr = alloc(env->pool, sizes[i])};
+        uint64_t meanwhile;
+
+        fake_stop(env->fake, FAKE_ORDER);
+        call_start(&call, call_free);
+        fake_wait(env->fake, FAKE_ORDER);
+        meanwhile = alloc(env->pool, sizes[i]);
+        assert_int_not_equal(meanwhile, call.addr);
+        assert_int_equal(pool_live_size(call.addr), 0);
+        assert_int_equal(pool_free(call.addr), -EINVAL); /* a double free, not a second order */
+        assert_sound(env->pool, env->fake);
+        fake_go(env->fake, FAKE_ORDER);
+        call_join(&call);
+        assert_int_equal(call.rc, 0);
+        assert_int_equal(alloc(env->pool, sizes[i]), call.addr);
+    }
+}
+
+static void test_trim_during_order_keeps_segment(void **state)
+{
+    struct env *env = *state;
+    struct call call = {.addr = alloc(env->pool, 8 * MIB)};
+
+    fake_stop(env->fake, FAKE_ORDER);
+    call_start(&call, call_free);
+    fake_wait(env->fake, FAKE_ORDER);
+    assert_int_equal(pool_trim(env->pool, "test"), 0);
+    assert_int_equal(env->fake->in_use, 8 * MIB);
+    fake_go(env->fake, FAKE_ORDER);
+    call_join(&call);
+    assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
+}
+
+/* A block that is kept back while another thread is inside order(): that call does not cover it. */
+static void test_kept_during_order_of_other_thread_stays_kept(void **state)
+{
+    struct env *env = *state;
+    const uint64_t kept = alloc(env->pool, 8 * MIB);
+    struct call call = {.addr = alloc(env->pool, 16 * MIB)};
+
+    fake_stop(env->fake, FAKE_ORDER);
+    call_start(&call, call_free);
+    fake_wait(env->fake, FAKE_ORDER);
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    env->fake->order_rc = 0;
+    fake_go(env->fake, FAKE_ORDER);
+    call_join(&call);
+    assert_int_not_equal(alloc(env->pool, 8 * MIB), kept);
+    release(call.addr = alloc(env->pool, 16 * MIB));
+    assert_int_equal(alloc(env->pool, 8 * MIB), kept);
+}
+
+static void test_free_while_busy_keeps_blocks_until_next_success(void **state)
+{
+    struct env *env = *state;
+    uint64_t kept[20], fresh;
+
+    for (size_t i = 0; i < 20; i++)
+        kept[i] = alloc(env->pool, (i % 2 + 1) * 2 * MIB);
+    fresh = alloc(env->pool, 512);
+    env->fake->order_rc = -EBUSY;
+    for (size_t i = 0; i < 20; i++) {
+        release(kept[i]);
+        assert_int_equal(pool_live_size(kept[i]), 0);
+        assert_int_equal(pool_free(kept[i]), -EINVAL);
+        assert_sound(env->pool, env->fake);
+    }
+    assert_int_equal(stats_of(env->pool).kept, 20);
+    assert_int_equal(stats_of(env->pool).frees, 20);
+    assert_int_equal(stats_of(env->pool).order, 0);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    assert_int_equal(pool_trim(env->pool, "test"), 0);
+    env->fake->order_rc = 0;
+    release(fresh);
+    assert_sound(env->pool, env->fake);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    assert_int_equal(stats_of(env->pool).idle, env->fake->in_use);
+    assert_int_equal(pool_trim(env->pool, "test"), 20 * 3 * MIB + 2 * MIB);
+}
+
+static void test_free_with_order_error_returns_it_and_keeps_block(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
+
+    env->fake->order_rc = -EIO;
+    assert_int_equal(pool_free(addr), -EIO);
+    assert_int_equal(pool_live_size(addr), 0);
+    assert_int_equal(pool_free(addr), -EINVAL);
+    assert_int_not_equal(alloc(env->pool, 8 * MIB), addr);
+    assert_int_equal(stats_of(env->pool).kept, 1);
+    assert_int_equal(stats_of(env->pool).frees, 1);
+    env->fake->order_rc = 0;
+    release(other);
+    assert_int_equal(alloc(env->pool, 8 * MIB), addr);
+}
+
+static void test_alloc_eager_publishes_kept(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr;
+
+    config.eager = true;
+    env_pool(env, &config);
+    addr = alloc(env->pool, 8 * MIB);
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    assert_int_not_equal(alloc(env->pool, 8 * MIB), addr); /* still busy */
+    env->fake->order_rc = 0;
+    assert_int_equal(alloc(env->pool, 8 * MIB), addr);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_alloc_eager_without_kept_does_not_order(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.eager = true;
+    env_pool(env, &config);
+    alloc(env->pool, 8 * MIB);
+    alloc(env->pool, 8 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+}
+
+static void test_alloc_not_eager_does_not_order(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 8 * MIB);
+
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    env->fake->order_rc = 0;
+    assert_int_not_equal(alloc(env->pool, 8 * MIB), addr);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
+}
+
+static void test_frozen_miss_returns_eagain(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr = 42;
+
+    env->fake->frozen = true;
+    assert_int_equal(pool_alloc(env->pool, 512, &addr), -EAGAIN);
+    assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -EAGAIN);
+    assert_int_equal(addr, 42);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
+    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(stats_of(env->pool).failed, 2);
+    env->fake->frozen = false;
+    alloc(env->pool, 512);
+}
+
+static void test_frozen_hit_is_served(void **state)
+{
+    struct env *env = *state;
+    const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB);
+
+    release(large);
+    env->fake->frozen = true;
+    assert_int_equal(alloc(env->pool, 8 * MIB), large);
+    assert_int_equal(alloc(env->pool, 512), small + 512);
+}
+
+static void test_frozen_trim_returns_zero(void **state)
+{
+    struct env *env = *state;
+
+    release(alloc(env->pool, 8 * MIB));
+    env->fake->frozen = true;
+    assert_int_equal(pool_trim(env->pool, "test"), 0);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    assert_int_equal(env->fake->calls[FAKE_TRIM], 0);
+    env->fake->frozen = false;
+    assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
+}
+
+static void test_frozen_over_limit_gives_nothing_back(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr;
+
+    config.limit = 8 * MIB;
+    env_pool(env, &config);
+    release(alloc(env->pool, 8 * MIB));
+    env->fake->frozen = true;
+    assert_int_equal(pool_alloc(env->pool, 16 * MIB, &addr), -EAGAIN);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+}
+
+/* --- the pool's lock is free while a function of a table runs: another thread can use the pool meanwhile */
+
+static void use_during(struct env *env, enum fake_kind kind, struct call *call, void *(*function)(void *))
+{
+    const uint64_t other = alloc(env->pool, 700);
+    char text[64];
+
+    fake_stop(env->fake, kind);
+    call_start(call, function);
+    fake_wait(env->fake, kind);
+    /* Any of these would hang, and alarm() ends the test. */
+    stats_of(env->pool);
+    pool_check(env->pool, text, sizeof(text));
+    if (kind != FAKE_ORDER)
+        release(other);
+    alloc(env->pool, 700);
+    fake_go(env->fake, kind);
+    call_join(call);
+}
+
+static void test_lock_during_backend_alloc_is_free(void **state)
+{
+    struct env *env = *state;
+
+    use_during(env, FAKE_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
+}
+
+static void test_lock_during_segment_alloc_is_free(void **state)
+{
+    struct env *env = *state;
+
+    use_during(env, FAKE_SEGMENT_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
+}
+
+static void test_lock_during_order_is_free(void **state)
+{
+    struct env *env = *state;
+
+    use_during(env, FAKE_ORDER, &(struct call){.addr = alloc(env->pool, 8 * MIB)}, call_free);
+}
+
+static void lock_during_trim(struct env *env, enum fake_kind kind)
+{
+    struct call call = {.pool = env->pool, .why = "test"};
+
+    release(alloc(env->pool, 8 * MIB));
+    use_during(env, kind, &call, call_trim);
+    assert_int_equal(call.released, 8 * MIB);
+}
+
+static void test_lock_during_backend_free_is_free(void **state)
+{
+    lock_during_trim(*state, FAKE_FREE);
+}
+
+static void test_lock_during_segment_free_is_free(void **state)
+{
+    lock_during_trim(*state, FAKE_SEGMENT_FREE);
+}
+
+static void test_lock_during_trim_event_is_free(void **state)
+{
+    lock_during_trim(*state, FAKE_TRIM);
+}
+
+static void test_lock_during_oom_event_is_free(void **state)
+{
+    struct env *env = *state;
+    struct call call = {.pool = env->pool, .size = FAKE_CAPACITY + UNIT};
+
+    use_during(env, FAKE_OOM, &call, call_alloc);
+    assert_int_equal(call.rc, -ENOMEM);
+}
+
+/* --- what others see of a segment that is coming or going */
+
+static void test_alloc_before_segment_is_announced_does_not_use_it(void **state)
+{
+    struct env *env = *state;
+    struct call call = {.pool = env->pool, .size = 512};
+    uint64_t addr;
+
+    fake_stop(env->fake, FAKE_SEGMENT_ALLOC);
+    call_start(&call, call_alloc);
+    fake_wait(env->fake, FAKE_SEGMENT_ALLOC);
+    addr = alloc(env->pool, 512);
+    fake_go(env->fake, FAKE_SEGMENT_ALLOC);
+    call_join(&call);
+    assert_int_equal(fake_segment_of(env->fake, call.addr)->index, 0);
+    assert_int_equal(fake_segment_of(env->fake, addr)->index, 1);
+}
+
+static void test_alloc_during_trim_does_not_use_going_segment(void **state)
+{
+    struct env *env = *state;
+    struct call call = {.pool = env->pool, .why = "test"};
+    const uint64_t going = alloc(env->pool, 8 * MIB);
+    uint64_t addr;
+
+    release(going);
+    fake_stop(env->fake, FAKE_SEGMENT_FREE);
+    call_start(&call, call_trim);
+    fake_wait(env->fake, FAKE_SEGMENT_FREE);
+    addr = alloc(env->pool, 8 * MIB);
+    assert_int_not_equal(addr, going);
+    assert_int_equal(pool_free(going), -ENOENT);
+    assert_null(pool_of(going));
+    fake_go(env->fake, FAKE_SEGMENT_FREE);
+    call_join(&call);
+    assert_int_equal(call.released, 8 * MIB);
+    assert_int_equal(pool_live_size(addr), 8 * MIB);
+}
+
+/* pool_check and pool_stats_get may be called from any thread at any time. */
+static void test_check_during_backend_alloc_finds_no_fault(void **state)
+{
+    struct env *env = *state;
+    struct call call = {.pool = env->pool, .size = 8 * MIB};
+    char text[128] = "";
+
+    fake_stop(env->fake, FAKE_ALLOC);
+    call_start(&call, call_alloc);
+    fake_wait(env->fake, FAKE_ALLOC);
+    assert_int_equal(stats_of(env->pool).held, 0); /* bytes in segments */
+    if (pool_check(env->pool, text, sizeof(text)))
+        fail_msg("pool_check while another thread asks the driver: %s", text);
+    fake_go(env->fake, FAKE_ALLOC);
+    call_join(&call);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_free_during_order_does_not_reuse_block),
+        POOL_TEST(test_trim_during_order_keeps_segment),
+        POOL_TEST(test_kept_during_order_of_other_thread_stays_kept),
+        POOL_TEST(test_free_while_busy_keeps_blocks_until_next_success),
+        POOL_TEST(test_free_with_order_error_returns_it_and_keeps_block),
+        POOL_TEST(test_alloc_eager_publishes_kept),
+        POOL_TEST(test_alloc_eager_without_kept_does_not_order),
+        POOL_TEST(test_alloc_not_eager_does_not_order),
+        POOL_TEST(test_frozen_miss_returns_eagain),
+        POOL_TEST(test_frozen_hit_is_served),
+        POOL_TEST(test_frozen_trim_returns_zero),
+        POOL_TEST(test_frozen_over_limit_gives_nothing_back),
+        POOL_TEST(test_lock_during_backend_alloc_is_free),
+        POOL_TEST(test_lock_during_segment_alloc_is_free),
+        POOL_TEST(test_lock_during_order_is_free),
+        POOL_TEST(test_lock_during_backend_free_is_free),
+        POOL_TEST(test_lock_during_segment_free_is_free),
+        POOL_TEST(test_lock_during_trim_event_is_free),
+        POOL_TEST(test_lock_during_oom_event_is_free),
+        POOL_TEST(test_alloc_before_segment_is_announced_does_not_use_it),
+        POOL_TEST(test_alloc_during_trim_does_not_use_going_segment),
+        POOL_TEST(test_check_during_backend_alloc_finds_no_fault),
+    };
+
+    return cmocka_run_group_tests_name("order", tests, NULL, NULL);
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_pool.c - blocks: handing out, splitting, merging, freeing, finding; the counters. One thread, no refusals. */
+#include "unit.h"
+
+static void test_alloc_after_free_returns_same_block(void **state)
+{
+    static const size_t sizes[] = {1, 512, 100 * KIB, 2 * MIB, 3 * MIB + 17, 64 * MIB};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        const uint64_t addr = alloc(env->pool, sizes[i]);
+        const unsigned int asked = env->fake->calls[FAKE_ALLOC];
+
+        release(addr);
+        assert_int_equal(alloc(env->pool, sizes[i]), addr);
+        assert_int_equal(env->fake->calls[FAKE_ALLOC], asked);
+        assert_sound(env->pool, env->fake);
+    }
+    /* Three share a segment; each block came back once. */
+    assert_int_equal(stats_of(env->pool).hits, 2 + 6);
+}
+
+static void test_alloc_any_size_is_aligned_and_live(void **state)
+{
+    struct env *env = *state;
+    uint64_t rng = 7;
+
+    for (int i = 0; i < 2000; i++) {
+        const size_t size = 1 + rng_below(&rng, (size_t)1 << rng_below(&rng, 23));
+        const uint64_t addr = alloc(env->pool, size);
+
+        assert_int_equal(addr % POOL_GRANULE, 0);
+        assert_int_equal(pool_live_size(addr), size);
+        assert_ptr_equal(pool_of(addr), env->pool);
+        assert_ptr_equal(pool_of(addr + size - 1), env->pool);
+        if (i % 3 == 0)
+            release(addr);
+    }
+}
+
+static void test_alloc_large_in_new_pool_starts_at_segment_base(void **state)
+{
+    static const size_t sizes[] = {2 * MIB, 2 * MIB + 1, 3 * MIB, 4 * MIB, 5 * MIB - 512, 33 * MIB, 1024 * MIB};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        assert_int_equal(offset_of(env->fake, alloc(env->pool, sizes[i])), 0);
+        assert_sound(env->pool, env->fake);
+    }
+}
+
+static void test_alloc_small_never_returns_segment_base(void **state)
+{
+    struct env *env = *state;
+
+    for (int i = 0; i < 3 * 4096; i++)
+        assert_true(offset_of(env->fake, alloc(env->pool, 1 + (size_t)i % 512)) >= POOL_GRANULE);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_alloc_small_fills_all_but_first_granule(void **state)
+{
+    struct env *env = *state;
+
+    for (size_t i = 0; i < UNIT / POOL_GRANULE - 1; i++)
+        alloc(env->pool, POOL_GRANULE);
+    assert_int_equal(env->fake->born, 1);
+    alloc(env->pool, 1);
+    assert_int_equal(env->fake->born, 2);
+}
+
+static void test_alloc_just_below_unit_fits_one_unit(void **state)
+{
+    struct env *env = *state;
+
+    for (size_t size = UNIT - 1024; size <= UNIT; size += 256) {
+        const uint64_t addr = alloc(env->pool, size);
+
+        assert_int_equal(fake_segment_of(env->fake, addr)->size, UNIT);
+        assert_sound(env->pool, env->fake);
+    }
+}
+
+static void test_free_in_any_order_merges_small(void **state)
+{
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    struct env *env = *state;
+
+    for (int i = 0; i < 6; i++) {
+        uint64_t addrs[3], whole;
+
+        for (int j = 0; j < 3; j++) {
+            addrs[j] = alloc(env->pool, 512 * (size_t)(j + 1));
+            assert_sound(env->pool, env->fake);
+        }
+        for (int j = 0; j < 3; j++) {
+            release(addrs[orders[i][j]]);
+            assert_sound(env->pool, env->fake);
+        }
+        whole = alloc(env->pool, UNIT - POOL_GRANULE);
+        assert_int_equal(env->fake->born, 1);
+        release(whole);
+        assert_int_equal(stats_of(env->pool).idle, UNIT);
+    }
+    assert_int_equal(pool_trim(env->pool, "test"), UNIT);
+    assert_int_equal(env->fake->in_use, 0);
+}
+
+static void test_free_in_any_order_merges_large(void **state)
+{
+    struct env *env = *state;
+    uint64_t addrs[8], rng = 3;
+
+    release(alloc(env->pool, 16 * MIB));
+    for (int i = 0; i < 50; i++) {
+        for (size_t j = 0; j < 8; j++) {
+            addrs[j] = alloc(env->pool, 2 * MIB);
+            assert_sound(env->pool, env->fake);
+        }
+        for (size_t left = 8; left; left--) {
+            const size_t at = rng_below(&rng, left);
+
+            release(addrs[at]);
+            addrs[at] = addrs[left - 1];
+            assert_sound(env->pool, env->fake);
+        }
+        addrs[0] = alloc(env->pool, 16 * MIB);
+        assert_int_equal(env->fake->born, 1);
+        assert_int_equal(offset_of(env->fake, addrs[0]), 0);
+        release(addrs[0]);
+    }
+    assert_int_equal(pool_trim(env->pool, "test"), 16 * MIB);
+}
+
+static void test_free_beside_other_segment_does_not_merge(void **state)
+{
+    struct env *env = *state;
+    const uint64_t first = alloc(env->pool, 2 * MIB), second = alloc(env->pool, 2 * MIB);
+
+    assert_int_equal(second, first + 2 * MIB); /* the fake hands out touching segments */
+    release(first);
+    release(second);
+    assert_sound(env->pool, env->fake);
+    assert_int_equal(offset_of(env->fake, alloc(env->pool, 4 * MIB)), 0);
+    assert_int_equal(env->fake->born, 3);
+}
+
+static void test_free_everything_leaves_all_segments_idle(void **state)
+{
+    struct env *env = *state;
+    uint64_t addrs[500], rng = 11;
+
+    for (int i = 0; i < 500; i++)
+        addrs[i] = alloc(env->pool, 1 + rng_below(&rng, i % 5 ? 200 * KIB : 9 * MIB));
+    for (int i = 0; i < 500; i++)
+        release(addrs[(i * 7) % 500]);
+    assert_sound(env->pool, env->fake);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    assert_int_equal(stats_of(env->pool).idle, env->fake->in_use);
+    assert_int_equal(stats_of(env->pool).held, env->fake->in_use);
+    pool_trim(env->pool, "test");
+    assert_int_equal(env->fake->in_use, 0);
+    assert_int_equal(stats_of(env->pool).held, 0);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    assert_null(pool_of(addrs[0]));
+}
+
+static void test_trim_with_live_block_keeps_its_segment(void **state)
+{
+    struct env *env = *state;
+    const uint64_t live = alloc(env->pool, 512), idle = alloc(env->pool, 4 * MIB);
+
+    release(idle);
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    assert_int_equal(pool_live_size(live), 512);
+    assert_int_equal(pool_free(idle), -ENOENT);
+    assert_int_equal(pool_trim(env->pool, "test"), 0);
+    assert_int_equal(env->fake->calls[FAKE_TRIM], 1); /* nothing given back, nothing to tell */
+}
+
+static void test_trim_after_trim_uses_returned_address_again(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr = alloc(env->pool, 4 * MIB);
+
+    for (int i = 0; i < 10; i++) {
+        release(addr);
+        assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+        assert_null(pool_of(addr));
+        assert_int_equal(pool_live_size(addr), 0);
+        assert_int_equal(alloc(env->pool, 4 * MIB), addr); /* FAKE_UP */
+    }
+}
+
+static void test_alloc_of_small_part_leaves_large_idle_segment_whole(void **state)
+{
+    struct env *env = *state;
+    const uint64_t large = alloc(env->pool, 64 * MIB);
+
+    release(large);
+    assert_true(alloc(env->pool, 4 * MIB) - large >= 64 * MIB);
+    assert_int_equal(alloc(env->pool, 64 * MIB), large);
+}
+
+static void test_alloc_of_large_part_splits_idle_segment(void **state)
+{
+    struct env *env = *state;
+    const uint64_t large = alloc(env->pool, 64 * MIB);
+
+    release(large);
+    assert_int_equal(alloc(env->pool, 8 * MIB), large); /* an eighth: just enough */
+    assert_int_equal(alloc(env->pool, 2 * MIB), large + 8 * MIB); /* it is in use now, so anything goes */
+    assert_int_equal(env->fake->born, 1);
+}
+
+static void test_free_of_wild_address_returns_enoent(void **state)
+{
+    static const uint64_t wild[] = {
+        0, 1, 512, 0x1000, 1ull << 47, (1ull << 48) - 1, 1ull << 48, (1ull << 48) + 512, 1ull << 63, UINT64_MAX,
+    };
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 4 * MIB);
+    uint64_t base, segment;
+    size_t size;
+
+    for (size_t i = 0; i < sizeof(wild) / sizeof(*wild); i++) {
+        assert_int_equal(pool_free(wild[i]), -ENOENT);
+        assert_null(pool_of(wild[i]));
+        assert_int_equal(pool_live_size(wild[i]), 0);
+        assert_int_equal(pool_block_find(wild[i], &base, &size, &segment), -ENOENT);
+    }
+    assert_int_equal(pool_free(addr + 4 * MIB), -ENOENT);
+    assert_int_equal(pool_free(addr + (1ull << 48)), -ENOENT);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+}
+
+static void test_free_of_interior_address_returns_einval(void **state)
+{
+    static const size_t offsets[] = {1, 8, 511, 512, 1024, 2 * MIB - 512, 2 * MIB, 4 * MIB - 1};
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 4 * MIB);
+
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(*offsets); i++) {
+        assert_int_equal(pool_free(addr + offsets[i]), -EINVAL);
+        assert_int_equal(pool_live_size(addr + offsets[i]), 0);
+        assert_ptr_equal(pool_of(addr + offsets[i]), env->pool);
+    }
+    assert_int_equal(pool_live_size(addr), 4 * MIB);
+    assert_int_equal(stats_of(env->pool).frees, 0);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+}
+
+static void test_free_of_unused_part_of_segment_returns_einval(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 512);
+
+    assert_int_equal(pool_free(fake_segment_of(env->fake, addr)->addr), -EINVAL); /* nobody's granule */
+    assert_int_equal(pool_free(addr + 512), -EINVAL);                             /* the free rest */
+}
+
+static void test_free_twice_returns_einval(void **state)
+{
+    static const size_t sizes[] = {512, 8 * MIB};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < 2; i++) {
+        const uint64_t before = alloc(env->pool, sizes[i]), addr = alloc(env->pool, sizes[i]);
+
+        release(addr);
+        assert_int_equal(pool_free(addr), -EINVAL);
+        assert_int_equal(pool_free(addr), -EINVAL);
+        release(before); /* merges: addr's descriptor is gone */
+        assert_int_equal(pool_free(addr), -EINVAL);
+        assert_int_equal(stats_of(env->pool).live, 0);
+    }
+    assert_int_equal(stats_of(env->pool).frees, 4);
+}
+
+static void test_free_of_merged_and_resplit_address_returns_einval(void **state)
+{
+    struct env *env = *state;
+    const uint64_t first = alloc(env->pool, 512), second = alloc(env->pool, 512);
+
+    release(first);
+    release(second);
+    assert_int_equal(alloc(env->pool, 4096), first); /* now covers second */
+    assert_int_equal(pool_free(second), -EINVAL);
+    assert_int_equal(pool_live_size(second), 0);
+    release(first);
+}
+
+static void test_alloc_too_large_returns_enomem(void **state)
+{
+    static const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 511, SIZE_MAX / 2, (size_t)1 << 62, ((size_t)1 << 47) + 1};
+    struct env *env = *state;
+    uint64_t addr = 42;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        assert_int_equal(pool_alloc(env->pool, sizes[i], &addr), -ENOMEM);
+        assert_int_equal(addr, 42);
+        assert_int_equal(stats_of(env->pool).held, 0);
+        assert_int_equal(stats_of(env->pool).failed, i + 1);
+    }
+}
+
+static void test_block_find_inside_live_block_returns_it(void **state)
+{
+    static const size_t sizes[] = {1, 700, 100 * KIB, 2 * MIB, 9 * MIB + 5};
+    struct env *env = *state;
+    uint64_t addrs[5], base, segment;
+    size_t size;
+
+    for (size_t i = 0; i < 5; i++)
+        addrs[i] = alloc(env->pool, sizes[i]);
+    for (size_t i = 0; i < 5; i++) {
+        const size_t offsets[] = {0, sizes[i] / 2, sizes[i] - 1};
+
+        for (size_t j = 0; j < 3; j++) {
+            assert_int_equal(pool_block_find(addrs[i] + offsets[j], &base, &size, &segment), 0);
+            assert_int_equal(base, addrs[i]);
+            assert_int_equal(size, sizes[i]);
+            assert_int_equal(segment, fake_segment_of(env->fake, addrs[i])->addr);
+        }
+    }
+}
+
+static void test_block_find_outside_live_block_returns_enoent(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 512), freed = alloc(env->pool, 512), kept = alloc(env->pool, 4 * MIB);
+    uint64_t base = 1, segment = 2;
+    size_t size = 3;
+
+    release(freed);
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    assert_int_equal(pool_block_find(addr - 1, &base, &size, &segment), -ENOENT); /* the first granule */
+    assert_int_equal(pool_block_find(freed, &base, &size, &segment), -ENOENT);
+    assert_int_equal(pool_block_find(kept, &base, &size, &segment), -ENOENT);
+    assert_int_equal(pool_block_find(kept + 5, &base, &size, &segment), -ENOENT);
+    assert_true(base == 1 && size == 3 && segment == 2);
+}
+
+static void test_stats_after_each_step_match_to_the_byte(void **state)
+{
+    struct env *env = *state;
+    uint64_t small, large, other;
+    struct pool_stats want = {0}, got;
+
+#define SAME()                                                                                                         \
+    do {                                                                                                               \
+        got = stats_of(env->pool);                                                                                     \
+        assert_memory_equal(&got, &want, sizeof(got));                                                                 \
+    } while (0)
+    SAME();
+    small = alloc(env->pool, 513);
+    want.allocs = want.misses = want.segments_alloc = 1;
+    want.live = want.peak_live = 1024;
+    want.held = want.peak_held = 2 * MIB;
+    SAME();
+    large = alloc(env->pool, 6 * MIB);
+    want.allocs = want.misses = want.segments_alloc = 2;
+    want.live = want.peak_live = 6 * MIB + 1024;
+    want.held = want.peak_held = 8 * MIB;
+    SAME();
+    other = alloc(env->pool, 1);
+    want.allocs = 3;
+    want.hits = 1;
+    want.live = want.peak_live = 6 * MIB + 1536;
+    SAME();
+    release(large);
+    want.frees = want.order = 1;
+    want.live = 1536;
+    want.idle = 6 * MIB;
+    SAME();
+    assert_int_equal(pool_free(large), -EINVAL);
+    assert_int_equal(pool_free(0), -ENOENT);
+    SAME();
+    large = alloc(env->pool, 2 * MIB);
+    want.allocs = 4;
+    want.hits = 2;
+    want.live = 2 * MIB + 1536;
+    want.idle = 0;
+    SAME();
+    release(large);
+    release(small);
+    release(other);
+    want.frees = want.order = 4;
+    want.live = 0;
+    want.idle = 8 * MIB;
+    SAME();
+    pool_trim(env->pool, "test");
+    want.held = want.idle = 0;
+    want.segments_free = 2;
+    SAME();
+    pool_trim(env->pool, "test");
+    SAME();
+#undef SAME
+}
+
+static void test_observer_of_trim_hears_of_segments_first(void **state)
+{
+    struct env *env = *state;
+    const struct fake_event *event;
+
+    release(alloc(env->pool, 4 * MIB));
+    release(alloc(env->pool, 512));
+    assert_int_equal(env->fake->events[0].kind, FAKE_ALLOC);
+    assert_int_equal(env->fake->events[1].kind, FAKE_SEGMENT_ALLOC);
+    fake_events_clear(env->fake);
+    pool_trim(env->pool, "why not");
+    assert_int_equal(env->fake->events_count, 5);
+    assert_int_equal(env->fake->events[0].kind, FAKE_SEGMENT_FREE);
+    assert_int_equal(env->fake->events[4].kind, FAKE_TRIM);
+    event = fake_event_of(env->fake, FAKE_TRIM, 0);
+    assert_int_equal(event->size, 6 * MIB);
+    assert_string_equal(event->why, "why not");
+    assert_int_equal(fake_event_of(env->fake, FAKE_SEGMENT_FREE, 0)->addr,
+                     fake_event_of(env->fake, FAKE_FREE, 0)->addr);
+}
+
+/* Every path on which an observer would be called. */
+static void without_observer(struct env *env, struct pool_config *config)
+{
+    uint64_t addr;
+
+    env->fake->observed = false;
+    env_pool(env, config);
+    release(alloc(env->pool, 4 * MIB));
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    env->fake->refuse = true;
+    assert_int_equal(pool_alloc(env->pool, 4 * MIB, &addr), -ENOMEM);
+    env->fake->refuse = false;
+    alloc(env->pool, 4 * MIB);
+}
+
+static void test_observer_missing_is_not_called(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.observer = NULL;
+    without_observer(env, &config);
+}
+
+static void test_observer_without_functions_is_not_called(void **state)
+{
+    static const struct pool_observer_ops none;
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.observer = &none;
+    without_observer(env, &config);
+}
+
+static void test_create_copies_config(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    env_pool(env, &config);
+    memset(&config, 0xff, sizeof(config));
+    assert_ptr_equal(pool_arg(env->pool), env->fake);
+    release(alloc(env->pool, 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_alloc_after_free_returns_same_block),
+        POOL_TEST(test_alloc_any_size_is_aligned_and_live),
+        POOL_TEST(test_alloc_large_in_new_pool_starts_at_segment_base),
+        POOL_TEST(test_alloc_small_never_returns_segment_base),
+        POOL_TEST(test_alloc_small_fills_all_but_first_granule),
+        POOL_TEST(test_alloc_just_below_unit_fits_one_unit),
+        POOL_TEST(test_free_in_any_order_merges_small),
+        POOL_TEST(test_free_in_any_order_merges_large),
+        POOL_TEST(test_free_beside_other_segment_does_not_merge),
+        POOL_TEST(test_free_everything_leaves_all_segments_idle),
+        POOL_TEST(test_trim_with_live_block_keeps_its_segment),
+        POOL_TEST(test_trim_after_trim_uses_returned_address_again),
+        POOL_TEST(test_alloc_of_small_part_leaves_large_idle_segment_whole),
+        POOL_TEST(test_alloc_of_large_part_splits_idle_segment),
+        POOL_TEST(test_free_of_wild_address_returns_enoent),
+        POOL_TEST(test_free_of_interior_address_returns_einval),
+        POOL_TEST(test_free_of_unused_part_of_segment_returns_einval),
+        POOL_TEST(test_free_twice_returns_einval),
+        POOL_TEST(test_free_of_merged_and_resplit_address_returns_einval),
+        POOL_TEST(test_alloc_too_large_returns_enomem),
+        POOL_TEST(test_block_find_inside_live_block_returns_it),
+        POOL_TEST(test_block_find_outside_live_block_returns_enoent),
+        POOL_TEST(test_stats_after_each_step_match_to_the_byte),
+        POOL_TEST(test_observer_of_trim_hears_of_segments_first),
+        POOL_TEST(test_observer_missing_is_not_called),
+        POOL_TEST(test_observer_without_functions_is_not_called),
+        POOL_TEST(test_create_copies_config),
+    };
+
+    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+}

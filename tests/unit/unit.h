@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unit.h - what the unit tests of the pool share: cmocka's includes, a fake driver with pools, threads. */
+#ifndef CUPOOL_TESTS_UNIT_H
+#define CUPOOL_TESTS_UNIT_H
+
+/* cmocka 1.1 wants these first. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake.h"
+#include "pool.h"
+
+#define UNIT ((size_t)POOL_SEGMENT_UNIT)
+/* Nothing here takes that long: a deadlock, then. */
+#define DEADLOCK_SECONDS 120
+
+static inline void assert_sound(struct pool *pool, const struct fake *fake)
+{
+    char text[128] = "";
+
+    if (pool_check(pool, text, sizeof(text)))
+        fail_msg("pool_check: %s", text);
+    if (fake->fault)
+        fail_msg("%s", fake->fault);
+}
+
+static inline struct pool *pool_new(const struct pool_config *config)
+{
+    struct pool *pool = NULL;
+
+    assert_int_equal(pool_create(config, &pool), 0);
+    assert_non_null(pool);
+    return pool;
+}
+
+static inline uint64_t alloc(struct pool *pool, size_t size)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(pool_alloc(pool, size, &addr), 0);
+    return addr;
+}
+
+static inline void release(uint64_t addr)
+{
+    assert_int_equal(pool_free(addr), 0);
+}
+
+static inline struct pool_stats stats_of(struct pool *pool)
+{
+    struct pool_stats stats;
+
+    pool_stats_get(pool, &stats);
+    return stats;
+}
+
+/* The offset of an address in its segment. */
+static inline size_t offset_of(struct fake *fake, uint64_t addr)
+{
+    const struct fake_segment *segment = fake_segment_of(fake, addr);
+
+    assert_non_null(segment);
+    return (size_t)(addr - segment->addr);
+}
+
+/* One pool over one fake: what most tests start from. */
+struct env {
+    struct fake *fake;
+    struct pool *pool;
+};
+
+static inline int env_setup(void **state)
+{
+    static struct env env;
+    struct pool_config config;
+
+    alarm(DEADLOCK_SECONDS);
+    env.fake = fake_new();
+    config = fake_config(env.fake);
+    env.pool = pool_new(&config);
+    *state = &env;
+    return 0;
+}
+
+/* Replaces the pool of env by one with another config. */
+static inline void env_pool(struct env *env, const struct pool_config *config)
+{
+    pool_destroy(env->pool);
+    env->pool = pool_new(config);
+}
+
+static inline int env_teardown(void **state)
+{
+    struct env *env = *state;
+
+    if (fake_abandon(env->fake))
+        return 0;
+    assert_sound(env->pool, env->fake);
+    pool_destroy(env->pool);
+    assert_int_equal(env->fake->observed ? env->fake->in_use : 0, 0);
+    fake_delete(env->fake);
+    alarm(0);
+    return 0;
+}
+
+/* One call of pool_alloc, pool_free or pool_trim in a thread of its own. Results are valid after call_join. */
+struct call {
+    pthread_t thread;
+    struct pool *pool;
+    size_t size;       /* pool_alloc */
+    uint64_t addr;     /* pool_alloc's result; pool_free's argument */
+    const char *why;   /* pool_trim */
+    int rc;
+    size_t released;
+};
+
+static inline void *call_alloc(void *arg)
+{
+    struct call *call = arg;
+
+    call->rc = pool_alloc(call->pool, call->size, &call->addr);
+    return NULL;
+}
+
+static inline void *call_free(void *arg)
+{
+    struct call *call = arg;
+
+    call->rc = pool_free(call->addr);
+    return NULL;
+}
+
+static inline void *call_trim(void *arg)
+{
+    struct call *call = arg;
+
+    call->released = pool_trim(call->pool, call->why);
+    return NULL;
+}
+
+static inline void call_start(struct call *call, void *(*function)(void *))
+{
+    assert_int_equal(pthread_create(&call->thread, NULL, function, call), 0);
+}
+
+static inline void call_join(struct call *call)
+{
+    assert_int_equal(pthread_join(call->thread, NULL), 0);
+}
+
+#define POOL_TEST(function) cmocka_unit_test_setup_teardown(function, env_setup, env_teardown)
+
+#endif
