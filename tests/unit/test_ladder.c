@@ -114,7 +114,7 @@ static void test_refusal_with_fitting_large_block_behind_others_uses_it(void **s
 
     release(alloc(env->pool, 640 * MIB)); /* one segment to carve all of them from */
     alloc(env->pool, 80 * MIB); /* breaks it: from now on anything may */
-    fitting_block_behind_others(env, 48 * MIB, 50 * MIB, 2 * MIB);
+    fitting_block_behind_others(env, 48 * MIB, 49 * MIB, 2 * MIB);
 }
 
 static void test_refusal_with_kept_blocks_publishes_them(void **state)

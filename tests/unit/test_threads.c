@@ -86,12 +86,13 @@ static int order_hook(struct fake *fake)
     pthread_mutex_lock(&kept_lock);
     entry = kept[pool];
     kept[pool] = NULL;
-    pthread_mutex_unlock(&kept_lock);
+    /* With the lock: once a later order() returns, the pool may hand them out. */
     for (; entry; entry = next) {
         next = entry->next;
         stamp(&entry->parcel, GOING, NOBODY, "a kept block was handed out");
         free(entry);
     }
+    pthread_mutex_unlock(&kept_lock);
     if (freeing)
         stamp(freeing, GOING, NOBODY, "a block was handed out before its order()");
     return 0;
