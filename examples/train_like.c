@@ -44,6 +44,9 @@ static struct {
 
 static int rank, ranks = 1;
 static unsigned long requests;
+#ifdef HAVE_MPI
+static int mpi_started;
+#endif
 
 /* A host function's work: what to make of which pinned words. */
 struct job {
@@ -168,7 +171,8 @@ static uint64_t gradient_of(struct layer *l, uint64_t *host)
 static void gradients_add(uint64_t *grad)
 {
 #ifdef HAVE_MPI
-    MPI_Allreduce(MPI_IN_PLACE, grad, opt.layers, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    if (mpi_started)
+        MPI_Allreduce(MPI_IN_PLACE, grad, opt.layers, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
 #else
     (void)grad;
 #endif
@@ -245,15 +249,31 @@ static int number_of(const char *a, const char *b, const char *c, int fallback)
     return v ? atoi(v) : fallback;
 }
 
-/* Rank and number of ranks: from MPI, or from what launchers set. */
+#ifdef HAVE_MPI
+/* MPI_Init alone, without a launcher, may want what is not installed. */
+static int mpi_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
+                                        "MV2_COMM_WORLD_SIZE"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (getenv(names[i]))
+            return 1;
+    return 0;
+}
+#endif
+
+/* Rank and number of ranks: from MPI if a launcher of it started us, else from what launchers set. */
 static void ranks_init(int *argc, char ***argv)
 {
 #ifdef HAVE_MPI
-    MPI_Init(argc, argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (ranks > 1)
+    if (mpi_launched()) {
+        MPI_Init(argc, argv);
+        mpi_started = 1;
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        MPI_Comm_size(MPI_COMM_WORLD, &ranks);
         return;
+    }
 #else
     (void)argc;
     (void)argv;
@@ -265,7 +285,8 @@ static void ranks_init(int *argc, char ***argv)
 static void ranks_fini(void)
 {
 #ifdef HAVE_MPI
-    MPI_Finalize();
+    if (mpi_started)
+        MPI_Finalize();
 #endif
 }
 
@@ -274,13 +295,13 @@ static int options_parse(int argc, char **argv)
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 == argc)
             return -1;
-        if (!strcmp(argv[i], "--steps"))
+        if (strcmp(argv[i], "--steps") == 0)
             opt.steps = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--layers"))
+        else if (strcmp(argv[i], "--layers") == 0)
             opt.layers = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--width"))
+        else if (strcmp(argv[i], "--width") == 0)
             opt.width = strtoull(argv[i + 1], NULL, 0);
-        else if (!strcmp(argv[i], "--delay-us"))
+        else if (strcmp(argv[i], "--delay-us") == 0)
             opt.delay_us = atoi(argv[i + 1]);
         else
             return -1;

@@ -4,7 +4,7 @@
 
 #include "pool_internal.h"
 
-/* How many blocks of one bin a search looks at. */
+/* How many blocks of one bin a search looks at, unless nothing may be missed. */
 #define SCAN 8
 
 /* Sizes below 16 granules have a bin each; above, the four bits after the leading one choose among 16. */
@@ -79,15 +79,21 @@ static bool better(const struct block *a, const struct block *b, size_t size)
     return a_base != b_base ? a_base : a->size < b->size;
 }
 
-struct block *bins_find(const struct bins *bins, size_t size, unsigned int ratio)
+/* May size bytes of block, which is large enough, be handed out? */
+static bool may_serve(const struct block *block, size_t size, size_t break_max, unsigned int ratio)
+{
+    if (block->segment->used || block->size - size < POOL_SEGMENT_UNIT)
+        return true;
+    return block->size <= break_max && (!ratio || block->size / ratio <= size);
+}
+
+struct block *bins_find(const struct bins *bins, size_t size, size_t break_max, unsigned int ratio)
 {
     for (unsigned int bin = bin_next(bins, bin_of(size)); bin < BINS_COUNT; bin = bin_next(bins, bin + 1)) {
         struct block *best = NULL, *block = bins->head[bin];
 
-        for (unsigned int n = 0; block && n < SCAN; block = block->link, n++) {
-            if (block->size < size)
-                continue;
-            if (ratio && !block->segment->used && block->size / ratio > size)
+        for (unsigned int n = 0; block && (n < SCAN || !ratio); block = block->link, n++) {
+            if (block->size < size || !may_serve(block, size, break_max, ratio))
                 continue;
             if (!best || better(block, best, size))
                 best = block;

@@ -8,6 +8,7 @@
 #include "pool.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,14 +22,17 @@
 /* A shared segment keeps its first granule to itself: a stray driver free of a block then names no allocation of the
  * driver. */
 #define SHARED_SKIP ((size_t)POOL_GRANULE)
-/* Largest block that fits a shared segment of one unit. */
+/* Largest block that fits a shared segment. They are of one unit, like the driver's own pages for small requests, so
+ * that no small block keeps more from going back than it does natively. */
 #define SHARED_MAX ((size_t)POOL_SEGMENT_UNIT - SHARED_SKIP)
-/* Shared segments grow with what is held in them, up to this. */
-#define SHARED_SEGMENT_MAX ((size_t)32 << 20)
 /* A wholly free segment is broken into for requests of at least this part of it. */
 #define LARGE_RATIO 8u
+/* No limit to breaking: when the driver has refused. */
+#define BREAK_ANY SIZE_MAX
 /* Large blocks are split only if a large request could use the rest. */
 #define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
+/* No device has this much; the backend refuses it, and sums of sizes cannot overflow. */
+#define SIZE_LARGEST ((size_t)1 << 47)
 /* Descriptors are made this many at a time. */
 #define CHUNK 256
 
@@ -42,7 +46,8 @@ struct pool {
     pthread_cond_t released; /* releasing has become 0 */
     struct bins shared, large;
     struct segment *segments;
-    size_t shared_held;
+    size_t asked;       /* bytes that the backend is being asked for */
+    size_t broken;      /* bytes in large segments that are broken into */
     struct block *kept; /* PENDING blocks whose order() has not succeeded yet */
     struct block *spare;
     unsigned int releasing; /* threads that are giving segments back right now */
@@ -168,6 +173,8 @@ static void block_split(struct pool *pool, struct block *block, size_t size)
 {
     struct block *rest = spare_pop(pool);
 
+    if (!block->segment->shared && block->size == block->segment->size)
+        pool->broken += block->size;
     rest->addr = block->addr + size;
     rest->size = block->size - size;
     rest->segment = block->segment;
@@ -198,16 +205,26 @@ static int block_hand_out(struct pool *pool, struct block *block, size_t size, s
     return 0;
 }
 
-/* Take a block from what is free. -ENOENT: nothing fits. */
-static int block_take(struct pool *pool, size_t size, size_t requested, unsigned int ratio, uint64_t *ret_addr)
+/* How large a free segment may be broken into. */
+static size_t break_max(const struct pool *pool)
 {
-    const bool shared = size <= SHARED_MAX;
-    struct bins *bins = shared ? &pool->shared : &pool->large;
-    struct block *block = bins_find(bins, size, shared ? 0 : ratio);
+    return pool->broken < pool->config.break_max ? pool->config.break_max - pool->broken : 0;
+}
 
+/* Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so anything goes. */
+static int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
+{
+    struct block *block;
+
+    if (size <= SHARED_MAX) /* of one unit each: never broken into, in the sense of bins_find */
+        block = bins_find(&pool->shared, size, BREAK_ANY, refused ? 0 : UINT_MAX);
+    else if (refused)
+        block = bins_find(&pool->large, size, BREAK_ANY, 0);
+    else
+        block = bins_find(&pool->large, size, break_max(pool), LARGE_RATIO);
     if (!block)
         return -ENOENT;
-    bins_remove(bins, block);
+    bins_remove(size <= SHARED_MAX ? &pool->shared : &pool->large, block);
     if (block_hand_out(pool, block, size, requested))
         return -ENOENT;
     *ret_addr = block->addr;
@@ -225,6 +242,8 @@ static void block_merge_next(struct pool *pool, struct block *block)
     if (block->next)
         block->next->prev = block;
     spare_push(pool, next);
+    if (!block->segment->shared && block->size == block->segment->size)
+        pool->broken -= block->size;
 }
 
 static bool is_free(const struct block *block)
@@ -252,22 +271,10 @@ static void block_publish(struct pool *pool, struct block *block)
     bins_insert(bins_for(pool, segment), block);
 }
 
-static size_t segment_size_for(const struct pool *pool, size_t size)
+/* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
+static int segment_enter(struct pool *pool, struct segment *segment)
 {
-    size_t grow;
-
-    if (size > SHARED_MAX)
-        return round_up(size, POOL_SEGMENT_UNIT);
-    /* An eighth of what is held: few driver calls, little slack. A function of the requests alone. */
-    grow = pool->shared_held / 8 / POOL_SEGMENT_UNIT * POOL_SEGMENT_UNIT;
-    if (grow < POOL_SEGMENT_UNIT)
-        return POOL_SEGMENT_UNIT;
-    return grow > SHARED_SEGMENT_MAX ? SHARED_SEGMENT_MAX : grow;
-}
-
-/* Enter memory from the backend as a segment and hand out its first size bytes. Errors leave nothing behind. */
-static int segment_enter(struct pool *pool, struct segment *segment, size_t size, size_t requested)
-{
+    const size_t skip = segment->shared ? SHARED_SKIP : 0;
     struct block *block;
     int rc = spare_reserve(pool);
 
@@ -276,11 +283,12 @@ static int segment_enter(struct pool *pool, struct segment *segment, size_t size
     if (rc)
         return rc;
     block = spare_pop(pool);
-    block->addr = segment->addr + (segment->shared ? SHARED_SKIP : 0);
-    block->size = segment->size - (segment->shared ? SHARED_SKIP : 0);
+    block->addr = segment->addr + skip;
+    block->size = segment->size - skip;
     block->segment = segment;
     block->prev = block->next = NULL;
     atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
+    bins_insert(bins_for(pool, segment), block);
     segment->first = block;
     segment->used = 0;
     segment->prev = NULL;
@@ -288,12 +296,12 @@ static int segment_enter(struct pool *pool, struct segment *segment, size_t size
     if (segment->next)
         segment->next->prev = segment;
     pool->segments = segment;
-    pool->stats.idle += segment->size;
     pool->stats.segments_alloc++;
-    if (segment->shared)
-        pool->shared_held += segment->size;
-    /* Without a descriptor it stays behind as a free segment: whole, and of use to the next request. */
-    return block_hand_out(pool, block, size, requested);
+    pool->stats.idle += segment->size;
+    pool->stats.held += segment->size;
+    if (pool->stats.held > pool->stats.peak_held)
+        pool->stats.peak_held = pool->stats.held;
+    return 0;
 }
 
 /* Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
@@ -306,12 +314,19 @@ static void segment_leave(struct pool *pool, struct segment *segment)
     if (segment->next)
         segment->next->prev = segment->prev;
     map_segment_remove(segment->addr, segment->size);
-    if (segment->shared)
-        pool->shared_held -= segment->size;
 }
 
 /* --- giving back
  * ------------------------------------------------------------------------------------------------------ */
+
+static void segment_put(struct pool *pool, const struct segment *segment)
+{
+    const struct pool_config *config = &pool->config;
+
+    if (config->observer && config->observer->segment_free)
+        config->observer->segment_free(config->arg, segment->addr, segment->size);
+    config->backend->free(config->arg, segment->addr, segment->size);
+}
 
 size_t pool_trim(struct pool *pool, const char *why)
 {
@@ -340,11 +355,8 @@ size_t pool_trim(struct pool *pool, const char *why)
         return 0;
 
     start = now_ns();
-    for (segment = going; segment; segment = segment->next) {
-        if (config->observer && config->observer->segment_free)
-            config->observer->segment_free(config->arg, segment->addr, segment->size);
-        config->backend->free(config->arg, segment->addr, segment->size);
-    }
+    for (segment = going; segment; segment = segment->next)
+        segment_put(pool, segment);
 
     pthread_mutex_lock(&pool->lock);
     for (segment = going; segment; segment = next) {
@@ -437,98 +449,95 @@ int pool_free(uint64_t addr)
 /* --- allocation
  * ------------------------------------------------------------------------------------------------------- */
 
-/* Count size bytes as held before asking for them, so that several threads cannot pass the limit together. */
-static bool held_reserve(struct pool *pool, size_t size)
+/* Count size bytes against the limit before asking for them, so that several threads cannot pass it together. */
+static bool ask(struct pool *pool, size_t size)
 {
+    const size_t limit = pool->config.limit;
     bool fits;
 
     pthread_mutex_lock(&pool->lock);
-    fits = !pool->config.limit || (size <= pool->config.limit && pool->stats.held <= pool->config.limit - size);
-    if (fits) {
-        pool->stats.held += size;
-        if (pool->stats.held > pool->stats.peak_held)
-            pool->stats.peak_held = pool->stats.held;
-    }
+    fits = !limit || (size <= limit && pool->stats.held + pool->asked <= limit - size);
+    if (fits)
+        pool->asked += size;
     pthread_mutex_unlock(&pool->lock);
     return fits;
 }
 
-static void held_return(struct pool *pool, size_t size)
+static void asked(struct pool *pool, size_t size)
 {
     pthread_mutex_lock(&pool->lock);
-    pool->stats.held -= size;
+    pool->asked -= size;
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Get a new segment of segment_size and hand out a block of it. */
-static int grow_by(struct pool *pool, size_t segment_size, size_t size, size_t requested, uint64_t *ret_addr)
+/* Ask the backend for a segment. 0, -ENOMEM, or -EAGAIN. */
+static int segment_get(struct pool *pool, struct segment *segment)
 {
     const struct pool_config *config = &pool->config;
+    const uint64_t start = now_ns();
+    const int rc = config->backend->alloc(config->arg, segment->size, &segment->addr);
+
+    if (rc)
+        return rc == -ENOMEM ? -ENOMEM : -EAGAIN;
+    if (config->observer && config->observer->segment_alloc)
+        config->observer->segment_alloc(config->arg, segment->addr, segment->size, now_ns() - start);
+    return 0;
+}
+
+/* Get a new segment, just large enough, and hand out a block of it. */
+static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    const size_t segment_size = round_up(size, POOL_SEGMENT_UNIT);
     struct segment *segment;
-    uint64_t addr, start;
+    bool entered;
     int rc;
 
-    if (!held_reserve(pool, segment_size)) {
+    if (!ask(pool, segment_size)) {
         pool_trim(pool, "limit");
-        if (!held_reserve(pool, segment_size))
+        if (!ask(pool, segment_size))
             return -EAGAIN;
     }
     segment = segment_new();
     if (!segment) {
-        held_return(pool, segment_size);
+        asked(pool, segment_size);
         return -EAGAIN;
     }
-    start = now_ns();
-    rc = config->backend->alloc(config->arg, segment_size, &addr);
-    if (rc) {
-        segment_retire(segment);
-        held_return(pool, segment_size);
-        return rc == -ENOMEM ? -ENOMEM : -EAGAIN;
-    }
-    if (config->observer && config->observer->segment_alloc)
-        config->observer->segment_alloc(config->arg, addr, segment_size, now_ns() - start);
-    segment->addr = addr;
     segment->size = segment_size;
     segment->pool = pool;
     segment->shared = size <= SHARED_MAX;
-    pthread_mutex_lock(&pool->lock);
-    rc = segment_enter(pool, segment, size, requested);
-    if (!rc) {
-        *ret_addr = segment->first->addr;
-        pool->stats.allocs++;
-        pool->stats.misses++;
-    }
-    pthread_mutex_unlock(&pool->lock);
-    if (rc && map_segment_get(addr) != segment) {
-        if (config->observer && config->observer->segment_free)
-            config->observer->segment_free(config->arg, addr, segment_size);
-        config->backend->free(config->arg, addr, segment_size);
+    rc = segment_get(pool, segment);
+    if (rc) {
+        asked(pool, segment_size);
         segment_retire(segment);
-        held_return(pool, segment_size);
+        return rc;
     }
-    return rc ? -EAGAIN : 0;
-}
-
-static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
-{
-    size_t best, least = round_up(size + (size <= SHARED_MAX ? SHARED_SKIP : 0), POOL_SEGMENT_UNIT);
-    int rc;
-
     pthread_mutex_lock(&pool->lock);
-    best = segment_size_for(pool, size);
+    pool->asked -= segment_size;
+    entered = segment_enter(pool, segment) == 0;
+    if (entered) {
+        bins_remove(bins_for(pool, segment), segment->first);
+        /* Without a descriptor the segment stays behind as a free one. */
+        rc = block_hand_out(pool, segment->first, size, requested);
+        if (!rc) {
+            *ret_addr = segment->first->addr;
+            pool->stats.allocs++;
+            pool->stats.misses++;
+        }
+    }
     pthread_mutex_unlock(&pool->lock);
-    rc = grow_by(pool, best, size, requested, ret_addr);
-    if (rc && best > least)
-        rc = grow_by(pool, least, size, requested, ret_addr);
-    return rc;
+    if (!entered) {
+        segment_put(pool, segment);
+        segment_retire(segment);
+    }
+    return entered && !rc ? 0 : -EAGAIN;
 }
 
-static int take(struct pool *pool, size_t size, size_t requested, unsigned int ratio, uint64_t *ret_addr)
+static int take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
 {
     int rc;
 
     pthread_mutex_lock(&pool->lock);
-    rc = block_take(pool, size, requested, ratio, ret_addr);
+    rc = block_take(pool, size, requested, refused, ret_addr);
     if (!rc) {
         pool->stats.allocs++;
         pool->stats.hits++;
@@ -548,7 +557,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     do {
         if (atomic_load(&pool->has_kept))
             order_and_publish(pool, NULL);
-        if (take(pool, size, requested, 0, ret_addr) == 0)
+        if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         released = pool_trim(pool, "oom");
         releases_wait(pool);
@@ -571,16 +580,14 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
     size_t size;
     int rc;
 
-    if (requested > (size_t)1 << 47)
-        return -ENOMEM;
-    size = round_up(requested, POOL_GRANULE);
-    if (take(pool, size, requested, LARGE_RATIO, ret_addr) == 0)
+    size = round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
+    if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
         return 0;
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
         if (config->eager && atomic_load(&pool->has_kept) && order_and_publish(pool, NULL) == 0 &&
-            take(pool, size, requested, LARGE_RATIO, ret_addr) == 0)
+            take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         rc = grow(pool, size, requested, ret_addr);
         if (rc == -ENOMEM)
@@ -683,12 +690,13 @@ size_t pool_live_size(uint64_t addr)
 int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment)
 {
     struct segment *segment = map_segment_get(addr);
+    struct pool *pool = segment ? segment->pool : NULL;
     struct block *block = NULL;
     int rc = -ENOENT;
 
-    if (!segment)
+    if (!pool)
         return rc;
-    pthread_mutex_lock(&segment->pool->lock);
+    pthread_mutex_lock(&pool->lock);
     if (map_segment_get(addr) == segment)
         block = segment->first;
     while (block && block->addr + block->size <= addr)
@@ -699,7 +707,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
         *ret_segment = segment->addr;
         rc = 0;
     }
-    pthread_mutex_unlock(&segment->pool->lock);
+    pthread_mutex_unlock(&pool->lock);
     return rc;
 }
 

@@ -63,12 +63,13 @@ struct pool_config {
     const struct pool_observer_ops *observer; /* may be NULL */
     void *arg;                                /* handed to all of the above */
     size_t limit;                             /* most bytes held in segments; 0: no limit */
+    size_t break_max;                         /* most bytes in segments of 2 MiB and more that are broken into */
     bool eager; /* order() may be called from pool_alloc to free kept blocks (it never waits) */
 };
 
 struct pool_stats {
     uint64_t allocs, hits, misses, frees, failed; /* failed: pool_alloc calls that returned an error */
-    uint64_t live, held, peak_live, peak_held;    /* bytes: in blocks handed out (rounded), in segments */
+    uint64_t live, held, peak_live, peak_held;    /* bytes: in blocks handed out or kept (rounded), in segments */
     uint64_t idle;                                /* bytes in segments of which nothing is handed out */
     uint64_t segments_alloc, segments_free, oom, order, kept;
 };

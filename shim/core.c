@@ -36,7 +36,9 @@ bool core_hooks_driver(void)
 
 bool core_passive(void)
 {
-    return depth || atomic_load_explicit(&state, memory_order_relaxed) == STATE_PASSIVE;
+    const int now = atomic_load_explicit(&state, memory_order_relaxed);
+
+    return depth || now == STATE_PASSIVE || (now == STATE_NEW && !conf_get()->enable.number);
 }
 
 void core_bypass_begin(void)
@@ -60,14 +62,10 @@ static void start(void)
 {
     const int saved = errno;
 
-    if (conf_get()->enable.number) {
-        conf_report();
-        pthread_atfork(NULL, NULL, forked_child);
-        log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
-        atomic_store(&state, STATE_ACTIVE);
-    } else {
-        atomic_store(&state, STATE_PASSIVE);
-    }
+    conf_report();
+    pthread_atfork(NULL, NULL, forked_child);
+    log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
+    atomic_store(&state, STATE_ACTIVE);
     errno = saved;
 }
 
@@ -84,11 +82,8 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
         return CORE_FORWARD;
     if (caller_is_exempt(caller))
         return CORE_BYPASS;
-    if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW) {
+    if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW)
         pthread_once(&started, start);
-        if (core_passive())
-            return CORE_FORWARD;
-    }
     context = context_current(driver);
     if (!context)
         return CORE_FORWARD;

@@ -25,7 +25,8 @@ enum core_verdict {
     CORE_FAILED,  /* free: ordering failed, most likely because of an earlier error of the context */
 };
 
-/* True if cuGetProcAddress may be answered with our functions. Lock-free and without memory: asked from inside dlsym.
+/* True if the driver API is pooled: allocations through it, and cuGetProcAddress answered with our functions. Lock-free
+ * and without memory: asked from inside dlsym.
  */
 bool core_hooks_driver(void);
 

@@ -204,7 +204,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
     uint64_t addr;
 
-    if (!ptr || core_alloc(size, CALLER, &addr) != CORE_DONE)
+    if (!ptr || !core_hooks_driver() || core_alloc(size, CALLER, &addr) != CORE_DONE)
         return real_next(cuMemAlloc_v2)(ptr, size);
     *ptr = addr;
     return CUDA_SUCCESS;

@@ -194,6 +194,9 @@ BT_UNUSED static int bt_thread_join(struct bt_thread *t)
     return t->rc;
 }
 
+/* What to do after a test that failed, so that it is not the next one's failure, too. */
+static void (*bt_cleanup)(void);
+
 BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)
 {
     int failed = 0, passed = 0, found = 0;
@@ -201,7 +204,7 @@ BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)
     for (const struct bt_test *t = tests; t->name; t++) {
         int rc;
 
-        if (argc > 1 && strcmp(argv[1], t->name))
+        if (argc > 1 && strcmp(argv[1], t->name) != 0)
             continue;
         found++;
         bt_why[0] = 0;
@@ -214,6 +217,8 @@ BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)
         } else {
             failed++;
             printf("FAIL %s: %s\n", t->name, bt_why);
+            if (bt_cleanup)
+                bt_cleanup();
             (void)cudaGetLastError(); /* the next test starts clean */
         }
         fflush(stdout);

@@ -19,6 +19,31 @@ struct cap {
     cudaGraph_t graph;
 };
 
+/* Streams that capture: what a failed test leaves would otherwise be the next one's failure. */
+static cudaStream_t capturing[2];
+
+static void capturing_change(cudaStream_t from, cudaStream_t to)
+{
+    for (int i = 0; i < 2; i++)
+        if (capturing[i] == from) {
+            capturing[i] = to;
+            return;
+        }
+}
+
+static void capturing_end(void)
+{
+    for (int i = 0; i < 2; i++)
+        if (capturing[i]) {
+            cudaGraph_t graph = NULL;
+
+            if (cudaStreamEndCapture(capturing[i], &graph) == cudaSuccess)
+                (void)cudaGraphDestroy(graph);
+            capturing[i] = NULL;
+        }
+    (void)cudaGetLastError();
+}
+
 static int cap_init(struct cap *c)
 {
     memset(c, 0, sizeof(*c));
@@ -32,6 +57,7 @@ static int cap_init(struct cap *c)
 static int cap_begin(struct cap *c, enum cudaStreamCaptureMode mode)
 {
     OK(cudaStreamBeginCapture(c->s, mode));
+    capturing_change(NULL, c->s);
     OK(cudaMemsetAsync(c->a, 0x21, N, c->s));
     return 0;
 }
@@ -45,6 +71,7 @@ static int cap_end(struct cap *c)
     OK(cudaStreamIsCapturing(c->s, &status));
     CHECK(status == cudaStreamCaptureStatusActive);
     OK(cudaMemcpyAsync(c->b, c->a, N, cudaMemcpyDeviceToDevice, c->s));
+    capturing_change(c->s, NULL);
     OK(cudaStreamEndCapture(c->s, &c->graph));
     CHECK(c->graph);
     OK(cudaGraphInstantiate(&exec, c->graph, 0));
@@ -67,6 +94,7 @@ static int cap_end_dead(struct cap *c)
 {
     cudaGraph_t graph = NULL;
 
+    capturing_change(c->s, NULL);
     EXPECT(cudaStreamEndCapture(c->s, &graph), cudaErrorStreamCaptureInvalidated);
     CHECK(graph == NULL);
     (void)cudaGetLastError();
@@ -336,6 +364,7 @@ static int freed_during(void)
         OK(cudaMemcpyAsync(out + (size_t)i * N, t[i], N, cudaMemcpyDeviceToDevice, a));
         OK(cudaFree(t[i]));
     }
+    capturing_change(c.s, NULL);
     OK(cudaStreamEndCapture(c.s, &c.graph));
     OK(cudaGraphDestroy(c.graph));
     for (int i = 0; i < 8; i++) {
@@ -414,6 +443,7 @@ static int after_abandoned(void)
     for (int i = 0; i < 3; i++) {
         TRY(cap_init(&c));
         TRY(cap_begin(&c, cudaStreamCaptureModeRelaxed));
+        capturing_change(c.s, NULL);
         OK(cudaStreamDestroy(c.s));
         (void)cudaGetLastError();
         TRY(works_again());
@@ -435,6 +465,7 @@ static int two_at_once(void)
     TRY(cap_begin(&c, cudaStreamCaptureModeRelaxed));
     TRY(cap_begin(&d, cudaStreamCaptureModeRelaxed));
     TRY(busy_allocation(out));
+    capturing_change(c.s, NULL);
     OK(cudaStreamEndCapture(c.s, &c.graph));
     OK(cudaGraphDestroy(c.graph));
     TRY(busy_allocation(out));
@@ -501,6 +532,7 @@ static int under_load(void)
 
         rc = cap_begin(&c, mode);
         bt_nap(300);
+        capturing_change(c.s, NULL);
         if (!rc && cudaStreamEndCapture(c.s, &c.graph))
             rc = BT_FAIL("capture %d was destroyed", i);
         if (!rc)
@@ -539,5 +571,6 @@ static const struct bt_test tests[] = {
 int main(int argc, char **argv)
 {
     cudaFree(NULL);
+    bt_cleanup = capturing_end;
     return bt_main(argc, argv, tests);
 }

@@ -64,7 +64,7 @@ static int no_context(void)
 
     OK(cuInit(0));
     EXPECT(cuMemAlloc(&p, N), CUDA_ERROR_INVALID_CONTEXT);
-    EXPECT(cuMemFree(4096), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT(cuMemFree(4096), CUDA_ERROR_INVALID_VALUE); /* a free needs no context */
     return 0;
 }
 
@@ -246,6 +246,29 @@ static int thread_free_fn(void *p)
     return 0;
 }
 
+static int thread_driver_free_fn(void *p)
+{
+    CUcontext ctx = (CUcontext)1;
+
+    OK(cuMemFree((CUdeviceptr)(uintptr_t)p));
+    EXPECT(cuMemFree((CUdeviceptr)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxGetCurrent(&ctx));
+    CHECK(ctx == NULL);
+    return 0;
+}
+
+/* A thread without a context may free, and still has none. */
+static int fresh_thread_driver_free(void)
+{
+    struct bt_thread t;
+    void *p;
+
+    OK(cudaMalloc(&p, N));
+    TRY(bt_thread_start(&t, thread_driver_free_fn, p));
+    TRY(bt_thread_join(&t));
+    return bt_usable(N);
+}
+
 /* The runtime frees in a thread that has done nothing yet. */
 static int fresh_thread_free(void)
 {
@@ -270,6 +293,7 @@ static const struct bt_test tests[] = {
     {"race_across", race_across},
     {"fresh_thread", fresh_thread},
     {"fresh_thread_free", fresh_thread_free},
+    {"fresh_thread_driver_free", fresh_thread_driver_free},
     {NULL, NULL},
 };
 

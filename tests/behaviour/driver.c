@@ -31,6 +31,7 @@ static int arguments(void)
     EXPECT(cuMemAlloc(&p, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuMemAlloc(NULL, 16), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuMemAlloc(&p, (size_t)1 << 60), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemFree(0));
     LAST(cudaSuccess);
     return 0;
 }
@@ -172,15 +173,16 @@ static int lookup_status(void)
     CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)77;
     void *p = (void *)1;
 
-    (void)cuGetProcAddress("cuNoSuchFunctionAtAll", &p, CUDA_VERSION, 0, &status);
+    /* The status says it, not the result. A NULL name or pointer crashes natively. */
+    OK(cuGetProcAddress("cuNoSuchFunctionAtAll", &p, CUDA_VERSION, 0, &status));
     CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && p == NULL);
     p = (void *)1;
-    (void)cuGetProcAddress("cuMemAllocAsync", &p, 3020, 0, &status);
+    OK(cuGetProcAddress("cuMemAllocAsync", &p, 3020, 0, &status));
     CHECK(status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT && p == NULL);
     OK(cuGetProcAddress("cuMemAllocAsync", &p, CUDA_VERSION, 0, &status));
     CHECK(status == CU_GET_PROC_ADDRESS_SUCCESS && p);
-    EXPECT(cuGetProcAddress("cuMemAlloc", NULL, CUDA_VERSION, 0, &status), CUDA_ERROR_INVALID_VALUE);
-    EXPECT(cuGetProcAddress(NULL, &p, CUDA_VERSION, 0, &status), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuGetProcAddress("cuMemAlloc", &p, 99000, 0, &status), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuGetProcAddress("cuMemAlloc", &p, CUDA_VERSION, 4, &status), CUDA_ERROR_INVALID_VALUE);
     return 0;
 }
 

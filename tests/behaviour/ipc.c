@@ -32,7 +32,7 @@ static int upload(void *p, size_t n, unsigned seed)
 static int import_main(char **argv)
 {
     size_t n = strtoull(argv[3], NULL, 0);
-    unsigned char *got = (unsigned char *)malloc(n), *want = (unsigned char *)malloc(n);
+    unsigned char *got, *want;
     cudaIpcMemHandle_t handle;
     void *p = NULL, *own = NULL;
     int rc;
@@ -44,13 +44,15 @@ static int import_main(char **argv)
             return 4;
         ((unsigned char *)&handle)[i] = (unsigned char)byte;
     }
+    got = (unsigned char *)malloc(n);
+    want = (unsigned char *)malloc(n);
     if (!got || !want || cudaMalloc(&own, n))
-        return 4;
+        exit(4);
     if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess))
-        return 77;
+        exit(77);
     pattern(want, n, (unsigned)strtoul(argv[4], NULL, 0));
     if (cudaMemcpy(got, p, n, cudaMemcpyDeviceToHost))
-        return 4;
+        exit(4);
     rc = memcmp(got, want, n) ? 3 : 0;
     /* Memory from elsewhere is closed, not freed. */
     if (!rc && cudaFree(p) == cudaSuccess && cudaIpcCloseMemHandle(p) == cudaSuccess)
@@ -58,6 +60,8 @@ static int import_main(char **argv)
     (void)cudaIpcCloseMemHandle(p);
     if (!rc && cudaFree(own))
         rc = 4;
+    free(got);
+    free(want);
     return rc;
 }
 
@@ -202,7 +206,7 @@ static const struct bt_test tests[] = {
 
 int main(int argc, char **argv)
 {
-    if (argc == 5 && !strcmp(argv[1], "--import"))
+    if (argc == 5 && strcmp(argv[1], "--import") == 0)
         return import_main(argv);
     return bt_main(argc, argv, tests);
 }

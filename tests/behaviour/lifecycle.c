@@ -208,7 +208,7 @@ static const struct bt_test scenarios[] = {
 static int scenario_main(const char *name)
 {
     for (const struct bt_test *s = scenarios; s->name; s++)
-        if (!strcmp(s->name, name)) {
+        if (strcmp(s->name, name) == 0) {
             int rc;
 
             alarm(120);
@@ -237,12 +237,12 @@ int main(int argc, char **argv)
 {
     int failed = 0, found = 0;
 
-    if (argc == 3 && !strcmp(argv[1], "--scenario"))
+    if (argc == 3 && strcmp(argv[1], "--scenario") == 0)
         return scenario_main(argv[2]);
     for (const struct bt_test *s = scenarios; s->name; s++) {
         int rc;
 
-        if (argc > 1 && strcmp(argv[1], s->name))
+        if (argc > 1 && strcmp(argv[1], s->name) != 0)
             continue;
         found++;
         rc = scenario_run(s->name);

@@ -2,12 +2,13 @@
 /*
  * context.c - contexts: a primary one per device, others on request, and each thread's stack of current ones.
  *
- * What it is: their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among them.
+ * What it is: their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among
+ * them.
  *
  * What it is not: the order of operations (engine.c).
  *
- * Locking: sim_lock() for everything but the calling thread's own stack. A primary context keeps its address over a reset; its
- * gen tells old handles from new ones.
+ * Locking: sim_lock() for everything but the calling thread's own stack. A primary context keeps its address over a
+ * reset; its gen tells old handles from new ones.
  */
 #include "sim.h"
 
@@ -16,6 +17,7 @@
 #define STACK_MAX 32
 
 static struct CUctx_st primaries[SIM_DEVICES_MAX];
+static CUcontext created;
 static uint64_t ids;
 static __thread CUcontext stack[STACK_MAX];
 static __thread int depth; /* number of entries; the last one is current and may be NULL */
@@ -205,6 +207,8 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     sim_lock();
     CUcontext ctx = calloc(1, sizeof(*ctx)); /* stays mapped for good: handles may go stale */
     ctx_start(ctx, dev, flags);
+    ctx->next = created;
+    created = ctx;
     sim_unlock();
     *pctx = ctx;
     return push(ctx);
@@ -297,9 +301,13 @@ CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
     SIM_ENTER(cuCtxSetCurrent);
-    if (ctx && ctx->magic != SIM_MAGIC_CTX)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!ctx) {
+    if (ctx) {
+        sim_lock();
+        bool ok = ctx->magic == SIM_MAGIC_CTX;
+        sim_unlock();
+        if (!ok)
+            return CUDA_ERROR_INVALID_CONTEXT;
+    } else {
         if (depth)
             depth--;
         return CUDA_SUCCESS;

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -170,7 +171,8 @@ CUresult sim_enter(struct sim_counter *c, bool early)
     }
     if (early)
         return CUDA_SUCCESS;
-    if (!atomic_load_explicit(&initialized, memory_order_acquire) || atomic_load_explicit(&forked, memory_order_relaxed))
+    if (!atomic_load_explicit(&initialized, memory_order_acquire) ||
+        atomic_load_explicit(&forked, memory_order_relaxed))
         return CUDA_ERROR_NOT_INITIALIZED;
     return sim_in_hostfn ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
@@ -217,10 +219,11 @@ __attribute__((destructor)) static void counts_write(void)
 }
 
 /*
- * The row of a base name for a version: the newest one that is not newer than asked for. Rows beyond SIMGPU_DRIVER_VERSION do not
- * exist; a base of which only newer rows exist is there but not for this version.
+ * The row of a base name for a version: the newest one that is not newer than asked for. Rows beyond
+ * SIMGPU_DRIVER_VERSION do not exist; a base of which only newer rows exist is there but not for this version.
  */
-static CUresult proc_find(const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+static CUresult proc_find(const char *name, void **pfn, int version, cuuint64_t flags,
+                          CUdriverProcAddressQueryResult *status)
 {
     const struct sim_row *best = NULL;
     bool known = false;
@@ -239,7 +242,7 @@ static CUresult proc_find(const char *name, void **pfn, int version, cuuint64_t 
     if (!best) {
         if (status)
             *status = known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-        return CUDA_ERROR_NOT_FOUND;
+        return CUDA_SUCCESS; /* the status says it, or the pointer */
     }
     /* Per-thread variants came with CUDA 7.0. */
     bool pt = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) && best->pt_fn && version >= 7000;
@@ -252,7 +255,9 @@ static CUresult proc_find(const char *name, void **pfn, int version, cuuint64_t 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     SIM_ENTER_EARLY(cuGetProcAddress);
-    return proc_find(symbol, pfn, version, flags, NULL);
+    CUresult r = proc_find(symbol, pfn, version, flags, NULL);
+
+    return r == CUDA_SUCCESS && !*pfn ? CUDA_ERROR_NOT_FOUND : r; /* it has no status */
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,

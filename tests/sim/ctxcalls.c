@@ -14,14 +14,17 @@ CUresult cuCtxGetDevice(CUdevice *dev)
 {
     SIM_ENTER(cuCtxGetDevice);
     CUcontext ctx;
-    CUresult r = sim_current(&ctx);
 
     if (!dev)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!ctx)
-        return r;
-    *dev = ctx->dev; /* known even when the context is dead */
-    return CUDA_SUCCESS;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (ctx) { /* known even when the context is dead */
+        *dev = ctx->dev;
+        r = CUDA_SUCCESS;
+    }
+    sim_unlock();
+    return r;
 }
 
 CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx)
@@ -29,12 +32,14 @@ CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx)
     SIM_ENTER(cuCtxGetDevice_v2);
     if (!dev)
         return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
     if (!ctx)
         sim_current(&ctx);
-    if (!ctx || ctx->magic != SIM_MAGIC_CTX)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *dev = ctx->dev;
-    return CUDA_SUCCESS;
+    CUresult r = !ctx || ctx->magic != SIM_MAGIC_CTX ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        *dev = ctx->dev;
+    sim_unlock();
+    return r;
 }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id)
@@ -180,7 +185,10 @@ static bool event_ok(CUevent event)
     return event && event->magic == SIM_MAGIC_EVENT && event->gen == event->ctx->gen;
 }
 
-/* Symbols cannot be hidden from dlsym per run; on a simulated older driver the two calls say that they are not supported. */
+/*
+ * Symbols cannot be hidden from dlsym per run; on a simulated older driver the two calls say that they are not
+ * supported.
+ */
 static bool too_old(void)
 {
     return sim_settings.driver_version < 12050;

@@ -2,11 +2,11 @@
 /*
  * engine.c - operations, their order, and the threads that run them.
  *
- * What it is: the simulated hardware queues. Every operation of a context gets the context's next number. "Everything up to
- * now is done" is then a comparison with the number of the oldest unfinished operation, so recording an event over a whole
- * context and making all later work wait for it cost two stores, however many streams there are. Streams whose first
- * operation may run are handed to worker threads, one thread per stream that is running; streams whose first operation must
- * wait hold no thread.
+ * What it is: the simulated hardware queues. Every operation of a context gets the context's next number. "Everything
+ * up to now is done" is then a comparison with the number of the oldest unfinished operation, so recording an event
+ * over a whole context and making all later work wait for it cost two stores, however many streams there are. Streams
+ * whose first operation may run are handed to worker threads, one thread per stream that is running; streams whose
+ * first operation must wait hold no thread.
  *
  * What it is not: it does not know what an operation does (work.c).
  *
@@ -40,14 +40,13 @@ struct sim_worker { /* a thread without a stream; the one that went idle last is
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t space_cond = PTHREAD_COND_INITIALIZER; /* launches that wait for a full queue or a stalled context */
+static pthread_cond_t space_cond =
+    PTHREAD_COND_INITIALIZER; /* launches that wait for a full queue or a stalled context */
 static int space_waiters;
 static struct sim_worker *idle;
 static CUstream ready_head, ready_tail, blocked;
 static struct sim_waiter *waiters;
 static struct sim_op *spare_ops;
-static CUstream spare_streams;
-static uint64_t stream_ids;
 __thread bool sim_in_hostfn;
 
 void sim_lock(void)
@@ -200,8 +199,8 @@ static void stream_ready(CUstream s)
 
 static bool waiter_met(const struct sim_waiter *w)
 {
-    return (!w->ctx || (done_all(w->ctx, w->all) && done_blk(w->ctx, w->blk))) && (!w->stream || w->stream->done >= w->seq) &&
-           (!w->point || sim_point_done(w->point));
+    return (!w->ctx || (done_all(w->ctx, w->all) && done_blk(w->ctx, w->blk))) &&
+           (!w->stream || w->stream->done >= w->seq) && (!w->point || sim_point_done(w->point));
 }
 
 /* Something has completed: see whom that sets free. */
@@ -386,39 +385,7 @@ bool sim_stream_idle(CUstream s)
     return s->done >= s->last && (!s->legacy || !s->ctx->blk.head);
 }
 
-/* ---- streams and submission ---- */
-
-CUstream sim_stream_new(void)
-{
-    CUstream s = spare_streams;
-
-    if (!s)
-        return calloc(1, sizeof(*s));
-    spare_streams = s->next;
-    return s;
-}
-
-void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority)
-{
-    memset(s, 0, sizeof(*s));
-    s->magic = SIM_MAGIC_STREAM;
-    s->ctx = ctx;
-    s->flags = flags;
-    s->priority = priority;
-    s->id = ++stream_ids;
-    s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
-    s->rng = (sim_settings.seed + s->id) * 0x9e3779b97f4a7c15u | 1;
-}
-
-void sim_stream_retire(CUstream s)
-{
-    s->magic = 0;
-    s->destroyed = true;
-    if (s->head || s->state != SIM_IDLE)
-        return; /* its worker comes back here */
-    s->next = spare_streams;
-    spare_streams = s;
-}
+/* ---- submission ---- */
 
 /* A record or wait that would complete at once needs no operation. */
 static bool op_shortcut(CUstream s, struct sim_op *op)

@@ -2,7 +2,8 @@
 /*
  * mem.c - the exported functions that get and give back memory, on the device and on the host.
  *
- * What it is: their contracts: what captures forbid, that a free waits for the GPU while an allocation does not, error codes.
+ * What it is: their contracts: what captures forbid, that a free waits for the GPU while an allocation does not, error
+ * codes.
  *
  * What it is not: the allocator (memory.c); stream-ordered allocation (async.c).
  *
@@ -38,14 +39,19 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
     return r;
 }
 
-/* A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall. */
+/*
+ * A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
+ * It needs no current context; one that a sticky error has killed refuses.
+ */
 static CUresult give_back(uint64_t addr, unsigned kinds)
 {
     CUcontext ctx;
 
     sim_lock();
+    struct sim_alloc *a = sim_alloc_find(addr);
     CUresult r = sim_current(&ctx);
-    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(addr) : NULL;
+    if (!ctx || r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS && (!a || a->addr != addr || a->freeing || !(kinds & 1u << a->kind)))
@@ -113,13 +119,17 @@ CUresult cuMemGetInfo_v2(size_t *ret_free, size_t *ret_total)
 {
     SIM_ENTER(cuMemGetInfo_v2);
     CUcontext ctx;
+    size_t avail, total;
 
-    if (!ret_free || !ret_total)
-        return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        sim_memory_info(ctx->dev, ret_free, ret_total);
+    if (r == CUDA_SUCCESS) {
+        sim_memory_info(ctx->dev, &avail, &total);
+        if (ret_free)
+            *ret_free = avail;
+        if (ret_total)
+            *ret_total = total;
+    }
     sim_unlock();
     return r;
 }
@@ -226,7 +236,8 @@ static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)
     sim_lock();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find((uintptr_t)p) : NULL;
-    if (r == CUDA_SUCCESS && (!a || (a->kind != SIM_MEM_HOST && a->kind != SIM_MEM_REGISTERED && a->kind != SIM_MEM_MANAGED)))
+    if (r == CUDA_SUCCESS &&
+        (!a || (a->kind != SIM_MEM_HOST && a->kind != SIM_MEM_REGISTERED && a->kind != SIM_MEM_MANAGED)))
         r = CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS) {
         *ret_ptr = (uintptr_t)p;

@@ -2,10 +2,11 @@
 /*
  * memory.c - what is allocated where.
  *
- * What it is: each device's memory is one sparse memfd. It is mapped once for the engine; the addresses that the program gets
- * are a second range of the same size without any access, so that a host that touches device memory crashes, as it natively
- * does. From 2 MiB on, an allocation is whole 2 MiB pages, which are zero: a free punches them out of the file. Smaller ones lie
- * 512 bytes apart in shared pages and are dirty. Host-side memory (pinned, managed, registered) is a sorted table.
+ * What it is: each device's memory is one sparse memfd. It is mapped once for the engine; the addresses that the
+ * program gets are a second range of the same size without any access, so that a host that touches device memory
+ * crashes, as it natively does. From 2 MiB on, an allocation is whole 2 MiB pages, which are zero: a free punches them
+ * out of the file. Smaller ones lie 512 bytes apart in shared pages and are dirty. Host-side memory (pinned, managed,
+ * registered) is a sorted table.
  *
  * What it is not: the exported functions (mem.c, host.c, ipc.c, vmm.c).
  *
@@ -151,6 +152,16 @@ static void pages_punch(struct device *d, size_t at, size_t n)
 {
     if (fallocate(d->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(at * SIM_PAGE), (off_t)(n * SIM_PAGE)) < 0)
         memset(d->host + at * SIM_PAGE, 0, n * SIM_PAGE);
+}
+
+char *sim_memory_host(int dev, uint64_t addr)
+{
+    return devices[dev].host + (addr - (uintptr_t)devices[dev].va);
+}
+
+void sim_memory_punch(int dev, uint64_t addr, size_t n)
+{
+    pages_punch(&devices[dev], (addr - (uintptr_t)devices[dev].va) / SIM_PAGE, n / SIM_PAGE);
 }
 
 static struct sim_alloc *alloc_new(CUcontext ctx, size_t size, enum sim_mem kind)
@@ -326,7 +337,8 @@ static size_t range_index(uint64_t addr)
     return lo;
 }
 
-CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, enum sim_mem kind, struct sim_alloc **ret)
+CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, enum sim_mem kind,
+                        struct sim_alloc **ret)
 {
     size_t span = (size + 4095) & ~(size_t)4095;
 
@@ -397,8 +409,11 @@ static void alloc_release(struct sim_alloc *a)
         if (a->kind == SIM_MEM_DEVICE || a->kind == SIM_MEM_ASYNC) {
             pages_punch(d, at, a->span / SIM_PAGE);
             sim_memory_discharge((int)(d - devices), a->span);
-        } else if (a->host) {
-            munmap(a->host, a->span);
+        } else if (a->physical) { /* dies with its context */
+            sim_vmm_unmap(a);
+        } else if (a->kind == SIM_MEM_IPC && a->host) {
+            size_t skip = (uintptr_t)a->host % 4096;
+            munmap(a->host - skip, skip + a->size);
         }
     }
     free(a);

@@ -2,14 +2,14 @@
 /*
  * sim.h - what the files of the simulated libcuda share.
  *
- * What it is: the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and the
- * internal functions on them.
+ * What it is: the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and
+ * the internal functions on them.
  *
  * What it is not: an interface for tests; those use CUDA's own, and simgpu.h for the few extras.
  *
- * Locking: one mutex, sim_lock(), guards every object. Functions named here expect it to be held unless they say otherwise.
- * It is never held while work touches device memory or while a host function of the program runs. Objects are recycled, never
- * unmapped, so that a stale handle is an error code and not a crash.
+ * Locking: one mutex, sim_lock(), guards every object. Functions named here expect it to be held unless they say
+ * otherwise. It is never held while work touches device memory or while a host function of the program runs. Objects
+ * are recycled, never unmapped, so that a stale handle is an error code and not a crash.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -34,8 +34,8 @@ CUresult cuCtxSetFlags(unsigned int flags);
 #endif
 #if CUDA_VERSION < 12030
 typedef void CUgraphEdgeData;
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data, size_t n,
-                                     CUstreamCaptureMode mode);
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
+                                     size_t n, CUstreamCaptureMode mode);
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
                                           size_t n, CUstreamCaptureMode mode);
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
@@ -78,26 +78,34 @@ struct sim_settings {
 extern struct sim_settings sim_settings;
 
 /*
- * First thing in every exported function, without the lock: counts the call, serves injected faults, and refuses calls from
- * host functions (800), in a forked child and before cuInit (3), unless early.
+ * First thing in every exported function, without the lock: counts the call, serves injected faults, and refuses calls
+ * from host functions (800), in a forked child and before cuInit (3), unless early.
  */
 CUresult sim_enter(struct sim_counter *c, bool early);
 void sim_settings_init(void);
 void sim_initialized_set(void);
 
-#define SIM_ENTER_(sym, early)                                                                                               \
-    do {                                                                                                                     \
-        static struct sim_counter c_ = {.symbol = #sym};                                                                     \
-        CUresult r_ = sim_enter(&c_, early);                                                                                 \
-        if (r_ != CUDA_SUCCESS)                                                                                              \
-            return r_;                                                                                                       \
+#define SIM_ENTER_(sym, early)                                                                                         \
+    do {                                                                                                               \
+        static struct sim_counter c_ = {.symbol = #sym};                                                               \
+        CUresult r_ = sim_enter(&c_, early);                                                                           \
+        if (r_ != CUDA_SUCCESS)                                                                                        \
+            return r_;                                                                                                 \
     } while (0)
 #define SIM_ENTER(sym)       SIM_ENTER_(sym, false)
 #define SIM_ENTER_EARLY(sym) SIM_ENTER_(sym, true)
 
 /* ---- memory.c: what is allocated where ---- */
 
-enum sim_mem { SIM_MEM_DEVICE, SIM_MEM_ASYNC, SIM_MEM_MANAGED, SIM_MEM_HOST, SIM_MEM_REGISTERED, SIM_MEM_IPC, SIM_MEM_VMM };
+enum sim_mem {
+    SIM_MEM_DEVICE,
+    SIM_MEM_ASYNC,
+    SIM_MEM_MANAGED,
+    SIM_MEM_HOST,
+    SIM_MEM_REGISTERED,
+    SIM_MEM_IPC,
+    SIM_MEM_VMM
+};
 
 struct sim_alloc {
     uint64_t addr;     /* what the program sees; PROT_NONE for device memory, as on a GPU the host cannot touch it */
@@ -108,16 +116,18 @@ struct sim_alloc {
     int dev, pins; /* pins: operations running on it right now */
     unsigned flags, refs;
     bool freeing, dead, sync_memops;
-    uint64_t id;              /* BUFFER_ID */
-    int ipc_pid;              /* importer: whose memory */
-    uint64_t ipc_offset;      /* importer: where in the exporter's device */
+    uint64_t id;                   /* BUFFER_ID */
+    int ipc_pid;                   /* importer: whose memory */
+    uint64_t ipc_offset;           /* importer: where in the exporter's device */
+    void *physical;                /* vmm.c: what is mapped here */
     struct sim_alloc *next, *prev; /* in its context */
 };
 
-/* CUDA_ERROR_OUT_OF_MEMORY, or the context's sticky error. */
+/* CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. VMM and IPC get addresses only. */
 CUresult sim_device_alloc(CUcontext ctx, size_t size, enum sim_mem kind, struct sim_alloc **ret);
 /* Host-side memory: pinned and managed (host NULL: memory is mapped), registered and imported (host given). */
-CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, enum sim_mem kind, struct sim_alloc **ret);
+CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, enum sim_mem kind,
+                        struct sim_alloc **ret);
 void sim_alloc_free(struct sim_alloc *a);
 /* The allocation that contains addr, or NULL. */
 struct sim_alloc *sim_alloc_find(uint64_t addr);
@@ -128,8 +138,10 @@ void sim_alloc_unpin(struct sim_alloc *a);
 void sim_memory_info(int dev, size_t *ret_free, size_t *ret_total);
 bool sim_memory_charge(int dev, size_t n); /* count n bytes as used; false: they are not there */
 void sim_memory_discharge(int dev, size_t n);
+void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of what is mapped there */
+char *sim_memory_host(int dev, uint64_t addr);
+void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
 int sim_memory_fd(int dev, uint64_t addr, uint64_t *ret_offset);
-int sim_memory_export_slot(void);
 
 /* ---- engine.c: operations, queues, workers ---- */
 
@@ -147,16 +159,42 @@ struct sim_point {
 };
 
 enum sim_kind {
-    SIM_NOP, SIM_SET, SIM_COPY, SIM_HOST, SIM_CALLBACK, SIM_WAIT, SIM_RECORD, SIM_FREE, SIM_WRITE_VALUE, SIM_WAIT_VALUE, SIM_GRAPH
+    SIM_NOP,
+    SIM_SET,
+    SIM_COPY,
+    SIM_HOST,
+    SIM_CALLBACK,
+    SIM_WAIT,
+    SIM_RECORD,
+    SIM_FREE,
+    SIM_WRITE_VALUE,
+    SIM_WAIT_VALUE,
+    SIM_GRAPH
 };
 
 struct sim_work {
     enum sim_kind kind;
     union {
-        struct { uint64_t dst; size_t pitch, width, height; uint32_t value; unsigned elem; } set; /* width in bytes */
-        struct { uint64_t dst, src; size_t dpitch, spitch, width, height; void *staged; } copy;
-        struct { CUhostFn fn; CUstreamCallback cb; void *arg; } host;
-        struct { uint64_t addr, value; unsigned flags, bytes; } value;
+        struct {
+            uint64_t dst;
+            size_t pitch, width, height;
+            uint32_t value;
+            unsigned elem;
+        } set; /* width in bytes */
+        struct {
+            uint64_t dst, src;
+            size_t dpitch, spitch, width, height;
+            void *staged;
+        } copy;
+        struct {
+            CUhostFn fn;
+            CUstreamCallback cb;
+            void *arg;
+        } host;
+        struct {
+            uint64_t addr, value;
+            unsigned flags, bytes;
+        } value;
         struct sim_point wait;
         struct sim_rec *rec;
         uint64_t addr;
@@ -164,7 +202,9 @@ struct sim_work {
     };
 };
 
-/* A condition that only events from outside the context's own numbering can meet; shared by the operations behind it. */
+/*
+ * A condition that only events from outside the context's own numbering can meet; shared by the operations behind it.
+ */
 struct sim_barrier {
     int refs;
     struct sim_point point;
@@ -211,7 +251,7 @@ struct CUstream_st {
 struct CUctx_st {
     uint32_t magic, gen; /* gen: counts resets; handles of an older one are dead */
     int dev, refs;
-    unsigned flags, stall, captures;
+    unsigned flags, stall;
     bool primary, active;
     uint64_t id, peers;
     CUresult error;           /* sticky */
@@ -233,24 +273,30 @@ struct CUevent_st {
     uint64_t time;   /* of a record that was complete at once; 0: see point */
     uint64_t cap_id; /* recorded in this capture; 0: outside */
     struct sim_nodes deps;
-    CUevent next;
+    CUevent next, next_all;
 };
 
 #define SIM_MAGIC_CTX    0x53434f4eu
 #define SIM_MAGIC_STREAM 0x5353544du
 #define SIM_MAGIC_EVENT  0x53455654u
+#define SIM_MAGIC_GRAPH  0x53475250u
+#define SIM_MAGIC_EXEC   0x53475845u
 
 void sim_lock(void);
 void sim_unlock(void);
 uint64_t sim_now(void);
 
-/* Queue work behind everything in s, or add it to the capture that s is in. Takes over staged memory and references in w. Waits for
- * it if sync. May drop the lock meanwhile. */
+/*
+ * Queue work behind everything in s, or add it to the capture that s is in. Takes over staged memory and references in
+ * w. Waits for it if sync. May drop the lock meanwhile.
+ */
 CUresult sim_submit(CUstream s, struct sim_work *w, bool sync);
 bool sim_point_done(const struct sim_point *p);
 void sim_point_take(struct sim_point *p); /* one more reference */
 void sim_point_drop(struct sim_point *p);
-/* Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while waiting. */
+/*
+ * Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while waiting.
+ */
 void sim_ctx_wait(CUcontext ctx);
 void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches stall */
 void sim_stream_wait(CUstream s);
@@ -258,9 +304,6 @@ void sim_point_wait(const struct sim_point *p);
 bool sim_ctx_idle(CUcontext ctx);
 bool sim_stream_idle(CUstream s);
 void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
-void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority);
-void sim_stream_retire(CUstream s); /* recycle it once its queue is empty */
-CUstream sim_stream_new(void);
 extern __thread bool sim_in_hostfn;
 
 /* ---- work.c: what operations do ---- */
@@ -281,6 +324,9 @@ CUcontext sim_primary(int dev);
 
 CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret);
 void sim_streams_kill(CUcontext ctx);
+CUstream sim_stream_new(void);
+void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority);
+void sim_stream_retire(CUstream s); /* recycle it once its queue is empty */
 
 /* ---- capture.c, graph.c ---- */
 
@@ -319,14 +365,16 @@ CUresult sim_capture_unsafe(void);
 CUresult sim_capture_sync(CUcontext ctx);
 /* Work on the legacy stream while a blocking stream captures: 906. */
 CUresult sim_capture_implicit(CUcontext ctx);
+bool sim_capture_peek(CUcontext ctx); /* whether it would be */
 CUresult sim_capture_add(CUstream s, struct sim_work *w);
-void sim_capture_end(struct sim_capture *cap);
+void sim_capture_end(struct sim_capture *cap); /* frees its graph, if its own, unless cap->graph was taken off */
 void sim_capture_lose(struct sim_capture *cap);
 struct sim_capture *sim_capture_by_id(uint64_t id);
 void sim_nodes_add(struct sim_nodes *set, CUgraphNode node);
 void sim_nodes_copy(struct sim_nodes *dst, const struct sim_nodes *src);
 void sim_nodes_clear(struct sim_nodes *set);
 void sim_exec_drop(CUgraphExec exec);
+void sim_graph_free(CUgraph graph);
 uint64_t sim_tid(void);
 
 #endif

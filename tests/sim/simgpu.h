@@ -2,7 +2,8 @@
 /*
  * simgpu.h - the few functions of the simulated libcuda that a real one does not have.
  *
- * What it is: extras for tests and for the NCCL stand-in; find them with dlsym, so that the same program runs on a real GPU.
+ * What it is: extras for tests and for the NCCL stand-in; find them with dlsym, so that the same program runs on a real
+ * GPU.
  *
  * Threads: callable from any thread, also from host functions of a stream.
  */
@@ -11,13 +12,15 @@
 
 #include <stddef.h>
 
-/* How often the exported symbol (cuMemAlloc_v2) or all versions of a base name (cuMemAlloc) were called from outside. */
+/*
+ * How often the exported symbol (cuMemAlloc_v2) or all versions of a base name (cuMemAlloc) were called from outside.
+ */
 unsigned long simgpu_count(const char *name);
 
 /*
- * Where a host function may read and write n bytes of device memory; NULL if they do not lie in one live allocation. The address
- * that the program holds is not accessible, as on a GPU. Only work that a stream orders may use it: it is valid until the
- * allocation is freed.
+ * Where a host function may read and write n bytes of device memory; NULL if they do not lie in one live allocation.
+ * The address that the program holds is not accessible, as on a GPU. Only work that a stream orders may use it: it is
+ * valid until the allocation is freed.
  */
 void *simgpu_host(unsigned long long addr, size_t n);
 

@@ -2,14 +2,14 @@
 /*
  * work.c - what an operation does when its turn comes.
  *
- * What it is: fills, copies, host functions, flag writes and waits, stream-ordered frees, and graphs of these. Every operation
- * looks its addresses up again when it runs: memory that was freed meanwhile is an illegal address (700), which kills the
- * context as on a GPU.
+ * What it is: fills, copies, host functions, flag writes and waits, stream-ordered frees, and graphs of these. Every
+ * operation looks its addresses up again when it runs: memory that was freed meanwhile is an illegal address (700),
+ * which kills the context as on a GPU.
  *
  * What it is not: it does not order anything (engine.c).
  *
- * Locking: called with sim_lock(); the lock is dropped while memory is touched or a host function runs. Allocations are pinned
- * meanwhile, so that memory of another context that is freed under a running copy stays mapped.
+ * Locking: called with sim_lock(); the lock is dropped while memory is touched or a host function runs. Allocations are
+ * pinned meanwhile, so that memory of another context that is freed under a running copy stays mapped.
  */
 #include "sim.h"
 
@@ -92,7 +92,8 @@ static void set_run(CUstream s, const struct sim_work *w)
 static void copy_run(CUstream s, const struct sim_work *w)
 {
     struct sim_alloc *da = NULL, *sa = NULL;
-    char *dst = host_pin(w->copy.dst, area_bytes(w->copy.dpitch, w->copy.width, w->copy.height), &da), *src = w->copy.staged;
+    char *dst = host_pin(w->copy.dst, area_bytes(w->copy.dpitch, w->copy.width, w->copy.height), &da),
+         *src = w->copy.staged;
 
     if (!src)
         src = host_pin(w->copy.src, area_bytes(w->copy.spitch, w->copy.width, w->copy.height), &sa);

@@ -32,7 +32,7 @@ enum fake_addresses {
 enum fake_kind {
     FAKE_ALLOC, /* backend */
     FAKE_FREE,
-    FAKE_ORDER, /* order */
+    FAKE_ORDER,         /* order */
     FAKE_SEGMENT_ALLOC, /* observer */
     FAKE_SEGMENT_FREE,
     FAKE_TRIM,
@@ -52,9 +52,9 @@ struct fake_event {
 
 struct fake_segment {
     uint64_t addr;
-    size_t size; /* 0: no segment starts here */
-    unsigned int index; /* segments in the order of their births, from 0 */
-    unsigned int blocks; /* of the test's model; whoever changes it keeps idle up to date */
+    size_t size;              /* 0: no segment starts here */
+    unsigned int index;       /* segments in the order of their births, from 0 */
+    unsigned int blocks;      /* of the test's model; whoever changes it keeps idle up to date */
     bool announced, farewell; /* segment_alloc, segment_free were called */
 };
 
@@ -64,8 +64,8 @@ struct fake {
 
     /* Knobs. */
     enum fake_addresses addresses;
-    uint64_t seed;       /* of FAKE_SHUFFLED */
-    size_t capacity;     /* more is refused */
+    uint64_t seed;        /* of FAKE_SHUFFLED */
+    size_t capacity;      /* more is refused */
     unsigned int fail_at; /* this call of alloc, counted from 1, fails with fail_rc; 0: none */
     int fail_rc;
     bool refuse; /* every alloc fails with -ENOMEM */

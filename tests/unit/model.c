@@ -103,6 +103,14 @@ static void kept_forget(struct model *model)
     model->count = to;
 }
 
+/* From here on, before it returns, the pool may hand kept blocks out or give their segments back. */
+static int order_hook(struct fake *fake)
+{
+    if (fake->order_rc == 0)
+        kept_forget(fake->user);
+    return fake->order_rc;
+}
+
 static struct pool *pool_new(const struct pool_config *config)
 {
     struct pool *pool;
@@ -119,6 +127,8 @@ struct model *model_new(size_t limit, bool eager, bool exact)
     if (!model)
         abort();
     model->fake = fake_new();
+    model->fake->order_hook = order_hook;
+    model->fake->user = model;
     model->config = fake_config(model->fake);
     model->config.limit = limit;
     model->config.eager = eager;
@@ -190,8 +200,6 @@ static void count(struct model *model, const struct before *was)
     model->want.segments_free += fake->calls[FAKE_FREE] - was->frees;
     model->want.oom += fake->calls[FAKE_OOM] - was->ooms;
     model->want.order += fake->orders_ok - was->orders_ok;
-    if (fake->orders_ok != was->orders_ok)
-        kept_forget(model);
 }
 
 static void check_new_block(struct model *model, uint64_t addr, size_t size)
@@ -234,11 +242,13 @@ static void check_refusal(struct model *model, const struct before *was, size_t 
             fault(model, "-ENOMEM, but the driver has not refused");
         if (fake->calls[FAKE_OOM] != was->ooms + 1)
             fault(model, "-ENOMEM, and %u calls of oom", fake->calls[FAKE_OOM] - was->ooms);
-        else if (oom && (oom->size != size || oom->held != fake->in_use ||
-                         (model->exact && oom->live != model->want.live)))
+        else if (oom &&
+                 (oom->size != size || oom->held != fake->in_use || (model->exact && oom->live != model->want.live)))
             fault(model, "oom: wrong size, held or live");
         if (fake->idle)
             fault(model, "-ENOMEM with idle segments");
+        if (fake->order_rc == 0 && model->count != model->live_count)
+            fault(model, "-ENOMEM with blocks that an order() would have freed");
     } else if (rc == -EAGAIN) {
         if (!fake->frozen && fake->failed == was->failed &&
             (!model->config.limit || fake->in_use + least <= model->config.limit))
@@ -288,7 +298,6 @@ int model_free_nth(struct model *model, size_t n)
     struct fake *fake = model->fake;
     const struct before was = before(fake);
     const int want = fake->order_rc == -EBUSY ? 0 : fake->order_rc;
-    struct model_block *block;
     uint64_t addr;
     int rc;
 
@@ -297,6 +306,8 @@ int model_free_nth(struct model *model, size_t n)
     for (n %= model->count; model->blocks[n].kept; n = (n + 1) % model->count)
         ;
     addr = model->blocks[n].addr;
+    model->blocks[n].kept = true; /* for no longer than it takes, if order() succeeds */
+    model->live_count--;
     rc = pool_free(addr);
     if (rc != want)
         fault(model, "pool_free returned %d, not %d", rc, want);
@@ -304,9 +315,6 @@ int model_free_nth(struct model *model, size_t n)
         fault(model, "pool_free without order");
     if (pool_live_size(addr))
         fault(model, "0x%" PRIx64 " is still live after pool_free", addr);
-    block = &model->blocks[n];
-    block->kept = true; /* for a moment, if order() has succeeded */
-    model->live_count--;
     model->want.frees++;
     model->want.kept += fake->order_rc != 0;
     count(model, &was);

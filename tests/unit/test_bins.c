@@ -32,7 +32,8 @@ static void test_find_of_any_size_finds_block_of_that_size(void **state)
 {
     for (unsigned int bit = 9; bit < 48; bit++) {
         for (int i = -3; i <= 40; i++) {
-            const size_t size = ((size_t)1 << bit) + (size_t)((ptrdiff_t)i * (ptrdiff_t)(bit < 14 ? G : G << (bit - 13)));
+            const size_t size =
+                ((size_t)1 << bit) + (size_t)((ptrdiff_t)i * (ptrdiff_t)(bit < 14 ? G : G << (bit - 13)));
             struct block block = block_of(size);
 
             if ((ptrdiff_t)size <= 0)

@@ -113,7 +113,7 @@ static void test_refusal_with_fitting_large_block_behind_others_uses_it(void **s
     struct env *env = *state;
 
     release(alloc(env->pool, 640 * MIB)); /* one segment to carve all of them from */
-    alloc(env->pool, 80 * MIB); /* breaks it: from now on anything may */
+    alloc(env->pool, 80 * MIB);           /* breaks it: from now on anything may */
     fitting_block_behind_others(env, 48 * MIB, 49 * MIB, 2 * MIB);
 }
 
@@ -134,6 +134,21 @@ static void test_refusal_with_kept_blocks_publishes_them(void **state)
     alloc(env->pool, 512);
     assert_int_equal(env->fake->in_use, 2 * MIB);
     assert_int_equal(stats_of(env->pool).live, 512);
+}
+
+/* Not eager: an order() that may wait, as the last resort. */
+static void test_refusal_not_eager_with_kept_blocks_publishes_them(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 8 * MIB);
+
+    env->fake->capacity = 8 * MIB;
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    env->fake->order_rc = 0;
+    assert_int_equal(alloc(env->pool, 8 * MIB), addr);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
 }
 
 static void test_refusal_with_kept_blocks_that_stay_kept_returns_enomem(void **state)
@@ -327,6 +342,7 @@ int main(void)
         POOL_TEST(test_refusal_with_fitting_small_block_behind_others_uses_it),
         POOL_TEST(test_refusal_with_fitting_large_block_behind_others_uses_it),
         POOL_TEST(test_refusal_with_kept_blocks_publishes_them),
+        POOL_TEST(test_refusal_not_eager_with_kept_blocks_publishes_them),
         POOL_TEST(test_refusal_with_kept_blocks_that_stay_kept_returns_enomem),
         POOL_TEST(test_refusal_while_other_thread_releases_waits_for_it),
         POOL_TEST(test_refusal_at_call_k_still_serves_all),

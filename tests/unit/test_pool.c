@@ -208,9 +208,20 @@ static void test_alloc_of_large_part_splits_idle_segment(void **state)
     const uint64_t large = alloc(env->pool, 64 * MIB);
 
     release(large);
-    assert_int_equal(alloc(env->pool, 8 * MIB), large); /* an eighth: just enough */
+    assert_int_equal(alloc(env->pool, 8 * MIB), large);           /* an eighth: just enough */
     assert_int_equal(alloc(env->pool, 2 * MIB), large + 8 * MIB); /* it is in use now, so anything goes */
     assert_int_equal(env->fake->born, 1);
+}
+
+static void test_alloc_leaving_less_than_unit_of_large_block_does_not_split(void **state)
+{
+    struct env *env = *state;
+
+    release(alloc(env->pool, 4 * MIB));
+    release(alloc(env->pool, 3 * MIB));
+    assert_int_equal(stats_of(env->pool).hits, 1);
+    alloc(env->pool, 3 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 4 * MIB); /* nothing large could use the rest */
 }
 
 static void test_free_of_wild_address_returns_enoent(void **state)
@@ -482,6 +493,7 @@ int main(void)
         POOL_TEST(test_trim_after_trim_uses_returned_address_again),
         POOL_TEST(test_alloc_of_small_part_leaves_large_idle_segment_whole),
         POOL_TEST(test_alloc_of_large_part_splits_idle_segment),
+        POOL_TEST(test_alloc_leaving_less_than_unit_of_large_block_does_not_split),
         POOL_TEST(test_free_of_wild_address_returns_enoent),
         POOL_TEST(test_free_of_interior_address_returns_einval),
         POOL_TEST(test_free_of_unused_part_of_segment_returns_einval),

@@ -43,12 +43,12 @@ static void step(struct model *model, uint64_t *rng)
 {
     struct fake *fake = model->fake;
     /* Phases of growth and of decline. */
-    const size_t crowd = (size_t)1 << (3 + rng_below(rng, 8));
+    const size_t crowd = (size_t)8 << (model->want.allocs / 512 % 8);
     uint64_t addr;
 
     switch (rng_below(rng, 100)) {
     case 0:
-        fake->order_rc = rng_below(rng, 2) ? 0 : rng_below(rng, 4) ? -EBUSY : -EIO;
+        fake->order_rc = rng_below(rng, 4) ? 0 : rng_below(rng, 4) ? -EBUSY : -EIO;
         break;
     case 1:
         fake->frozen = rng_below(rng, 3) == 0;
@@ -72,7 +72,7 @@ static void step(struct model *model, uint64_t *rng)
             model_free_bad(model, model->blocks[rng_below(rng, model->count)].addr + 256 * rng_below(rng, 100));
         break;
     default:
-        if (rng_below(rng, crowd) < model->live_count / 2)
+        if (rng_below(rng, 2 * crowd) < model->live_count)
             model_free_nth(model, rng_next(rng));
         else
             model_alloc(model, random_size(rng, model->exact), &addr);
@@ -82,7 +82,7 @@ static void step(struct model *model, uint64_t *rng)
 static void run(size_t limit, bool eager, bool exact, enum fake_addresses addresses)
 {
     struct model *model = model_new(limit, eager, exact);
-    const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1), ops = env_number("CUPOOL_TEST_OPS", 50000);
+    const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1), ops = env_number("CUPOOL_TEST_OPS", 100000);
     uint64_t rng = seed;
 
     alarm(DEADLOCK_SECONDS * 5);
@@ -92,7 +92,7 @@ static void run(size_t limit, bool eager, bool exact, enum fake_addresses addres
         model_check(model, i % 64 == 0);
         if (model->fault[0])
             fail_msg("seed %llu, step %llu: %s", (unsigned long long)seed, (unsigned long long)i, model->fault);
-        if (i % 20000 == 19999)
+        if (i % 30000 == 29999)
             model_restart(model);
     }
     model_drain(model);
@@ -183,8 +183,9 @@ static void test_random_ops_at_other_addresses_get_same_places(void **state)
             }
             places[r] = place_of(ranks[r].fake, rc, addr);
             if (r && memcmp(&places[r], &places[0], sizeof(places[0])))
-                fail_msg("step %d: rank %zu got %d, segment %u + %zu, rank 0 got %d, segment %u + %zu", i, r, places[r].rc,
-                         places[r].index, places[r].offset, places[0].rc, places[0].index, places[0].offset);
+                fail_msg("step %d: rank %zu got %d, segment %u + %zu, rank 0 got %d, segment %u + %zu", i, r,
+                         places[r].rc, places[r].index, places[r].offset, places[0].rc, places[0].index,
+                         places[0].offset);
         }
     }
     hits = (size_t)stats_of(ranks[0].pool).hits;

@@ -270,17 +270,20 @@ static void test_threads_short_of_memory_share_no_block(void **state)
 
 /* Two threads free the same block at the same time: one of them, and only one, succeeds. */
 
-static struct parcel contested;
-static pthread_barrier_t barrier;
+#define CONTESTS 5 /* for each step */
+
+static uint64_t contested;
+static struct meeting meeting;
 
 static void *free_contested(void *arg)
 {
     int *rc = arg;
+    unsigned int round = 0;
 
-    for (unsigned long i = 0; i < steps / 10; i++) {
-        pthread_barrier_wait(&barrier);
-        *rc = pool_free(contested.addr);
-        pthread_barrier_wait(&barrier);
+    for (unsigned long i = 0; i < CONTESTS * steps; i++) {
+        meet(&meeting, 2, &round);
+        *rc = pool_free(contested);
+        meet(&meeting, 2, &round);
     }
     return NULL;
 }
@@ -288,22 +291,22 @@ static void *free_contested(void *arg)
 static void test_threads_freeing_same_block_succeed_once(void **state)
 {
     struct env *env = *state;
-    int rcs[2];
-    pthread_t threads[2];
-    unsigned int bad = 0;
+    unsigned int bad = 0, round = 0;
+    pthread_t thread;
+    int theirs = 0, ours;
 
-    pthread_barrier_init(&barrier, NULL, 3);
-    for (size_t i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, free_contested, &rcs[i]), 0);
-    for (unsigned long i = 0; i < steps / 10; i++) {
-        bad += pool_alloc(env->pool, i % 2 ? 512 : 4 * MIB, &contested.addr) != 0;
-        pthread_barrier_wait(&barrier);
-        pthread_barrier_wait(&barrier);
-        bad += !((rcs[0] == 0 && rcs[1] == -EINVAL) || (rcs[1] == 0 && rcs[0] == -EINVAL));
+    atomic_store(&meeting.arrived, 0);
+    assert_int_equal(pthread_create(&thread, NULL, free_contested, &theirs), 0);
+    for (unsigned long i = 0; i < CONTESTS * steps; i++) {
+        bad += pool_alloc(env->pool, i % 2 ? 512 : 4 * MIB, &contested) != 0;
+        meet(&meeting, 2, &round);
+        for (unsigned long spin = 0; spin < i % 128; spin++) /* find the moment at which they collide */
+            atomic_load(&meeting.arrived);
+        ours = pool_free(contested);
+        meet(&meeting, 2, &round);
+        bad += !((ours == 0 && theirs == -EINVAL) || (theirs == 0 && ours == -EINVAL));
     }
-    for (size_t i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&barrier);
+    pthread_join(thread, NULL);
     assert_int_equal(bad, 0);
     assert_int_equal(stats_of(env->pool).live, 0);
 }

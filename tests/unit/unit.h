@@ -13,6 +13,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,9 +120,9 @@ static inline int env_teardown(void **state)
 struct call {
     pthread_t thread;
     struct pool *pool;
-    size_t size;       /* pool_alloc */
-    uint64_t addr;     /* pool_alloc's result; pool_free's argument */
-    const char *why;   /* pool_trim */
+    size_t size;     /* pool_alloc */
+    uint64_t addr;   /* pool_alloc's result; pool_free's argument */
+    const char *why; /* pool_trim */
     int rc;
     size_t released;
 };
@@ -157,6 +159,22 @@ static inline void call_start(struct call *call, void *(*function)(void *))
 static inline void call_join(struct call *call)
 {
     assert_int_equal(pthread_join(call->thread, NULL), 0);
+}
+
+/* Threads that meet leave at the same moment, unlike those of a pthread_barrier: for races of a few instructions. */
+struct meeting {
+    atomic_uint arrived;
+};
+
+/* round counts this thread's meetings, from 0. */
+static inline void meet(struct meeting *meeting, unsigned int threads, unsigned int *round)
+{
+    const unsigned int want = ++*round * threads;
+
+    atomic_fetch_add(&meeting->arrived, 1);
+    for (unsigned int i = 1; atomic_load(&meeting->arrived) < want; i++)
+        if (i % 2000 == 0)
+            sched_yield();
 }
 
 #define POOL_TEST(function) cmocka_unit_test_setup_teardown(function, env_setup, env_teardown)

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * app.c - the program that the end-to-end tests preload the library into. Its arguments are commands, done in order;
+ * each is a word, with numbers or names after colons:
+ *
+ *   alloc:N:SIZE     N allocations, kept; each is filled and read back
+ *   free:N           free the N newest
+ *   churn:N:SIZE     N times: allocate, fill, read back, free; a few blocks live at a time, sizes vary below SIZE
+ *   threads:T:N:SIZE churn in T threads
+ *   cancel:T         T times: start a thread that allocates and frees for ever, and cancel it
+ *   capture  reset   an empty stream capture; reset the device
+ *   tolerate         from here on CUDA's errors are counted and printed, and not the end
+ *   fork{ ... }      a child does what is between; the parent waits and prints how it ended
+ *   exec             start this program anew with the commands that follow, in this process
+ *   kill exit:N _exit:N abort
+ *   closefrom:FD     close every descriptor from FD on
+ *   occupy:N:FILE    open FILE until descriptor N has been handed out
+ *   fds:N            print every open descriptor from N on
+ *   fsize:N          limit the size of files that we write; -1 lifts it. From here on SIGXFSZ is caught and reported
+ *   nofile:N chdir:DIR pid tids setenv:NAME:VALUE
+ *   lookup:NAME:VERSION:FLAGS   where cuGetProcAddress leads (API_PROC only)
+ *
+ * Exit code: 0; 3 for an error of CUDA; 4 for wrong data; 5 for anything else. What goes wrong is on stdout.
+ */
+#include "api.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LIVE_MAX 4096
+#define WINDOW   6
+
+static struct {
+    void *p[LIVE_MAX];
+    int n;
+} live;
+static bool tolerant;
+static atomic_int errors, seed;
+static volatile sig_atomic_t xfsz;
+
+static void cuda_failed(const char *what, int rc)
+{
+    errors++;
+    printf("error %d in %s\n", rc, what);
+    fflush(stdout);
+    if (!tolerant)
+        exit(3);
+}
+
+static void die(const char *what)
+{
+    printf("%s: %s\n", what, strerror(errno));
+    fflush(stdout);
+    exit(5);
+}
+
+/* Fill and read back the ends of a block. False after an error that is tolerated. */
+static bool check(void *p, size_t n)
+{
+    const int byte = 1 + atomic_fetch_add(&seed, 1) % 250;
+    const size_t some = n < 256 ? n : 256;
+    unsigned char host[256];
+    int rc = api_fill(p, byte, n);
+
+    if (rc) {
+        cuda_failed("fill", rc);
+        return false;
+    }
+    for (int end = 0; end < 2; end++) {
+        memset(host, 0, sizeof(host));
+        rc = api_read(host, (char *)p + (end ? n - some : 0), some);
+        if (rc) {
+            cuda_failed("read", rc);
+            return false;
+        }
+        for (size_t i = 0; i < some; i++) {
+            if (host[i] != byte) {
+                printf("wrong data: byte %zu of %zu is %d, not %d\n", end ? n - some + i : i, n, host[i], byte);
+                fflush(stdout);
+                _exit(4);
+            }
+        }
+    }
+    return true;
+}
+
+static void *get(size_t n)
+{
+    void *p = NULL;
+    int rc = api_alloc(&p, n);
+
+    if (rc) {
+        cuda_failed("alloc", rc);
+        return NULL;
+    }
+    check(p, n);
+    return p;
+}
+
+static void put(void *p)
+{
+    int rc = p ? api_free(p) : 0;
+
+    if (rc)
+        cuda_failed("free", rc);
+}
+
+static void churn(long n, size_t size)
+{
+    void *window[WINDOW] = {NULL};
+
+    for (long i = 0; i < n; i++) {
+        put(window[i % WINDOW]);
+        window[i % WINDOW] = get(size - size / 3 * (size_t)(i % 3) / 2);
+    }
+    for (int i = 0; i < WINDOW; i++)
+        put(window[i]);
+}
+
+struct churner {
+    pthread_t id;
+    long n;
+    size_t size;
+};
+
+static void *churner_main(void *arg)
+{
+    const struct churner *c = (const struct churner *)arg;
+
+    churn(c->n, c->size);
+    return NULL;
+}
+
+/* Only the allocator's own calls can be cancelled here: what becomes of the simulated GPU is not the question. */
+static void *victim_main(void *started)
+{
+    void *p = NULL;
+    int before;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    for (;;) {
+        if (api_alloc(&p, 4096) == 0) {
+            atomic_store((atomic_bool *)started, true);
+            pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+            api_free(p);
+            if (api_alloc(&p, 1000) == 0)
+                api_free(p);
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+        }
+        pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+        pthread_testcancel();
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    }
+    return NULL;
+}
+
+static void cancel(long n)
+{
+    atomic_bool started;
+    pthread_t id;
+
+    for (long i = 0; i < n; i++) {
+        atomic_store(&started, false);
+        if (pthread_create(&id, NULL, victim_main, &started))
+            die("pthread_create");
+        while (!atomic_load(&started))
+            sched_yield();
+        usleep((useconds_t)(i * 37 % 300));
+        pthread_cancel(id);
+        pthread_join(id, NULL);
+    }
+}
+
+static void threads(long t, long n, size_t size)
+{
+    struct churner c[64];
+
+    t = t > 64 ? 64 : t;
+    for (long i = 0; i < t; i++) {
+        c[i].n = n;
+        c[i].size = size;
+        if (pthread_create(&c[i].id, NULL, churner_main, &c[i]))
+            die("pthread_create");
+    }
+    for (long i = 0; i < t; i++)
+        pthread_join(c[i].id, NULL);
+}
+
+static void fds_print(long from)
+{
+    char path[300], to[300];
+    struct dirent *entry;
+    DIR *dir = opendir("/proc/self/fd");
+
+    while (dir && (entry = readdir(dir))) {
+        ssize_t n;
+
+        if (atol(entry->d_name) < from || entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "/proc/self/fd/%s", entry->d_name);
+        n = readlink(path, to, sizeof(to) - 1);
+        printf("fd %s %.*s\n", entry->d_name, (int)(n > 0 ? n : 0), to);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void tids_print(void)
+{
+    struct dirent *entry;
+    DIR *dir = opendir("/proc/self/task");
+    int n = 0;
+
+    while (dir && (entry = readdir(dir)))
+        n += entry->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    printf("threads %d\n", n);
+}
+
+static void on_xfsz(int sig)
+{
+    (void)sig;
+    xfsz++;
+}
+
+static void fsize(long n)
+{
+    struct rlimit limit;
+
+    signal(SIGXFSZ, on_xfsz);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = n < 0 ? limit.rlim_max : (rlim_t)n;
+    if (setrlimit(RLIMIT_FSIZE, &limit))
+        die("setrlimit");
+}
+
+static void nofile(long n)
+{
+    struct rlimit limit = {(rlim_t)n, (rlim_t)n};
+
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        die("setrlimit");
+}
+
+/* Write into each, so that a trace line that went astray would show beside it. */
+static void occupy(long n, const char *file)
+{
+    for (int fd = -1; fd < n;) {
+        fd = open(file, O_RDWR | O_CREAT | O_APPEND, 0666);
+        if (fd < 0 || write(fd, "mine\n", 5) != 5)
+            die(file);
+    }
+}
+
+static int commands(int argc, char **argv);
+
+/* The commands up to the closing brace in a child. Returns how many words were used. */
+static int in_child(int argc, char **argv)
+{
+    int n = 0, status = 0;
+    pid_t pid;
+
+    while (n < argc && strcmp(argv[n], "}"))
+        n++;
+    fflush(stdout);
+    pid = fork();
+    if (pid < 0)
+        die("fork");
+    if (!pid) {
+        printf("child %d\n", (int)getpid());
+        commands(n, argv);
+        exit(0);
+    }
+    if (waitpid(pid, &status, 0) != pid)
+        die("waitpid");
+    printf("child ended: %s %d\n", WIFSIGNALED(status) ? "signal" : "exit",
+           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    return n + 1;
+}
+
+static int commands(int argc, char **argv)
+{
+    int rc;
+
+    for (int i = 0; i < argc; i++) {
+        char word[4096], *field[4] = {word, NULL, NULL, NULL};
+        long n[4] = {0, 0, 0, 0};
+
+        snprintf(word, sizeof(word), "%s", argv[i]);
+        for (int f = 1; f < 4 && (field[f] = strchr(field[f - 1], ':')); f++) {
+            *field[f]++ = '\0';
+            n[f] = strtol(field[f], NULL, 0);
+        }
+#define IS(name) (strcmp(word, name) == 0)
+        if (IS("alloc")) {
+            for (long k = 0; k < n[1] && live.n < LIVE_MAX; k++)
+                live.p[live.n++] = get((size_t)n[2]);
+        } else if (IS("free")) {
+            for (long k = 0; k < n[1] && live.n; k++)
+                put(live.p[--live.n]);
+        } else if (IS("churn")) {
+            churn(n[1], (size_t)n[2]);
+        } else if (IS("threads")) {
+            threads(n[1], n[2], (size_t)n[3]);
+        } else if (IS("cancel")) {
+            cancel(n[1]);
+        } else if (IS("capture")) {
+            rc = api_capture();
+            if (rc)
+                cuda_failed("capture", rc);
+        } else if (IS("reset")) {
+            rc = api_reset();
+            if (rc)
+                cuda_failed("reset", rc);
+            live.n = 0;
+        } else if (IS("tolerate")) {
+            tolerant = true;
+        } else if (IS("fork{")) {
+            i += in_child(argc - i - 1, argv + i + 1);
+        } else if (IS("exec")) {
+            char *self[2] = {argv[i], NULL};
+
+            fflush(stdout);
+            argv[i] = self[0];
+            execv("/proc/self/exe", argv + i);
+            die("execv");
+        } else if (IS("kill")) {
+            fflush(stdout);
+            raise(SIGKILL);
+        } else if (IS("exit")) {
+            exit((int)n[1]);
+        } else if (IS("_exit")) {
+            fflush(stdout);
+            _exit((int)n[1]);
+        } else if (IS("abort")) {
+            fflush(stdout);
+            abort();
+        } else if (IS("closefrom")) {
+            /* The system call: glibc's wrapper is younger than some systems that this is built on. */
+            if (syscall(SYS_close_range, (unsigned int)n[1], ~0u, 0u)) {
+                for (int fd = (int)n[1]; fd < 2048; fd++)
+                    close(fd);
+            }
+        } else if (IS("occupy")) {
+            occupy(n[1], field[2]);
+        } else if (IS("fds")) {
+            fds_print(n[1]);
+        } else if (IS("fsize")) {
+            fsize(n[1]);
+        } else if (IS("nofile")) {
+            nofile(n[1]);
+        } else if (IS("chdir")) {
+            if (chdir(field[1]))
+                die(field[1]);
+        } else if (IS("pid")) {
+            printf("pid %d\n", (int)getpid());
+        } else if (IS("tids")) {
+            tids_print();
+        } else if (IS("setenv")) {
+            setenv(field[1], field[2], 1);
+#ifdef API_PROC
+        } else if (IS("lookup")) {
+            api_lookup(field[1], (int)n[2], (cuuint64_t)n[3]);
+#endif
+        } else {
+            errno = EINVAL;
+            die(word);
+        }
+    }
+    return 0;
+}
+
+static int run(int argc, char **argv)
+{
+    sigset_t pending;
+    int rc;
+
+    /* Looking things up needs no GPU. */
+    rc = argc > 1 && strncmp(argv[1], "lookup", 6) == 0 ? 0 : api_init();
+    if (rc)
+        cuda_failed("init", rc);
+    commands(argc - 1, argv + 1);
+    sigpending(&pending);
+    if (xfsz || sigismember(&pending, SIGXFSZ) == 1)
+        printf("SIGXFSZ was delivered\n");
+    if (tolerant)
+        printf("errors %d\n", errors);
+    return 0;
+}
+
+#ifdef PLUGIN
+__attribute__((visibility("default"))) int plugin_run(int argc, char **argv);
+
+int plugin_run(int argc, char **argv)
+#else
+int main(int argc, char **argv)
+#endif
+{
+    return run(argc, argv);
+}

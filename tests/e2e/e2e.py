@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests share: paths, starting a program with the library preloaded, reading its trace and the simulated
+GPU's own count of calls.
+
+What it is not: a test. Paths come from the environment that tests/e2e/meson.build sets.
+"""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any, Optional, Union
+
+LIB = Path(os.environ["E2E_LIB"])
+INFO = Path(os.environ["E2E_INFO"])
+SIM = Path(os.environ["E2E_SIM"])
+BIN = Path(os.environ["E2E_BIN"])
+SOURCE = Path(os.environ["E2E_SOURCE"])
+HEADERS = os.environ["E2E_HEADERS"]
+SANITIZE = os.environ.get("E2E_SANITIZE", "none")
+TRACE_TOOL = SOURCE / "scripts" / "cupool-trace"
+
+# A hang is a failure, and must not wait for meson to say so. Sanitizers are slow.
+TIMEOUT = 30 if SANITIZE == "none" else 120
+
+MIB = 1 << 20
+Word = Union[str, Path]
+
+
+def app(kind: str) -> Path:
+    return BIN / f"app_{kind}"
+
+
+class Trace:
+    """One trace file, every line parsed. A line that is no JSON object is an error of the test, unless it is the last and cut."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.text = path.read_text()
+        lines = self.text.split("\n")
+        self.cut = lines.pop() != ""  # after the last newline there is nothing
+        self.lines: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        self.header = self.lines[0]
+        self.events = self.lines[1:]
+
+    def of(self, *names: str) -> list[dict[str, Any]]:
+        return [e for e in self.events if e["e"] in names]
+
+    def total(self, key: str) -> int:
+        """A counter, summed over the stats lines of all devices and contexts."""
+        return sum(e[key] for e in self.of("stats"))
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.events) and self.events[-1]["e"] == "end"
+
+
+class Done:
+    """A program that has run: its exit code and output, what it left in its folder, the calls that the simulated GPU counted."""
+
+    def __init__(self, done: "subprocess.CompletedProcess[str]", cwd: Path, counts: Path) -> None:
+        self.rc, self.out, self.err, self.cwd = done.returncode, done.stdout, done.stderr, cwd
+        self.files = sorted(p.name for p in cwd.iterdir())
+        self.counts: dict[str, int] = {}  # of all processes together
+        for line in counts.read_text().split("\n") if counts.exists() else []:
+            if line:
+                _, name, n = line.split()
+                self.counts[name] = self.counts.get(name, 0) + int(n)
+
+    def traces(self) -> list[Trace]:
+        return [Trace(self.cwd / f) for f in self.files if ".jsonl" in f]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the library said, without who said it."""
+        return [line.split(": ", 1)[1] for line in self.err.split("\n") if line.startswith("cupool[")]
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self) -> None:
+        tmp = tempfile.TemporaryDirectory()
+        self.addCleanup(tmp.cleanup)
+        self.tmp = Path(tmp.name).resolve()
+
+    def env(self, preload: Optional[str] = str(LIB), **more: Optional[Word]) -> dict[str, str]:
+        """A small environment of its own: nothing of who runs the tests gets in, least of all a launcher's variables."""
+        env = {k: v for k, v in os.environ.items()
+               if k in ("PATH", "HOME", "TMPDIR") or k.endswith("SAN_OPTIONS")}
+        env.update(LD_LIBRARY_PATH=str(SIM), SIMGPU_DELAY_US="0")
+        if preload:
+            env["LD_PRELOAD"] = preload
+        for k, v in more.items():
+            if v is None:
+                env.pop(k, None)
+            else:
+                env[k] = str(v)
+        return env
+
+    def folder(self) -> Path:
+        """An empty one, of its own also where a test runs several programs at a time."""
+        return Path(tempfile.mkdtemp(prefix="run", dir=self.tmp))
+
+    def go(self, *args: Word, preload: Optional[str] = str(LIB), cwd: Optional[Path] = None, rc: Optional[int] = 0,
+           timeout: float = TIMEOUT, **more: Optional[Word]) -> Done:
+        """Run a program in a folder of its own. rc: what it has to exit with; None: anything."""
+        cwd = cwd or self.folder()
+        counts = self.tmp / f"counts-{cwd.name}"
+        env = self.env(preload, **more)
+        env.setdefault("SIMGPU_COUNTS", str(counts))
+        done = subprocess.run([str(a) for a in args], env=env, cwd=cwd, capture_output=True, text=True, timeout=timeout,
+                              errors="replace")
+        result = Done(done, cwd, counts)
+        if rc is not None:
+            self.assertEqual(result.rc, rc, f"{[str(a) for a in args]}\n{result.out}{result.err}")
+        return result
+
+    def one_trace(self, done: Done) -> Trace:
+        self.assertEqual(len(done.traces()), 1, done.files)
+        return done.traces()[0]
+
+    def assert_fine(self, *traces: Path, complete: bool = True) -> None:
+        """cupool-trace check has nothing to say about them, not even a warning."""
+        done = subprocess.run([sys.executable, TRACE_TOOL, "check", *(["--complete"] if complete else []), *traces],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("warning", done.stdout)
+
+
+def need(program: str) -> str:
+    path = shutil.which(program)
+    if not path:
+        raise unittest.SkipTest(f"{program} is not installed")
+    return path

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* names.c - prints where look-ups from a library (nextlib.c), the program and libcuda's handle lead; "names driver" adds the last. */
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include "nextlib.h"
+
+/* Called, so that the linker keeps libcudart, which stands behind the library in the order of look-ups. */
+int cudaRuntimeGetVersion(int *version);
+
+int main(int argc, char **argv)
+{
+    static const char *const driver_names[] = {"cuInit",           "cuMemAlloc_v2",       "cuCtxSynchronize",
+                                               "nothing",          "cuGetProcAddress_v9", "cuGetProcAddres",
+                                               "cuGetProcAddress", "cuGetProcAddress_v2"};
+    int version;
+    void *p;
+
+    if (cudaRuntimeGetVersion(&version))
+        return 5;
+    library_look();
+    p = dlsym(RTLD_DEFAULT, "getpid");
+    looked_up("program default", "getpid", p);
+    p = dlsym(RTLD_DEFAULT, "nothing");
+    looked_up("program default", "nothing", p);
+    p = dlsym(RTLD_NEXT, "getpid");
+    looked_up("program next", "getpid", p);
+    if (argc > 1) {
+        void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+        if (!driver)
+            return 5;
+        for (unsigned int i = 0; i < sizeof(driver_names) / sizeof(driver_names[0]); i++) {
+            p = dlsym(driver, driver_names[i]);
+            looked_up("program libcuda", driver_names[i], p);
+        }
+        p = dlsym(RTLD_DEFAULT, "cudaMalloc");
+        looked_up("program default", "cudaMalloc", p);
+    }
+    (void)argv;
+    return 0;
+}

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: each has its effect, what is wrong with one is said once and harmless, and cupool-info shows what is in force.
+
+What each setting means for launchers and traces is in test_rank and test_trace.
+"""
+from __future__ import annotations
+
+import re
+import shutil
+import unittest
+from pathlib import Path
+
+from e2e import INFO, MIB, SOURCE, Case, Done, Trace, Word, app
+
+# NAME, type, default, help of every row of conf.def.
+ROWS = re.findall(r'^CONF\(\w+, "(\w+)", (\w+), "([^"]*)", "[^"]*",\s*"([^"]*)', (SOURCE / "shim" / "conf.def").read_text(), re.M)
+
+ACCEPTED = {
+    "BOOL": ["0", "1", "on", "OFF", "yes", "no", "True", "false"],
+    "SIZE": ["0", "1", "64K", "64k", "64KB", "64KiB", "1.5G", "2T", "10m"],
+    "NUMBER": ["", "0", "7", "123456"],
+    "STRING": ["", "off", "x/y"],
+}
+REFUSED = {
+    "BOOL": ["", "2", "maybe", "0|1", "on ", " 1", "|"],
+    "CHOICE": ["", "nonsense", "auto|ordered", "|", "auto "],
+    "SIZE": ["", "-1", "x", "1X", "1.G", "1KK", "99999999999999999999", "9000000T", "0x10", " 1", "1 "],
+    "NUMBER": ["-1", "x", "1.5", "99999999999", " 1", "0x1"],
+    "STRING": ["y" * 1024],
+}
+
+
+class Base(Case):
+    def used(self, *args: Word, **env: str) -> "tuple[Done, Trace]":
+        done = self.go(app("shared"), *(args or ("churn:60:100000",)), **env)
+        return done, self.one_trace(done)
+
+
+class Wrong(Base):
+    def test_the_table_was_read(self) -> None:
+        self.assertGreaterEqual(len(ROWS), 9)
+        self.assertIn(("LIMIT", "SIZE", "0"), [r[:3] for r in ROWS])
+
+    def test_unknown_names(self) -> None:
+        for name, near in (("CUPOOL_TRACEFILE", "CUPOOL_TRACE_FILE"), ("CUPOOL_FRE", "CUPOOL_FREE"), ("CUPOOL_LIMITS", "CUPOOL_LIMIT"),
+                           ("CUPOOL_trace_file", None), ("CUPOOL_", None), ("CUPOOL_SOMETHING_ELSE", None), ("CUPOOL_" + "A" * 50, None)):
+            with self.subTest(name):
+                done, trace = self.used(**{name: "1"})
+                self.assertEqual(len(done.warnings), 1, done.err)
+                self.assertIn(f"unknown setting {name}", done.warnings[0])
+                hint = re.search(r"did you mean (\w+)\?", done.warnings[0])
+                if near:
+                    self.assertEqual(hint and hint[1], near)
+                self.assert_fine(trace.path)
+
+    def test_a_very_long_unknown_name_is_said_too(self) -> None:
+        done, _ = self.used(**{"CUPOOL_" + "A" * 100: "1"})
+        self.assertEqual(len(done.warnings), 1, "not a word about it")
+
+    def test_names_of_others_are_none_of_our_business(self) -> None:
+        done, _ = self.used(CUPOOLER="1", CUPOOL="1", XCUPOOL_FREE="1", cupool_free="1")
+        self.assertEqual(done.err, "")
+
+    def test_invalid_values(self) -> None:
+        """Said once, with what is accepted; the default is in force."""
+        for name, kind, default, _ in ROWS:
+            for value in REFUSED[kind]:
+                if name == "LOG_LEVEL":
+                    continue  # below
+                with self.subTest(name, value=value[:40]):
+                    done, trace = self.used(**{f"CUPOOL_{name}": value})
+                    self.assertEqual(len(done.warnings), 1, done.err)
+                    self.assertIn(f"CUPOOL_{name} ", done.warnings[0])
+                    self.assertIn(f"using {default or 'none'}", done.warnings[0])
+                    self.assertEqual(trace.header["settings"][f"CUPOOL_{name}"], default)
+
+    def test_invalid_log_level(self) -> None:
+        done, _ = self.used(CUPOOL_LOG_LEVEL="loud")
+        self.assertEqual(len(done.warnings), 1)
+        self.assertIn("off|error|warn|info|debug", done.warnings[0])
+
+    def test_accepted_values(self) -> None:
+        for name, kind, _, _ in ROWS:
+            for value in ACCEPTED.get(kind, []):
+                with self.subTest(name, value=value):
+                    self.assertEqual(self.go(app("shared"), "churn:10:4096", **{f"CUPOOL_{name}": value, "HOME": "/"},
+                                             cwd=self.folder_with_x()).err, "")
+
+    def folder_with_x(self) -> Path:
+        cwd = self.folder()
+        (cwd / "x").mkdir()
+        return cwd
+
+    def test_several_at_once_each_get_a_line(self) -> None:
+        done, _ = self.used(CUPOOL_FREE="x", CUPOOL_LIMIT="y", CUPOOL_Z="z", CUPOOL_FREEE="auto")
+        self.assertEqual(len(done.warnings), 4, done.err)
+
+    def test_nothing_is_said_by_programs_without_cuda(self) -> None:
+        self.assertEqual(self.go("/bin/true", CUPOOL_FREE="x", CUPOOL_Z="z").err, "")
+
+    def test_nothing_is_said_when_switched_off(self) -> None:
+        self.assertEqual(self.go(app("shared"), "churn:9:4096", CUPOOL_ENABLE="0", CUPOOL_FREE="x", CUPOOL_Z="z").err, "")
+
+
+class Effects(Base):
+    def policy(self, trace: Trace) -> "tuple[str, str]":
+        events = trace.of("policy")
+        self.assertEqual(len(events), 1)
+        return events[0]["free"], events[0]["why"]
+
+    def test_log_level(self) -> None:
+        wrong = {"CUPOOL_Z": "z"}
+        for level, lines in (("off", 0), ("error", 0), ("warn", 1), ("info", 2), ("debug", 2)):
+            done, _ = self.used(CUPOOL_LOG_LEVEL=level, **wrong)
+            self.assertEqual(len(done.warnings), lines, level)
+            self.assertEqual(len(done.err.splitlines()), lines)
+
+    def test_free(self) -> None:
+        for value, wanted in (("auto", ("ordered", "default")), ("ordered", ("ordered", "CUPOOL_FREE")),
+                              ("strict", ("strict", "CUPOOL_FREE")), ("STRICT", ("strict", "CUPOOL_FREE"))):
+            with self.subTest(value):
+                done, trace = self.used(CUPOOL_FREE=value)
+                self.assertEqual(self.policy(trace), wanted)
+                # Each free is ordered: on the device, or by waiting.
+                strict = wanted[0] == "strict"
+                self.assertEqual(done.counts.get("cuCtxWaitEvent", 0), 0 if strict else 60)
+                self.assertEqual(done.counts.get("cuCtxRecordEvent", 0), 0 if strict else 60)
+                self.assertGreaterEqual(done.counts.get("cuCtxSynchronize", 0), 60 if strict else 0)
+                self.assertEqual(done.err, "")
+
+    def test_free_with_an_old_driver(self) -> None:
+        for value, why, warnings in (("auto", "driver older than 12.5", 0), ("ordered", "driver older than 12.5", 1),
+                                     ("strict", "CUPOOL_FREE", 0)):
+            with self.subTest(value):
+                # Natively the same program: a newer runtime on an older driver need not work at all.
+                if self.go(app("driver"), "churn:9:4096", preload=None, rc=None, SIMGPU_DRIVER_VERSION="12040").rc:
+                    self.skipTest("the simulated GPU does not run it either")
+                done = self.go(app("driver"), "churn:60:100000", CUPOOL_FREE=value, SIMGPU_DRIVER_VERSION="12040")
+                trace = self.one_trace(done)
+                self.assertEqual(self.policy(trace), ("strict", why))
+                self.assertEqual(len(done.warnings), warnings, done.err)
+                if warnings:
+                    self.assertRegex(done.warnings[0], "CUPOOL_FREE=ordered.*12.5.*strict")
+                self.assertEqual(done.counts.get("cuCtxWaitEvent", 0), 0)
+                self.assertEqual((trace.total("allocs"), trace.total("frees")), (60, 60))
+
+    def test_limit(self) -> None:
+        """The pool holds no more; requests beyond it are served by the driver."""
+        words = [f"alloc:6:{4 * MIB}", "alloc:20:100000", "free:26", f"churn:60:{3 * MIB}", f"alloc:3:{30 * MIB}", "free:3"]
+        done, trace = self.used(*words, CUPOOL_LIMIT="16M")
+        self.assertLessEqual(trace.total("peak_held"), 16 * MIB)
+        self.assertGreater(trace.total("bypassed"), 0)
+        self.assertEqual(trace.total("allocs") + trace.total("bypassed"), 6 + 20 + 60 + 3)
+        self.assertEqual(done.counts["cuMemAlloc_v2"], trace.total("bypassed") + trace.total("segments_alloc"))
+        self.assert_fine(trace.path)
+        _, free = self.used(*words)
+        self.assertGreater(free.total("peak_held"), 16 * MIB)
+        self.assertEqual(free.total("bypassed"), 0)
+
+    def test_limit_units(self) -> None:
+        for value in ("8M", "8192k", "8388608", "8MiB", "0.5G"):
+            _, trace = self.used(f"alloc:5:{2 * MIB}", CUPOOL_LIMIT=value)
+            self.assertEqual(trace.total("peak_held"), (10 if "G" in value else 8) * MIB, value)
+
+    def test_stats(self) -> None:
+        done, trace = self.used("churn:100:100000", CUPOOL_STATS="exit")
+        lines = done.err.splitlines()
+        self.assertTrue(all(line.startswith("cupool: ") for line in lines), done.err)
+        title, row = lines[0].split()[1:], lines[1].split()[1:]
+        self.assertEqual(title[:3], ["device", "allocs", "hits"])
+        self.assertEqual([row[0], row[1], row[3], row[4]], ["0", "100", "100", "0"])
+        self.assertAlmostEqual(float(row[2].rstrip("%")), 100.0 * trace.total("hits") / 100, delta=0.01)
+        self.assertEqual(lines[-1], f"cupool: trace: {trace.path.name}")
+        self.assertEqual(self.go(app("shared"), "churn:9:4096", CUPOOL_STATS="off").err, "")
+
+    def test_stats_without_trace(self) -> None:
+        done = self.go(app("shared"), "churn:9:4096", CUPOOL_STATS="exit", CUPOOL_TRACE_FILE="off")
+        self.assertEqual((len(done.err.splitlines()), done.files), (2, []))
+
+    def test_stats_are_printed_at_every_log_level(self) -> None:
+        self.assertTrue(self.go(app("shared"), "churn:9:4096", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="off").err)
+
+    def test_the_rest(self) -> None:
+        """ENABLE, HOOK, TRACE_FILE, TRACE_EVENTS, RANK: that they do something; what exactly is in the other files."""
+        self.assertEqual(self.go(app("shared"), "churn:9:4096", CUPOOL_ENABLE="0").files, [])
+        self.assertEqual(self.go(app("dlsym"), "churn:9:4096", CUPOOL_HOOK="runtime").files, [])
+        self.assertEqual(self.go(app("static"), "churn:9:4096", CUPOOL_TRACE_FILE="here").files, ["here"])
+        _, trace = self.used(CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_RANK="4")
+        self.assertEqual((len(trace.of("alloc")), trace.header["rank"]), (60, 4))
+
+    def test_changed_by_the_program_afterwards(self) -> None:
+        """Read once: half a process with other settings would help nobody."""
+        _, trace = self.used("churn:9:4096", "setenv:CUPOOL_TRACE_EVENTS:segment,alloc", "setenv:CUPOOL_ENABLE:0", "churn:50:4096")
+        self.assertEqual((trace.total("allocs"), trace.of("alloc")), (59, []))
+
+
+class Info(Case):
+    def info(self, *args: str, rc: int = 0, **env: str) -> Done:
+        return self.go(INFO, *args, preload=None, rc=rc, **env)
+
+    def test_every_setting(self) -> None:
+        blocks = dict(re.findall(r"^(CUPOOL_\w+)=(.*\n(?: .*\n)*)", self.info().out, re.M))
+        self.assertEqual(sorted(blocks), sorted(f"CUPOOL_{r[0]}" for r in ROWS))
+        for name, _, default, text in ROWS:
+            block = blocks[f"CUPOOL_{name}"]
+            self.assertEqual(block.split("\n")[0], default)
+            self.assertIn(text.strip(), block)
+            self.assertIn(f"default: {default or '(none)'};", block)
+            self.assertIn("value from: default", block)
+
+    def test_sources(self) -> None:
+        done = self.info(CUPOOL_FREE="strict", CUPOOL_LIMIT="nonsense", CUPOOL_STATZ="1")
+        self.assertRegex(done.out, r"CUPOOL_FREE=strict\n.*\n.*value from: environment")
+        self.assertRegex(done.out, r"CUPOOL_LIMIT=0\n.*\n.*value from: default \(.*not accepted\)")
+        self.assertIn("did you mean CUPOOL_STATS?", done.err)
+        self.assertIn("CUPOOL_LIMIT", done.err)
+
+    def test_markdown_is_a_table(self) -> None:
+        rows = self.info("--markdown").out.splitlines()
+        self.assertEqual(len(rows), len(ROWS) + 2)
+        self.assertEqual({row.count("|") for row in rows}, {5})
+
+    def test_usage(self) -> None:
+        self.assertRegex(self.info("--version").out, r"^cupool \d+\.\d+\.\d+\n$")
+        self.assertIn("usage", self.info("--help").out)
+        self.assertIn("usage", self.info("--nothing", rc=2).err)
+        self.assertIn("usage", self.info("--settings", "more", rc=2).err)
+
+    def test_it_writes_nothing(self) -> None:
+        self.assertEqual(self.info("--process").files, [])
+        self.assertEqual(self.go(INFO, "--process").files, [])  # preloaded itself
+
+    def test_process_names_the_trace(self) -> None:
+        out = self.info("--process", CUPOOL_TRACE_FILE="t.%e.%r", CUPOOL_RANK="3").out
+        self.assertIn("would be: t.cupool-info.3\n", out)
+
+
+class Launcher(Base):
+    """cupool-run sets what it says; the rest of it is in tests/scripts."""
+
+    def test_with_the_simulated_gpu(self) -> None:
+        build = Path(app("shared")).parents[2]
+        if not (build / "shim" / "libcupool.so").exists() or not shutil.which("sh"):
+            self.skipTest("not the build folder's usual shape")
+        cwd = self.folder()
+        done = self.go(SOURCE / "scripts" / "cupool-run", "--sim=3", "--trace=out/%e.%r.jsonl", "--events=segment,alloc",
+                       "--free=strict", "--stats", "--", app("static"), "churn:100:100000", "exit:4", preload=None, rc=4, cwd=cwd,
+                       BUILDDIR=build, LD_LIBRARY_PATH=None)
+        trace = Trace(cwd / "out" / "app_static.x.jsonl")
+        self.assertEqual((len(trace.of("alloc")), trace.of("policy")[0]["free"]), (100, "strict"))
+        self.assertIn("cupool: device", re.sub(" +", " ", done.err))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * async.c - stream-ordered allocation, as far as programs can tell.
+ *
+ * What it is: memory is taken at the call; a free takes its turn in the stream.
+ *
+ * What it is not: a pool: nothing is kept, so trimming and thresholds have nothing to do. Not in captures.
+ *
+ * Locking: each function takes sim_lock() itself.
+ */
+#include "sim.h"
+
+#include <string.h>
+
+/* One default pool per device; the handle is the address of its slot. */
+static char pools[SIM_DEVICES_MAX];
+
+static CUmemoryPool pool_of(int dev)
+{
+    return (CUmemoryPool)(void *)&pools[dev];
+}
+
+static bool pool_ok(CUmemoryPool pool)
+{
+    char *p = (char *)pool;
+
+    return p >= pools && p < pools + sim_settings.devices;
+}
+
+static CUresult pool_get(CUmemoryPool *ret, CUdevice dev)
+{
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (dev < 0 || dev >= sim_settings.devices)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *ret = pool_of(dev);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *ret, CUdevice dev)
+{
+    SIM_ENTER(cuDeviceGetDefaultMemPool);
+    return pool_get(ret, dev);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *ret, CUdevice dev)
+{
+    SIM_ENTER(cuDeviceGetMemPool);
+    return pool_get(ret, dev);
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+    SIM_ENTER(cuDeviceSetMemPool);
+    return pool_ok(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    SIM_ENTER(cuMemPoolTrimTo);
+    return pool_ok(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    SIM_ENTER(cuMemPoolSetAttribute);
+    return pool_ok(pool) && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    SIM_ENTER(cuMemPoolGetAttribute);
+    if (!pool_ok(pool) || !value)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(value, 0, attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? sizeof(int) : sizeof(cuuint64_t));
+    return CUDA_SUCCESS;
+}
+
+static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int dev)
+{
+    CUstream s;
+    struct sim_alloc *a;
+
+    if (!ptr || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, pt, &s);
+    if (r == CUDA_SUCCESS && s->cap)
+        r = CUDA_ERROR_NOT_SUPPORTED; /* natively a memory node */
+    if (r == CUDA_SUCCESS && s->legacy)
+        r = sim_capture_implicit(s->ctx);
+    if (r == CUDA_SUCCESS && dev >= 0 && dev != s->ctx->dev)
+        r = CUDA_ERROR_NOT_SUPPORTED;
+    if (r == CUDA_SUCCESS)
+        r = sim_device_alloc(s->ctx, size, SIM_MEM_ASYNC, &a);
+    if (r == CUDA_SUCCESS)
+        *ptr = a->addr;
+    sim_unlock();
+    return r;
+}
+
+/* Memory from cuMemAlloc may be freed this way, too. */
+static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
+{
+    struct sim_work w = {.kind = SIM_FREE, .addr = ptr};
+    CUstream s;
+
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, pt, &s);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS &&
+        (!a || a->addr != ptr || a->freeing || (a->kind != SIM_MEM_ASYNC && a->kind != SIM_MEM_DEVICE)))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        a->freeing = true;
+        r = sim_submit(s, &w, false);
+        if (r != CUDA_SUCCESS && (a = sim_alloc_find(ptr)))
+            a->freeing = false;
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream s)
+{
+    SIM_ENTER(cuMemAllocAsync);
+    return get(ptr, size, s, false, -1);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream s)
+{
+    SIM_ENTER(cuMemAllocAsync_ptsz);
+    return get(ptr, size, s, true, -1);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream s)
+{
+    SIM_ENTER(cuMemAllocFromPoolAsync);
+    return pool_ok(pool) ? get(ptr, size, s, false, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream s)
+{
+    SIM_ENTER(cuMemAllocFromPoolAsync_ptsz);
+    return pool_ok(pool) ? get(ptr, size, s, true, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
+{
+    SIM_ENTER(cuMemFreeAsync);
+    return give_back(ptr, s, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream s)
+{
+    SIM_ENTER(cuMemFreeAsync_ptsz);
+    return give_back(ptr, s, true);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pointer.c - cuPointerGetAttribute and its kin.
+ *
+ * What it is: questions about an address, answered from the table of allocations.
+ *
+ * What it is not: able to say anything of pageable host memory.
+ *
+ * Locking: each function takes sim_lock() itself.
+ */
+#include "sim.h"
+
+#include <string.h>
+
+#define PUT(type, value)                                                                                               \
+    do {                                                                                                               \
+        type v_ = (value);                                                                                             \
+        memcpy(out, &v_, sizeof(v_));                                                                                  \
+        return CUDA_SUCCESS;                                                                                           \
+    } while (0)
+
+static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const struct sim_alloc *a)
+{
+    bool host = a->kind == SIM_MEM_HOST || a->kind == SIM_MEM_REGISTERED, managed = a->kind == SIM_MEM_MANAGED;
+
+    switch ((int)attr) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        PUT(CUcontext, a->ctx);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        PUT(unsigned, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        PUT(CUdeviceptr, ptr);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (!host && !managed)
+            return CUDA_ERROR_INVALID_VALUE;
+        PUT(CUdeviceptr, ptr);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        PUT(int, a->sync_memops);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        PUT(unsigned long long, a->id);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        PUT(int, managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        PUT(int, a->dev);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        PUT(int, a->kind == SIM_MEM_DEVICE);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        PUT(CUdeviceptr, a->addr);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        PUT(size_t, a->size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        PUT(int, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        PUT(unsigned long long, a->kind == SIM_MEM_VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        PUT(int, a->kind == SIM_MEM_DEVICE || a->kind == SIM_MEM_VMM);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        PUT(unsigned, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        PUT(CUmemoryPool, NULL);
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr ptr)
+{
+    SIM_ENTER(cuPointerGetAttribute);
+    CUcontext ctx;
+
+    if (!data)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS)
+        r = a ? answer(data, attr, ptr, a) : CUDA_ERROR_INVALID_VALUE;
+    sim_unlock();
+    return r;
+}
+
+/* Unknown addresses are not an error here: the answers are zero, the device is -2. */
+CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attrs, void **data, CUdeviceptr ptr)
+{
+    SIM_ENTER(cuPointerGetAttributes);
+    CUcontext ctx;
+
+    if (n == 0 || !attrs || !data)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    for (unsigned i = 0; r == CUDA_SUCCESS && i < n; i++) {
+        if (a && answer(data[i], attrs[i], ptr, a) == CUDA_SUCCESS)
+            continue;
+        bool small = attrs[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attrs[i] == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+                     attrs[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED || attrs[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
+                     attrs[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+                     attrs[i] == CU_POINTER_ATTRIBUTE_MAPPED ||
+                     attrs[i] == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
+                     attrs[i] == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+        memset(data[i], 0, small ? 4 : 8);
+        if (attrs[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            *(int *)data[i] = -2;
+    }
+    sim_unlock();
+    return r;
+}
+
+/* SYNC_MEMOPS is remembered, not acted upon. Memory of the virtual-memory calls cannot have it (801). */
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUdeviceptr ptr)
+{
+    SIM_ENTER(cuPointerSetAttribute);
+    CUcontext ctx;
+
+    if (!value || attr != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS && !a)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS && a->kind == SIM_MEM_VMM)
+        r = CUDA_ERROR_NOT_SUPPORTED;
+    if (r == CUDA_SUCCESS)
+        a->sync_memops = *(const unsigned *)value;
+    sim_unlock();
+    return r;
+}

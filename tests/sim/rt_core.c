@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rt_core.c - the simulated cudart's way to the driver, its lazy contexts, its last error.
+ *
+ * What it is: see rt.h. cudaGetDriverEntryPoint is here because it is the same resolver.
+ *
+ * What it is not: any other runtime function.
+ *
+ * Locking: a mutex around the table of primary contexts; the fast path reads one atomic.
+ */
+#include "rt.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define DEVICES_MAX 64
+
+struct rt_driver rt_drv;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static CUresult init_result;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primaries[DEVICES_MAX];
+static bool live[DEVICES_MAX];  /* retained, and not reset since */
+static _Atomic unsigned resets; /* a thread that saw its context live need not look again while this stands */
+static __thread cudaError_t last_error;
+static __thread int device;
+static __thread CUcontext seen;
+static __thread unsigned seen_resets;
+
+static void *find(const char *base, int version, cuuint64_t flags)
+{
+    void *fn = NULL;
+
+    return rt_drv.get_proc(base, &fn, version, flags, NULL) == CUDA_SUCCESS ? fn : NULL;
+}
+
+static void init(void)
+{
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+    void *fn = lib ? dlsym(lib, "cuGetProcAddress_v2") : NULL;
+
+    init_result = (CUresult)cudaErrorInsufficientDriver;
+    if (!fn)
+        return;
+    rt_drv.get_proc = (__typeof__(rt_drv.get_proc))fn;
+    /* The real one asks for the resolver itself, too, and goes on with what it gets. */
+    find("cuGetProcAddress", 11030, 0);
+    fn = find("cuGetProcAddress", 12000, 0);
+    if (fn)
+        rt_drv.get_proc = (__typeof__(rt_drv.get_proc))fn;
+#define F(base, sym, ver) rt_drv.base = (__typeof__(rt_drv.base))find(#base, ver, 0);
+#define P(base, sym, ver)                                                                                              \
+    rt_drv.base[0] = (__typeof__(rt_drv.base[0]))find(#base, ver, 0);                                                  \
+    rt_drv.base[1] = (__typeof__(rt_drv.base[0]))find(#base, (ver) < 7000 ? 7000 : (ver),                              \
+                                                      CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    RT_DRIVER(F, P)
+#undef F
+#undef P
+    init_result = rt_drv.cuInit ? rt_drv.cuInit(0) : init_result;
+}
+
+CUresult rt_driver_init(void)
+{
+    pthread_once(&once, init);
+    return init_result;
+}
+
+/* A device's primary context, retained once per process, and anew after a reset. */
+CUresult rt_primary(int dev, CUcontext *ret)
+{
+    CUresult r = CUDA_SUCCESS;
+
+    if (dev < 0 || dev >= DEVICES_MAX)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&lock);
+    if (!live[dev]) {
+        r = rt_drv.cuDevicePrimaryCtxRetain(&primaries[dev], dev);
+        live[dev] = r == CUDA_SUCCESS;
+    }
+    *ret = primaries[dev];
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+CUresult rt_enter(void)
+{
+    CUresult r = rt_driver_init();
+    CUcontext ctx = NULL;
+
+    if (r == CUDA_SUCCESS)
+        r = rt_drv.cuCtxGetCurrent(&ctx);
+    if (r != CUDA_SUCCESS)
+        return r;
+    unsigned now = atomic_load(&resets);
+    if (ctx && ctx == seen && seen_resets == now)
+        return CUDA_SUCCESS;
+    if (!ctx) {
+        r = rt_primary(device, &ctx);
+        if (r == CUDA_SUCCESS)
+            r = rt_drv.cuCtxSetCurrent(ctx);
+    } else {
+        int dev = -1;
+        pthread_mutex_lock(&lock);
+        for (int i = 0; i < DEVICES_MAX; i++) {
+            if (primaries[i] == ctx && !live[i])
+                dev = i;
+        }
+        pthread_mutex_unlock(&lock);
+        if (dev >= 0)
+            r = rt_primary(dev, &ctx);
+    }
+    if (r == CUDA_SUCCESS) {
+        seen = ctx;
+        seen_resets = now;
+    }
+    return r;
+}
+
+/* Codes of driver and runtime are the same numbers. */
+cudaError_t rt_done(CUresult r)
+{
+    if (r != CUDA_SUCCESS)
+        last_error = (cudaError_t)r;
+    return (cudaError_t)r;
+}
+
+cudaError_t rt_last(bool clear)
+{
+    cudaError_t e = last_error;
+
+    if (clear)
+        last_error = cudaSuccess;
+    return e;
+}
+
+int rt_device(void)
+{
+    CUcontext ctx = NULL;
+    CUdevice dev;
+
+    if (rt_drv.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx && rt_drv.cuCtxGetDevice(&dev) == CUDA_SUCCESS)
+        return dev;
+    return device;
+}
+
+CUresult rt_device_set(int dev)
+{
+    CUcontext ctx;
+    int n = 0;
+    CUresult r = rt_drv.cuDeviceGetCount(&n);
+
+    if (r == CUDA_SUCCESS && (dev < 0 || dev >= n))
+        r = CUDA_ERROR_INVALID_DEVICE;
+    if (r == CUDA_SUCCESS)
+        r = rt_primary(dev, &ctx);
+    if (r == CUDA_SUCCESS)
+        r = rt_drv.cuCtxSetCurrent(ctx);
+    if (r == CUDA_SUCCESS)
+        device = dev;
+    return r;
+}
+
+CUresult rt_device_reset(void)
+{
+    int dev = rt_device();
+
+    pthread_mutex_lock(&lock);
+    CUresult r = dev < DEVICES_MAX && live[dev] ? rt_drv.cuDevicePrimaryCtxReset(dev) : CUDA_SUCCESS;
+    if (dev < DEVICES_MAX)
+        live[dev] = false;
+    atomic_fetch_add(&resets, 1);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+static CUresult entry_point(const char *symbol, void **fn, unsigned version, unsigned long long flags,
+                            enum cudaDriverEntryPointQueryResult *status)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    int have = 0;
+
+    if (!symbol || !fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    rt_drv.cuDriverGetVersion(&have);
+    CUresult r = rt_drv.get_proc(symbol, fn, (int)version > have ? have : (int)version, flags, &found);
+    if (status)
+        *status = (enum cudaDriverEntryPointQueryResult)found;
+    return r;
+}
+
+cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **fn, unsigned long long flags,
+                                              enum cudaDriverEntryPointQueryResult *status)
+{
+    RT_CALL(entry_point(symbol, fn, CUDART_VERSION, flags, status));
+}
+
+cudaError_t CUDARTAPI cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned long long flags,
+                                                   enum cudaDriverEntryPointQueryResult *status)
+{
+    RT_CALL(
+        entry_point(symbol, fn, CUDART_VERSION, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status));
+}
+
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
+                                                       unsigned long long flags,
+                                                       enum cudaDriverEntryPointQueryResult *status)
+{
+    RT_CALL(entry_point(symbol, fn, version, flags, status));
+}
+
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **fn, unsigned int version,
+                                                            unsigned long long flags,
+                                                            enum cudaDriverEntryPointQueryResult *status)
+{
+    RT_CALL(entry_point(symbol, fn, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status));
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rt_device.c - the simulated cudart's device, error and version functions.
+ *
+ * What it is: thin calls on the driver.
+ *
+ * What it is not: memory, streams, graphs.
+ *
+ * Locking: none of its own.
+ */
+#include "rt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Without a context: these must not make one. */
+#define NO_CONTEXT(call)                                                                                               \
+    do {                                                                                                               \
+        CUresult r_ = rt_driver_init();                                                                                \
+        return rt_done(r_ != CUDA_SUCCESS ? r_ : (call));                                                              \
+    } while (0)
+
+static CUresult device_get(int *dev)
+{
+    if (!dev)
+        return CUDA_ERROR_INVALID_VALUE;
+    *dev = rt_device();
+    return CUDA_SUCCESS;
+}
+
+cudaError_t CUDARTAPI cudaGetDeviceCount(int *count)
+{
+    NO_CONTEXT(rt_drv.cuDeviceGetCount(count));
+}
+
+cudaError_t CUDARTAPI cudaGetDevice(int *dev)
+{
+    NO_CONTEXT(device_get(dev));
+}
+
+cudaError_t CUDARTAPI cudaSetDevice(int dev)
+{
+    NO_CONTEXT(rt_device_set(dev));
+}
+
+cudaError_t CUDARTAPI cudaDeviceReset(void)
+{
+    NO_CONTEXT(rt_device_reset());
+}
+
+cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
+{
+    RT_CALL(rt_drv.cuCtxSynchronize());
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev)
+{
+    NO_CONTEXT(rt_drv.cuDeviceGetAttribute(value, (CUdevice_attribute)attr, dev));
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    RT_CALL(rt_drv.cuCtxGetStreamPriorityRange(least, greatest));
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char *id, int len, int dev)
+{
+    NO_CONTEXT(rt_drv.cuDeviceGetPCIBusId(id, len, dev));
+}
+
+cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int *can, int dev, int peer)
+{
+    NO_CONTEXT(rt_drv.cuDeviceCanAccessPeer(can, dev, peer));
+}
+
+static CUresult peer(int dev, unsigned flags, bool on)
+{
+    CUcontext ctx;
+    CUresult r = rt_primary(dev, &ctx);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return on ? rt_drv.cuCtxEnablePeerAccess(ctx, flags) : rt_drv.cuCtxDisablePeerAccess(ctx);
+}
+
+cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int dev, unsigned int flags)
+{
+    RT_CALL(peer(dev, flags, true));
+}
+
+cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int dev)
+{
+    RT_CALL(peer(dev, 0, false));
+}
+
+static int attr(int dev, CUdevice_attribute a)
+{
+    int v = 0;
+
+    rt_drv.cuDeviceGetAttribute(&v, a, dev);
+    return v;
+}
+
+static CUresult properties(struct cudaDeviceProp *p, int dev)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(p, 0, sizeof(*p));
+    CUresult r = rt_drv.cuDeviceGetName(p->name, sizeof(p->name), dev);
+    if (r != CUDA_SUCCESS)
+        return r;
+    rt_drv.cuDeviceTotalMem(&p->totalGlobalMem, dev);
+    rt_drv.cuDeviceGetUuid((CUuuid *)&p->uuid, dev);
+    p->sharedMemPerBlock = (size_t)attr(dev, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+    p->regsPerBlock = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
+    p->warpSize = attr(dev, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+    p->memPitch = (size_t)attr(dev, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+    p->maxThreadsPerBlock = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+    p->maxThreadsDim[0] = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
+    p->maxThreadsDim[1] = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
+    p->maxThreadsDim[2] = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
+    p->maxGridSize[0] = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
+    p->maxGridSize[1] = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
+    p->maxGridSize[2] = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
+    p->totalConstMem = (size_t)attr(dev, CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY);
+    p->major = attr(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    p->minor = attr(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    p->textureAlignment = (size_t)attr(dev, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
+    p->multiProcessorCount = attr(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    p->canMapHostMemory = attr(dev, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY);
+    p->concurrentKernels = attr(dev, CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS);
+    p->pciBusID = attr(dev, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
+    p->asyncEngineCount = attr(dev, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+    p->unifiedAddressing = attr(dev, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING);
+    p->maxThreadsPerMultiProcessor = attr(dev, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    p->streamPrioritiesSupported = attr(dev, CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED);
+    p->managedMemory = attr(dev, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY);
+    p->concurrentManagedAccess = attr(dev, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS);
+    p->memoryPoolsSupported = attr(dev, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+    p->gpuDirectRDMASupported = attr(dev, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+    return CUDA_SUCCESS;
+}
+
+/* CUDA 12 headers rename the call; its plain name there has CUDA 11's structure. */
+#if CUDART_VERSION < 13000
+#define PROPERTIES cudaGetDeviceProperties_v2
+extern cudaError_t CUDARTAPI PROPERTIES(struct cudaDeviceProp *p, int dev);
+#else
+#define PROPERTIES cudaGetDeviceProperties
+#endif
+
+cudaError_t CUDARTAPI PROPERTIES(struct cudaDeviceProp *p, int dev)
+{
+    NO_CONTEXT(properties(p, dev));
+}
+
+cudaError_t CUDARTAPI cudaGetLastError(void)
+{
+    return rt_last(true);
+}
+
+cudaError_t CUDARTAPI cudaPeekAtLastError(void)
+{
+    return rt_last(false);
+}
+
+/* Differs from the driver's in the names only: CUDA_ERROR_X against cudaErrorX. */
+#define ERRORS(X)                                                                                                      \
+    X(cudaSuccess)                                                                                                     \
+    X(cudaErrorInvalidValue)                                                                                           \
+    X(cudaErrorMemoryAllocation)                                                                                       \
+    X(cudaErrorInitializationError)                                                                                    \
+    X(cudaErrorCudartUnloading)                                                                                        \
+    X(cudaErrorInsufficientDriver)                                                                                     \
+    X(cudaErrorNoDevice)                                                                                               \
+    X(cudaErrorInvalidDevice) X(cudaErrorDeviceUninitialized) X(cudaErrorMapBufferObjectFailed)                        \
+        X(cudaErrorOperatingSystem) X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState)                         \
+            X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) X(cudaErrorIllegalAddress)                                 \
+                X(cudaErrorPeerAccessAlreadyEnabled) X(cudaErrorPeerAccessNotEnabled) X(cudaErrorContextIsDestroyed)   \
+                    X(cudaErrorHostMemoryAlreadyRegistered) X(cudaErrorHostMemoryNotRegistered)                        \
+                        X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted) X(cudaErrorNotSupported)                    \
+                            X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)                  \
+                                X(cudaErrorStreamCaptureMerge) X(cudaErrorStreamCaptureUnmatched)                      \
+                                    X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation)               \
+                                        X(cudaErrorStreamCaptureImplicit) X(cudaErrorCapturedEvent)                    \
+                                            X(cudaErrorStreamCaptureWrongThread) X(cudaErrorUnknown)
+
+const char *CUDARTAPI cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+#define X(code)                                                                                                        \
+    case code:                                                                                                         \
+        return #code;
+        ERRORS(X)
+#undef X
+    default:
+        return "unrecognized error code";
+    }
+}
+
+const char *CUDARTAPI cudaGetErrorString(cudaError_t error)
+{
+    const char *text = NULL;
+
+    if (error == cudaErrorInsufficientDriver)
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    if (rt_driver_init() == CUDA_SUCCESS)
+        rt_drv.cuGetErrorString((CUresult)error, &text);
+    return text ? text : "unrecognized error code";
+}
+
+static CUresult runtime_version(int *version)
+{
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = CUDART_VERSION;
+    return CUDA_SUCCESS;
+}
+
+cudaError_t CUDARTAPI cudaDriverGetVersion(int *version)
+{
+    NO_CONTEXT(rt_drv.cuDriverGetVersion(version));
+}
+
+cudaError_t CUDARTAPI cudaRuntimeGetVersion(int *version)
+{
+    return rt_done(runtime_version(version));
+}
+
+cudaError_t CUDARTAPI cudaInitDevice(int dev, unsigned int dev_flags, unsigned int flags)
+{
+    CUcontext ctx;
+
+    NO_CONTEXT(rt_primary(dev, &ctx));
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rt_mem.c - the simulated cudart's memory functions: allocation, attributes, IPC, copies, fills.
+ *
+ * What it is: thin calls on the driver; cudaMalloc's pointer is cuMemAlloc's.
+ *
+ * What it is not: CUDA arrays, 3D copies, symbols.
+ *
+ * Locking: none of its own.
+ */
+#include "rt.h"
+
+#include <string.h>
+
+#define D(p) ((CUdeviceptr)(uintptr_t)(p))
+
+static CUresult device_alloc(void **ret, size_t size)
+{
+    CUdeviceptr p = 0;
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = size ? rt_drv.cuMemAlloc(&p, size) : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        *ret = (void *)(uintptr_t)p; /* NOLINT: a device address */
+    return r;
+}
+
+cudaError_t CUDARTAPI cudaMalloc(void **ret, size_t size)
+{
+    RT_CALL(device_alloc(ret, size));
+}
+
+cudaError_t CUDARTAPI cudaFree(void *p)
+{
+    RT_CALL(p ? rt_drv.cuMemFree(D(p)) : CUDA_SUCCESS);
+}
+
+static CUresult pitch_alloc(void **ret, size_t *pitch, size_t width, size_t height)
+{
+    CUdeviceptr p = 0;
+
+    if (!ret || !pitch)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (width == 0 || height == 0) {
+        *ret = NULL;
+        *pitch = 0;
+        return CUDA_SUCCESS;
+    }
+    CUresult r = rt_drv.cuMemAllocPitch(&p, pitch, width, height, 4);
+    if (r == CUDA_SUCCESS)
+        *ret = (void *)(uintptr_t)p; /* NOLINT */
+    return r;
+}
+
+cudaError_t CUDARTAPI cudaMallocPitch(void **ret, size_t *pitch, size_t width, size_t height)
+{
+    RT_CALL(pitch_alloc(ret, pitch, width, height));
+}
+
+static CUresult alloc_3d(struct cudaPitchedPtr *ret, struct cudaExtent e)
+{
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    ret->xsize = e.width;
+    ret->ysize = e.height;
+    return pitch_alloc(&ret->ptr, &ret->pitch, e.width, e.height * e.depth);
+}
+
+cudaError_t CUDARTAPI cudaMalloc3D(struct cudaPitchedPtr *ret, struct cudaExtent extent)
+{
+    RT_CALL(alloc_3d(ret, extent));
+}
+
+static CUresult managed_alloc(void **ret, size_t size, unsigned flags)
+{
+    CUdeviceptr p;
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = rt_drv.cuMemAllocManaged(&p, size, flags);
+    if (r == CUDA_SUCCESS)
+        *ret = (void *)(uintptr_t)p; /* NOLINT */
+    return r;
+}
+
+cudaError_t CUDARTAPI cudaMallocManaged(void **ret, size_t size, unsigned int flags)
+{
+    RT_CALL(managed_alloc(ret, size, flags));
+}
+
+static CUresult host_alloc(void **ret, size_t size, unsigned flags)
+{
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size == 0) {
+        *ret = NULL;
+        return CUDA_SUCCESS;
+    }
+    return rt_drv.cuMemHostAlloc(ret, size, flags);
+}
+
+cudaError_t CUDARTAPI cudaMallocHost(void **ret, size_t size)
+{
+    RT_CALL(host_alloc(ret, size, 0));
+}
+
+cudaError_t CUDARTAPI cudaHostAlloc(void **ret, size_t size, unsigned int flags)
+{
+    RT_CALL(host_alloc(ret, size, flags));
+}
+
+cudaError_t CUDARTAPI cudaFreeHost(void *p)
+{
+    RT_CALL(p ? rt_drv.cuMemFreeHost(p) : CUDA_SUCCESS);
+}
+
+cudaError_t CUDARTAPI cudaHostRegister(void *p, size_t size, unsigned int flags)
+{
+    RT_CALL(rt_drv.cuMemHostRegister(p, size, flags));
+}
+
+cudaError_t CUDARTAPI cudaHostUnregister(void *p)
+{
+    RT_CALL(rt_drv.cuMemHostUnregister(p));
+}
+
+static CUresult host_pointer(void **ret, void *p, unsigned flags)
+{
+    CUdeviceptr d;
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = rt_drv.cuMemHostGetDevicePointer(&d, p, flags);
+    if (r == CUDA_SUCCESS)
+        *ret = (void *)(uintptr_t)d; /* NOLINT */
+    return r;
+}
+
+cudaError_t CUDARTAPI cudaHostGetDevicePointer(void **ret, void *p, unsigned int flags)
+{
+    RT_CALL(host_pointer(ret, p, flags));
+}
+
+cudaError_t CUDARTAPI cudaMemGetInfo(size_t *ret_free, size_t *ret_total)
+{
+    RT_CALL(rt_drv.cuMemGetInfo(ret_free, ret_total));
+}
+
+static CUresult async_alloc(void **ret, size_t size, CUmemoryPool pool, CUstream s, int pt)
+{
+    CUdeviceptr p = 0;
+    CUresult r = CUDA_SUCCESS;
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size)
+        r = pool ? rt_drv.cuMemAllocFromPoolAsync[pt](&p, size, pool, s) : rt_drv.cuMemAllocAsync[pt](&p, size, s);
+    if (r == CUDA_SUCCESS)
+        *ret = (void *)(uintptr_t)p; /* NOLINT */
+    return r;
+}
+
+RT_PAIR(cudaMallocAsync, cudaMallocAsync_ptsz, (void **ret, size_t size, cudaStream_t s),
+        async_alloc(ret, size, NULL, s, pt))
+RT_PAIR(cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz,
+        (void **ret, size_t size, cudaMemPool_t pool, cudaStream_t s),
+        pool ? async_alloc(ret, size, pool, s, pt) : CUDA_ERROR_INVALID_VALUE)
+RT_PAIR(cudaFreeAsync, cudaFreeAsync_ptsz, (void *p, cudaStream_t s),
+        p ? rt_drv.cuMemFreeAsync[pt](D(p), s) : CUDA_SUCCESS)
+
+cudaError_t CUDARTAPI cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int dev)
+{
+    RT_CALL(rt_drv.cuDeviceGetDefaultMemPool(pool, dev));
+}
+
+cudaError_t CUDARTAPI cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
+{
+    RT_CALL(rt_drv.cuMemPoolTrimTo(pool, keep));
+}
+
+cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
+{
+    RT_CALL(rt_drv.cuMemPoolSetAttribute(pool, (CUmemPool_attribute)attr, value));
+}
+
+cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
+{
+    RT_CALL(rt_drv.cuMemPoolGetAttribute(pool, (CUmemPool_attribute)attr, value));
+}
+
+static CUresult attributes(struct cudaPointerAttributes *ret, const void *p)
+{
+    unsigned type = 0, managed = 0;
+    int dev = -2;
+    CUdeviceptr dptr = 0, hptr = 0;
+    CUpointer_attribute what[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                  CU_POINTER_ATTRIBUTE_HOST_POINTER};
+    void *out[] = {&type, &managed, &dev, &dptr, &hptr};
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = rt_drv.cuPointerGetAttributes(5, what, out, D(p));
+    if (r != CUDA_SUCCESS)
+        return r;
+    memset(ret, 0, sizeof(*ret));
+    ret->type = managed                        ? cudaMemoryTypeManaged
+                : type == CU_MEMORYTYPE_HOST   ? cudaMemoryTypeHost
+                : type == CU_MEMORYTYPE_DEVICE ? cudaMemoryTypeDevice
+                                               : cudaMemoryTypeUnregistered;
+    ret->device = dev;
+    ret->devicePointer = (void *)(uintptr_t)dptr;                                                     /* NOLINT */
+    ret->hostPointer = ret->type == cudaMemoryTypeUnregistered ? (void *)p : (void *)(uintptr_t)hptr; /* NOLINT */
+    return CUDA_SUCCESS;
+}
+
+cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes *ret, const void *p)
+{
+    RT_CALL(attributes(ret, p));
+}
+
+cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
+{
+    RT_CALL(rt_drv.cuIpcGetMemHandle((CUipcMemHandle *)handle, D(p)));
+}
+
+static CUresult ipc_open(void **ret, cudaIpcMemHandle_t handle, unsigned flags)
+{
+    CUipcMemHandle h;
+    CUdeviceptr p;
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&h, &handle, sizeof(h));
+    CUresult r = rt_drv.cuIpcOpenMemHandle(&p, h, flags);
+    if (r == CUDA_SUCCESS)
+        *ret = (void *)(uintptr_t)p; /* NOLINT */
+    return r;
+}
+
+cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void **ret, cudaIpcMemHandle_t handle, unsigned int flags)
+{
+    RT_CALL(ipc_open(ret, handle, flags));
+}
+
+cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void *p)
+{
+    RT_CALL(rt_drv.cuIpcCloseMemHandle(D(p)));
+}
+
+static CUresult copy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, int pt)
+{
+    if (n == 0)
+        return CUDA_SUCCESS;
+    switch (kind) {
+    case cudaMemcpyHostToDevice:
+        return rt_drv.cuMemcpyHtoD[pt](D(dst), src, n);
+    case cudaMemcpyDeviceToHost:
+        return rt_drv.cuMemcpyDtoH[pt](dst, D(src), n);
+    case cudaMemcpyDeviceToDevice:
+        return rt_drv.cuMemcpyDtoD[pt](D(dst), D(src), n);
+    case cudaMemcpyHostToHost:
+    case cudaMemcpyDefault:
+        return rt_drv.cuMemcpy[pt](D(dst), D(src), n);
+    default:
+        return (CUresult)cudaErrorInvalidMemcpyDirection;
+    }
+}
+
+static CUresult copy_async(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, CUstream s, int pt)
+{
+    if (n == 0)
+        return CUDA_SUCCESS;
+    switch (kind) {
+    case cudaMemcpyHostToDevice:
+        return rt_drv.cuMemcpyHtoDAsync[pt](D(dst), src, n, s);
+    case cudaMemcpyDeviceToHost:
+        return rt_drv.cuMemcpyDtoHAsync[pt](dst, D(src), n, s);
+    case cudaMemcpyDeviceToDevice:
+        return rt_drv.cuMemcpyDtoDAsync[pt](D(dst), D(src), n, s);
+    case cudaMemcpyHostToHost:
+    case cudaMemcpyDefault:
+        return rt_drv.cuMemcpyAsync[pt](D(dst), D(src), n, s);
+    default:
+        return (CUresult)cudaErrorInvalidMemcpyDirection;
+    }
+}
+
+static CUresult copy_2d(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
+                        enum cudaMemcpyKind kind, CUstream s, int pt, bool async)
+{
+    CUDA_MEMCPY2D c = {.dstPitch = dpitch, .srcPitch = spitch, .WidthInBytes = width, .Height = height};
+
+    if ((unsigned)kind > cudaMemcpyDefault)
+        return (CUresult)cudaErrorInvalidMemcpyDirection;
+    if (width > dpitch || width > spitch)
+        return (CUresult)cudaErrorInvalidPitchValue;
+    c.dstMemoryType = c.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+    c.dstDevice = D(dst);
+    c.srcDevice = D(src);
+    return async ? rt_drv.cuMemcpy2DAsync[pt](&c, s) : rt_drv.cuMemcpy2DUnaligned[pt](&c);
+}
+
+RT_PAIR(cudaMemcpy, cudaMemcpy_ptds, (void *dst, const void *src, size_t n, enum cudaMemcpyKind kind),
+        copy(dst, src, n, kind, pt))
+RT_PAIR(cudaMemcpyAsync, cudaMemcpyAsync_ptsz,
+        (void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, cudaStream_t s),
+        copy_async(dst, src, n, kind, s, pt))
+RT_PAIR(cudaMemcpy2D, cudaMemcpy2D_ptds,
+        (void *dst, size_t dpitch, const void *src, size_t spitch, size_t w, size_t h, enum cudaMemcpyKind kind),
+        copy_2d(dst, dpitch, src, spitch, w, h, kind, NULL, pt, false))
+RT_PAIR(cudaMemcpy2DAsync, cudaMemcpy2DAsync_ptsz,
+        (void *dst, size_t dpitch, const void *src, size_t spitch, size_t w, size_t h, enum cudaMemcpyKind kind,
+         cudaStream_t s),
+        copy_2d(dst, dpitch, src, spitch, w, h, kind, s, pt, true))
+RT_PAIR(cudaMemset, cudaMemset_ptds, (void *p, int value, size_t n),
+        n ? rt_drv.cuMemsetD8[pt](D(p), (unsigned char)value, n) : CUDA_SUCCESS)
+RT_PAIR(cudaMemsetAsync, cudaMemsetAsync_ptsz, (void *p, int value, size_t n, cudaStream_t s),
+        n ? rt_drv.cuMemsetD8Async[pt](D(p), (unsigned char)value, n, s) : CUDA_SUCCESS)
+RT_PAIR(cudaMemset2D, cudaMemset2D_ptds, (void *p, size_t pitch, int value, size_t w, size_t h),
+        w &&h ? rt_drv.cuMemsetD2D8[pt](D(p), pitch, (unsigned char)value, w, h) : CUDA_SUCCESS)
+RT_PAIR(cudaMemset2DAsync, cudaMemset2DAsync_ptsz,
+        (void *p, size_t pitch, int value, size_t w, size_t h, cudaStream_t s),
+        w &&h ? rt_drv.cuMemsetD2D8Async[pt](D(p), pitch, (unsigned char)value, w, h, s) : CUDA_SUCCESS)
+
+static CUresult copy_peer(void *dst, int ddev, const void *src, int sdev, size_t n, CUstream s, bool async)
+{
+    CUcontext dctx, sctx;
+    CUresult r = rt_primary(ddev, &dctx);
+
+    if (r == CUDA_SUCCESS)
+        r = rt_primary(sdev, &sctx);
+    if (r != CUDA_SUCCESS || n == 0)
+        return r;
+    return async ? rt_drv.cuMemcpyPeerAsync[0](D(dst), dctx, D(src), sctx, n, s)
+                 : rt_drv.cuMemcpyPeer[0](D(dst), dctx, D(src), sctx, n);
+}
+
+cudaError_t CUDARTAPI cudaMemcpyPeer(void *dst, int ddev, const void *src, int sdev, size_t n)
+{
+    RT_CALL(copy_peer(dst, ddev, src, sdev, n, NULL, false));
+}
+
+cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void *dst, int ddev, const void *src, int sdev, size_t n, cudaStream_t s)
+{
+    RT_CALL(copy_peer(dst, ddev, src, sdev, n, s, true));
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rt_stream.c - the simulated cudart's streams, events, captures and graphs.
+ *
+ * What it is: thin calls on the driver.
+ *
+ * What it is not: kernels: launching one is an error.
+ *
+ * Locking: none of its own.
+ */
+#include "rt.h"
+
+cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t *s)
+{
+    RT_CALL(rt_drv.cuStreamCreate(s, 0));
+}
+
+cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
+{
+    RT_CALL(rt_drv.cuStreamCreate(s, flags));
+}
+
+cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t *s, unsigned int flags, int priority)
+{
+    RT_CALL(rt_drv.cuStreamCreateWithPriority(s, flags, priority));
+}
+
+cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t s)
+{
+    RT_CALL(rt_drv.cuStreamDestroy(s));
+}
+
+RT_PAIR(cudaStreamSynchronize, cudaStreamSynchronize_ptsz, (cudaStream_t s), rt_drv.cuStreamSynchronize[pt](s))
+RT_PAIR(cudaStreamQuery, cudaStreamQuery_ptsz, (cudaStream_t s), rt_drv.cuStreamQuery[pt](s))
+RT_PAIR(cudaStreamGetFlags, cudaStreamGetFlags_ptsz, (cudaStream_t s, unsigned int *flags),
+        rt_drv.cuStreamGetFlags[pt](s, flags))
+RT_PAIR(cudaStreamGetPriority, cudaStreamGetPriority_ptsz, (cudaStream_t s, int *priority),
+        rt_drv.cuStreamGetPriority[pt](s, priority))
+RT_PAIR(cudaStreamGetId, cudaStreamGetId_ptsz, (cudaStream_t s, unsigned long long *id),
+        rt_drv.cuStreamGetId[pt](s, id))
+RT_PAIR(cudaStreamWaitEvent, cudaStreamWaitEvent_ptsz, (cudaStream_t s, cudaEvent_t e, unsigned int flags),
+        rt_drv.cuStreamWaitEvent[pt](s, e, flags))
+RT_PAIR(cudaLaunchHostFunc, cudaLaunchHostFunc_ptsz, (cudaStream_t s, cudaHostFn_t fn, void *arg),
+        rt_drv.cuLaunchHostFunc[pt](s, fn, arg))
+RT_PAIR(cudaStreamAddCallback, cudaStreamAddCallback_ptsz,
+        (cudaStream_t s, cudaStreamCallback_t cb, void *arg, unsigned int flags),
+        rt_drv.cuStreamAddCallback[pt](s, (CUstreamCallback)(void *)cb, arg,
+                                       flags)) /* the codes are the same numbers */
+
+cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t *e)
+{
+    RT_CALL(rt_drv.cuEventCreate(e, 0));
+}
+
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t *e, unsigned int flags)
+{
+    RT_CALL(rt_drv.cuEventCreate(e, flags));
+}
+
+cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t e)
+{
+    RT_CALL(rt_drv.cuEventDestroy(e));
+}
+
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t e)
+{
+    RT_CALL(rt_drv.cuEventQuery(e));
+}
+
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t e)
+{
+    RT_CALL(rt_drv.cuEventSynchronize(e));
+}
+
+cudaError_t CUDARTAPI cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    RT_CALL(rt_drv.cuEventElapsedTime(ms, start, end));
+}
+
+RT_PAIR(cudaEventRecord, cudaEventRecord_ptsz, (cudaEvent_t e, cudaStream_t s), rt_drv.cuEventRecord[pt](e, s))
+RT_PAIR(cudaEventRecordWithFlags, cudaEventRecordWithFlags_ptsz, (cudaEvent_t e, cudaStream_t s, unsigned int flags),
+        rt_drv.cuEventRecordWithFlags[pt](e, s, flags))
+
+cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    RT_CALL(rt_drv.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
+}
+
+RT_PAIR(cudaStreamBeginCapture, cudaStreamBeginCapture_ptsz, (cudaStream_t s, enum cudaStreamCaptureMode mode),
+        rt_drv.cuStreamBeginCapture[pt](s, (CUstreamCaptureMode)mode))
+RT_PAIR(cudaStreamBeginCaptureToGraph, cudaStreamBeginCaptureToGraph_ptsz,
+        (cudaStream_t s, cudaGraph_t graph, const cudaGraphNode_t *deps, const cudaGraphEdgeData *data, size_t n,
+         enum cudaStreamCaptureMode mode),
+        rt_drv.cuStreamBeginCaptureToGraph[pt]
+            ? rt_drv.cuStreamBeginCaptureToGraph[pt](s, graph, deps, (const void *)data, n, (CUstreamCaptureMode)mode)
+            : CUDA_ERROR_NOT_SUPPORTED)
+RT_PAIR(cudaStreamEndCapture, cudaStreamEndCapture_ptsz, (cudaStream_t s, cudaGraph_t *graph),
+        rt_drv.cuStreamEndCapture[pt](s, graph))
+RT_PAIR(cudaStreamIsCapturing, cudaStreamIsCapturing_ptsz, (cudaStream_t s, enum cudaStreamCaptureStatus *status),
+        rt_drv.cuStreamIsCapturing[pt](s, (CUstreamCaptureStatus *)status))
+
+static CUresult info(int pt, CUstream s, enum cudaStreamCaptureStatus *status, unsigned long long *id, CUgraph *graph,
+                     const CUgraphNode **deps, size_t *n)
+{
+    cuuint64_t id_out = 0;
+    CUresult r = rt_drv.cuStreamGetCaptureInfo[pt](s, (CUstreamCaptureStatus *)status, &id_out, graph, deps, n);
+
+    if (r == CUDA_SUCCESS && id)
+        *id = id_out;
+    return r;
+}
+
+#if CUDART_VERSION >= 13000
+RT_PAIR(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_ptsz,
+        (cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
+         const cudaGraphNode_t **deps, const cudaGraphEdgeData **data, size_t *n),
+        info(pt, s, status, id, graph, deps, n))
+#else
+RT_PAIR(cudaStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo_v2_ptsz,
+        (cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
+         const cudaGraphNode_t **deps, size_t *n),
+        info(pt, s, status, id, graph, deps, n))
+#endif
+
+cudaError_t CUDARTAPI cudaGraphCreate(cudaGraph_t *graph, unsigned int flags)
+{
+    RT_CALL(rt_drv.cuGraphCreate(graph, flags));
+}
+
+cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph)
+{
+    RT_CALL(rt_drv.cuGraphDestroy(graph));
+}
+
+cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
+{
+    RT_CALL(rt_drv.cuGraphGetNodes(graph, nodes, n));
+}
+
+cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    RT_CALL(rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags));
+}
+
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    RT_CALL(rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags));
+}
+
+cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    RT_CALL(rt_drv.cuGraphExecDestroy(exec));
+}
+
+RT_PAIR(cudaGraphUpload, cudaGraphUpload_ptsz, (cudaGraphExec_t exec, cudaStream_t s),
+        rt_drv.cuGraphUpload[pt](exec, s))
+RT_PAIR(cudaGraphLaunch, cudaGraphLaunch_ptsz, (cudaGraphExec_t exec, cudaStream_t s),
+        rt_drv.cuGraphLaunch[pt](exec, s))
+
+RT_PAIR(cudaLaunchKernel, cudaLaunchKernel_ptsz,
+        (const void *func, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s),
+        pt ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_SUPPORTED)

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * selftest.c - do the stand-ins keep the contracts of README.md?
+ *
+ * What it is: a program on cudart, built with the shared and the static one. Prints what fails; exit 1 if anything did.
+ * `selftest bench` prints figures instead.
+ *
+ * What it is not: a test of the pool.
+ *
+ * Locking: none.
+ */
+#include "selftest.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+int failures, checks;
+struct driver drv;
+
+void gate_hold(void *arg)
+{
+    struct gate *g = arg;
+
+    while (!__atomic_load_n(&g->open, __ATOMIC_ACQUIRE))
+        nap_ms(1);
+}
+
+void gate_open(struct gate *g)
+{
+    __atomic_store_n(&g->open, 1, __ATOMIC_RELEASE);
+}
+
+void nap_ms(int ms)
+{
+    struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+
+    nanosleep(&ts, NULL);
+}
+
+double now_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec / 1e6;
+}
+
+static void test_results(void)
+{
+    void *p = (void *)1, *q;
+    size_t before, after, total;
+
+    OK(cudaMalloc(&p, 0));
+    CHECK(p == NULL);
+    CHECK_EQ(cudaMalloc(NULL, 16), 1);
+    CHECK_EQ(cudaGetLastError(), 1);
+    CHECK_EQ(cudaMalloc(&p, (size_t)1 << 60), 2);
+    CHECK_EQ(cudaPeekAtLastError(), 2);
+    CHECK_EQ(cudaGetLastError(), 2);
+    CHECK_EQ(cudaGetLastError(), 0);
+    OK(cudaFree(NULL));
+    CHECK_EQ(cudaFree((void *)1), 1);
+    CHECK_EQ(cudaGetLastError(), 1);
+    OK(cudaMemGetInfo(&before, &total));
+    OK(cudaMalloc(&p, (size_t)3 << 20));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK_EQ((before - after) >> 20, 4);
+    CHECK_EQ(cudaFree((char *)p + 512), 1);
+    CHECK((uintptr_t)p % (2 << 20) == 0);
+    OK(cudaFree(p));
+    CHECK_EQ(cudaFree(p), 1);
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(before == after);
+    OK(cudaMalloc(&p, 1000));
+    OK(cudaMalloc(&q, 1000));
+    CHECK((char *)q - (char *)p == 1024 || (char *)p - (char *)q == 1024);
+    struct cudaPointerAttributes attr;
+    OK(cudaPointerGetAttributes(&attr, p));
+    CHECK(attr.type == cudaMemoryTypeDevice && attr.device == 0 && attr.devicePointer == p);
+    OK(cudaPointerGetAttributes(&attr, &attr));
+    CHECK(attr.type == cudaMemoryTypeUnregistered);
+    OK(cudaFree(p));
+    OK(cudaFree(q));
+    cudaGetLastError();
+}
+
+static void test_contents(void)
+{
+    enum { BIG = 4 << 20 };
+    unsigned char *h = malloc(BIG);
+    void *p;
+
+    for (int round = 0; round < 3; round++) {
+        size_t dirty = 0;
+        OK(cudaMalloc(&p, BIG));
+        OK(cudaMemcpy(h, p, BIG, cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < BIG; i++)
+            dirty += h[i] != 0;
+        CHECK(dirty == 0);
+        OK(cudaMemset(p, 0x77, BIG));
+        OK(cudaFree(p));
+    }
+    OK(cudaMalloc(&p, 1000));
+    OK(cudaMemcpy(h, p, 1000, cudaMemcpyDeviceToHost));
+    CHECK(h[0] != 0 || h[999] != 0);
+    OK(cudaFree(p));
+    free(h);
+}
+
+static void test_memory_limit(void)
+{
+    void *p[4096];
+    size_t avail, total, n = 0;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    while (n < 4096 && cudaMalloc(&p[n], total / 64) == cudaSuccess)
+        n++;
+    CHECK_EQ(cudaGetLastError(), 2);
+    CHECK(n >= 60 && n <= 64);
+    while (n)
+        OK(cudaFree(p[--n]));
+    size_t again;
+    OK(cudaMemGetInfo(&again, &total));
+    CHECK(again == avail);
+}
+
+static void test_resolver(void)
+{
+    void *a = NULL, *b = NULL;
+    CUdriverProcAddressQueryResult st;
+
+    OK(drv.get_proc("cuMemAlloc", &a, 3020, 0, &st));
+    CHECK(st == CU_GET_PROC_ADDRESS_SUCCESS && a == dlsym(drv.lib, "cuMemAlloc_v2"));
+    OK(drv.get_proc("cuMemAlloc", &a, 2000, 0, &st));
+    CHECK(a == dlsym(drv.lib, "cuMemAlloc"));
+    OK(drv.get_proc("cuMemcpyAsync", &a, 13000, 2, &st));
+    CHECK(a == dlsym(drv.lib, "cuMemcpyAsync_ptsz"));
+    OK(drv.get_proc("cuMemcpyHtoD", &a, 7000, 2, &st));
+    CHECK(a == dlsym(drv.lib, "cuMemcpyHtoD_v2_ptds"));
+    OK(drv.get_proc("cuMemFree", &a, 7000, 2, &st));
+    CHECK(a == dlsym(drv.lib, "cuMemFree_v2"));
+    OK(drv.get_proc("cuGetProcAddress", &a, 11030, 0, &st));
+    OK(drv.get_proc("cuGetProcAddress", &b, 12000, 0, &st));
+    CHECK(a == dlsym(drv.lib, "cuGetProcAddress") && b == dlsym(drv.lib, "cuGetProcAddress_v2"));
+    OK(drv.get_proc("cuCtxRecordEvent", &a, 12000, 0, &st));
+    CHECK(st == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT && !a);
+    OK(drv.get_proc("cuNoSuchThing", &a, 12000, 0, &st));
+    CHECK(st == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && !a);
+    CHECK_EQ(drv.get_proc("cuMemAlloc", &a, 99000, 0, &st), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void test_ipc(void)
+{
+    cudaIpcMemHandle_t h;
+    void *p, *q;
+    int to[2], back[2];
+    unsigned char b = 0;
+
+    OK(cudaMalloc(&p, 100));
+    OK(cudaMemset(p, 0x42, 100));
+    OK(cudaDeviceSynchronize());
+    OK(cudaIpcGetMemHandle(&h, p));
+    CHECK_EQ(cudaIpcOpenMemHandle(&q, h, cudaIpcMemLazyEnablePeerAccess), 201);
+    cudaGetLastError();
+    CHECK(pipe(to) == 0 && pipe(back) == 0);
+    char fd0[16], fd1[16];
+    pid_t pid = fork();
+    if (pid == 0) { /* a program of its own: a child of fork has no CUDA */
+        char path[512];
+        ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+        path[n > 0 ? n : 0] = 0;
+        snprintf(fd0, sizeof(fd0), "%d", to[0]);
+        snprintf(fd1, sizeof(fd1), "%d", back[1]);
+        execl(path, path, "import", fd0, fd1, (char *)NULL);
+        _exit(1);
+    }
+    CHECK(write(to[1], &h, sizeof(h)) == sizeof(h));
+    CHECK(read(back[0], &b, 1) == 1 && b == 0x42);
+    OK(cudaMemcpy(&b, (char *)p + 50, 1, cudaMemcpyDeviceToHost));
+    CHECK(b == 0x99);
+    CHECK(write(to[1], &b, 1) == 1);
+    int status = 1;
+    waitpid(pid, &status, 0);
+    CHECK_EQ(status, 0);
+    OK(cudaFree(p));
+}
+
+static int import(int in, int out)
+{
+    cudaIpcMemHandle_t h;
+    void *p;
+    unsigned char b = 0;
+
+    CHECK(read(in, &h, sizeof(h)) == sizeof(h));
+    OK(cudaIpcOpenMemHandle(&p, h, cudaIpcMemLazyEnablePeerAccess));
+    CHECK_EQ(cudaFree(p), 1);
+    OK(cudaMemset((char *)p + 50, 0x99, 1));
+    OK(cudaMemcpy(&b, p, 1, cudaMemcpyDeviceToHost));
+    CHECK(write(out, &b, 1) == 1);
+    CHECK(read(in, &b, 1) == 1);
+    OK(cudaIpcCloseMemHandle(p));
+    return failures != 0;
+}
+
+static void test_reset(void)
+{
+    void *p;
+    cudaStream_t s;
+
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaStreamCreate(&s));
+    OK(cudaMemsetAsync(p, 1, 4096, s));
+    OK(cudaDeviceReset());
+    CHECK_EQ(cudaFree(p), 1);
+    CHECK_EQ(cudaStreamSynchronize(s), cudaErrorInvalidResourceHandle);
+    cudaGetLastError();
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaMemset(p, 1, 4096));
+    OK(cudaDeviceSynchronize());
+    OK(cudaFree(p));
+}
+
+static void test_sticky(void)
+{
+    void *p;
+    struct gate g = {0};
+    cudaStream_t s;
+
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMalloc(&p, 4 << 20));
+    OK(cudaSetDevice(0));
+    cudaStream_t s0;
+    OK(cudaStreamCreateWithFlags(&s0, cudaStreamNonBlocking));
+    /* Device 0 works on device 1's memory; a free there does not wait for device 0, which then faults. */
+    OK(cudaLaunchHostFunc(s0, gate_hold, &g));
+    OK(cudaMemsetAsync(p, 1, 4 << 20, s0));
+    OK(cudaFree(p));
+    gate_open(&g);
+    CHECK_EQ(cudaDeviceSynchronize(), 700);
+    CHECK_EQ(cudaMalloc(&p, 16), 700);
+    CHECK_EQ(cudaGetLastError(), 700);
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&p, 16));
+    OK(cudaFree(p));
+}
+
+int main(int argc, char **argv)
+{
+    drv.lib = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!drv.lib)
+        return 77;
+    drv.get_proc = (__typeof__(drv.get_proc))dlsym(drv.lib, "cuGetProcAddress_v2");
+    drv.ctx_record = (__typeof__(drv.ctx_record))dlsym(drv.lib, "cuCtxRecordEvent");
+    drv.ctx_wait = (__typeof__(drv.ctx_wait))dlsym(drv.lib, "cuCtxWaitEvent");
+    drv.ctx_current = (__typeof__(drv.ctx_current))dlsym(drv.lib, "cuCtxGetCurrent");
+    if (argc == 4 && strcmp(argv[1], "import") == 0)
+        return import(atoi(argv[2]), atoi(argv[3]));
+    if (argc == 3 && strcmp(argv[1], "part") == 0)
+        return selftest_part(argv[2]);
+    if (argc == 2 && strcmp(argv[1], "bench") == 0) {
+        bench();
+        return 0;
+    }
+    test_resolver();
+    test_results();
+    test_contents();
+    test_memory_limit();
+    test_order();
+    test_capture();
+    test_ipc();
+    test_env();
+    test_reset();
+    test_sticky(); /* last: kills a context */
+    printf("%d checks, %d failures\n", checks, failures);
+    return failures != 0;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * selftest_env.c - the stand-ins' settings, and the virtual-memory calls.
+ *
+ * What it is: runs this program again with other settings and a part to play, and looks at what came of it.
+ *
+ * What it is not: about CUDA's own contracts.
+ *
+ * Locking: none.
+ */
+#include "selftest.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int run_self(const char *part, const char *name, const char *value)
+{
+    int status = -1;
+    char path[512];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+    path[n > 0 ? n : 0] = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv(name, value, 1);
+        execl(path, path, "part", part, (char *)NULL);
+        _exit(99);
+    }
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
+}
+
+static void part_fault(void)
+{
+    void *p, *q;
+
+    OK(cudaMalloc(&p, 16));
+    CHECK_EQ(cudaMalloc(&q, 16), 2);
+    OK(cudaMalloc(&q, 16));
+    OK(cudaFree(p));
+    CHECK_EQ(cudaFree(q), 999);
+    CHECK_EQ(cudaFree(q), 999);
+}
+
+static void part_old_driver(void)
+{
+    cudaEvent_t e;
+    void *fn;
+    CUdriverProcAddressQueryResult st;
+    int version = 0;
+
+    OK(cudaDriverGetVersion(&version));
+    CHECK_EQ(version, 12040);
+    OK(cudaEventCreate(&e));
+    OK(drv.get_proc("cuCtxRecordEvent", &fn, 12040, 0, &st));
+    CHECK(!fn && st == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    CHECK_EQ(drv.ctx_record(NULL, e), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_EQ(drv.ctx_wait(NULL, e), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+static void part_memory(void)
+{
+    size_t avail, total;
+    void *p;
+    int n = 0;
+
+    OK(cudaGetDeviceCount(&n));
+    CHECK_EQ(n, 2);
+    OK(cudaMemGetInfo(&avail, &total));
+    CHECK_EQ(total >> 20, 64);
+    OK(cudaMalloc(&p, (size_t)64 << 20));
+    CHECK_EQ(cudaMalloc(&p, 1), 2);
+}
+
+static void part_count(void)
+{
+    unsigned long (*count)(const char *) = (unsigned long (*)(const char *))dlsym(drv.lib, "simgpu_count");
+    void *p;
+
+    unsigned long before = count("cuMemAlloc");
+    OK(cudaMalloc(&p, 16));
+    OK(cudaMalloc(&p, 16));
+    CHECK_EQ(count("cuMemAlloc") - before, 2);
+    CHECK_EQ(count("cuMemAlloc_v2") - before, 2);
+}
+
+int selftest_part(const char *part)
+{
+    if (strcmp(part, "fault") == 0)
+        part_fault();
+    else if (strcmp(part, "old-driver") == 0)
+        part_old_driver();
+    else if (strcmp(part, "memory") == 0)
+        part_memory();
+    else if (strcmp(part, "count") == 0)
+        part_count();
+    else
+        return 97;
+    return failures != 0;
+}
+
+static void test_counts(void)
+{
+    char path[] = "/tmp/simgpu-counts-XXXXXX", line[256];
+    int found = 0, fd = mkstemp(path);
+
+    CHECK(fd >= 0);
+    close(fd);
+    OK(run_self("count", "SIMGPU_COUNTS", path));
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof(line), f)) {
+        int pid;
+        char name[128];
+        unsigned long n;
+        if (sscanf(line, "%d %127s %lu", &pid, name, &n) == 3 && strcmp(name, "cuMemAlloc_v2") == 0)
+            found += n == 2;
+    }
+    CHECK_EQ(found, 1);
+    if (f)
+        fclose(f);
+    unlink(path);
+}
+
+#define LOAD(name) __typeof__(&name) p_##name = (__typeof__(&name))dlsym(drv.lib, #name)
+
+static void test_vmm(void)
+{
+    LOAD(cuMemCreate);
+    LOAD(cuMemRelease);
+    LOAD(cuMemAddressReserve);
+    LOAD(cuMemAddressFree);
+    LOAD(cuMemMap);
+    LOAD(cuMemUnmap);
+    LOAD(cuMemSetAccess);
+    enum { SIZE = 4 << 20 };
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    CUmemGenericAllocationHandle h;
+    CUmemAccessDesc desc = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr p;
+    size_t before, after, total;
+    unsigned char b = 1;
+    cudaIpcMemHandle_t ipc;
+
+    prop.location.type = desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    OK(cudaMemGetInfo(&before, &total));
+    OK(p_cuMemCreate(&h, SIZE, &prop, 0));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(before - after == SIZE);
+    OK(p_cuMemAddressReserve(&p, SIZE, 0, 0, 0));
+    CHECK_EQ(cudaMemset((void *)(uintptr_t)p, 1, SIZE), 1);
+    OK(p_cuMemMap(p, SIZE, 0, h, 0));
+    OK(p_cuMemSetAccess(p, SIZE, &desc, 1));
+    OK(p_cuMemRelease(h));
+    OK(cudaMemset((void *)(uintptr_t)p, 7, SIZE));
+    OK(cudaMemcpy(&b, (void *)(uintptr_t)(p + SIZE - 1), 1, cudaMemcpyDeviceToHost));
+    CHECK_EQ(b, 7);
+    CHECK_EQ(cudaFree((void *)(uintptr_t)p), 1);
+    CHECK_EQ(cudaIpcGetMemHandle(&ipc, (void *)(uintptr_t)p), 1);
+    OK(p_cuMemUnmap(p, SIZE));
+    OK(p_cuMemAddressFree(p, SIZE));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(before == after);
+    cudaGetLastError();
+}
+
+void test_env(void)
+{
+    OK(run_self("fault", "SIMGPU_FAULT", "cuMemAlloc:2:2,cuMemFree_v2:2+:999"));
+    OK(run_self("old-driver", "SIMGPU_DRIVER_VERSION", "12040"));
+    OK(run_self("memory", "SIMGPU_MEMORY", "64M"));
+    test_counts();
+    test_vmm();
+}

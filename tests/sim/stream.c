@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream.c - the exported stream functions, and what goes into a stream besides copies.
+ *
+ * What it is: creation and end of streams, the default streams, synchronising, host functions, flag writes and waits.
+ *
+ * What it is not: order (engine.c), capture (capture.c).
+ *
+ * Locking: each function takes sim_lock() itself. A thread's per-thread streams are found through a thread-local table
+ * and retired when the thread ends.
+ */
+#include "sim.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define OWN_MAX 16
+
+struct own { /* per-thread default streams, one for each context used */
+    CUcontext ctx;
+    uint32_t gen;
+    CUstream s;
+};
+
+static CUstream spare_streams;
+static uint64_t stream_ids;
+static __thread struct own own[OWN_MAX];
+static pthread_key_t own_key;
+static pthread_once_t own_once = PTHREAD_ONCE_INIT;
+
+CUstream sim_stream_new(void)
+{
+    CUstream s = spare_streams;
+
+    if (!s)
+        return calloc(1, sizeof(*s));
+    spare_streams = s->next;
+    return s;
+}
+
+void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority)
+{
+    memset(s, 0, sizeof(*s));
+    s->magic = SIM_MAGIC_STREAM;
+    s->ctx = ctx;
+    s->flags = flags;
+    s->priority = priority;
+    s->id = ++stream_ids;
+    s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+    s->rng = (sim_settings.seed + s->id) * 0x9e3779b97f4a7c15u | 1;
+}
+
+void sim_stream_retire(CUstream s)
+{
+    s->magic = 0;
+    s->destroyed = true;
+    if (s->head || s->state != SIM_IDLE)
+        return; /* its worker comes back here */
+    s->next = spare_streams;
+    spare_streams = s;
+}
+
+static void link_in(CUstream s)
+{
+    s->next = s->ctx->streams;
+    if (s->next)
+        s->next->prev = s;
+    s->ctx->streams = s;
+}
+
+static void link_out(CUstream s)
+{
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        s->ctx->streams = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+}
+
+static void kill(CUstream s)
+{
+    if (s->cap) /* a capture does not survive one of its streams */
+        sim_capture_end(s->cap);
+    link_out(s);
+    sim_stream_retire(s);
+}
+
+void sim_streams_kill(CUcontext ctx)
+{
+    while (ctx->streams)
+        kill(ctx->streams);
+}
+
+static void own_end(void *arg)
+{
+    struct own *o = arg;
+
+    sim_lock();
+    for (int i = 0; i < OWN_MAX; i++) {
+        if (o[i].ctx && o[i].gen == o[i].ctx->gen)
+            kill(o[i].s);
+        o[i].ctx = NULL;
+    }
+    sim_unlock();
+}
+
+static void own_key_make(void)
+{
+    pthread_key_create(&own_key, own_end);
+}
+
+static CUresult own_stream(CUcontext ctx, CUstream *ret)
+{
+    struct own *o = NULL;
+
+    for (int i = 0; i < OWN_MAX; i++) {
+        if (own[i].ctx == ctx && own[i].gen == ctx->gen) {
+            *ret = own[i].s;
+            return CUDA_SUCCESS;
+        }
+        if (!o && (!own[i].ctx || own[i].gen != own[i].ctx->gen))
+            o = &own[i];
+    }
+    if (!o)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_once(&own_once, own_key_make);
+    pthread_setspecific(own_key, own);
+    *o = (struct own){ctx, ctx->gen, sim_stream_new()};
+    sim_stream_init(o->s, ctx, 0, 0);
+    o->s->per_thread = true;
+    link_in(o->s);
+    *ret = o->s;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret)
+{
+    CUcontext ctx;
+
+    if (handle > CU_STREAM_PER_THREAD) {
+        if (handle->magic != SIM_MAGIC_STREAM)
+            return CUDA_ERROR_INVALID_HANDLE;
+        *ret = handle;
+        return sim_ctx_check(handle->ctx);
+    }
+    CUresult r = sim_current(&ctx);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (handle == CU_STREAM_PER_THREAD || (!handle && pt))
+        return own_stream(ctx, ret);
+    *ret = &ctx->legacy;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *ret, unsigned flags, int priority)
+{
+    CUcontext ctx;
+
+    if (!ret || flags > CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (r == CUDA_SUCCESS) {
+        *ret = sim_stream_new();
+        sim_stream_init(*ret, ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
+        link_in(*ret);
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuStreamCreate(CUstream *ret, unsigned int flags)
+{
+    SIM_ENTER(cuStreamCreate);
+    return create(ret, flags, 0);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *ret, unsigned int flags, int priority)
+{
+    SIM_ENTER(cuStreamCreateWithPriority);
+    return create(ret, flags, priority);
+}
+
+/* Returns at once; what is in the queue still runs. */
+static CUresult destroy(CUstream handle)
+{
+    CUstream s;
+
+    if (handle <= CU_STREAM_PER_THREAD)
+        return CUDA_ERROR_INVALID_HANDLE;
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, false, &s);
+    if (handle->magic == SIM_MAGIC_STREAM && !handle->per_thread)
+        kill(handle);
+    sim_unlock();
+    return r;
+}
+
+CUresult cuStreamDestroy(CUstream s)
+{
+    SIM_ENTER(cuStreamDestroy);
+    return destroy(s);
+}
+
+CUresult cuStreamDestroy_v2(CUstream s)
+{
+    SIM_ENTER(cuStreamDestroy_v2);
+    return destroy(s);
+}
+
+/* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture. */
+static CUresult look_check(CUstream s)
+{
+    if (s->cap) {
+        bool lost = s->cap->invalid;
+        sim_capture_lose(s->cap);
+        return lost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUstream handle, bool pt)
+{
+    CUstream s;
+
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, pt, &s);
+    if (r == CUDA_SUCCESS)
+        r = look_check(s);
+    if (r == CUDA_SUCCESS) {
+        CUcontext ctx = s->ctx;
+        sim_stream_wait(s);
+        r = ctx->error;
+    }
+    sim_unlock();
+    return r;
+}
+
+static CUresult query(CUstream handle, bool pt)
+{
+    CUstream s;
+
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, pt, &s);
+    if (r == CUDA_SUCCESS)
+        r = look_check(s);
+    if (r == CUDA_SUCCESS && !sim_stream_idle(s))
+        r = CUDA_ERROR_NOT_READY;
+    sim_unlock();
+    return r;
+}
+
+static CUresult submit(CUstream handle, bool pt, struct sim_work w)
+{
+    CUstream s;
+
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, pt, &s);
+    if (r == CUDA_SUCCESS)
+        r = sim_work_check(&w);
+    if (r == CUDA_SUCCESS)
+        r = sim_submit(s, &w, false);
+    sim_unlock();
+    return r;
+}
+
+static CUresult host_func(CUstream s, bool pt, CUhostFn fn, CUstreamCallback cb, void *arg)
+{
+    struct sim_work w = {.kind = cb ? SIM_CALLBACK : SIM_HOST};
+
+    if (!fn && !cb)
+        return CUDA_ERROR_INVALID_VALUE;
+    w.host.fn = fn;
+    w.host.cb = cb;
+    w.host.arg = arg;
+    return submit(s, pt, w);
+}
+
+static CUresult value(CUstream s, bool pt, enum sim_kind kind, uint64_t addr, uint64_t v, unsigned bytes,
+                      unsigned flags)
+{
+    struct sim_work w = {.kind = kind};
+
+    w.value.addr = addr;
+    w.value.value = v;
+    w.value.bytes = bytes;
+    w.value.flags = flags;
+    return submit(s, pt, w);
+}
+
+enum ask { ASK_CTX, ASK_FLAGS, ASK_PRIORITY, ASK_ID, ASK_DEVICE };
+
+static CUresult ask(CUstream handle, bool pt, enum ask what, void *ret)
+{
+    CUstream s;
+
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_stream_resolve(handle, pt, &s);
+    if (r == CUDA_SUCCESS) {
+        if (what == ASK_CTX)
+            *(CUcontext *)ret = s->ctx;
+        else if (what == ASK_FLAGS)
+            *(unsigned *)ret = s->flags;
+        else if (what == ASK_PRIORITY)
+            *(int *)ret = s->priority;
+        else if (what == ASK_ID)
+            *(unsigned long long *)ret = s->id;
+        else
+            *(CUdevice *)ret = s->ctx->dev;
+    }
+    sim_unlock();
+    return r;
+}
+
+#define PAIR(sym, pt_sym, params, call)                                                                                \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        const bool pt = false;                                                                                         \
+        SIM_ENTER(sym);                                                                                                \
+        return call;                                                                                                   \
+    }                                                                                                                  \
+    CUresult pt_sym params                                                                                             \
+    {                                                                                                                  \
+        const bool pt = true;                                                                                          \
+        SIM_ENTER(pt_sym);                                                                                             \
+        return call;                                                                                                   \
+    }
+
+PAIR(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream s), synchronize(s, pt))
+PAIR(cuStreamQuery, cuStreamQuery_ptsz, (CUstream s), query(s, pt))
+PAIR(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream s, CUcontext *ret), ask(s, pt, ASK_CTX, ret))
+PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream s, unsigned int *ret), ask(s, pt, ASK_FLAGS, ret))
+PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream s, int *ret), ask(s, pt, ASK_PRIORITY, ret))
+PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream s, unsigned long long *ret), ask(s, pt, ASK_ID, ret))
+PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream s, CUdevice *ret), ask(s, pt, ASK_DEVICE, ret))
+PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream s, CUhostFn fn, void *arg), host_func(s, pt, fn, NULL, arg))
+PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz, (CUstream s, CUstreamCallback cb, void *arg, unsigned int flags),
+     host_func(s, pt, NULL, cb, arg))
+PAIR(cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz,
+     (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags), value(s, pt, SIM_WRITE_VALUE, a, v, 4, flags))
+PAIR(cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz,
+     (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags), value(s, pt, SIM_WRITE_VALUE, a, v, 8, flags))
+PAIR(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz, (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags),
+     value(s, pt, SIM_WAIT_VALUE, a, v, 4, flags))
+PAIR(cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz, (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags),
+     value(s, pt, SIM_WAIT_VALUE, a, v, 8, flags))
+
+/* There is no code to run. Host functions stand for kernels. */
+PAIR(cuLaunchKernel, cuLaunchKernel_ptsz,
+     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+      unsigned int bz, unsigned int shared, CUstream s, void **params, void **extra),
+     pt ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_SUPPORTED)

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm.c - the virtual-memory calls (cuMemCreate, cuMemMap, ...), enough for a segment at a time.
+ *
+ * What it is: physical memory is counted when it is created and gets its bytes where it is mapped. What is mapped this
+ * way is neither legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory.
+ *
+ * What it is not: several mappings of one handle, offsets, sharing through file descriptors.
+ *
+ * Locking: each function takes sim_lock() itself.
+ */
+#include "sim.h"
+
+#define MAGIC 0x53564d4du
+
+struct physical {
+    uint32_t magic;
+    int dev;
+    size_t size;
+    int refs; /* the handle's and the mapping's */
+    bool mapped;
+};
+
+static void physical_drop(struct physical *p)
+{
+    if (--p->refs)
+        return;
+    sim_memory_discharge(p->dev, p->size);
+    p->magic = 0;
+    free(p);
+}
+
+static struct physical *physical_of(CUmemGenericAllocationHandle handle)
+{
+    struct physical *p = (struct physical *)(uintptr_t)handle; /* NOLINT: handles are our own pointers */
+
+    return p && p->magic == MAGIC ? p : NULL;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *ret, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags flags)
+{
+    SIM_ENTER(cuMemGetAllocationGranularity);
+    if (!ret || !prop)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = SIM_PAGE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmemAllocationProp *prop,
+                     unsigned long long flags)
+{
+    SIM_ENTER(cuMemCreate);
+    if (!ret || !prop || size == 0 || size % SIM_PAGE || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        prop->location.id < 0 || prop->location.id >= sim_settings.devices)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_memory_charge(prop->location.id, size) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS) {
+        struct physical *p = calloc(1, sizeof(*p));
+        *p = (struct physical){.magic = MAGIC, .dev = prop->location.id, .size = size, .refs = 1};
+        *ret = (uintptr_t)p;
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    SIM_ENTER(cuMemRelease);
+    sim_lock();
+    struct physical *p = physical_of(handle);
+    if (p)
+        physical_drop(p);
+    sim_unlock();
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
+{
+    SIM_ENTER(cuMemAddressReserve);
+    CUcontext ctx;
+    struct sim_alloc *a;
+
+    if (!ptr || size == 0 || size % SIM_PAGE || align > SIM_PAGE)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (r == CUDA_SUCCESS)
+        r = sim_device_alloc(ctx, size, SIM_MEM_VMM, &a);
+    if (r == CUDA_SUCCESS)
+        *ptr = a->addr;
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    SIM_ENTER(cuMemAddressFree);
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_find(ptr);
+    CUresult r = a && a->kind == SIM_MEM_VMM && a->addr == ptr && a->size == size && !a->physical
+                     ? CUDA_SUCCESS
+                     : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        sim_alloc_free(a);
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+    SIM_ENTER(cuMemMap);
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_find(ptr);
+    struct physical *p = physical_of(handle);
+    CUresult r = CUDA_SUCCESS;
+    if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || size > p->size)
+        r = CUDA_ERROR_INVALID_VALUE;
+    else if (a->addr != ptr || a->size != size || offset || p->mapped || p->dev != a->dev)
+        r = CUDA_ERROR_NOT_SUPPORTED;
+    if (r == CUDA_SUCCESS) {
+        p->refs++;
+        p->mapped = true;
+        a->physical = p;
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t n)
+{
+    SIM_ENTER(cuMemSetAccess);
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_find(ptr);
+    CUresult r = a && a->kind == SIM_MEM_VMM && a->physical && desc && n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        a->host = sim_memory_host(a->dev, a->addr);
+    sim_unlock();
+    return r;
+}
+
+void sim_vmm_unmap(struct sim_alloc *a)
+{
+    struct physical *p = a->physical;
+
+    a->host = NULL;
+    a->physical = NULL;
+    sim_memory_punch(a->dev, a->addr, a->span);
+    p->mapped = false;
+    physical_drop(p);
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    SIM_ENTER(cuMemUnmap);
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_find(ptr);
+    CUresult r = a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size
+                     ? CUDA_SUCCESS
+                     : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        sim_ctx_stall(a->ctx);
+        sim_vmm_unmap(a);
+    }
+    sim_unlock();
+    return r;
+}
