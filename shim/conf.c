@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -211,10 +212,9 @@ void conf_report(void)
         char name[64];
         const char *near;
 
-        if (strncmp(*env, PREFIX, sizeof(PREFIX) - 1) != 0 || known(*env, len) || len >= sizeof(name))
+        if (strncmp(*env, PREFIX, sizeof(PREFIX) - 1) != 0 || known(*env, len))
             continue;
-        memcpy(name, *env, len);
-        name[len] = '\0';
+        snprintf(name, sizeof(name), "%.*s", (int)len, *env);
         near = conf_nearest(name);
         log_write(LOG_WARN, near ? "unknown setting %s (did you mean %s?)" : "unknown setting %s", name, near);
     }

@@ -193,19 +193,27 @@ static const struct pool_order_ops order_ops = {.order = context_order, .frozen 
 /* --- backend
  * ---------------------------------------------------------------------------------------------------------- */
 
-/* Give back what other contexts of the same device hold without need. */
-static size_t siblings_trim(const struct context *context)
+/* Give back what the contexts of a device, except one, hold without need. */
+static size_t device_trim(int device, const struct context *except)
 {
     size_t released = 0;
 
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *other = atomic_load(&contexts.entries[i]);
 
-        if (other != context && other->pool && other->handle && !atomic_load(&other->leaving) &&
-            other->device == context->device)
+        if (other != except && other->pool && atomic_load(&other->handle) && !atomic_load(&other->leaving) &&
+            other->device == device)
             released += pool_trim(other->pool, "oom");
     }
     return released;
+}
+
+bool context_trim(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device_trim(device, NULL) != 0;
 }
 
 static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
@@ -214,7 +222,7 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
     CUdeviceptr ptr;
     CUresult result = context->driver->cuMemAlloc_v2(&ptr, size);
 
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && siblings_trim(context))
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && device_trim(context->device, context))
         result = context->driver->cuMemAlloc_v2(&ptr, size);
     if (result)
         return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
@@ -355,13 +363,13 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
     const char *why;
     CUdevice device;
 
-    if (driver->cuCtxGetDevice(&device))
+    /* A context that was reset stays current, but is of no use until the runtime has brought it to life again. */
+    if (driver->cuCtxGetDevice(&device) || driver->cuMemGetInfo_v2(&free, &total))
         return NULL;
     as.device = device;
     as.primary = is_primary(driver, handle, device);
     as.strict = choose_strict(driver, &why);
-    if (driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS)
-        as.break_max = total / BREAK_PART;
+    as.break_max = total / BREAK_PART;
     trace_open();
     pthread_mutex_lock(&contexts.lock);
     context = entry_find(handle);
@@ -395,12 +403,12 @@ struct context *context_current(const struct real_driver *driver)
     context = entry_find(handle);
     if (!context)
         context = entry_make(driver, handle);
-    if (context && (!context->pool || atomic_load(&context->leaving)))
-        context = NULL;
+    if (!context)
+        return NULL; /* not remembered: it may be of use later */
     here.handle = handle;
-    here.context = context;
+    here.context = context->pool && !atomic_load(&context->leaving) ? context : NULL;
     here.epoch = epoch;
-    return context;
+    return here.context;
 }
 
 struct pool *context_pool(const struct context *context)

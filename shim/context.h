@@ -33,6 +33,9 @@ void context_bypassed(struct context *context);
 /* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
 uint64_t context_idle_bytes(int device);
 
+/* Give back what the pools of the current device hold without need. True if that was anything. */
+bool context_trim(void);
+
 /* Never pool in the context of this handle (a green one). */
 void context_exempt(CUcontext handle);
 

@@ -77,11 +77,11 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
 
     if (!size || core_passive())
         return CORE_FORWARD;
+    if (caller_is_exempt(caller))
+        return CORE_BYPASS;
     driver = real_driver_get();
     if (!driver)
         return CORE_FORWARD;
-    if (caller_is_exempt(caller))
-        return CORE_BYPASS;
     if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW)
         pthread_once(&started, start);
     context = context_current(driver);
@@ -126,6 +126,11 @@ enum core_verdict core_free(uint64_t addr)
     default:
         return CORE_FAILED;
     }
+}
+
+bool core_give_back(void)
+{
+    return !core_passive() && context_trim();
 }
 
 uint64_t core_idle_bytes(void)

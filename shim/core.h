@@ -40,6 +40,9 @@ void core_bypass_end(void);
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);
 enum core_verdict core_free(uint64_t addr);
 
+/* The driver refused memory to a call that is not pooled: true if asking again may help. */
+bool core_give_back(void);
+
 /* Bytes to add to the driver's idea of free memory on the device that is current. */
 uint64_t core_idle_bytes(void);
 

@@ -200,15 +200,33 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 /* --- driver API
  * ------------------------------------------------------------------------------------------------------- */
 
+/* A call that takes memory; made again if it was refused and the pools had some to give back. */
+#define TWICE(call)                                                                                                    \
+    __extension__({                                                                                                    \
+        CUresult taken_ = (call);                                                                                      \
+        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())                                                    \
+            taken_ = (call);                                                                                           \
+        taken_;                                                                                                        \
+    })
+
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
     uint64_t addr;
 
     if (!ptr || !core_hooks_driver() || core_alloc(size, CALLER, &addr) != CORE_DONE)
-        return real_next(cuMemAlloc_v2)(ptr, size);
+        return TWICE(real_next(cuMemAlloc_v2)(ptr, size));
     *ptr = addr;
     return CUDA_SUCCESS;
 }
+
+#define RUNTIME(symbol, parameters)
+#define DRIVER(symbol, parameters)
+#define RETRY(symbol, parameters, arguments)                                                                           \
+    EXPORT CUresult symbol parameters                                                                                  \
+    {                                                                                                                  \
+        return TWICE(real_next(symbol) arguments);                                                                     \
+    }
+#include "hooks.def"
 
 static CUresult driver_free_failed(enum core_verdict verdict)
 {

@@ -17,6 +17,7 @@
 #undef cuDevicePrimaryCtxReset
 #undef cuGetProcAddress
 #undef cuStreamBeginCapture
+#undef cuGraphInstantiate
 
 #define RUNTIME(symbol, parameters) cudaError_t symbol parameters;
 #define DRIVER(symbol, parameters)  CUresult symbol parameters;

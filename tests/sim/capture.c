@@ -291,37 +291,24 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-#define PAIR(sym, pt_sym, params, call)                                                                                \
-    CUresult sym params                                                                                                \
-    {                                                                                                                  \
-        const bool pt = false;                                                                                         \
-        SIM_ENTER(sym);                                                                                                \
-        return call;                                                                                                   \
-    }                                                                                                                  \
-    CUresult pt_sym params                                                                                             \
-    {                                                                                                                  \
-        const bool pt = true;                                                                                          \
-        SIM_ENTER(pt_sym);                                                                                             \
-        return call;                                                                                                   \
-    }
-
-PAIR(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, (CUstream s),
-     begin(s, pt, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL))
-PAIR(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz, (CUstream s, CUstreamCaptureMode mode),
-     begin(s, pt, NULL, NULL, 0, mode))
-PAIR(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
-     (CUstream s, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
-      CUstreamCaptureMode mode),
-     graph ? begin(s, pt, graph, deps, n, mode) : CUDA_ERROR_INVALID_VALUE)
-PAIR(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream s, CUgraph *graph), end(s, pt, graph))
-PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream s, CUstreamCaptureStatus *status),
-     info(s, pt, status, NULL, NULL, NULL, NULL))
-PAIR(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz, (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id),
-     info(s, pt, status, id, NULL, NULL, NULL))
-PAIR(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
-     (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps, size_t *n),
-     info(s, pt, status, id, graph, deps, n))
-PAIR(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
-     (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps,
-      const CUgraphEdgeData **data, size_t *n),
-     info(s, pt, status, id, graph, deps, n))
+SIM_PAIR(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, (CUstream s),
+         begin(s, pt, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL))
+SIM_PAIR(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz, (CUstream s, CUstreamCaptureMode mode),
+         begin(s, pt, NULL, NULL, 0, mode))
+SIM_PAIR(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
+         (CUstream s, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
+          CUstreamCaptureMode mode),
+         graph ? begin(s, pt, graph, deps, n, mode) : CUDA_ERROR_INVALID_VALUE)
+SIM_PAIR(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream s, CUgraph *graph), end(s, pt, graph))
+SIM_PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream s, CUstreamCaptureStatus *status),
+         info(s, pt, status, NULL, NULL, NULL, NULL))
+SIM_PAIR(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
+         (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id), info(s, pt, status, id, NULL, NULL, NULL))
+SIM_PAIR(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
+         (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps,
+          size_t *n),
+         info(s, pt, status, id, graph, deps, n))
+SIM_PAIR(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
+         (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps,
+          const CUgraphEdgeData **data, size_t *n),
+         info(s, pt, status, id, graph, deps, n))

@@ -79,43 +79,29 @@ static CUresult copy1(uint64_t dst, int dmust, uint64_t src, int smust, size_t n
     return copy((struct side){dst, n, dmust}, (struct side){src, n, smust}, n, 1, s, pt, sync);
 }
 
-/* One exported function and its per-thread twin; pt tells them apart. */
-#define PAIR(sym, pt_sym, params, call)                                                                                \
-    CUresult sym params                                                                                                \
-    {                                                                                                                  \
-        const bool pt = false;                                                                                         \
-        SIM_ENTER(sym);                                                                                                \
-        return call;                                                                                                   \
-    }                                                                                                                  \
-    CUresult pt_sym params                                                                                             \
-    {                                                                                                                  \
-        const bool pt = true;                                                                                          \
-        SIM_ENTER(pt_sym);                                                                                             \
-        return call;                                                                                                   \
-    }
 #define P(x) ((uint64_t)(uintptr_t)(x))
 
-PAIR(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
-     copy1(dst, ANY, src, ANY, n, NULL, pt, true))
-PAIR(cuMemcpyAsync, cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
-     copy1(dst, ANY, src, ANY, n, s, pt, false))
-PAIR(cuMemcpyPeer, cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n),
-     copy1(dst, DEVICE, src, DEVICE, n, NULL, pt, true))
-PAIR(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
-     (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream s),
-     copy1(dst, DEVICE, src, DEVICE, n, s, pt, false))
-PAIR(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (CUdeviceptr dst, const void *src, size_t n),
-     copy1(dst, DEVICE, P(src), HOST, n, NULL, pt, true))
-PAIR(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (void *dst, CUdeviceptr src, size_t n),
-     copy1(P(dst), HOST, src, DEVICE, n, NULL, pt, true))
-PAIR(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
-     copy1(dst, DEVICE, src, DEVICE, n, NULL, pt, true))
-PAIR(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream s),
-     copy1(dst, DEVICE, P(src), HOST, n, s, pt, false))
-PAIR(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, (void *dst, CUdeviceptr src, size_t n, CUstream s),
-     copy1(P(dst), HOST, src, DEVICE, n, s, pt, false))
-PAIR(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
-     copy1(dst, DEVICE, src, DEVICE, n, s, pt, false))
+SIM_PAIR(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
+         copy1(dst, ANY, src, ANY, n, NULL, pt, true))
+SIM_PAIR(cuMemcpyAsync, cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
+         copy1(dst, ANY, src, ANY, n, s, pt, false))
+SIM_PAIR(cuMemcpyPeer, cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n),
+         copy1(dst, DEVICE, src, DEVICE, n, NULL, pt, true))
+SIM_PAIR(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
+         (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream s),
+         copy1(dst, DEVICE, src, DEVICE, n, s, pt, false))
+SIM_PAIR(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (CUdeviceptr dst, const void *src, size_t n),
+         copy1(dst, DEVICE, P(src), HOST, n, NULL, pt, true))
+SIM_PAIR(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (void *dst, CUdeviceptr src, size_t n),
+         copy1(P(dst), HOST, src, DEVICE, n, NULL, pt, true))
+SIM_PAIR(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
+         copy1(dst, DEVICE, src, DEVICE, n, NULL, pt, true))
+SIM_PAIR(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream s),
+         copy1(dst, DEVICE, P(src), HOST, n, s, pt, false))
+SIM_PAIR(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, (void *dst, CUdeviceptr src, size_t n, CUstream s),
+         copy1(P(dst), HOST, src, DEVICE, n, s, pt, false))
+SIM_PAIR(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
+         copy1(dst, DEVICE, src, DEVICE, n, s, pt, false))
 
 static bool side_of(CUmemorytype type, const void *host, CUdeviceptr dev, size_t pitch, size_t x, size_t y,
                     size_t width, struct side *ret)
@@ -140,9 +126,9 @@ static CUresult copy2(const CUDA_MEMCPY2D *c, CUstream s, bool pt, bool sync)
     return copy(dst, src, c->WidthInBytes, c->Height, s, pt, sync);
 }
 
-PAIR(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *c), copy2(c, NULL, pt, true))
-PAIR(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *c), copy2(c, NULL, pt, true))
-PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstream s), copy2(c, s, pt, false))
+SIM_PAIR(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *c), copy2(c, NULL, pt, true))
+SIM_PAIR(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *c), copy2(c, NULL, pt, true))
+SIM_PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstream s), copy2(c, s, pt, false))
 
 /* Fills are asynchronous to the host even in their plain form, as natively for device memory. */
 static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
@@ -171,29 +157,30 @@ static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, s
     return r;
 }
 
-PAIR(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr dst, unsigned char v, size_t n), set(dst, 0, v, 1, n, 1, NULL, pt))
-PAIR(cuMemsetD16_v2, cuMemsetD16_v2_ptds, (CUdeviceptr dst, unsigned short v, size_t n),
-     set(dst, 0, v, 2, n, 1, NULL, pt))
-PAIR(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (CUdeviceptr dst, unsigned int v, size_t n),
-     set(dst, 0, v, 4, n, 1, NULL, pt))
-PAIR(cuMemsetD8Async, cuMemsetD8Async_ptsz, (CUdeviceptr dst, unsigned char v, size_t n, CUstream s),
-     set(dst, 0, v, 1, n, 1, s, pt))
-PAIR(cuMemsetD16Async, cuMemsetD16Async_ptsz, (CUdeviceptr dst, unsigned short v, size_t n, CUstream s),
-     set(dst, 0, v, 2, n, 1, s, pt))
-PAIR(cuMemsetD32Async, cuMemsetD32Async_ptsz, (CUdeviceptr dst, unsigned int v, size_t n, CUstream s),
-     set(dst, 0, v, 4, n, 1, s, pt))
-PAIR(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h),
-     set(dst, pitch, v, 1, w, h, NULL, pt))
-PAIR(cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h),
-     set(dst, pitch, v, 2, w, h, NULL, pt))
-PAIR(cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h),
-     set(dst, pitch, v, 4, w, h, NULL, pt))
-PAIR(cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz,
-     (CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s),
-     set(dst, pitch, v, 1, w, h, s, pt))
-PAIR(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz,
-     (CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h, CUstream s),
-     set(dst, pitch, v, 2, w, h, s, pt))
-PAIR(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz,
-     (CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h, CUstream s),
-     set(dst, pitch, v, 4, w, h, s, pt))
+SIM_PAIR(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr dst, unsigned char v, size_t n),
+         set(dst, 0, v, 1, n, 1, NULL, pt))
+SIM_PAIR(cuMemsetD16_v2, cuMemsetD16_v2_ptds, (CUdeviceptr dst, unsigned short v, size_t n),
+         set(dst, 0, v, 2, n, 1, NULL, pt))
+SIM_PAIR(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (CUdeviceptr dst, unsigned int v, size_t n),
+         set(dst, 0, v, 4, n, 1, NULL, pt))
+SIM_PAIR(cuMemsetD8Async, cuMemsetD8Async_ptsz, (CUdeviceptr dst, unsigned char v, size_t n, CUstream s),
+         set(dst, 0, v, 1, n, 1, s, pt))
+SIM_PAIR(cuMemsetD16Async, cuMemsetD16Async_ptsz, (CUdeviceptr dst, unsigned short v, size_t n, CUstream s),
+         set(dst, 0, v, 2, n, 1, s, pt))
+SIM_PAIR(cuMemsetD32Async, cuMemsetD32Async_ptsz, (CUdeviceptr dst, unsigned int v, size_t n, CUstream s),
+         set(dst, 0, v, 4, n, 1, s, pt))
+SIM_PAIR(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h),
+         set(dst, pitch, v, 1, w, h, NULL, pt))
+SIM_PAIR(cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h),
+         set(dst, pitch, v, 2, w, h, NULL, pt))
+SIM_PAIR(cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds, (CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h),
+         set(dst, pitch, v, 4, w, h, NULL, pt))
+SIM_PAIR(cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz,
+         (CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s),
+         set(dst, pitch, v, 1, w, h, s, pt))
+SIM_PAIR(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz,
+         (CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h, CUstream s),
+         set(dst, pitch, v, 2, w, h, s, pt))
+SIM_PAIR(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz,
+         (CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h, CUstream s),
+         set(dst, pitch, v, 4, w, h, s, pt))

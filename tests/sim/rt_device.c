@@ -165,25 +165,19 @@ cudaError_t CUDARTAPI cudaPeekAtLastError(void)
 }
 
 /* Differs from the driver's in the names only: CUDA_ERROR_X against cudaErrorX. */
-#define ERRORS(X)                                                                                                      \
-    X(cudaSuccess)                                                                                                     \
-    X(cudaErrorInvalidValue)                                                                                           \
-    X(cudaErrorMemoryAllocation)                                                                                       \
-    X(cudaErrorInitializationError)                                                                                    \
-    X(cudaErrorCudartUnloading)                                                                                        \
-    X(cudaErrorInsufficientDriver)                                                                                     \
-    X(cudaErrorNoDevice)                                                                                               \
-    X(cudaErrorInvalidDevice) X(cudaErrorDeviceUninitialized) X(cudaErrorMapBufferObjectFailed)                        \
-        X(cudaErrorOperatingSystem) X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState)                         \
-            X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) X(cudaErrorIllegalAddress)                                 \
-                X(cudaErrorPeerAccessAlreadyEnabled) X(cudaErrorPeerAccessNotEnabled) X(cudaErrorContextIsDestroyed)   \
-                    X(cudaErrorHostMemoryAlreadyRegistered) X(cudaErrorHostMemoryNotRegistered)                        \
-                        X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted) X(cudaErrorNotSupported)                    \
-                            X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)                  \
-                                X(cudaErrorStreamCaptureMerge) X(cudaErrorStreamCaptureUnmatched)                      \
-                                    X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation)               \
-                                        X(cudaErrorStreamCaptureImplicit) X(cudaErrorCapturedEvent)                    \
-                                            X(cudaErrorStreamCaptureWrongThread) X(cudaErrorUnknown)
+/* clang-format off */
+#define ERRORS(X) \
+    X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInitializationError) \
+    X(cudaErrorCudartUnloading) X(cudaErrorInsufficientDriver) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) \
+    X(cudaErrorDeviceUninitialized) X(cudaErrorMapBufferObjectFailed) X(cudaErrorOperatingSystem) \
+    X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState) X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) \
+    X(cudaErrorIllegalAddress) X(cudaErrorPeerAccessAlreadyEnabled) X(cudaErrorPeerAccessNotEnabled) \
+    X(cudaErrorContextIsDestroyed) X(cudaErrorHostMemoryAlreadyRegistered) X(cudaErrorHostMemoryNotRegistered) \
+    X(cudaErrorLaunchFailure) X(cudaErrorNotPermitted) X(cudaErrorNotSupported) X(cudaErrorStreamCaptureUnsupported) \
+    X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureMerge) X(cudaErrorStreamCaptureUnmatched) \
+    X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureImplicit) \
+    X(cudaErrorCapturedEvent) X(cudaErrorStreamCaptureWrongThread) X(cudaErrorUnknown)
+/* clang-format on */
 
 const char *CUDARTAPI cudaGetErrorName(cudaError_t error)
 {

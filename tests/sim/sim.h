@@ -95,6 +95,21 @@ void sim_initialized_set(void);
 #define SIM_ENTER(sym)       SIM_ENTER_(sym, false)
 #define SIM_ENTER_EARLY(sym) SIM_ENTER_(sym, true)
 
+/* One exported function and its per-thread twin; pt tells them apart. */
+#define SIM_PAIR(sym, pt_sym, params, call)                                                                            \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        const bool pt = false;                                                                                         \
+        SIM_ENTER(sym);                                                                                                \
+        return call;                                                                                                   \
+    }                                                                                                                  \
+    CUresult pt_sym params                                                                                             \
+    {                                                                                                                  \
+        const bool pt = true;                                                                                          \
+        SIM_ENTER(pt_sym);                                                                                             \
+        return call;                                                                                                   \
+    }
+
 /* ---- memory.c: what is allocated where ---- */
 
 enum sim_mem {

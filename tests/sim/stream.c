@@ -315,41 +315,27 @@ static CUresult ask(CUstream handle, bool pt, enum ask what, void *ret)
     return r;
 }
 
-#define PAIR(sym, pt_sym, params, call)                                                                                \
-    CUresult sym params                                                                                                \
-    {                                                                                                                  \
-        const bool pt = false;                                                                                         \
-        SIM_ENTER(sym);                                                                                                \
-        return call;                                                                                                   \
-    }                                                                                                                  \
-    CUresult pt_sym params                                                                                             \
-    {                                                                                                                  \
-        const bool pt = true;                                                                                          \
-        SIM_ENTER(pt_sym);                                                                                             \
-        return call;                                                                                                   \
-    }
-
-PAIR(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream s), synchronize(s, pt))
-PAIR(cuStreamQuery, cuStreamQuery_ptsz, (CUstream s), query(s, pt))
-PAIR(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream s, CUcontext *ret), ask(s, pt, ASK_CTX, ret))
-PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream s, unsigned int *ret), ask(s, pt, ASK_FLAGS, ret))
-PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream s, int *ret), ask(s, pt, ASK_PRIORITY, ret))
-PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream s, unsigned long long *ret), ask(s, pt, ASK_ID, ret))
-PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream s, CUdevice *ret), ask(s, pt, ASK_DEVICE, ret))
-PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream s, CUhostFn fn, void *arg), host_func(s, pt, fn, NULL, arg))
-PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz, (CUstream s, CUstreamCallback cb, void *arg, unsigned int flags),
-     host_func(s, pt, NULL, cb, arg))
-PAIR(cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz,
-     (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags), value(s, pt, SIM_WRITE_VALUE, a, v, 4, flags))
-PAIR(cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz,
-     (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags), value(s, pt, SIM_WRITE_VALUE, a, v, 8, flags))
-PAIR(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz, (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags),
-     value(s, pt, SIM_WAIT_VALUE, a, v, 4, flags))
-PAIR(cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz, (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags),
-     value(s, pt, SIM_WAIT_VALUE, a, v, 8, flags))
+SIM_PAIR(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream s), synchronize(s, pt))
+SIM_PAIR(cuStreamQuery, cuStreamQuery_ptsz, (CUstream s), query(s, pt))
+SIM_PAIR(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream s, CUcontext *ret), ask(s, pt, ASK_CTX, ret))
+SIM_PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream s, unsigned int *ret), ask(s, pt, ASK_FLAGS, ret))
+SIM_PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream s, int *ret), ask(s, pt, ASK_PRIORITY, ret))
+SIM_PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream s, unsigned long long *ret), ask(s, pt, ASK_ID, ret))
+SIM_PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream s, CUdevice *ret), ask(s, pt, ASK_DEVICE, ret))
+SIM_PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream s, CUhostFn fn, void *arg), host_func(s, pt, fn, NULL, arg))
+SIM_PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz,
+         (CUstream s, CUstreamCallback cb, void *arg, unsigned int flags), host_func(s, pt, NULL, cb, arg))
+SIM_PAIR(cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz,
+         (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags), value(s, pt, SIM_WRITE_VALUE, a, v, 4, flags))
+SIM_PAIR(cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz,
+         (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags), value(s, pt, SIM_WRITE_VALUE, a, v, 8, flags))
+SIM_PAIR(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz,
+         (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags), value(s, pt, SIM_WAIT_VALUE, a, v, 4, flags))
+SIM_PAIR(cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz,
+         (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags), value(s, pt, SIM_WAIT_VALUE, a, v, 8, flags))
 
 /* There is no code to run. Host functions stand for kernels. */
-PAIR(cuLaunchKernel, cuLaunchKernel_ptsz,
-     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-      unsigned int bz, unsigned int shared, CUstream s, void **params, void **extra),
-     pt ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_SUPPORTED)
+SIM_PAIR(cuLaunchKernel, cuLaunchKernel_ptsz,
+         (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+          unsigned int bz, unsigned int shared, CUstream s, void **params, void **extra),
+         pt ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_SUPPORTED)
