@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * train_like.c - a program shaped like training: mpirun -n 2 train_like [--steps N] [--layers L] [--width BYTES]
- * [--delay-us U]
+ * train_like.c - a program shaped like training.
+ *
+ * Usage: mpirun -n 2 train_like [--steps N] [--layers L] [--width BYTES] [--temps T] [--delay-us U]
  *
  * What it is: each rank has a model of L layers on its GPU. Each step allocates activations and workspaces with
  * cudaMalloc going forward, frees them with cudaFree going backward, and has streams of its own working on them
@@ -38,9 +39,9 @@
     } while (0)
 
 static struct {
-    int steps, layers, delay_us;
+    int steps, layers, temps, delay_us;
     size_t width;
-} opt = {.steps = 20, .layers = 12, .delay_us = 150, .width = 256 << 10};
+} opt = {.steps = 20, .layers = 12, .temps = 8, .delay_us = 150, .width = 256 << 10};
 
 static int rank, ranks = 1;
 static unsigned long requests;
@@ -113,12 +114,13 @@ static void CUDART_CB delay_fn(void *arg)
     (void)nanosleep(&t, NULL);
 }
 
-/* The slow stream saves a buffer once the compute stream has made it. */
-static void side_save(char *side, const char *p, size_t n)
+/* The slow stream saves a buffer once the compute stream has made it; in one layer of four it takes its time before. */
+static void side_save(int k, char *side, const char *p, size_t n)
 {
     CK(cudaEventRecord(ready, compute));
     CK(cudaStreamWaitEvent(slow, ready, 0));
-    CK(cudaLaunchHostFunc(slow, delay_fn, (void *)(intptr_t)opt.delay_us));
+    if (k % 4 == 0)
+        CK(cudaLaunchHostFunc(slow, delay_fn, (void *)(intptr_t)opt.delay_us));
     CK(cudaMemcpyAsync(side, p, n, cudaMemcpyDeviceToDevice, slow));
 }
 
@@ -132,6 +134,19 @@ static void compute_into(struct layer *l, int way, uint64_t key, char *p, const 
     CK(cudaMemcpyAsync(p + l->n - STATE, l->state[way], STATE, cudaMemcpyHostToDevice, compute));
 }
 
+/* What real layers have plenty of: buffers that live for one operation. The first has the size of what was just freed.
+ */
+static void temporaries(int step, int k)
+{
+    for (int i = 0; i < opt.temps; i++) {
+        size_t n = layers[k].n >> (i % 4);
+        void *p = device_get(n);
+
+        CK(cudaMemsetAsync(p, ~(step + k + i), n, compute));
+        device_put(p);
+    }
+}
+
 static void forward(int step, int k)
 {
     struct layer *l = &layers[k];
@@ -141,8 +156,9 @@ static void forward(int step, int k)
     l->act = (char *)device_get(l->n);
     compute_into(l, 0, (uint64_t)step, l->act, l->param);
     CK(cudaMemcpyAsync(workspace, l->act, l->n / 2, cudaMemcpyDeviceToDevice, compute));
-    side_save(l->side, workspace, l->n);
+    side_save(k, l->side, workspace, l->n);
     device_put(workspace); /* the slow stream has yet to read it */
+    temporaries(step, k);
 }
 
 static void backward(int step, int k)
@@ -151,10 +167,11 @@ static void backward(int step, int k)
     char *grad = (char *)device_get(l->n);
 
     compute_into(l, 1, (uint64_t)step << 8, grad, l->act);
-    side_save(l->side + l->n, l->act, l->n);
+    side_save(k, l->side + l->n, l->act, l->n);
     device_put(l->act);
-    side_save(l->side + 2 * l->n, grad, l->n);
+    side_save(k, l->side + 2 * l->n, grad, l->n);
     device_put(grad);
+    temporaries(step, k);
 }
 
 /* What ranks exchange of a layer: a sum over everything that the slow stream saved. */
@@ -164,7 +181,7 @@ static uint64_t gradient_of(struct layer *l, uint64_t *host)
 
     CK(cudaMemcpy(host, l->side, 3 * l->n, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < 3 * l->n / 8; i++)
-        sum = (sum ^ host[i]) * 0x100000001b3u;
+        sum += mix(host[i] ^ i); /* each on its own: the processor can do several at a time */
     return sum;
 }
 
@@ -301,6 +318,8 @@ static int options_parse(int argc, char **argv)
             opt.layers = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--width") == 0)
             opt.width = strtoull(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--temps") == 0)
+            opt.temps = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--delay-us") == 0)
             opt.delay_us = atoi(argv[i + 1]);
         else
@@ -335,14 +354,12 @@ int main(int argc, char **argv)
 
     ranks_init(&argc, &argv);
     if (options_parse(argc, argv)) {
-        fprintf(stderr, "usage: train_like [--steps N] [--layers L] [--width BYTES] [--delay-us U]\n");
+        fprintf(stderr, "usage: train_like [--steps N] [--layers L] [--width BYTES] [--temps T] [--delay-us U]\n");
         return 2;
     }
     CK(cudaGetDeviceCount(&devices));
     CK(cudaSetDevice(rank % devices));
-    host = (uint64_t *)malloc(opt.width * 12);
-    if (!host)
-        return 1;
+    CK(cudaMallocHost((void **)&host, opt.width * 12));
     CK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
     CK(cudaStreamCreateWithFlags(&slow, cudaStreamNonBlocking));
     CK(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
@@ -355,7 +372,7 @@ int main(int argc, char **argv)
     CK(cudaEventDestroy(ready));
     CK(cudaStreamDestroy(slow));
     CK(cudaStreamDestroy(compute));
-    free(host);
+    CK(cudaFreeHost(host));
     result_print(digest, seconds);
     ranks_fini();
     return 0;

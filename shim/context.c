@@ -499,6 +499,9 @@ void context_gone(struct context *context, bool gone)
             past->device = context->device;
             pool_stats_get(context->pool, &past->stats);
             past->bypassed = atomic_load(&context->bypassed);
+            /* What it still held went with the context. */
+            past->stats.segments_free = past->stats.segments_alloc;
+            past->stats.held = past->stats.live = past->stats.idle = 0;
         }
         if (context->pool)
             pool_destroy(context->pool);

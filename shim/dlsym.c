@@ -37,8 +37,13 @@ static dlsym_fn *next_get(void)
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
     dlsym_fn *next = atomic_load_explicit(&cupool_dlsym_next, memory_order_acquire);
 
+    if (next)
+        return next;
     for (unsigned int i = 0; !next && i < sizeof(versions) / sizeof(versions[0]); i++)
         next = (dlsym_fn *)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    /* Another preload behind us may stand in for dlsym too; it has no version, so only the real one finds it. */
+    if (next && next(RTLD_NEXT, "dlsym"))
+        next = (dlsym_fn *)next(RTLD_NEXT, "dlsym");
     if (!next)
         next = dlsym_missing;
     atomic_store_explicit(&cupool_dlsym_next, next, memory_order_release);

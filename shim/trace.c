@@ -69,6 +69,25 @@ static void json_text(char *buf, size_t len, const char *text)
     buf[at] = '\0';
 }
 
+/*
+ * Take the lock, with the thread safe from cancellation until it has been given back: most of what happens under it is
+ * a cancellation point, and a thread that ended there would keep it for ever.
+ */
+static int trace_lock(void)
+{
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&trace.lock);
+    return cancel;
+}
+
+static void trace_unlock(int cancel)
+{
+    pthread_mutex_unlock(&trace.lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
 /* A program may have closed our descriptor and got the number for a file of its own. */
 static bool fd_is_ours(void)
 {
@@ -77,11 +96,8 @@ static bool fd_is_ours(void)
     return fstat(trace.fd, &now) == 0 && now.st_dev == trace.file.st_dev && now.st_ino == trace.file.st_ino;
 }
 
-/*
- * write(2) all of data; counts lines as dropped if not all of it arrived. By system call, so that no thread can be
- * cancelled while it holds the lock, and with SIGXFSZ held off: at the file size limit it would end the program.
- */
-static void put(const char *data, size_t len, unsigned int lines)
+/* write(2) all of data. What does not arrive is counted, by lines. */
+static void put(const char *data, size_t len)
 {
     const struct timespec now = {0, 0};
     sigset_t limit, before, pending;
@@ -90,6 +106,7 @@ static void put(const char *data, size_t len, unsigned int lines)
 
     if (trace.fd < 0 || !len)
         return;
+    /* At the file size limit SIGXFSZ would end the program. */
     sigemptyset(&limit);
     sigaddset(&limit, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &limit, &before);
@@ -97,10 +114,10 @@ static void put(const char *data, size_t len, unsigned int lines)
     was_pending = sigismember(&pending, SIGXFSZ) == 1;
     errno = EBADF;
     if (fd_is_ours()) {
-        if (trace.torn && syscall(SYS_write, trace.fd, "\n", 1ul) == 1)
+        if (trace.torn && write(trace.fd, "\n", 1) == 1)
             trace.torn = false;
         while (!trace.torn && len) {
-            n = syscall(SYS_write, trace.fd, data, len);
+            n = write(trace.fd, data, len);
             if (n < 0 && errno == EINTR)
                 continue;
             if (n <= 0)
@@ -111,10 +128,10 @@ static void put(const char *data, size_t len, unsigned int lines)
         }
         trace.torn = trace.torn || (started && data[-1] != '\n');
     }
-    if (len) {
-        trace.dropped += lines;
+    if (len)
         log_once(LOG_WARN, "cannot write the trace %s: %s; events are being lost", trace.path, strerror(errno));
-    }
+    for (size_t i = 0; i < len; i++)
+        trace.dropped += data[i] == '\n';
     if (!was_pending)
         while (sigtimedwait(&limit, NULL, &now) < 0 && errno == EINTR)
             ;
@@ -123,11 +140,7 @@ static void put(const char *data, size_t len, unsigned int lines)
 
 static void flush(void)
 {
-    unsigned int lines = 0;
-
-    for (size_t i = 0; i < trace.buffered; i++)
-        lines += trace.buffer[i] == '\n';
-    put(trace.buffer, trace.buffered, lines);
+    put(trace.buffer, trace.buffered);
     trace.buffered = 0;
 }
 
@@ -181,7 +194,7 @@ static void header_write(const struct launch *launch)
                                  text);
     }
     used += (size_t)snprintf(line + used, sizeof(line) - used, "}}\n");
-    put(line, used, 1);
+    put(line, used);
 }
 
 void trace_open(void)
@@ -191,9 +204,9 @@ void trace_open(void)
     const int saved = errno;
     struct launch launch;
     char path[4096];
-    int fd;
+    int fd, cancel;
 
-    pthread_mutex_lock(&trace.lock);
+    cancel = trace_lock();
     if (!trace.tried && *pattern && strcmp(pattern, "off") != 0) {
         launch_detect(&launch);
         if (launch_expand(&launch, pattern, path, sizeof(path))) {
@@ -211,7 +224,7 @@ void trace_open(void)
         }
     }
     trace.tried = true;
-    pthread_mutex_unlock(&trace.lock);
+    trace_unlock(cancel);
     errno = saved;
 }
 
@@ -220,9 +233,9 @@ void trace_event(const char *event, const char *format, ...)
     const int saved = errno;
     char line[LINE_MAX_];
     va_list args;
-    int used;
+    int used, cancel;
 
-    pthread_mutex_lock(&trace.lock);
+    cancel = trace_lock();
     if (trace.fd >= 0) {
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
                         (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), event, tid());
@@ -232,12 +245,12 @@ void trace_event(const char *event, const char *format, ...)
         if (used + 3 < (int)sizeof(line)) {
             memcpy(line + used, "}\n", 3);
             flush();
-            put(line, (size_t)used + 2, 1);
+            put(line, (size_t)used + 2);
         } else {
             trace.dropped++;
         }
     }
-    pthread_mutex_unlock(&trace.lock);
+    trace_unlock(cancel);
     errno = saved;
 }
 
@@ -278,8 +291,9 @@ void trace_block(const char *event, int device, uint64_t addr, size_t size)
     const int saved = errno, thread = tid();
     const size_t len = strlen(event);
     char *at;
+    int cancel;
 
-    pthread_mutex_lock(&trace.lock);
+    cancel = trace_lock();
     if (trace.fd >= 0) {
         if (trace.buffered + LINE_MAX_ > sizeof(trace.buffer))
             flush();
@@ -298,7 +312,7 @@ void trace_block(const char *event, int device, uint64_t addr, size_t size)
         at = LITERAL(at, "}\n");
         trace.buffered = (size_t)(at - trace.buffer);
     }
-    pthread_mutex_unlock(&trace.lock);
+    trace_unlock(cancel);
     errno = saved;
 }
 
@@ -306,21 +320,21 @@ void trace_close(void)
 {
     const int saved = errno;
     char line[128];
-    int used;
+    int used, cancel;
 
-    pthread_mutex_lock(&trace.lock);
+    cancel = trace_lock();
     atomic_store(&trace.allocs, false);
     if (trace.fd >= 0) {
         flush();
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",
                         (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
                         (unsigned long long)trace.dropped);
-        put(line, (size_t)used, 1);
+        put(line, (size_t)used);
         if (fd_is_ours())
             close(trace.fd);
         trace.fd = -1;
     }
-    pthread_mutex_unlock(&trace.lock);
+    trace_unlock(cancel);
     errno = saved;
 }
 

@@ -16,7 +16,8 @@
  *   closefrom:FD     close every descriptor from FD on
  *   occupy:N:FILE    open FILE until descriptor N has been handed out
  *   fds:N            print every open descriptor from N on
- *   fsize:N          limit the size of files that we write; -1 lifts it. From here on SIGXFSZ is caught and reported
+ *   fsize:N          limit the size of files that we write; -1 lifts it
+ *   xfsz             catch SIGXFSZ from here on, and report it in the end
  *   nofile:N chdir:DIR pid tids setenv:NAME:VALUE
  *   lookup:NAME:VERSION:FLAGS   where cuGetProcAddress leads (API_PROC only)
  *
@@ -237,7 +238,6 @@ static void fsize(long n)
 {
     struct rlimit limit;
 
-    signal(SIGXFSZ, on_xfsz);
     getrlimit(RLIMIT_FSIZE, &limit);
     limit.rlim_cur = n < 0 ? limit.rlim_max : (rlim_t)n;
     if (setrlimit(RLIMIT_FSIZE, &limit))
@@ -357,6 +357,8 @@ static int commands(int argc, char **argv)
             fds_print(n[1]);
         } else if (IS("fsize")) {
             fsize(n[1]);
+        } else if (IS("xfsz")) {
+            signal(SIGXFSZ, on_xfsz);
         } else if (IS("nofile")) {
             nofile(n[1]);
         } else if (IS("chdir")) {

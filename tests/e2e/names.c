@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names.c - prints where look-ups from a library (nextlib.c), the program and libcuda's handle lead; "names driver" adds the last. */
+/* names.c - prints where look-ups from a library (nextlib.c), the program and libcuda's handle lead; "names driver"
+ * adds the last. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nextlib.c - a plain library between a program and libcudart. It looks things up in every way that dlsym knows, so that the
- * answers with and without a preload can be compared. RTLD_NEXT is the delicate one: libc tells by the return address
- * for which object it is meant.
+ * nextlib.c - a plain library between a program and libcudart. It looks things up in every way that dlsym knows, so
+ * that the answers with and without a preload can be compared. RTLD_NEXT is the delicate one: libc tells by the return
+ * address for which object it is meant.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -28,10 +28,12 @@ void looked_up(const char *how, const char *name, void *p)
            why ? "; dlerror: " : "", why ? why : "");
 }
 
-static const char *const names[] = {"getpid", "malloc", "pthread_create", "cudaMalloc", "cudaFree", "cuMemAlloc_v2", "nothing",
-                                    "cuGetProcAddress", "cuGetProcAddress_v2", "cuGetProcAddress_v9", ""};
+static const char *const names[] = {
+    "getpid",  "malloc",           "pthread_create",      "cudaMalloc",          "cudaFree", "cuMemAlloc_v2",
+    "nothing", "cuGetProcAddress", "cuGetProcAddress_v2", "cuGetProcAddress_v9", ""};
 
-/* A call through a volatile pointer cannot become a jump: dlsym sees this library as its caller whatever the compiler does. */
+/* A call through a volatile pointer cannot become a jump: dlsym sees this library as its caller whatever the compiler
+ * does. */
 void library_look(void)
 {
     void *(*volatile ask)(void *, const char *) = dlsym;

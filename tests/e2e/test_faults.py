@@ -120,6 +120,14 @@ class Faults(Case):
         trace = self.one_trace(done)
         self.assertEqual((trace.total("live"), trace.total("frees"), trace.total("kept")), (0, 54, 1))
 
+    def test_an_error_of_the_context_is_seen_at_the_free(self) -> None:
+        """As natively, where cudaFree waits and returns the error of an earlier kernel."""
+        for kind in ("shared", "static", "driver"):
+            done = self.go(app(kind), "tolerate", "alloc:20:4096", "free:19",
+                           SIMGPU_FAULT="cuCtxRecordEvent:2+:700,cuCtxWaitEvent:2+:700,cuMemGetInfo_v2:4+:700")
+            # Not the first few: how often we ask for other reasons is our business.
+            self.assertGreaterEqual(done.out.count("error 700 in free"), 10, done.out)
+
     def test_driver_refuses_memory_once(self) -> None:
         """As natively: the request that was refused fails, the next one works."""
         done = self.go(app("shared"), "tolerate", "churn:5:4096", SIMGPU_FAULT="cuMemAlloc_v2:1+:2")

@@ -93,10 +93,11 @@ static void step(struct model *model, struct input *input)
 /* What went wrong, or an empty string; valid until the next call. */
 static const char *run(const uint8_t *data, size_t size)
 {
+    static const size_t break_maxima[] = {SIZE_MAX / 2, 0, (size_t)16 << 20, (size_t)64 << 20};
     static char fault[sizeof(((struct model *)NULL)->fault)];
     struct input input = {.data = data, .left = size};
     const uint32_t flags = next(&input, 1);
-    struct model *model = model_new(flags & 1 ? (size_t)64 << 20 : 0, flags & 2, false);
+    struct model *model = model_new(flags & 1 ? (size_t)64 << 20 : 0, break_maxima[flags >> 4 & 3], flags & 2, false);
 
     /* Always the same: the map never gives the memory of its tables back. */
     model->fake->base = (uint64_t)1 << 44;

@@ -287,7 +287,13 @@ void fake_delete(struct fake *fake)
 
 struct pool_config fake_config(struct fake *fake)
 {
-    return (struct pool_config){.backend = &backend, .order = &order, .observer = &observer, .arg = fake};
+    return (struct pool_config){
+        .backend = &backend,
+        .order = &order,
+        .observer = &observer,
+        .arg = fake,
+        .break_max = SIZE_MAX / 2,
+    };
 }
 
 struct fake_segment *fake_segment_of(struct fake *fake, uint64_t addr)

@@ -55,6 +55,7 @@ struct fake_segment {
     size_t size;              /* 0: no segment starts here */
     unsigned int index;       /* segments in the order of their births, from 0 */
     unsigned int blocks;      /* of the test's model; whoever changes it keeps idle up to date */
+    bool broken;              /* of the test's model */
     bool announced, farewell; /* segment_alloc, segment_free were called */
 };
 
@@ -97,7 +98,7 @@ struct fake {
 struct fake *fake_new(void);
 void fake_delete(struct fake *fake);
 
-/* The config for a pool over it; no limit, not eager, with an observer. */
+/* The config for a pool over it; no limit, not eager, with an observer, any number of segments may be broken into. */
 struct pool_config fake_config(struct fake *fake);
 
 /* The segment around addr, or NULL. Only valid until it is given back. */

@@ -56,7 +56,8 @@ static void live_set(struct model *model, uint64_t live)
         model->want.peak_live = live;
 }
 
-static void block_add(struct model *model, uint64_t addr, size_t size, struct fake_segment *segment)
+/* refused: the driver has refused memory on the way to this block. */
+static void block_add(struct model *model, uint64_t addr, size_t size, struct fake_segment *segment, bool refused)
 {
     const size_t at = block_after(model, addr);
 
@@ -76,6 +77,12 @@ static void block_add(struct model *model, uint64_t addr, size_t size, struct fa
     model->live_count++;
     if (!segment->blocks++)
         model->fake->idle -= segment->size;
+    if (!segment->broken && segment->size - round_up(size, POOL_GRANULE) >= POOL_SEGMENT_UNIT) {
+        segment->broken = true;
+        model->broken += segment->size;
+        if (!refused && model->broken > model->config.break_max)
+            fault(model, "%zu bytes are broken into, but the driver has not refused", model->broken);
+    }
     live_set(model, model->want.live + round_up(size, POOL_GRANULE));
 }
 
@@ -84,8 +91,11 @@ static void block_forget(struct model *model, const struct model_block *block)
 {
     struct fake_segment *segment = fake_segment_of(model->fake, block->addr);
 
-    if (!--segment->blocks)
+    if (!--segment->blocks) {
         model->fake->idle += segment->size;
+        model->broken -= segment->broken ? segment->size : 0; /* it is whole again */
+        segment->broken = false;
+    }
     live_set(model, model->want.live - rounded(block));
 }
 
@@ -120,7 +130,7 @@ static struct pool *pool_new(const struct pool_config *config)
     return pool;
 }
 
-struct model *model_new(size_t limit, bool eager, bool exact)
+struct model *model_new(size_t limit, size_t break_max, bool eager, bool exact)
 {
     struct model *model = calloc(1, sizeof(*model));
 
@@ -131,6 +141,7 @@ struct model *model_new(size_t limit, bool eager, bool exact)
     model->fake->user = model;
     model->config = fake_config(model->fake);
     model->config.limit = limit;
+    model->config.break_max = break_max;
     model->config.eager = eager;
     model->exact = exact;
     model->pool = pool_new(&model->config);
@@ -154,6 +165,7 @@ static void lose(struct model *model)
             fault(model, "0x%" PRIx64 " outlives its pool", model->blocks[i].addr);
     model->fake->idle = 0;
     model->count = model->live_count = 0;
+    model->broken = 0;
     model->want = (struct pool_stats){0};
     model->fake->peak = 0;
 }
@@ -202,7 +214,7 @@ static void count(struct model *model, const struct before *was)
     model->want.order += fake->orders_ok - was->orders_ok;
 }
 
-static void check_new_block(struct model *model, uint64_t addr, size_t size)
+static void check_new_block(struct model *model, uint64_t addr, size_t size, bool refused)
 {
     struct fake_segment *segment = fake_segment_of(model->fake, addr);
     uint64_t base, start;
@@ -225,7 +237,7 @@ static void check_new_block(struct model *model, uint64_t addr, size_t size)
     if (pool_block_find(addr + size - 1, &base, &found, &start) || base != addr || found != size ||
         start != segment->addr)
         fault(model, "0x%" PRIx64 ": wrong pool_block_find", addr);
-    block_add(model, addr, size, segment);
+    block_add(model, addr, size, segment, refused);
 }
 
 static void check_refusal(struct model *model, const struct before *was, size_t size, int rc)
@@ -288,7 +300,7 @@ int model_alloc(struct model *model, size_t size, uint64_t *ret_addr)
         model->want.hits++;
     else
         model->want.misses++;
-    check_new_block(model, addr, size);
+    check_new_block(model, addr, size, fake->refused != was.refused);
     *ret_addr = addr;
     return 0;
 }

@@ -34,12 +34,13 @@ struct model {
     bool exact;
     struct model_block *blocks; /* by address */
     size_t count, room, live_count;
+    size_t broken; /* bytes in segments in use of which a block leaves 2 MiB or more */
     struct pool_stats want;
     char fault[256]; /* empty: all is well */
 };
 
 /* Takes config, except for arg and tables, from the caller. abort() when that fails. */
-struct model *model_new(size_t limit, bool eager, bool exact);
+struct model *model_new(size_t limit, size_t break_max, bool eager, bool exact);
 /* Destroys the pool too. */
 void model_delete(struct model *model);
 /* Destroy the pool and begin another over the same driver. */

@@ -2,10 +2,13 @@
 /* test_bins.c - the search for a free block. */
 #include "unit.h"
 
+#include <limits.h>
+
 #include "bins.h"
 #include "pool_internal.h"
 
-#define G ((size_t)POOL_GRANULE)
+#define G   ((size_t)POOL_GRANULE)
+#define ANY SIZE_MAX /* no limit to breaking */
 
 static struct bins bins;
 /* In use, so that the ratio does not matter; blocks with address 0 do not start it. */
@@ -24,8 +27,8 @@ static struct block block_of(size_t size)
 
 static void test_find_in_empty_bins_returns_null(void **state)
 {
-    assert_null(bins_find(&bins, G, 0));
-    assert_null(bins_find(&bins, (size_t)1 << 47, 8));
+    assert_null(bins_find(&bins, G, ANY, 0));
+    assert_null(bins_find(&bins, (size_t)1 << 47, ANY, 8));
 }
 
 static void test_find_of_any_size_finds_block_of_that_size(void **state)
@@ -39,11 +42,11 @@ static void test_find_of_any_size_finds_block_of_that_size(void **state)
             if ((ptrdiff_t)size <= 0)
                 continue;
             bins_insert(&bins, &block);
-            assert_ptr_equal(bins_find(&bins, size, 0), &block);
-            assert_ptr_equal(bins_find(&bins, G, 0), &block);
-            assert_null(bins_find(&bins, size + G, 0));
+            assert_ptr_equal(bins_find(&bins, size, ANY, 0), &block);
+            assert_ptr_equal(bins_find(&bins, G, ANY, 0), &block);
+            assert_null(bins_find(&bins, size + G, ANY, 0));
             bins_remove(&bins, &block);
-            assert_null(bins_find(&bins, G, 0));
+            assert_null(bins_find(&bins, G, ANY, 0));
         }
     }
 }
@@ -57,8 +60,8 @@ static void test_find_among_sizes_returns_tightest(void **state)
         bins_insert(&bins, &blocks[i]);
     }
     for (size_t want = 1; want <= 200; want++)
-        assert_int_equal(bins_find(&bins, want * 16 * G, 0)->size, want * 16 * G);
-    assert_null(bins_find(&bins, 201 * 16 * G, 0));
+        assert_int_equal(bins_find(&bins, want * 16 * G, ANY, 0)->size, want * 16 * G);
+    assert_null(bins_find(&bins, 201 * 16 * G, ANY, 0));
 }
 
 static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
@@ -71,14 +74,14 @@ static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
         for (int j = 0; j < 3; j++)
             bins_insert(&bins, &blocks[j]);
         for (int j = 0; j < 3; j++) {
-            struct block *found = bins_find(&bins, 4 * G, 0);
+            struct block *found = bins_find(&bins, 4 * G, ANY, 0);
 
             assert_non_null(found);
             for (int k = 0; k < j; k++)
                 assert_ptr_not_equal(found, &blocks[orders[i][k]]);
             bins_remove(&bins, &blocks[orders[i][j]]);
         }
-        assert_null(bins_find(&bins, G, 0));
+        assert_null(bins_find(&bins, G, ANY, 0));
     }
 }
 
@@ -88,11 +91,55 @@ static void test_find_in_idle_segment_respects_ratio(void **state)
     struct block block = {.size = 64 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_null(bins_find(&bins, 8 * MIB - G, 8));
-    assert_ptr_equal(bins_find(&bins, 8 * MIB, 8), &block);
-    assert_ptr_equal(bins_find(&bins, 2 * MIB, 0), &block);
+    assert_null(bins_find(&bins, 8 * MIB - G, ANY, 8));
+    assert_ptr_equal(bins_find(&bins, 8 * MIB, ANY, 8), &block);
+    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, 0), &block);
     idle.used = G; /* something is handed out: no reason to spare it */
-    assert_ptr_equal(bins_find(&bins, 2 * MIB, 8), &block);
+    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, 8), &block);
+}
+
+static void test_find_in_idle_segment_respects_break_max(void **state)
+{
+    struct segment idle = {.addr = 0, .size = 16 * MIB};
+    struct block block = {.size = 16 * MIB, .segment = &idle};
+
+    bins_insert(&bins, &block);
+    for (unsigned int ratio = 0; ratio <= 8; ratio += 8) {
+        assert_null(bins_find(&bins, 8 * MIB, 0, ratio));
+        assert_null(bins_find(&bins, 8 * MIB, 16 * MIB - 1, ratio));
+        assert_ptr_equal(bins_find(&bins, 8 * MIB, 16 * MIB, ratio), &block);
+        assert_null(bins_find(&bins, 14 * MIB, 0, ratio));
+    }
+    idle.used = G; /* it is broken into already */
+    assert_ptr_equal(bins_find(&bins, 8 * MIB, 0, 8), &block);
+}
+
+static void test_find_less_than_unit_below_idle_segment_serves_whole(void **state)
+{
+    struct segment idle = {.addr = 0, .size = 16 * MIB};
+    struct block block = {.size = 16 * MIB, .segment = &idle};
+
+    bins_insert(&bins, &block);
+    assert_ptr_equal(bins_find(&bins, 16 * MIB, 0, 8), &block);
+    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, 8), &block);
+    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, 1), &block); /* whole, so the ratio does not matter */
+    assert_null(bins_find(&bins, 14 * MIB, 0, 1));
+    assert_null(bins_find(&bins, 16 * MIB + G, 0, 0));
+}
+
+/* Many in one bin, and only the one inserted first is large enough: the last of its list. */
+static void test_find_of_any_ratio_looks_at_every_block(void **state)
+{
+    static struct block blocks[1000];
+
+    blocks[0] = block_of(103 * G);
+    bins_insert(&bins, &blocks[0]);
+    for (size_t i = 1; i < 1000; i++) {
+        blocks[i] = block_of(100 * G);
+        bins_insert(&bins, &blocks[i]);
+    }
+    assert_ptr_equal(bins_find(&bins, 102 * G, ANY, 0), &blocks[0]);
+    assert_null(bins_find(&bins, 102 * G, ANY, UINT_MAX)); /* a search that is to be quick */
 }
 
 static void test_find_prefers_segment_start_among_close_fits(void **state)
@@ -103,9 +150,9 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
 
     bins_insert(&bins, &start);
     bins_insert(&bins, &inner);
-    assert_ptr_equal(bins_find(&bins, 32 * MIB, 0), &start);
+    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, 0), &start);
     bins_remove(&bins, &start);
-    assert_ptr_equal(bins_find(&bins, 32 * MIB, 0), &inner);
+    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, 0), &inner);
 }
 
 /* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
@@ -125,7 +172,7 @@ static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
             bins_insert(&bins, &blocks[i]);
             fits |= blocks[i].size >= size;
         }
-        found = bins_find(&bins, size, 0);
+        found = bins_find(&bins, size, ANY, 0);
         assert_int_equal(found != NULL, fits);
         if (found) {
             assert_true(found->size >= size);
@@ -159,8 +206,8 @@ static void test_find_with_other_addresses_makes_same_choice(void **state)
         (in[at] ? bins_remove : bins_insert)(&left_bins, &left[at]);
         (in[at] ? bins_remove : bins_insert)(&right_bins, &right[at]);
         in[at] = !in[at];
-        a = bins_find(&left_bins, size, 8);
-        b = bins_find(&right_bins, size, 8);
+        a = bins_find(&left_bins, size, ANY, 8);
+        b = bins_find(&right_bins, size, ANY, 8);
         assert_int_equal(a ? a - left : -1, b ? b - right : -1);
         assert_true(!a || in[a - left]);
     }
@@ -174,6 +221,9 @@ int main(void)
         cmocka_unit_test_setup(test_find_among_sizes_returns_tightest, setup),
         cmocka_unit_test_setup(test_remove_of_head_middle_and_tail_leaves_others, setup),
         cmocka_unit_test_setup(test_find_in_idle_segment_respects_ratio, setup),
+        cmocka_unit_test_setup(test_find_in_idle_segment_respects_break_max, setup),
+        cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),
+        cmocka_unit_test_setup(test_find_of_any_ratio_looks_at_every_block, setup),
         cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
         cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
         cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),

@@ -227,8 +227,7 @@ static void test_backend_error_at_call_k_returns_eagain_at_once(void **state)
     assert_int_equal(stats_of(env->pool).failed, 4);
 }
 
-/* Small requests grow the pool by more than they need: nor may these try twice. */
-static void test_backend_error_in_grown_pool_asks_once(void **state)
+static void test_backend_error_of_small_request_asks_once(void **state)
 {
     struct env *env = *state;
     uint64_t addr;
@@ -245,7 +244,7 @@ static void test_backend_error_in_grown_pool_asks_once(void **state)
     assert_int_equal(env->fake->calls[FAKE_ALLOC], env->fake->fail_at);
 }
 
-static void test_refusal_of_grown_segment_asks_for_less(void **state)
+static void test_refusal_of_small_comes_when_capacity_is_used_up(void **state)
 {
     struct env *env = *state;
     uint64_t addr;
@@ -347,8 +346,8 @@ int main(void)
         POOL_TEST(test_refusal_while_other_thread_releases_waits_for_it),
         POOL_TEST(test_refusal_at_call_k_still_serves_all),
         POOL_TEST(test_backend_error_at_call_k_returns_eagain_at_once),
-        POOL_TEST(test_backend_error_in_grown_pool_asks_once),
-        POOL_TEST(test_refusal_of_grown_segment_asks_for_less),
+        POOL_TEST(test_backend_error_of_small_request_asks_once),
+        POOL_TEST(test_refusal_of_small_comes_when_capacity_is_used_up),
         POOL_TEST(test_limit_is_never_passed),
         POOL_TEST(test_limit_with_idle_segments_gives_them_back),
         POOL_TEST(test_limit_below_unit_refuses_all),

@@ -78,6 +78,21 @@ static void test_create_after_destroy_starts_afresh(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* What a pool had broken into when it went is not on the next one's account. */
+static void test_create_after_destroy_has_broken_nothing(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.break_max = 16 * MIB;
+    for (int i = 0; i < 3; i++) {
+        env_pool(env, &config);
+        release(alloc(env->pool, 16 * MIB));
+        alloc(env->pool, 8 * MIB);
+        assert_int_equal(stats_of(env->pool).held, 16 * MIB);
+    }
+}
+
 static void test_create_after_destroy_recycles_descriptor(void **state)
 {
     struct env *env = *state;
@@ -195,6 +210,7 @@ int main(void)
         POOL_TEST(test_destroy_reports_every_segment_lost),
         POOL_TEST(test_destroy_empty_pool_reports_nothing),
         POOL_TEST(test_create_after_destroy_starts_afresh),
+        POOL_TEST(test_create_after_destroy_has_broken_nothing),
         POOL_TEST(test_create_after_destroy_recycles_descriptor),
         POOL_TEST(test_destroy_one_pool_leaves_other_alone),
         POOL_TEST(test_two_pools_free_goes_to_owner),

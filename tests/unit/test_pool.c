@@ -81,6 +81,20 @@ static void test_alloc_just_below_unit_fits_one_unit(void **state)
     }
 }
 
+/* However much the pool holds already. */
+static void test_alloc_small_always_asks_for_one_unit(void **state)
+{
+    struct env *env = *state;
+
+    alloc(env->pool, 256 * MIB);
+    while (env->fake->born < 200) {
+        fake_events_clear(env->fake);
+        alloc(env->pool, 300 * KIB);
+        if (env->fake->events_count)
+            assert_int_equal(fake_event_of(env->fake, FAKE_ALLOC, 0)->size, UNIT);
+    }
+}
+
 static void test_free_in_any_order_merges_small(void **state)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -312,6 +326,10 @@ static void test_alloc_too_large_returns_enomem(void **state)
         assert_int_equal(addr, 42);
         assert_int_equal(stats_of(env->pool).held, 0);
         assert_int_equal(stats_of(env->pool).failed, i + 1);
+        assert_int_equal(stats_of(env->pool).peak_held, 0);
+        assert_int_equal(fake_event_of(env->fake, FAKE_ALLOC, 0)->size, (size_t)1 << 47); /* it had its say */
+        assert_int_equal(fake_event_of(env->fake, FAKE_OOM, 0)->size, sizes[i]);
+        fake_events_clear(env->fake);
     }
 }
 
@@ -485,6 +503,7 @@ int main(void)
         POOL_TEST(test_alloc_small_never_returns_segment_base),
         POOL_TEST(test_alloc_small_fills_all_but_first_granule),
         POOL_TEST(test_alloc_just_below_unit_fits_one_unit),
+        POOL_TEST(test_alloc_small_always_asks_for_one_unit),
         POOL_TEST(test_free_in_any_order_merges_small),
         POOL_TEST(test_free_in_any_order_merges_large),
         POOL_TEST(test_free_beside_other_segment_does_not_merge),

@@ -10,6 +10,8 @@
 
 #include "model.h"
 
+#define ANY (SIZE_MAX / 2) /* break_max: no limit */
+
 static uint64_t env_number(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -79,9 +81,9 @@ static void step(struct model *model, uint64_t *rng)
     }
 }
 
-static void run(size_t limit, bool eager, bool exact, enum fake_addresses addresses)
+static void run(size_t limit, size_t break_max, bool eager, bool exact, enum fake_addresses addresses)
 {
-    struct model *model = model_new(limit, eager, exact);
+    struct model *model = model_new(limit, break_max, eager, exact);
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1), ops = env_number("CUPOOL_TEST_OPS", 100000);
     uint64_t rng = seed;
 
@@ -104,22 +106,32 @@ static void run(size_t limit, bool eager, bool exact, enum fake_addresses addres
 
 static void test_random_ops_exact_sizes_match_model(void **state)
 {
-    run(0, false, true, FAKE_UP);
+    run(0, ANY, false, true, FAKE_UP);
 }
 
 static void test_random_ops_any_sizes_match_model(void **state)
 {
-    run(0, false, false, FAKE_SHUFFLED);
+    run(0, ANY, false, false, FAKE_SHUFFLED);
 }
 
 static void test_random_ops_eager_match_model(void **state)
 {
-    run(0, true, true, FAKE_DOWN);
+    run(0, ANY, true, true, FAKE_DOWN);
 }
 
 static void test_random_ops_with_limit_match_model(void **state)
 {
-    run(256 * MIB, true, false, FAKE_UP);
+    run(256 * MIB, ANY, true, false, FAKE_UP);
+}
+
+static void test_random_ops_without_breaking_match_model(void **state)
+{
+    run(0, 0, false, true, FAKE_UP);
+}
+
+static void test_random_ops_with_break_max_match_model(void **state)
+{
+    run(0, 96 * MIB, false, false, FAKE_DOWN);
 }
 
 /* --- the ranks of a job ask for the same and must get the same places, wherever the driver puts their segments */
@@ -205,6 +217,8 @@ int main(void)
         cmocka_unit_test(test_random_ops_any_sizes_match_model),
         cmocka_unit_test(test_random_ops_eager_match_model),
         cmocka_unit_test(test_random_ops_with_limit_match_model),
+        cmocka_unit_test(test_random_ops_without_breaking_match_model),
+        cmocka_unit_test(test_random_ops_with_break_max_match_model),
         cmocka_unit_test(test_random_ops_at_other_addresses_get_same_places),
     };
 
