@@ -27,8 +27,6 @@
 #define SHARED_MAX ((size_t)POOL_SEGMENT_UNIT - SHARED_SKIP)
 /* A wholly free segment is broken into for requests of at least this part of it. */
 #define LARGE_RATIO 8u
-/* No limit to breaking: when the driver has refused. */
-#define BREAK_ANY SIZE_MAX
 /* Large blocks are split only if a large request could use the rest. */
 #define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
 /* No device has this much; the backend refuses it, and sums of sizes cannot overflow. */
@@ -205,21 +203,32 @@ static int block_hand_out(struct pool *pool, struct block *block, size_t size, s
     return 0;
 }
 
-/* How large a free segment may be broken into. */
+/* How large a free segment may be broken into: less and less as the device fills. */
 static size_t break_max(const struct pool *pool)
 {
-    return pool->broken < pool->config.break_max ? pool->config.break_max - pool->broken : 0;
+    const struct pool_config *config = &pool->config;
+    size_t max = config->break_max;
+
+    if (config->capacity)
+        max = pool->stats.live < config->capacity
+                  ? (size_t)((double)max * (double)(config->capacity - pool->stats.live) / (double)config->capacity)
+                  : 0;
+    return pool->broken < max ? max - pool->broken : 0;
 }
 
-/* Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so anything goes. */
+/*
+ * Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so look at every block; but
+ * break nothing, because a whole segment given back serves this request as well and leaves the driver able to serve the
+ * next one.
+ */
 static int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
 {
     struct block *block;
 
     if (size <= SHARED_MAX) /* of one unit each: never broken into, in the sense of bins_find */
-        block = bins_find(&pool->shared, size, BREAK_ANY, refused ? 0 : UINT_MAX);
+        block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
     else if (refused)
-        block = bins_find(&pool->large, size, BREAK_ANY, 0);
+        block = bins_find(&pool->large, size, 0, 0);
     else
         block = bins_find(&pool->large, size, break_max(pool), LARGE_RATIO);
     if (!block)

@@ -63,8 +63,9 @@ struct pool_config {
     const struct pool_observer_ops *observer; /* may be NULL */
     void *arg;                                /* handed to all of the above */
     size_t limit;                             /* most bytes held in segments; 0: no limit */
-    size_t break_max;                         /* most bytes in segments of 2 MiB and more that are broken into */
-    bool eager; /* order() may be called from pool_alloc to free kept blocks (it never waits) */
+    size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
+    size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
+    bool eager;       /* order() may be called from pool_alloc to free kept blocks (it never waits) */
 };
 
 struct pool_stats {

@@ -40,7 +40,7 @@ struct context {
     const struct real_driver *driver;
     int device;
     bool primary, strict;
-    size_t break_max; /* see pool_config */
+    size_t capacity; /* of the device, when the context was first seen */
     atomic_bool leaving;
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS];
@@ -340,7 +340,8 @@ static void entry_fill(struct context *context, const struct context *as)
                                  .observer = &observe_ops,
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
-                                 .break_max = as->break_max,
+                                 .break_max = as->capacity / BREAK_PART,
+                                 .capacity = as->capacity,
                                  .eager = !as->strict};
 
     for (int i = 0; i < SLOTS; i++)
@@ -369,7 +370,7 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
     as.device = device;
     as.primary = is_primary(driver, handle, device);
     as.strict = choose_strict(driver, &why);
-    as.break_max = total / BREAK_PART;
+    as.capacity = free;
     trace_open();
     pthread_mutex_lock(&contexts.lock);
     context = entry_find(handle);

@@ -145,29 +145,24 @@ static void test_break_max_after_trim_still_counts_what_is_broken(void **state)
     assert_int_equal(env->fake->born, 4);
 }
 
-static void test_refusal_breaks_in_spite_of_break_max(void **state)
+/* Full to a half, half as much may be broken: 32 of 64 MiB, so that an idle 48 MiB stays whole; without a capacity it
+ * does not. */
+static void test_break_max_shrinks_as_capacity_is_handed_out(void **state)
 {
-    static const size_t maxima[] = {0, 4 * MIB};
+    static const size_t capacities[] = {1024 * MIB, 0};
     struct env *env = *state;
 
     for (size_t i = 0; i < 2; i++) {
-        uint64_t large, part;
+        struct pool_config config = fake_config(env->fake);
+        uint64_t idle;
 
-        pool_with(env, maxima[i]);
-        large = alloc(env->pool, 64 * MIB);
-        release(large);
-        env->fake->refuse = true;
-        part = alloc(env->pool, 8 * MIB);
-        assert_int_equal(part, large);
-        assert_int_equal(alloc(env->pool, 56 * MIB), large + 8 * MIB);
-        env->fake->refuse = false;
-        /* Far over the account, which must come down to nothing again. */
-        release(large + 8 * MIB);
-        release(part);
-        release(alloc(env->pool, 4 * MIB)); /* a segment of its own */
-        assert_int_equal(alloc(env->pool, 64 * MIB), large);
-        alloc(env->pool, 2 * MIB);
-        assert_int_equal(stats_of(env->pool).held, (i ? 68 : 70) * MIB); /* breaks the 4 MiB if it may */
+        config.break_max = 64 * MIB;
+        config.capacity = capacities[i];
+        env_pool(env, &config);
+        alloc(env->pool, 512 * MIB);
+        idle = alloc(env->pool, 48 * MIB);
+        release(idle);
+        assert_int_equal(alloc(env->pool, 16 * MIB) == idle, i == 1);
     }
 }
 
@@ -338,7 +333,7 @@ int main(void)
         POOL_TEST(test_break_max_is_released_by_merging),
         POOL_TEST(test_break_max_with_kept_block_is_released_by_order),
         POOL_TEST(test_break_max_after_trim_still_counts_what_is_broken),
-        POOL_TEST(test_refusal_breaks_in_spite_of_break_max),
+        POOL_TEST(test_break_max_shrinks_as_capacity_is_handed_out),
         POOL_TEST(test_limit_does_not_break_beyond_break_max),
         POOL_TEST(test_refusal_that_breaks_does_not_cost_later_requests),
         cmocka_unit_test(test_break_max_zero_with_limit_serves_what_the_driver_would),
