@@ -68,7 +68,7 @@ class Done:
         self.files = sorted(p.name for p in cwd.iterdir())
         self.counts: dict[str, int] = {}  # of all processes together
         for line in counts.read_text().split("\n") if counts.exists() else []:
-            if line:
+            if line.count(" ") == 2:  # a program at its file size limit may have cut the last one
                 _, name, n = line.split()
                 self.counts[name] = self.counts.get(name, 0) + int(n)
 
