@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,23 +20,31 @@
 #include "map.h"
 #include "pool_internal.h"
 
-/* A shared segment keeps its first granule to itself: a stray driver free of a block then names no allocation of the
- * driver. */
+/*
+ * Requests under this share segments. These are of one unit, like the driver's own pages for small requests, so that no
+ * small block keeps more from going back than it does natively.
+ */
+#define LARGE_MIN ((size_t)POOL_SEGMENT_UNIT)
+/*
+ * A segment for requests up to this keeps its first granule to itself: a stray driver free of a block then names no
+ * allocation of the driver. For larger ones that would cost too much: of blocks of 1 MiB, every second.
+ */
+#define SKIP_MAX    ((size_t)64 << 10)
 #define SHARED_SKIP ((size_t)POOL_GRANULE)
-/* Largest block that fits a shared segment. They are of one unit, like the driver's own pages for small requests, so
- * that no small block keeps more from going back than it does natively. */
-#define SHARED_MAX ((size_t)POOL_SEGMENT_UNIT - SHARED_SKIP)
 /* A wholly free segment is broken into for requests of at least this part of it. */
 #define LARGE_RATIO 8u
 /* Large blocks are split only if a large request could use the rest. */
 #define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
 /* No device has this much; the backend refuses it, and sums of sizes cannot overflow. */
 #define SIZE_LARGEST ((size_t)1 << 47)
+/* How long a question waits for a lock that the thread may hold itself, below a signal handler that calls exit(). */
+#define STATS_WAIT_NS 200000000
 /* Descriptors are made this many at a time. */
 #define CHUNK 256
 
 struct pool {
     struct pool_config config;
+    struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
     /*
      * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
      * addresses. block->state alone is also changed without it, from LIVE to PENDING.
@@ -44,10 +53,9 @@ struct pool {
     pthread_cond_t released; /* releasing has become 0 */
     struct bins shared, large;
     struct segment *segments;
-    size_t asked;       /* bytes that the backend is being asked for */
-    size_t broken;      /* bytes in large segments that are broken into */
-    struct block *kept; /* PENDING blocks whose order() has not succeeded yet */
-    struct block *spare;
+    size_t asked;           /* bytes that the backend is being asked for */
+    size_t broken;          /* bytes in large segments that are broken into */
+    struct block *kept;     /* PENDING blocks whose order() has not succeeded yet */
     unsigned int releasing; /* threads that are giving segments back right now */
     struct pool_stats stats;
     atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
@@ -189,7 +197,7 @@ static void block_split(struct pool *pool, struct block *block, size_t size)
 /* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
 static int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
 {
-    const size_t split_min = block->segment->shared ? POOL_GRANULE : LARGE_SPLIT_MIN;
+    const size_t split_min = size < LARGE_MIN ? POOL_GRANULE : LARGE_SPLIT_MIN;
 
     if (spare_reserve(pool) || map_block_set(block->addr, block)) {
         bins_insert(bins_for(pool, block->segment), block);
@@ -225,7 +233,7 @@ static int block_take(struct pool *pool, size_t size, size_t requested, bool ref
 {
     struct block *block;
 
-    if (size <= SHARED_MAX) /* of one unit each: never broken into, in the sense of bins_find */
+    if (size < LARGE_MIN) /* of one unit each: never broken into, in the sense of bins_find */
         block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
     else if (refused)
         block = bins_find(&pool->large, size, 0, 0);
@@ -233,7 +241,7 @@ static int block_take(struct pool *pool, size_t size, size_t requested, bool ref
         block = bins_find(&pool->large, size, break_max(pool), LARGE_RATIO);
     if (!block)
         return -ENOENT;
-    bins_remove(size <= SHARED_MAX ? &pool->shared : &pool->large, block);
+    bins_remove(size < LARGE_MIN ? &pool->shared : &pool->large, block);
     if (block_hand_out(pool, block, size, requested))
         return -ENOENT;
     *ret_addr = block->addr;
@@ -283,7 +291,6 @@ static void block_publish(struct pool *pool, struct block *block)
 /* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
 static int segment_enter(struct pool *pool, struct segment *segment)
 {
-    const size_t skip = segment->shared ? SHARED_SKIP : 0;
     struct block *block;
     int rc = spare_reserve(pool);
 
@@ -292,8 +299,8 @@ static int segment_enter(struct pool *pool, struct segment *segment)
     if (rc)
         return rc;
     block = spare_pop(pool);
-    block->addr = segment->addr + skip;
-    block->size = segment->size - skip;
+    block->addr = segment->addr + segment->skip;
+    block->size = segment->size - segment->skip;
     block->segment = segment;
     block->prev = block->next = NULL;
     atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
@@ -337,6 +344,8 @@ static void segment_put(struct pool *pool, const struct segment *segment)
     config->backend->free(config->arg, segment->addr, segment->size);
 }
 
+static int order_and_publish(struct pool *pool, struct block *block);
+
 size_t pool_trim(struct pool *pool, const char *why)
 {
     const struct pool_config *config = &pool->config;
@@ -346,6 +355,8 @@ size_t pool_trim(struct pool *pool, const char *why)
 
     if (config->order->frozen(config->arg))
         return 0;
+    if (atomic_load(&pool->has_kept))
+        order_and_publish(pool, NULL);
     pthread_mutex_lock(&pool->lock);
     for (segment = pool->segments; segment; segment = next) {
         next = segment->next;
@@ -386,10 +397,14 @@ size_t pool_trim(struct pool *pool, const char *why)
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 static void releases_wait(struct pool *pool)
 {
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&pool->lock);
     while (pool->releasing)
         pthread_cond_wait(&pool->released, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 /* --- order
@@ -405,7 +420,8 @@ static int order_and_publish(struct pool *pool, struct block *block)
     struct block *kept = NULL, *next;
     int rc;
 
-    if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed)) {
+    /* While order() would only fail, leave the list alone: taking it and putting it back costs its length. */
+    if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) && !pool->config.order->frozen(pool->config.arg)) {
         pthread_mutex_lock(&pool->lock);
         kept = pool->kept;
         pool->kept = NULL;
@@ -513,7 +529,8 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     }
     segment->size = segment_size;
     segment->pool = pool;
-    segment->shared = size <= SHARED_MAX;
+    segment->shared = size < LARGE_MIN;
+    segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
     rc = segment_get(pool, segment);
     if (rc) {
         asked(pool, segment_size);
@@ -555,6 +572,41 @@ static int take(struct pool *pool, size_t size, size_t requested, bool refused, 
     return rc;
 }
 
+/* A small request from what is free in large segments that cannot go back. */
+static int take_from_large(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    struct block *block;
+    int rc = -ENOENT;
+
+    pthread_mutex_lock(&pool->lock);
+    block = bins_find(&pool->large, size, 0, 0);
+    if (block) {
+        bins_remove(&pool->large, block);
+        rc = block_hand_out(pool, block, size, requested);
+    }
+    if (!rc) {
+        *ret_addr = block->addr;
+        pool->stats.allocs++;
+        pool->stats.hits++;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
+/* Is there, or will there be, more to give to the driver? Other threads may have freed since we last gave back. */
+static bool more_to_give(struct pool *pool)
+{
+    const struct pool_config *config = &pool->config;
+    bool more;
+
+    if (config->order->frozen(config->arg))
+        return false;
+    pthread_mutex_lock(&pool->lock);
+    more = pool->stats.idle || pool->releasing;
+    pthread_mutex_unlock(&pool->lock);
+    return more;
+}
+
 /* The driver has refused: what else could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
@@ -571,7 +623,9 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         released = pool_trim(pool, "oom");
         releases_wait(pool);
         rc = grow(pool, size, requested, ret_addr);
-    } while (rc == -ENOMEM && released);
+    } while (rc == -ENOMEM && (released || more_to_give(pool)));
+    if (rc == -ENOMEM && size < LARGE_MIN && take_from_large(pool, size, requested, ret_addr) == 0)
+        return 0;
     if (rc == -ENOMEM) {
         pthread_mutex_lock(&pool->lock);
         pool->stats.oom++;
@@ -613,11 +667,26 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
 /* --- life
  * ------------------------------------------------------------------------------------------------------------- */
 
+/* Once for each descriptor: another thread may still be waiting for the lock of the pool that it was. */
+static struct pool *pool_new(void)
+{
+    struct pool *pool = host_pages(sizeof(*pool));
+    pthread_mutexattr_t attr;
+
+    if (!pool)
+        return NULL;
+    pthread_mutexattr_init(&attr);
+    /* Held for some tens of nanoseconds at a time: spinning a little beats sleeping. */
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&pool->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    pthread_cond_init(&pool->released, NULL);
+    return pool;
+}
+
 int pool_create(const struct pool_config *config, struct pool **ret_pool)
 {
     struct pool *pool;
-    struct block *spare;
-    pthread_mutexattr_t attr;
 
     pthread_mutex_lock(&retired.lock);
     pool = retired.pools;
@@ -625,19 +694,13 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
         retired.pools = pool->next_retired;
     pthread_mutex_unlock(&retired.lock);
     if (!pool)
-        pool = host_pages(sizeof(*pool));
+        pool = pool_new();
     if (!pool)
         return -ENOMEM;
-    spare = pool->spare;
-    memset(pool, 0, sizeof(*pool));
-    pool->spare = spare;
+    pthread_mutex_lock(&pool->lock);
+    memset((char *)pool + offsetof(struct pool, shared), 0, sizeof(*pool) - offsetof(struct pool, shared));
     pool->config = *config;
-    pthread_mutexattr_init(&attr);
-    /* Held for some tens of nanoseconds at a time: spinning a little beats sleeping. */
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(&pool->lock, &attr);
-    pthread_mutexattr_destroy(&attr);
-    pthread_cond_init(&pool->released, NULL);
+    pthread_mutex_unlock(&pool->lock);
     *ret_pool = pool;
     return 0;
 }
@@ -722,15 +785,24 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
-    pthread_mutex_lock(&pool->lock);
+    int rc = pthread_mutex_trylock(&pool->lock);
+    struct timespec limit;
+
+    if (rc) {
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_nsec += STATS_WAIT_NS;
+        limit.tv_sec += limit.tv_nsec / 1000000000;
+        limit.tv_nsec %= 1000000000;
+        rc = pthread_mutex_timedlock(&pool->lock, &limit);
+    }
     *ret_stats = pool->stats;
-    pthread_mutex_unlock(&pool->lock);
+    if (!rc)
+        pthread_mutex_unlock(&pool->lock);
 }
 
 static const char *segment_fault(struct pool *pool, struct segment *segment, size_t *ret_live)
 {
-    const size_t skip = segment->shared ? SHARED_SKIP : 0;
-    uint64_t at = segment->addr + skip;
+    uint64_t at = segment->addr + segment->skip;
     size_t used = 0;
 
     for (struct block *block = segment->first; block; block = block->next) {

@@ -111,10 +111,14 @@ void *pool_arg(const struct pool *pool);
 /* Find the live block that contains addr. -ENOENT: none. Slow (walks the segment); for IPC handles. */
 int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment);
 
-/* Give back segments of which nothing is handed out. Returns the bytes given back; 0 while frozen. */
+/* Give back segments of which nothing is handed out; orders what was kept back first. Returns the bytes given back; 0
+ * while frozen. */
 size_t pool_trim(struct pool *pool, const char *why);
 
-/* A consistent copy of the counters. */
+/*
+ * A consistent copy of the counters; for exit, where a signal handler may have interrupted the holder of the lock:
+ * after a fifth of a second without the lock, the copy is taken as it is.
+ */
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats);
 
 /* Check every invariant; for tests. Returns 0, or -EINVAL with a description in buf. */

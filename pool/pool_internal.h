@@ -32,6 +32,7 @@ struct segment {
     struct pool *pool;
     struct block *first;
     struct segment *prev, *next; /* the pool's segments */
+    size_t skip;                 /* bytes at its start that are never handed out */
     bool shared;                 /* for small blocks */
 };
 

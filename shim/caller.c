@@ -3,6 +3,7 @@
 #include "caller.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,17 +34,30 @@ bool caller_name_is_exempt(const char *path)
     return false;
 }
 
+/* Does the object that holds address have an exempt name? */
+static bool look_up(const void *address)
+{
+    Dl_info info;
+#ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc 2.35: without the loader's lock, which a constructor may hold that waits for  \
+                                   us */
+    struct dl_find_object object;
+
+    if (_dl_find_object((void *)address, &object) == 0)
+        return object.dlfo_link_map->l_name && caller_name_is_exempt(object.dlfo_link_map->l_name);
+#endif
+    return dladdr(address, &info) && info.dli_fname && caller_name_is_exempt(info.dli_fname);
+}
+
 bool caller_is_exempt(const void *address)
 {
     const uint64_t key = (uint64_t)(uintptr_t)address;
     _Atomic(uint64_t) *entry = &verdicts[(key * 0x9e3779b97f4a7c15u) >> 54];
     const uint64_t seen = atomic_load_explicit(entry, memory_order_relaxed);
     bool verdict;
-    Dl_info info;
 
     if ((seen & ~EXEMPT) == key)
         return (seen & EXEMPT) != 0;
-    verdict = dladdr(address, &info) && info.dli_fname && caller_name_is_exempt(info.dli_fname);
+    verdict = look_up(address);
     atomic_store_explicit(entry, key | (verdict ? EXEMPT : 0), memory_order_relaxed);
     return verdict;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -127,7 +128,6 @@ static void settings_load(void)
     for (unsigned int i = 0; i < conf_count; i++) {
         const struct conf_row *row = &conf_rows[i];
         struct conf_value *value = &settings.u.values[i];
-        /* secure_getenv: a set-uid program is nobody's to configure. */
         const char *text = secure_getenv(row->name);
 
         value->from_env = text != NULL;
@@ -138,6 +138,9 @@ static void settings_load(void)
         }
         memcpy(value->text, text, strlen(text) + 1);
     }
+    /* A set-uid program is nobody's to configure, and leaves no files where it was started. */
+    if (getauxval(AT_SECURE))
+        settings.u.conf.enable.number = 0;
 }
 
 const struct conf *conf_get(void)

@@ -9,15 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "conf.h"
-#include "core.h"
 #include "log.h"
 #include "observe.h"
 #include "trace.h"
 
 #define CONTEXTS_MAX 256
+#define DEVICES_MAX  64
 /* Frees that may be ordered at the same time in one context, each with an event of its own. */
 #define SLOTS 64
 
@@ -40,25 +41,26 @@ struct context {
     const struct real_driver *driver;
     int device;
     bool primary, strict;
-    size_t capacity; /* of the device, when the context was first seen */
+    size_t capacity; /* of the device */
     atomic_bool leaving;
+    atomic_uint users; /* threads other than the context's own that look at its pool; see pin */
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS];
 };
 
 /* A stream that captures. The per-thread stream has one handle for all threads, so it takes the thread to tell. */
 struct capture {
+    CUcontext context;
     CUstream stream;
     pid_t thread; /* 0: any */
     struct capture *next;
 };
 
-/* Counters of contexts that are gone. */
+/* Counters of a device's contexts that are gone. */
 struct past {
-    int device;
+    bool any;
     struct pool_stats stats;
     uint64_t bypassed;
-    struct past *next;
 };
 
 static struct {
@@ -66,7 +68,7 @@ static struct {
     struct context *_Atomic entries[CONTEXTS_MAX];
     atomic_uint count;
     atomic_uint epoch; /* bumped whenever an entry changes meaning: threads then look again */
-    struct past *past;
+    struct past past[DEVICES_MAX];
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct {
@@ -74,6 +76,8 @@ static struct {
     struct capture *list;
     atomic_uint active; /* captures under way or about to begin */
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void captures_forget(CUcontext handle);
 
 static __thread struct {
     CUcontext handle;
@@ -87,6 +91,17 @@ static atomic_uint threads_seen;
 /* --- order
  * ------------------------------------------------------------------------------------------------------------ */
 
+/* Wait a little. Sleeps when it has taken long: whoever is waited for may have a lower priority. */
+static void relax(unsigned int times)
+{
+    const struct timespec some = {0, 50000};
+
+    if (times < 100 * SLOTS)
+        sched_yield();
+    else
+        nanosleep(&some, NULL);
+}
+
 static struct slot *slot_acquire(struct context *context)
 {
     if (!here.slot)
@@ -97,7 +112,7 @@ static struct slot *slot_acquire(struct context *context)
         if (!atomic_exchange(&slot->busy, true))
             return slot;
         if (i % SLOTS == here.slot % SLOTS)
-            sched_yield();
+            relax(i - here.slot);
     }
 }
 
@@ -106,14 +121,19 @@ static void slot_release(struct slot *slot)
     atomic_store_explicit(&slot->busy, false, memory_order_release);
 }
 
-/* Run with context current; the caller's own context is put back by pop. */
-static bool push(const struct context *context)
+/* Make context current; pop puts the caller's own back if that was another. */
+static CUresult push(const struct context *context, bool *ret_pushed)
 {
+    const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
     CUcontext current = NULL;
+    CUresult result = context->driver->cuCtxGetCurrent(&current);
 
-    return context->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-           current != atomic_load_explicit(&context->handle, memory_order_relaxed) &&
-           context->driver->cuCtxPushCurrent_v2(context->handle) == CUDA_SUCCESS;
+    *ret_pushed = false;
+    if (result || current == handle)
+        return result;
+    result = context->driver->cuCtxPushCurrent_v2(handle);
+    *ret_pushed = result == CUDA_SUCCESS;
+    return result;
 }
 
 static void pop(const struct context *context, bool pushed)
@@ -126,9 +146,11 @@ static void pop(const struct context *context, bool pushed)
 
 static CUresult event_make(struct context *context, struct slot *slot)
 {
-    const bool pushed = push(context);
-    const CUresult result = context->driver->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
+    bool pushed;
+    CUresult result = push(context, &pushed);
 
+    if (!result)
+        result = context->driver->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
     pop(context, pushed);
     return result;
 }
@@ -151,9 +173,11 @@ static CUresult order_on_device(struct context *context, struct slot *slot)
 /* The host waits, as in the driver's own cudaFree. */
 static CUresult order_on_host(struct context *context)
 {
-    const bool pushed = push(context);
-    const CUresult result = context->driver->cuCtxSynchronize();
+    bool pushed;
+    CUresult result = push(context, &pushed);
 
+    if (!result)
+        result = context->driver->cuCtxSynchronize();
     pop(context, pushed);
     return result;
 }
@@ -180,6 +204,8 @@ static int context_order(void *arg)
         log_once(LOG_WARN, "a stream capture that cupool did not see begin was disturbed by a free");
         return -EBUSY;
     }
+    if (result)
+        log_once(LOG_INFO, "a free could not be ordered (error %d); its block is kept back", (int)result);
     return result ? -EIO : 0;
 }
 
@@ -193,6 +219,24 @@ static const struct pool_order_ops order_ops = {.order = context_order, .frozen 
 /* --- backend
  * ---------------------------------------------------------------------------------------------------------- */
 
+/*
+ * Look at a context that is not the calling thread's own: it may be leaving. True if it is pooled and stays until
+ * unpin; context_leaving waits for that.
+ */
+static bool pin(struct context *context)
+{
+    atomic_fetch_add(&context->users, 1);
+    if (!atomic_load(&context->leaving) && atomic_load(&context->handle) && context->pool)
+        return true;
+    atomic_fetch_sub(&context->users, 1);
+    return false;
+}
+
+static void unpin(struct context *context)
+{
+    atomic_fetch_sub(&context->users, 1);
+}
+
 /* Give back what the contexts of a device, except one, hold without need. */
 static size_t device_trim(int device, const struct context *except)
 {
@@ -201,9 +245,11 @@ static size_t device_trim(int device, const struct context *except)
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *other = atomic_load(&contexts.entries[i]);
 
-        if (other != except && other->pool && atomic_load(&other->handle) && !atomic_load(&other->leaving) &&
-            other->device == device)
+        if (other == except || !pin(other))
+            continue;
+        if (other->device == device)
             released += pool_trim(other->pool, "oom");
+        unpin(other);
     }
     return released;
 }
@@ -241,15 +287,17 @@ static void backend_free(void *arg, uint64_t addr, size_t size)
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     const bool relaxed = context->driver->cuThreadExchangeStreamCaptureMode &&
                          context->driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
-    const bool pushed = push(context);
-    const CUresult result = context->driver->cuMemFree_v2(addr);
+    bool pushed;
+    CUresult result = push(context, &pushed);
 
+    if (!result)
+        result = context->driver->cuMemFree_v2(addr);
     pop(context, pushed);
     if (relaxed)
         context->driver->cuThreadExchangeStreamCaptureMode(&mode);
     if (result && result != CUDA_ERROR_DEINITIALIZED)
-        log_write(LOG_WARN, "the driver did not take back %zu bytes at %#llx (error %d)", size,
-                  (unsigned long long)addr, (int)result);
+        log_once(LOG_WARN, "the driver did not take back %zu bytes at %#llx (error %d)", size, (unsigned long long)addr,
+                 (int)result);
 }
 
 static const struct pool_backend_ops backend_ops = {.alloc = backend_alloc, .free = backend_free};
@@ -370,7 +418,7 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
     as.device = device;
     as.primary = is_primary(driver, handle, device);
     as.strict = choose_strict(driver, &why);
-    as.capacity = free;
+    as.capacity = total;
     trace_open();
     pthread_mutex_lock(&contexts.lock);
     context = entry_find(handle);
@@ -440,10 +488,13 @@ uint64_t context_idle_bytes(int device)
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
-        if (atomic_load(&context->handle) && context->pool && context->device == device) {
+        if (!pin(context))
+            continue;
+        if (context->device == device) {
             pool_stats_get(context->pool, &stats);
             idle += stats.idle;
         }
+        unpin(context);
     }
     return idle;
 }
@@ -470,10 +521,12 @@ struct context *context_leaving(CUcontext handle)
 {
     struct context *context = handle ? entry_find(handle) : NULL;
 
-    if (context) {
-        atomic_store(&context->leaving, true);
-        atomic_fetch_add(&contexts.epoch, 1);
-    }
+    if (!context)
+        return NULL;
+    atomic_store(&context->leaving, true);
+    atomic_fetch_add(&contexts.epoch, 1);
+    for (unsigned int i = 0; atomic_load(&context->users); i++)
+        relax(i * SLOTS);
     return context;
 }
 
@@ -481,62 +534,102 @@ struct context *context_leaving_primary(CUdevice device)
 {
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
+        const CUcontext handle = atomic_load(&context->handle);
 
-        if (context->primary && context->device == device && atomic_load(&context->handle))
-            return context_leaving(atomic_load(&context->handle));
+        if (handle && context->primary && context->device == device)
+            return context_leaving(handle);
     }
     return NULL;
 }
 
+static void stats_add(struct pool_stats *sum, const struct pool_stats *more)
+{
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)more;
+
+    _Static_assert(sizeof(*sum) % sizeof(*to) == 0, "counters only");
+    for (unsigned int i = 0; i < sizeof(*sum) / sizeof(*to); i++)
+        to[i] += from[i];
+}
+
+/* Counters of a context that is gone, with the lock. */
+static void past_add(const struct context *context, struct pool_stats *stats)
+{
+    struct past *past = &contexts.past[context->device % DEVICES_MAX];
+
+    /* What it still held went with it. */
+    stats->segments_free = stats->segments_alloc;
+    stats->held = stats->live = stats->idle = 0;
+    past->any = true;
+    stats_add(&past->stats, stats);
+    past->bypassed += atomic_load(&context->bypassed);
+}
+
 void context_gone(struct context *context, bool gone)
 {
-    struct past *past = NULL;
+    struct pool_stats stats;
 
     if (!context)
         return;
     if (gone) {
-        past = context->pool ? calloc(1, sizeof(*past)) : NULL;
-        if (past) {
-            past->device = context->device;
-            pool_stats_get(context->pool, &past->stats);
-            past->bypassed = atomic_load(&context->bypassed);
-            /* What it still held went with the context. */
-            past->stats.segments_free = past->stats.segments_alloc;
-            past->stats.held = past->stats.live = past->stats.idle = 0;
-        }
-        if (context->pool)
+        captures_forget(atomic_load(&context->handle));
+        if (context->pool) {
+            pool_stats_get(context->pool, &stats);
             pool_destroy(context->pool);
-        pthread_mutex_lock(&contexts.lock);
-        if (past) {
-            past->next = contexts.past;
-            contexts.past = past;
         }
+    }
+    pthread_mutex_lock(&contexts.lock);
+    if (gone) {
+        if (context->pool)
+            past_add(context, &stats);
         context->pool = NULL;
         context->primary = false;
         atomic_store(&context->handle, NULL);
-        pthread_mutex_unlock(&contexts.lock);
     }
     atomic_store(&context->leaving, false);
+    pthread_mutex_unlock(&contexts.lock);
     atomic_fetch_add(&contexts.epoch, 1);
+}
+
+void context_sweep(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    unsigned int flags;
+    int active;
+
+    for (unsigned int i = 0; driver && driver->cuDevicePrimaryCtxGetState && i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        active = 1;
+        if (atomic_load(&context->handle) && context->primary &&
+            driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) == CUDA_SUCCESS && !active)
+            context_gone(context_leaving(atomic_load(&context->handle)), true);
+    }
 }
 
 void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed))
 {
-    struct pool_stats stats;
-    struct past *past;
+    for (int device = 0; device < DEVICES_MAX; device++) {
+        /* At exit, maybe below a signal handler: nothing waits for the lock. */
+        struct pool_stats sum = contexts.past[device].stats, stats;
+        uint64_t bypassed = contexts.past[device].bypassed;
+        bool any = contexts.past[device].any;
 
-    pthread_mutex_lock(&contexts.lock);
-    past = contexts.past;
-    pthread_mutex_unlock(&contexts.lock);
-    for (; past; past = past->next)
-        each(past->device, &past->stats, past->bypassed);
-    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
-        struct context *context = atomic_load(&contexts.entries[i]);
+        for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+            struct context *context = atomic_load(&contexts.entries[i]);
 
-        if (!atomic_load(&context->handle) || !context->pool)
-            continue;
-        pool_stats_get(context->pool, &stats);
-        each(context->device, &stats, atomic_load(&context->bypassed));
+            if (!pin(context))
+                continue;
+            if (context->device == device) {
+                pool_stats_get(context->pool, &stats);
+                stats_add(&sum, &stats);
+                bypassed += atomic_load(&context->bypassed);
+                any = true;
+            }
+            unpin(context);
+        }
+        if (any)
+            each(device, &sum, bypassed);
     }
 }
 
@@ -548,44 +641,95 @@ bool capture_active(void)
     return atomic_load(&gate.active) != 0;
 }
 
-/*
- * Wait for calls in flight. Those that make the host wait (strict) only in the stream's own context: the work that they
- * wait for may itself wait for what is launched after this capture, on another device.
- */
-void capture_begin(CUstream stream)
-{
-    const struct real_driver *driver = real_driver_get();
-    CUcontext own = NULL;
-
-    atomic_fetch_add(&gate.active, 1);
-    if (!driver)
-        return;
-    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
-        driver->cuStreamGetCtx(stream, &own))
-        driver->cuCtxGetCurrent(&own);
-    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
-        struct context *context = atomic_load(&contexts.entries[i]);
-
-        if (context->strict && atomic_load(&context->handle) != own)
-            continue;
-        for (int j = 0; j < SLOTS; j++)
-            while (atomic_load(&context->slots[j].busy))
-                sched_yield();
-    }
-}
-
 static pid_t capture_thread(CUstream stream)
 {
     return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
 }
 
-void capture_begun(CUstream stream, bool success)
+/* Take captures off the list for which wanted says yes; each opens the gate by one. */
+static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
+{
+    struct capture **link, *found;
+
+    pthread_mutex_lock(&gate.lock);
+    for (link = &gate.list; *link;) {
+        found = *link;
+        if (!wanted(found, arg)) {
+            link = &found->next;
+            continue;
+        }
+        *link = found->next;
+        free(found);
+        atomic_fetch_sub(&gate.active, 1);
+    }
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static bool is_of_context(const struct capture *capture, const void *arg)
+{
+    return capture->context == *(const CUcontext *)arg;
+}
+
+/* A context took its captures with it. */
+static void captures_forget(CUcontext handle)
+{
+    captures_remove(is_of_context, &handle);
+}
+
+/* A thread took the capture of its per-thread stream with it. */
+static bool is_of_dead_thread(const struct capture *capture, const void *arg)
+{
+    return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
+}
+
+static bool is_same_stream(const struct capture *capture, const void *arg)
+{
+    const struct capture *wanted = arg;
+
+    return capture->stream == wanted->stream && capture->thread == wanted->thread;
+}
+
+static CUcontext stream_context(const struct real_driver *driver, CUstream stream)
+{
+    CUcontext context = NULL;
+
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
+        driver->cuStreamGetCtx(stream, &context))
+        driver->cuCtxGetCurrent(&context);
+    return context;
+}
+
+/*
+ * Waits for calls in flight in the stream's own context only: in another one they disturb nothing, and the work that
+ * they may wait for there can itself wait for what is launched after this capture.
+ */
+CUcontext capture_begin(CUstream stream)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct context *context;
+    CUcontext own;
+
+    if (capture_active())
+        captures_remove(is_of_dead_thread, NULL);
+    atomic_fetch_add(&gate.active, 1);
+    if (!driver)
+        return NULL;
+    own = stream_context(driver, stream);
+    context = own ? entry_find(own) : NULL;
+    for (int i = 0; context && i < SLOTS; i++)
+        for (unsigned int j = 0; atomic_load(&context->slots[i].busy); j++)
+            relax(j * SLOTS);
+    return own;
+}
+
+void capture_begun(CUcontext own, CUstream stream, bool success)
 {
     struct capture *capture = success ? malloc(sizeof(*capture)) : NULL;
 
     if (!success) {
         atomic_fetch_sub(&gate.active, 1);
     } else if (capture) {
+        capture->context = own;
         capture->stream = stream;
         capture->thread = capture_thread(stream);
         pthread_mutex_lock(&gate.lock);
@@ -606,22 +750,8 @@ bool capture_active_on(CUstream stream)
 
 void capture_check(CUstream stream, bool destroyed)
 {
-    const pid_t thread = capture_thread(stream);
-    struct capture **link, *found = NULL;
+    const struct capture ended = {.stream = stream, .thread = capture_thread(stream)};
 
-    if (!capture_active() || (!destroyed && capture_active_on(stream)))
-        return;
-    pthread_mutex_lock(&gate.lock);
-    for (link = &gate.list; *link; link = &(*link)->next) {
-        if ((*link)->stream != stream || (*link)->thread != thread)
-            continue;
-        found = *link;
-        *link = found->next;
-        break;
-    }
-    pthread_mutex_unlock(&gate.lock);
-    if (found) {
-        free(found);
-        atomic_fetch_sub(&gate.active, 1);
-    }
+    if (capture_active() && (destroyed || !capture_active_on(stream)))
+        captures_remove(is_same_stream, &ended);
 }

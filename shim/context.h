@@ -47,21 +47,24 @@ struct context *context_leaving(CUcontext handle);
 struct context *context_leaving_primary(CUdevice device);
 void context_gone(struct context *context, bool gone);
 
+/* Forget primary contexts that are no longer active. */
+void context_sweep(void);
+
 /*
  * The capture gate. While any stream captures, nothing is recorded, synchronised or given back: it would destroy the
  * capture. capture_begin, before the real call, closes the gate and waits for calls in flight; capture_begun says
  * whether the real call succeeded. capture_check opens the gate if stream does not capture any more; destroyed: the
  * stream is gone, do not ask. A default stream is named by its handle, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
  */
-void capture_begin(CUstream stream);
-void capture_begun(CUstream stream, bool success);
+CUcontext capture_begin(CUstream stream);
+void capture_begun(CUcontext own, CUstream stream, bool success);
 void capture_check(CUstream stream, bool destroyed);
 /* True while any stream captures. */
 bool capture_active(void);
 /* True if this stream captures. */
 bool capture_active_on(CUstream stream);
 
-/* Statistics of every context, live or gone, one call each. */
+/* Statistics by device: the sums over its contexts, live or gone. For exit. */
 void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed));
 
 #endif

@@ -63,6 +63,7 @@ static void start(void)
     const int saved = errno;
 
     conf_report();
+    real_fill();
     pthread_atfork(NULL, NULL, forked_child);
     log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
     atomic_store(&state, STATE_ACTIVE);
@@ -130,7 +131,8 @@ enum core_verdict core_free(uint64_t addr)
 
 bool core_give_back(void)
 {
-    return !core_passive() && context_trim();
+    /* Also below a bypass: giving back never comes through our hooks. */
+    return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim();
 }
 
 uint64_t core_idle_bytes(void)

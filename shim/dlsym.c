@@ -50,19 +50,32 @@ static dlsym_fn *next_get(void)
     return next;
 }
 
-/* What to answer instead of asking the real dlsym; NULL: ask it. */
+static const struct {
+    const char *name;
+    void *function;
+} guards[] = {
+#define RUNTIME(symbol, parameters)
+#define DRIVER(symbol, parameters)
+#define GUARD(symbol, parameters) {#symbol, (void *)symbol},
+#include "hooks.def"
+};
+
+/*
+ * What to answer instead of asking the real dlsym; NULL: ask it. Memory functions are never answered: a library that
+ * patches the functions it finds would patch ours.
+ */
 void *cupool_dlsym_filter(void *handle, const char *name)
 {
     dlsym_fn *next = next_get();
 
-    if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || strncmp(name, "cuGetProcAddress", 16) != 0)
+    if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || name[0] != 'c' || name[1] != 'u')
         return NULL;
-    /* Only where there is something to stand in for: otherwise the caller gets the real dlsym's NULL and its dlerror.
-     */
-    if (strcmp(name, "cuGetProcAddress") == 0 && core_hooks_driver() && next(handle, name))
-        return (void *)cuGetProcAddress;
-    if (strcmp(name, "cuGetProcAddress_v2") == 0 && core_hooks_driver() && next(handle, name))
-        return (void *)cuGetProcAddress_v2;
+    for (unsigned int i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
+        if (strcmp(name, guards[i].name) != 0)
+            continue;
+        /* Only where there is something to stand in for: else the caller gets the real dlsym's NULL and its dlerror. */
+        return core_hooks_driver() && next(handle, name) ? guards[i].function : NULL;
+    }
     return NULL;
 }
 

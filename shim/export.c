@@ -114,16 +114,12 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 
 EXPORT cudaError_t cudaDeviceReset(void)
 {
-    const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
-    struct context *context;
-    CUdevice device;
-    cudaError_t error;
+    /* Which device, only the runtime knows. Normally the driver's reset below is hooked too, and has done this already.
+     */
+    const cudaError_t error = real_next(cudaDeviceReset)();
 
-    if (!driver || driver->cuCtxGetDevice(&device))
-        return real_next(cudaDeviceReset)();
-    context = context_leaving_primary(device);
-    error = BYPASS(real_next(cudaDeviceReset)());
-    context_gone(context, error == cudaSuccess);
+    if (!core_passive())
+        context_sweep();
     return error;
 }
 
@@ -138,11 +134,10 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 #define BEGIN(stream, call)                                                                                            \
     __extension__({                                                                                                    \
         const bool passive_ = core_passive();                                                                          \
-        if (!passive_)                                                                                                 \
-            capture_begin(stream);                                                                                     \
+        const CUcontext own_ = passive_ ? NULL : capture_begin(stream);                                                \
         const __typeof__(call) begun_ = BYPASS(call);                                                                  \
         if (!passive_)                                                                                                 \
-            capture_begun(stream, begun_ == 0);                                                                        \
+            capture_begun(own_, stream, begun_ == 0);                                                                  \
         begun_;                                                                                                        \
     })
 
@@ -271,12 +266,28 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
-/* A call after which the context is gone if it succeeds. */
+/* Errors of a call that has done nothing. Others come from earlier work: the context is gone all the same. */
+static bool did_nothing(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_INVALID_DEVICE:
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_NOT_PERMITTED:
+    case CUDA_ERROR_DEINITIALIZED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A call that ends the life of a context. */
 #define LEAVE(found, call)                                                                                             \
     __extension__({                                                                                                    \
         struct context *leaving_ = core_passive() ? NULL : (found);                                                    \
         const CUresult left_ = (call);                                                                                 \
-        context_gone(leaving_, left_ == CUDA_SUCCESS);                                                                 \
+        context_gone(leaving_, !did_nothing(left_));                                                                   \
         left_;                                                                                                         \
     })
 
@@ -291,27 +302,21 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 }
 
 /* Releasing takes a reference away; the context goes with the last one. */
-static CUresult release(CUdevice device, CUresult (*real)(CUdevice))
+static CUresult released(CUresult result)
 {
-    const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
-    const CUresult result = real(device);
-    unsigned int flags;
-    int active = 1;
-
-    if (!result && driver && driver->cuDevicePrimaryCtxGetState &&
-        driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active)
-        context_gone(context_leaving_primary(device), true);
+    if (!core_passive())
+        context_sweep();
     return result;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    return release(device, real_next(cuDevicePrimaryCtxRelease));
+    return released(real_next(cuDevicePrimaryCtxRelease)(device));
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    return release(device, real_next(cuDevicePrimaryCtxRelease_v2));
+    return released(real_next(cuDevicePrimaryCtxRelease_v2)(device));
 }
 
 EXPORT CUresult cuCtxDestroy(CUcontext context)

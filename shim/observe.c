@@ -2,7 +2,6 @@
 /* observe.c - see observe.h. */
 #include "observe.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 
 #include "conf.h"
@@ -47,29 +46,6 @@ const struct pool_observer_ops observe_ops = {.segment_alloc = on_segment_alloc,
                                               .trim = on_trim,
                                               .oom = on_oom};
 
-/* Counters of all contexts of a device together; a device's peak is at most the sum of its contexts'. */
-#define DEVICES_MAX 64
-static struct total {
-    bool seen;
-    struct pool_stats stats;
-    uint64_t bypassed;
-} totals[DEVICES_MAX];
-
-static void total_add(int device, const struct pool_stats *stats, uint64_t bypassed)
-{
-    struct total *total = &totals[device];
-    uint64_t *sum = (uint64_t *)&total->stats;
-    const uint64_t *more = (const uint64_t *)stats;
-
-    if (device < 0 || device >= DEVICES_MAX)
-        return;
-    total->seen = true;
-    total->bypassed += bypassed;
-    _Static_assert(sizeof(*stats) % sizeof(*sum) == 0, "counters only");
-    for (unsigned int i = 0; i < sizeof(*stats) / sizeof(*sum); i++)
-        sum[i] += more[i];
-}
-
 static void stats_trace(int device, const struct pool_stats *s, uint64_t bypassed)
 {
     trace_event("stats",
@@ -91,23 +67,15 @@ static void stats_print(int device, const struct pool_stats *s, uint64_t bypasse
             (double)s->peak_held / mib);
 }
 
-static void totals_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed))
-{
-    for (int i = 0; i < DEVICES_MAX; i++)
-        if (totals[i].seen)
-            each(i, &totals[i].stats, totals[i].bypassed);
-}
-
 void observe_finish(void)
 {
     const char *path = trace_path();
 
-    context_stats_each(total_add);
-    totals_each(stats_trace);
+    context_stats_each(stats_trace);
     if (conf_get()->stats.number == STATS_EXIT) {
         dprintf(2, "cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
                 "driver", "oom", "peak MiB", "held MiB");
-        totals_each(stats_print);
+        context_stats_each(stats_print);
         if (path)
             dprintf(2, "cupool: trace: %s\n", path);
     }

@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -22,12 +21,12 @@ static const struct {
 };
 
 static struct {
-    pthread_mutex_t lock; /* guards the filling in; afterwards everything is read-only */
+    atomic_bool filling; /* somebody fills in driver and in_driver; for good, if that fails or is cut short by a fork */
     struct real_driver driver;
     void *in_driver[REAL_COUNT]; /* each driver hook's own function in libcuda */
     _Atomic(const struct real_driver *) ready;
     _Atomic(void *) next[REAL_COUNT];
-} real = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} real;
 
 /* Names of the members of struct real_driver, in order. */
 static const char *const driver_names[] = {"cuMemAlloc_v2",
@@ -77,16 +76,15 @@ const struct real_driver *real_driver_get(void)
     handle = loaded("libcuda.so.1");
     if (!handle)
         return NULL;
-    pthread_mutex_lock(&real.lock);
-    if (!atomic_load(&real.ready)) {
-        driver_fill(handle);
-        /* A library of that name without these is no driver (a stub, say). */
-        if (real.driver.cuMemAlloc_v2 && real.driver.cuMemFree_v2 && real.driver.cuCtxGetCurrent &&
-            real.driver.cuCtxGetDevice && real.driver.cuEventCreate && real.driver.cuCtxSynchronize &&
-            real.driver.cuCtxPushCurrent_v2 && real.driver.cuCtxPopCurrent_v2 && real.driver.cuMemGetInfo_v2)
-            atomic_store_explicit(&real.ready, &real.driver, memory_order_release);
-    }
-    pthread_mutex_unlock(&real.lock);
+    /* Whoever comes second passes on meanwhile: a lock could be held for ever in a forked child. */
+    if (atomic_exchange(&real.filling, true))
+        return atomic_load_explicit(&real.ready, memory_order_acquire);
+    driver_fill(handle);
+    /* A library of that name without these is no driver (a stub, say). */
+    if (real.driver.cuMemAlloc_v2 && real.driver.cuMemFree_v2 && real.driver.cuCtxGetCurrent &&
+        real.driver.cuCtxGetDevice && real.driver.cuEventCreate && real.driver.cuCtxSynchronize &&
+        real.driver.cuCtxPushCurrent_v2 && real.driver.cuCtxPopCurrent_v2 && real.driver.cuMemGetInfo_v2)
+        atomic_store_explicit(&real.ready, &real.driver, memory_order_release);
     return atomic_load_explicit(&real.ready, memory_order_acquire);
 }
 
@@ -113,15 +111,21 @@ static int find_cudart(struct dl_phdr_info *info, size_t size, void *arg)
     return 1;
 }
 
-void *real_find(enum real_symbol symbol, const char *name)
+/* Keep the object that holds a function loaded. */
+static void keep(const void *function)
 {
-    void *function = atomic_load_explicit(&real.next[symbol], memory_order_acquire);
-    const char *path = NULL;
-    void *handle = NULL;
+    Dl_info info;
 
-    if (function)
-        return function;
-    function = dlsym_real(RTLD_NEXT, name);
+    if (dladdr(function, &info) && info.dli_fname)
+        loaded(info.dli_fname);
+}
+
+/* The next definition of a hook, or NULL. */
+static void *look_for(enum real_symbol symbol)
+{
+    void *function = dlsym_real(RTLD_NEXT, hooks[symbol].name), *handle = NULL;
+    const char *path = NULL;
+
     if (!function && hooks[symbol].driver) {
         handle = loaded("libcuda.so.1");
     } else if (!function) {
@@ -129,14 +133,32 @@ void *real_find(enum real_symbol symbol, const char *name)
         handle = path ? loaded(path) : NULL;
     }
     if (handle)
-        function = dlsym_real(handle, name);
-    if (!function || function == hooks[symbol].hook) {
-        /* Not remembered: the library may still come. */
-        log_write(LOG_ERROR, "%s was called, but nothing that is loaded defines it", name);
-        return hooks[symbol].driver ? (void *)missing_driver : (void *)missing_runtime;
-    }
+        function = dlsym_real(handle, hooks[symbol].name);
+    if (!function || function == hooks[symbol].hook)
+        return NULL;
+    keep(function);
     atomic_store_explicit(&real.next[symbol], function, memory_order_release);
     return function;
+}
+
+void real_fill(void)
+{
+    for (unsigned int i = 0; i < REAL_COUNT; i++)
+        if (!atomic_load_explicit(&real.next[i], memory_order_relaxed))
+            look_for(i);
+}
+
+void *real_find(enum real_symbol symbol)
+{
+    void *function = atomic_load_explicit(&real.next[symbol], memory_order_acquire);
+
+    if (!function)
+        function = look_for(symbol);
+    if (function)
+        return function;
+    /* Not remembered: the library may still come. */
+    log_write(LOG_ERROR, "%s was called, but nothing that is loaded defines it", hooks[symbol].name);
+    return hooks[symbol].driver ? (void *)missing_driver : (void *)missing_runtime;
 }
 
 void *real_route(void *function)

@@ -43,9 +43,7 @@ const struct real_driver *real_driver_get(void);
  * The next definition of one of our hooks: what the program would have called. real_next(SYMBOL) has the right type and
  * is never NULL: where there is none, a function that returns "not found" errors stands in.
  */
-#define real_next(symbol)                                                                                              \
-    ((__typeof__(&symbol))real_find(REAL_##symbol,                                                                     \
-                                    #symbol)) /* a cast from a void pointer: the table holds many types */
+#define real_next(symbol) ((__typeof__(&symbol))real_find(REAL_##symbol))
 
 enum real_symbol {
 #define RUNTIME(symbol, parameters) REAL_##symbol,
@@ -54,7 +52,10 @@ enum real_symbol {
     REAL_COUNT
 };
 
-void *real_find(enum real_symbol symbol, const char *name);
+void *real_find(enum real_symbol symbol);
+
+/* Look for all of them now, so that later calls need no lock of the dynamic linker. */
+void real_fill(void);
 
 /* What cuGetProcAddress should answer instead of a function of the driver: our hook for it, or the function itself. */
 void *real_route(void *function);

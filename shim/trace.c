@@ -22,6 +22,8 @@
 #define LINE_MAX_ 512
 /* The file is kept away from the numbers that programs expect to get, or close wholesale. */
 #define FD_MIN 200
+/* How long the lock is waited for; it is held over one write(2) at most. */
+#define LOCK_WAIT_S 5
 
 static struct {
     pthread_mutex_t lock; /* guards the rest of this struct, except what is atomic */
@@ -71,15 +73,24 @@ static void json_text(char *buf, size_t len, const char *text)
 
 /*
  * Take the lock, with the thread safe from cancellation until it has been given back: most of what happens under it is
- * a cancellation point, and a thread that ended there would keep it for ever.
+ * a cancellation point, and a thread that ended there would keep it for ever. False: not to be had, because this thread
+ * holds it itself, below a signal handler.
  */
-static int trace_lock(void)
+static bool trace_lock(int *ret_cancel)
 {
-    int cancel;
+    struct timespec limit;
+    int rc;
 
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&trace.lock);
-    return cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
+    rc = pthread_mutex_trylock(&trace.lock);
+    if (rc) {
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += LOCK_WAIT_S;
+        rc = pthread_mutex_timedlock(&trace.lock, &limit);
+    }
+    if (rc)
+        pthread_setcancelstate(*ret_cancel, NULL);
+    return rc == 0;
 }
 
 static void trace_unlock(int cancel)
@@ -144,6 +155,14 @@ static void flush(void)
     trace.buffered = 0;
 }
 
+/* /dev/null and the like: there is no file to be made. */
+static bool is_special(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
+}
+
 /* Create path, or path.1, path.2, ...; never an existing file. Writes the name used into trace.path. */
 static int file_create(const char *path)
 {
@@ -206,12 +225,13 @@ void trace_open(void)
     char path[4096];
     int fd, cancel;
 
-    cancel = trace_lock();
+    if (!trace_lock(&cancel))
+        return;
     if (!trace.tried && *pattern && strcmp(pattern, "off") != 0) {
         launch_detect(&launch);
         if (launch_expand(&launch, pattern, path, sizeof(path))) {
             log_write(LOG_WARN, "no trace: CUPOOL_TRACE_FILE is too long");
-        } else {
+        } else if (!is_special(path)) {
             fd = file_create(path);
             if (fd < 0)
                 log_write(LOG_WARN, "no trace: cannot create %s: %s", path, strerror(errno));
@@ -235,7 +255,8 @@ void trace_event(const char *event, const char *format, ...)
     va_list args;
     int used, cancel;
 
-    cancel = trace_lock();
+    if (!trace_lock(&cancel))
+        return;
     if (trace.fd >= 0) {
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
                         (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), event, tid());
@@ -293,7 +314,8 @@ void trace_block(const char *event, int device, uint64_t addr, size_t size)
     char *at;
     int cancel;
 
-    cancel = trace_lock();
+    if (!trace_lock(&cancel))
+        return;
     if (trace.fd >= 0) {
         if (trace.buffered + LINE_MAX_ > sizeof(trace.buffer))
             flush();
@@ -322,8 +344,9 @@ void trace_close(void)
     char line[128];
     int used, cancel;
 
-    cancel = trace_lock();
     atomic_store(&trace.allocs, false);
+    if (!trace_lock(&cancel))
+        return;
     if (trace.fd >= 0) {
         flush();
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",

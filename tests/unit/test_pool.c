@@ -69,6 +69,21 @@ static void test_alloc_small_fills_all_but_first_granule(void **state)
     assert_int_equal(env->fake->born, 2);
 }
 
+/* As many as the driver puts into one of its pages: skipping the first granule would cost every second block of 1 MiB.
+ */
+static void test_alloc_of_powers_of_two_wastes_none(void **state)
+{
+    struct env *env = *state;
+    unsigned int before = 0;
+
+    for (size_t size = 128 * KIB; size <= MIB; size *= 2) {
+        for (size_t i = 0; i < 8 * MIB / size; i++)
+            alloc(env->pool, size);
+        assert_int_equal(env->fake->born - before, 8 * MIB / UNIT);
+        before = env->fake->born;
+    }
+}
+
 static void test_alloc_just_below_unit_fits_one_unit(void **state)
 {
     struct env *env = *state;
@@ -502,6 +517,7 @@ int main(void)
         POOL_TEST(test_alloc_large_in_new_pool_starts_at_segment_base),
         POOL_TEST(test_alloc_small_never_returns_segment_base),
         POOL_TEST(test_alloc_small_fills_all_but_first_granule),
+        POOL_TEST(test_alloc_of_powers_of_two_wastes_none),
         POOL_TEST(test_alloc_just_below_unit_fits_one_unit),
         POOL_TEST(test_alloc_small_always_asks_for_one_unit),
         POOL_TEST(test_free_in_any_order_merges_small),
