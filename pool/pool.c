@@ -211,16 +211,19 @@ static int block_hand_out(struct pool *pool, struct block *block, size_t size, s
     return 0;
 }
 
-/* How large a free segment may be broken into: less and less as the device fills. */
+/* How large a free segment may be broken into: the fuller the device, the less, by the square of what is not handed
+ * out. */
 static size_t break_max(const struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
-    size_t max = config->break_max;
+    double share = 1;
+    size_t max;
 
     if (config->capacity)
-        max = pool->stats.live < config->capacity
-                  ? (size_t)((double)max * (double)(config->capacity - pool->stats.live) / (double)config->capacity)
-                  : 0;
+        share = pool->stats.live < config->capacity
+                    ? (double)(config->capacity - pool->stats.live) / (double)config->capacity
+                    : 0;
+    max = (size_t)((double)config->break_max * share * share);
     return pool->broken < max ? max - pool->broken : 0;
 }
 

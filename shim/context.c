@@ -23,11 +23,10 @@
 #define SLOTS 64
 
 /*
- * This part of the device's memory may lie in broken segments. It is what a program that fills the device can lose
- * against the driver at worst; a training of 5 GiB on 141 GiB that may break none holds 1.2 times its peak, one that
- * may 1.08.
+ * This part of the device's memory may lie in broken segments while nothing of it is handed out; less the more is, so
+ * that a program that fills the device finds nearly all that the driver would have.
  */
-#define BREAK_PART 32
+#define BREAK_PART 8
 
 /* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile. */
 struct slot {

@@ -56,7 +56,7 @@ static const struct {
 } guards[] = {
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
-#define GUARD(symbol, parameters) {#symbol, (void *)symbol},
+#define GUARD(symbol, parameters) {#symbol, (void *)(symbol)},
 #include "hooks.def"
 };
 

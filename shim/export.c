@@ -219,7 +219,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 #define RETRY(symbol, parameters, arguments)                                                                           \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        return TWICE(real_next(symbol) arguments);                                                                     \
+        return TWICE(real_next(symbol) arguments); /* NOLINT(bugprone-macro-parentheses): a list */                    \
     }
 #include "hooks.def"
 

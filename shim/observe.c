@@ -63,7 +63,7 @@ static void stats_print(int device, const struct pool_stats *s, uint64_t bypasse
 
     dprintf(2, "cupool: %6d %11llu %6.2f%% %11llu %9llu %9llu %9llu %11.1f %11.1f\n", device, (ull)s->allocs,
             s->allocs ? 100.0 * (double)s->hits / (double)s->allocs : 0.0, (ull)s->frees, (ull)bypassed,
-            (ull)(s->segments_alloc + s->segments_free), (ull)s->oom, (double)s->peak_live / mib,
+            (ull)s->segments_alloc + (ull)s->segments_free, (ull)s->oom, (double)s->peak_live / mib,
             (double)s->peak_held / mib);
 }
 

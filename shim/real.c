@@ -15,8 +15,8 @@ static const struct {
     void *hook;
     bool driver;
 } hooks[REAL_COUNT] = {
-#define RUNTIME(symbol, parameters) {#symbol, (void *)symbol, false},
-#define DRIVER(symbol, parameters)  {#symbol, (void *)symbol, true},
+#define RUNTIME(symbol, parameters) {#symbol, (void *)(symbol), false},
+#define DRIVER(symbol, parameters)  {#symbol, (void *)(symbol), true},
 #include "hooks.def"
 };
 

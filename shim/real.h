@@ -43,7 +43,7 @@ const struct real_driver *real_driver_get(void);
  * The next definition of one of our hooks: what the program would have called. real_next(SYMBOL) has the right type and
  * is never NULL: where there is none, a function that returns "not found" errors stands in.
  */
-#define real_next(symbol) ((__typeof__(&symbol))real_find(REAL_##symbol))
+#define real_next(symbol) ((__typeof__(&(symbol)))real_find(REAL_##symbol))
 
 enum real_symbol {
 #define RUNTIME(symbol, parameters) REAL_##symbol,

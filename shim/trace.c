@@ -322,7 +322,7 @@ void trace_block(const char *event, int device, uint64_t addr, size_t size)
         at = LITERAL(trace.buffer + trace.buffered, "{\"t\":");
         at = decimal(at, clock_ns(CLOCK_MONOTONIC) - trace.t0);
         at = LITERAL(at, ",\"e\":\"");
-        at = (char *)memcpy(at, event, len) + len;
+        at = mempcpy(at, event, len);
         at = LITERAL(at, "\",\"tid\":");
         at = decimal(at, (uint64_t)thread);
         at = LITERAL(at, ",\"d\":");

@@ -270,7 +270,7 @@ static int in_child(int argc, char **argv)
     int n = 0, status = 0;
     pid_t pid;
 
-    while (n < argc && strcmp(argv[n], "}"))
+    while (n < argc && strcmp(argv[n], "}") != 0)
         n++;
     fflush(stdout);
     pid = fork();
@@ -293,12 +293,14 @@ static int commands(int argc, char **argv)
     int rc;
 
     for (int i = 0; i < argc; i++) {
-        char word[4096], *field[4] = {word, NULL, NULL, NULL};
+        char word[4096], *field[4] = {word}; /* those left out are empty */
         long n[4] = {0, 0, 0, 0};
 
         snprintf(word, sizeof(word), "%s", argv[i]);
-        for (int f = 1; f < 4 && (field[f] = strchr(field[f - 1], ':')); f++) {
-            *field[f]++ = '\0';
+        for (int f = 1; f < 4; f++) {
+            field[f] = field[f - 1] + strcspn(field[f - 1], ":");
+            if (*field[f])
+                *field[f]++ = '\0';
             n[f] = strtol(field[f], NULL, 0);
         }
 #define IS(name) (strcmp(word, name) == 0)

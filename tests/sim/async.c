@@ -79,7 +79,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int dev)
 {
     CUstream s;
-    struct sim_alloc *a;
+    struct sim_alloc *a = NULL;
 
     if (!ptr || size == 0)
         return CUDA_ERROR_INVALID_VALUE;

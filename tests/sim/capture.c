@@ -35,7 +35,7 @@ void sim_nodes_add(struct sim_nodes *set, CUgraphNode node)
     }
     if (set->n == set->room) {
         set->room = set->room ? 2 * set->room : 4;
-        set->at = realloc(set->at, set->room * sizeof(*set->at));
+        set->at = realloc(set->at, set->room * sizeof(CUgraphNode));
     }
     set->at[set->n++] = node;
 }

@@ -35,8 +35,8 @@ struct sim_row {
 };
 
 static const struct sim_row rows[] = {
-#define SIM_FN(base, sym, ver)     {#base, #sym, NULL, ver, (void *)sym, NULL},
-#define SIM_PT(base, sym, ver, pt) {#base, #sym, #pt, ver, (void *)sym, (void *)pt},
+#define SIM_FN(base, sym, ver)     {#base, #sym, NULL, ver, (void *)(sym), NULL},
+#define SIM_PT(base, sym, ver, pt) {#base, #sym, #pt, ver, (void *)(sym), (void *)(pt)},
 #include "table.h"
 #undef SIM_FN
 #undef SIM_PT

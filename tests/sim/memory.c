@@ -344,22 +344,26 @@ CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, e
 
     if (span < size || span > (size_t)1 << 46)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (n_ranges == room_ranges) {
+        size_t room = room_ranges ? 2 * room_ranges : 64;
+        struct sim_alloc **more = realloc(ranges, room * sizeof(struct sim_alloc *));
+        if (!more)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        ranges = more;
+        room_ranges = room;
+    }
     if (!host) {
         host = mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (host == MAP_FAILED)
             return CUDA_ERROR_OUT_OF_MEMORY;
         addr = (uintptr_t)host;
     }
-    if (n_ranges == room_ranges) {
-        room_ranges = room_ranges ? 2 * room_ranges : 64;
-        ranges = realloc(ranges, room_ranges * sizeof(*ranges));
-    }
     struct sim_alloc *a = alloc_new(ctx, size, kind);
     a->addr = addr;
     a->host = host;
     a->span = span;
     size_t at = range_index(addr);
-    memmove(&ranges[at + 1], &ranges[at], (n_ranges - at) * sizeof(*ranges));
+    memmove(&ranges[at + 1], &ranges[at], (n_ranges - at) * sizeof(struct sim_alloc *));
     ranges[at] = a;
     n_ranges++;
     *ret = a;
@@ -397,7 +401,7 @@ static void alloc_release(struct sim_alloc *a)
         size_t at = range_index(a->addr);
         while (ranges[--at] != a) /* several dead ones may share an address */
             ;
-        memmove(&ranges[at], &ranges[at + 1], (n_ranges - at - 1) * sizeof(*ranges));
+        memmove(&ranges[at], &ranges[at + 1], (n_ranges - at - 1) * sizeof(struct sim_alloc *));
         n_ranges--;
         if (a->kind == SIM_MEM_HOST || a->kind == SIM_MEM_MANAGED)
             munmap(a->host, a->span);

@@ -54,7 +54,7 @@ CUresult cuGetErrorName(CUresult error, const char **ret)
         return CUDA_ERROR_INVALID_VALUE;
     *ret = NULL;
 #define X(code, text)                                                                                                  \
-    if (error == code)                                                                                                 \
+    if (error == (code))                                                                                               \
         *ret = #code;
     ERRORS(X)
 #undef X
@@ -68,7 +68,7 @@ CUresult cuGetErrorString(CUresult error, const char **ret)
         return CUDA_ERROR_INVALID_VALUE;
     *ret = NULL;
 #define X(code, text)                                                                                                  \
-    if (error == code)                                                                                                 \
+    if (error == (code))                                                                                               \
         *ret = text;
     ERRORS(X)
 #undef X

@@ -15,7 +15,7 @@
 #define PUT(type, value)                                                                                               \
     do {                                                                                                               \
         type v_ = (value);                                                                                             \
-        memcpy(out, &v_, sizeof(v_));                                                                                  \
+        memcpy(out, &v_, sizeof(type));                                                                                \
         return CUDA_SUCCESS;                                                                                           \
     } while (0)
 

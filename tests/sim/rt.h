@@ -141,6 +141,7 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     P(cuGraphUpload, cuGraphUpload, 11010)                                                                             \
     P(cuGraphLaunch, cuGraphLaunch, 10000)
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): base is the name declared */
 struct rt_driver {
 #define F(base, sym, ver) __typeof__(sym) *base;
 #define P(base, sym, ver) __typeof__(sym) *base[2];
@@ -149,6 +150,7 @@ struct rt_driver {
 #undef P
     __typeof__(cuGetProcAddress_v2) *get_proc;
 };
+/* NOLINTEND(bugprone-macro-parentheses) */
 extern struct rt_driver rt_drv;
 
 /* Find the driver and initialise it. */

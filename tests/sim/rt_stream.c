@@ -158,5 +158,4 @@ RT_PAIR(cudaGraphLaunch, cudaGraphLaunch_ptsz, (cudaGraphExec_t exec, cudaStream
         rt_drv.cuGraphLaunch[pt](exec, s))
 
 RT_PAIR(cudaLaunchKernel, cudaLaunchKernel_ptsz,
-        (const void *func, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s),
-        pt ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_SUPPORTED)
+        (const void *func, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s), CUDA_ERROR_NOT_SUPPORTED)

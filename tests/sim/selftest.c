@@ -158,7 +158,7 @@ static void test_ipc(void)
 {
     cudaIpcMemHandle_t h;
     void *p, *q;
-    int to[2], back[2];
+    int to[2] = {-1, -1}, back[2] = {-1, -1};
     unsigned char b = 0;
 
     OK(cudaMalloc(&p, 100));

@@ -124,7 +124,7 @@ static void test_counts(void)
     unlink(path);
 }
 
-#define LOAD(name) __typeof__(&name) p_##name = (__typeof__(&name))dlsym(drv.lib, #name)
+#define LOAD(name) __typeof__(&(name)) p_##name = (__typeof__(&(name)))dlsym(drv.lib, #name)
 
 static void test_vmm(void)
 {

@@ -267,9 +267,9 @@ struct CUctx_st {
     uint32_t magic, gen; /* gen: counts resets; handles of an older one are dead */
     int dev, refs;
     unsigned flags, stall;
+    CUresult error; /* sticky */
     bool primary, active;
     uint64_t id, peers;
-    CUresult error;           /* sticky */
     uint64_t last_seq, fence; /* newest number given out; new operations wait for all up to fence */
     struct sim_barrier *barrier;
     struct sim_fifo all, blk; /* unfinished operations in order: of the context, of its blocking streams */

@@ -338,4 +338,4 @@ SIM_PAIR(cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz,
 SIM_PAIR(cuLaunchKernel, cuLaunchKernel_ptsz,
          (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
           unsigned int bz, unsigned int shared, CUstream s, void **params, void **extra),
-         pt ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_SUPPORTED)
+         ((void)pt, CUDA_ERROR_NOT_SUPPORTED))

@@ -80,7 +80,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdevi
 {
     SIM_ENTER(cuMemAddressReserve);
     CUcontext ctx;
-    struct sim_alloc *a;
+    struct sim_alloc *a = NULL;
 
     if (!ptr || size == 0 || size % SIM_PAGE || align > SIM_PAGE)
         return CUDA_ERROR_INVALID_VALUE;

@@ -194,7 +194,7 @@ static void test_random_ops_at_other_addresses_get_same_places(void **state)
                 live[r][at] = addr;
             }
             places[r] = place_of(ranks[r].fake, rc, addr);
-            if (r && memcmp(&places[r], &places[0], sizeof(places[0])))
+            if (r && memcmp(&places[r], &places[0], sizeof(places[0])) != 0)
                 fail_msg("step %d: rank %zu got %d, segment %u + %zu, rank 0 got %d, segment %u + %zu", i, r,
                          places[r].rc, places[r].index, places[r].offset, places[0].rc, places[0].index,
                          places[0].offset);

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pressure.c - the device's last bytes.
+ *
+ * What it is: how much of what cudaMemGetInfo calls free can be had in blocks of a size that does not divide well, and
+ * what a capture kept back meanwhile. At most 1 GiB is played with; a block that nobody frees takes the rest.
+ *
+ * What it is not: fragmentation (oom.c).
+ */
+#include "behaviour.h"
+
+#define BLOCKS 20000
+
+static void *block[BLOCKS];
+static int blocks;
+static void *ballast;
+
+static int end(void)
+{
+    for (; blocks > 0; blocks--)
+        OK(cudaFree(block[blocks - 1]));
+    OK(cudaFree(ballast));
+    ballast = NULL;
+    return bt_usable(4096);
+}
+
+static int begin(size_t *ret_free)
+{
+    size_t avail, total, max = bt_max_mem() < BT_GIB ? bt_max_mem() : BT_GIB;
+
+    TRY(end()); /* what a failed test left */
+    OK(cudaMemGetInfo(&avail, &total));
+    if (avail > max + BT_GIB / 4)
+        OK(cudaMalloc(&ballast, avail - max));
+    OK(cudaMemGetInfo(ret_free, &total));
+    return 0;
+}
+
+/* Take blocks until one is refused. Together they have to be per cent of avail. */
+static int fill(size_t n, size_t avail, size_t per_cent)
+{
+    const int before = blocks;
+    size_t got;
+
+    while (blocks < BLOCKS && cudaMalloc(&block[blocks], n) == cudaSuccess)
+        blocks++;
+    if (blocks == BLOCKS)
+        return BT_FAIL("%d blocks of %zu of %zu", BLOCKS, n, avail);
+    LAST(cudaErrorMemoryAllocation);
+    LAST(cudaSuccess);
+    got = (size_t)(blocks - before) * n;
+    if (got < avail / 100 * per_cent || got > avail)
+        return BT_FAIL("%d blocks of %zu of %zu", blocks - before, n, avail);
+    return 0;
+}
+
+/* Two blocks of 1 MiB are a page of the driver's: none of it is left over. */
+static int megabytes(void)
+{
+    size_t avail;
+
+    TRY(begin(&avail));
+    TRY(fill(BT_MIB, avail, 99));
+    return end();
+}
+
+/* What a large block leaves of the memory of a larger one that was freed is memory for small ones, too. */
+static int small_after_large(void)
+{
+    size_t avail;
+    void *p;
+
+    TRY(begin(&avail));
+    OK(cudaMalloc(&p, 200 * BT_MIB));
+    OK(cudaFree(p));
+    OK(cudaMalloc(&block[0], 32 * BT_MIB));
+    blocks = 1;
+    TRY(fill(60 * BT_KIB, avail - 32 * BT_MIB, 97));
+    return end();
+}
+
+/* Freed while a stream captured: when that has ended, everybody can have it. */
+static int freed_in_capture(void)
+{
+    size_t avail, pitch;
+    cudaMemPool_t pool;
+    cudaGraph_t graph;
+    cudaStream_t s;
+    void *p, *q;
+
+    for (int round = 0; round < 3; round++) {
+        TRY(begin(&avail));
+        OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+        OK(cudaMalloc(&p, avail / 4 * 3));
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+        OK(cudaFree(p));
+        OK(cudaStreamEndCapture(s, &graph));
+        OK(cudaGraphDestroy(graph));
+        if (round == 0) {
+            OK(cudaMallocAsync(&q, avail / 2, s));
+            OK(cudaFreeAsync(q, s));
+            OK(cudaStreamSynchronize(s));
+            OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+            OK(cudaMemPoolTrimTo(pool, 0));
+        } else if (round == 1) {
+            OK(cudaMallocPitch(&q, &pitch, avail / 2 / 64, 64));
+            OK(cudaFree(q));
+        } else {
+            OK(cudaMalloc(&q, avail / 8 * 7));
+            OK(cudaFree(q));
+        }
+        OK(cudaStreamDestroy(s));
+        TRY(end());
+    }
+    return 0;
+}
+
+static const struct bt_test tests[] = {
+    {"megabytes", megabytes},
+    {"small_after_large", small_after_large},
+    {"freed_in_capture", freed_in_capture},
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    cudaFree(NULL);
+    return bt_main(argc, argv, tests);
+}
