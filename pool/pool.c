@@ -455,6 +455,14 @@ static int order_and_publish(struct pool *pool, struct block *block)
     return rc;
 }
 
+void pool_flush(struct pool *pool)
+{
+    const struct pool_config *config = &pool->config;
+
+    if (config->eager && atomic_load(&pool->has_kept) && !config->order->frozen(config->arg))
+        order_and_publish(pool, NULL);
+}
+
 int pool_free(uint64_t addr)
 {
     struct block *block;
@@ -652,8 +660,8 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
-        if (config->eager && atomic_load(&pool->has_kept) && order_and_publish(pool, NULL) == 0 &&
-            take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
+        pool_flush(pool);
+        if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         rc = grow(pool, size, requested, ret_addr);
         if (rc == -ENOMEM)

@@ -111,6 +111,9 @@ void *pool_arg(const struct pool *pool);
 /* Find the live block that contains addr. -ENOENT: none. Slow (walks the segment); for IPC handles. */
 int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment);
 
+/* Make what was kept back available again, if that takes no waiting (eager pools). */
+void pool_flush(struct pool *pool);
+
 /* Give back segments of which nothing is handed out; orders what was kept back first. Returns the bytes given back; 0
  * while frozen. */
 size_t pool_trim(struct pool *pool, const char *why);

@@ -208,8 +208,40 @@ static int context_order(void *arg)
     return result ? -EIO : 0;
 }
 
+/* Take captures off the list for which wanted says yes; each opens the gate by one. */
+static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
+{
+    struct capture **link, *found;
+
+    pthread_mutex_lock(&gate.lock);
+    for (link = &gate.list; *link;) {
+        found = *link;
+        if (!wanted(found, arg)) {
+            link = &found->next;
+            continue;
+        }
+        *link = found->next;
+        free(found);
+        atomic_fetch_sub(&gate.active, 1);
+    }
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static bool is_of_context(const struct capture *capture, const void *arg)
+{
+    return capture->context == *(const CUcontext *)arg;
+}
+
+/* A thread took the capture of its per-thread stream with it. */
+static bool is_of_dead_thread(const struct capture *capture, const void *arg)
+{
+    return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
+}
+
 static bool context_frozen(void *arg)
 {
+    if (capture_active())
+        captures_remove(is_of_dead_thread, NULL);
     return capture_active();
 }
 
@@ -490,6 +522,7 @@ uint64_t context_idle_bytes(int device)
         if (!pin(context))
             continue;
         if (context->device == device) {
+            pool_flush(context->pool);
             pool_stats_get(context->pool, &stats);
             idle += stats.idle;
         }
@@ -645,40 +678,10 @@ static pid_t capture_thread(CUstream stream)
     return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
 }
 
-/* Take captures off the list for which wanted says yes; each opens the gate by one. */
-static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
-{
-    struct capture **link, *found;
-
-    pthread_mutex_lock(&gate.lock);
-    for (link = &gate.list; *link;) {
-        found = *link;
-        if (!wanted(found, arg)) {
-            link = &found->next;
-            continue;
-        }
-        *link = found->next;
-        free(found);
-        atomic_fetch_sub(&gate.active, 1);
-    }
-    pthread_mutex_unlock(&gate.lock);
-}
-
-static bool is_of_context(const struct capture *capture, const void *arg)
-{
-    return capture->context == *(const CUcontext *)arg;
-}
-
 /* A context took its captures with it. */
 static void captures_forget(CUcontext handle)
 {
     captures_remove(is_of_context, &handle);
-}
-
-/* A thread took the capture of its per-thread stream with it. */
-static bool is_of_dead_thread(const struct capture *capture, const void *arg)
-{
-    return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
 }
 
 static bool is_same_stream(const struct capture *capture, const void *arg)
@@ -708,8 +711,7 @@ CUcontext capture_begin(CUstream stream)
     struct context *context;
     CUcontext own;
 
-    if (capture_active())
-        captures_remove(is_of_dead_thread, NULL);
+    context_frozen(NULL); /* drops captures of threads that are gone */
     atomic_fetch_add(&gate.active, 1);
     if (!driver)
         return NULL;

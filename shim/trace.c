@@ -37,7 +37,7 @@ static struct {
     bool tried;
     char buffer[64 << 10];
     atomic_bool allocs; /* allocation events are wanted and the file is open */
-} trace = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+} trace = {.lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, .fd = -1};
 
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
 

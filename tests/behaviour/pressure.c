@@ -3,7 +3,7 @@
  * pressure.c - the device's last bytes.
  *
  * What it is: how much of what cudaMemGetInfo calls free can be had in blocks of a size that does not divide well, and
- * what a capture kept back meanwhile. At most 1 GiB is played with; a block that nobody frees takes the rest.
+ * what a capture kept back meanwhile. At most 512 MiB are played with; a block that nobody frees takes the rest.
  *
  * What it is not: fragmentation (oom.c).
  */
@@ -26,7 +26,7 @@ static int end(void)
 
 static int begin(size_t *ret_free)
 {
-    size_t avail, total, max = bt_max_mem() < BT_GIB ? bt_max_mem() : BT_GIB;
+    size_t avail, total, max = bt_max_mem() < BT_GIB / 2 ? bt_max_mem() : BT_GIB / 2;
 
     TRY(end()); /* what a failed test left */
     OK(cudaMemGetInfo(&avail, &total));
@@ -67,15 +67,22 @@ static int megabytes(void)
 /* What a large block leaves of the memory of a larger one that was freed is memory for small ones, too. */
 static int small_after_large(void)
 {
-    size_t avail;
+    const size_t large = 200 * BT_MIB, part = 32 * BT_MIB, max = bt_max_mem() < BT_GIB / 2 ? bt_max_mem() : BT_GIB / 2;
+    size_t avail, total;
     void *p;
 
-    TRY(begin(&avail));
-    OK(cudaMalloc(&p, 200 * BT_MIB));
+    TRY(end());
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&p, large));
     OK(cudaFree(p));
-    OK(cudaMalloc(&block[0], 32 * BT_MIB));
+    OK(cudaMalloc(&block[0], part));
     blocks = 1;
-    TRY(fill(60 * BT_KIB, avail - 32 * BT_MIB, 97));
+    avail -= part;
+    if (avail > max + BT_GIB / 4) {
+        OK(cudaMalloc(&ballast, avail - max));
+        avail = max;
+    }
+    TRY(fill(60 * BT_KIB, avail, 97));
     return end();
 }
 

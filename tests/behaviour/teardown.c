@@ -6,6 +6,8 @@
  * capture, and the same ends reached through pointers that the program looked up itself.
  *
  * What it is not: the rules of capture (capture.c), or contexts in one thread (contexts.c).
+ *
+ * The order of the table matters: see looked_up_reset.
  */
 #include "behaviour.h"
 
@@ -277,30 +279,42 @@ static int looked_up_destroy(void)
     return bt_usable(N);
 }
 
+/* Memory of the primary context before and after its reset; the runtime has not used it. */
 static int looked_up_reset(void)
 {
     static const char *const names[] = {"cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset"};
     CUresult (*reset)(CUdevice);
-    void *p, *q;
+    CUdeviceptr p, q;
+    CUcontext ctx;
+    CUdevice dev;
 
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
     for (int i = 0; i < 2; i++) {
         FOUND(reset, names[i]);
-        OK(cudaFree(NULL));
-        OK(cudaMalloc(&p, N));
-        OK(cudaMalloc(&q, N));
-        OK(cudaFree(q));
-        OK(reset(0));
-        OK(cudaSetDevice(0));
-        OK(cudaFree(NULL));
-        EXPECT(cudaFree(p), cudaErrorInvalidValue);
-        LAST(cudaErrorInvalidValue);
-        TRY(bt_usable(N));
-        TRY(bt_usable(3 * BT_MIB));
+        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+        OK(cuCtxSetCurrent(ctx));
+        OK(cuMemAlloc(&p, N));
+        OK(cuMemAlloc(&q, N));
+        OK(cuMemFree(q));
+        OK(reset(dev));
+        OK(cuCtxSetCurrent(NULL));
+        OK(cuDevicePrimaryCtxRetain(&ctx, dev));
+        OK(cuCtxSetCurrent(ctx));
+        EXPECT(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+        for (size_t n = N; n < 32 * N; n *= 4) {
+            OK(cuMemAlloc(&p, n));
+            OK(cuMemsetD8(p, 1, n)); /* it is this context's */
+            OK(cuMemFree(p));
+        }
+        OK(cuDevicePrimaryCtxRelease(dev));
+        OK(cuCtxSetCurrent(NULL));
     }
     return 0;
 }
 
 static const struct bt_test tests[] = {
+    {"looked_up_reset", looked_up_reset}, /* first: before the runtime holds the context */
     {"info_beside_contexts", info_beside_contexts},
     {"refusals_beside_contexts", refusals_beside_contexts},
     {"reset_without_context", reset_without_context},
@@ -308,7 +322,6 @@ static const struct bt_test tests[] = {
     {"thread_end_while_capturing", thread_end_while_capturing},
     {"looked_up_capture", looked_up_capture},
     {"looked_up_destroy", looked_up_destroy},
-    {"looked_up_reset", looked_up_reset},
     {NULL, NULL},
 };
 

@@ -209,6 +209,19 @@ class Unwritable(Case):
         os.mkfifo(cwd / "t")
         self.assertEqual(self.go(app("shared"), "alloc:1:4096", cwd=cwd, CUPOOL_TRACE_FILE="t").files, ["t", "t.1"])
 
+    def test_a_device_is_no_trace(self) -> None:
+        """Not even beside it: for somebody who may write to /dev, /dev/null.1 would be the next name."""
+        def beside() -> "set[Path]":
+            return set(Path("/dev").glob("null?*"))
+        before = beside()
+        try:
+            done = self.go(app("shared"), *WORK, "fds:200", CUPOOL_TRACE_FILE="/dev/null", **ALLOCS)
+            opened = [line for line in done.out.split("\n") if line and "simgpu" not in line]
+            self.assertEqual((opened, done.err, done.files, beside()), ([], "", [], before))
+        finally:
+            for path in beside() - before:
+                path.unlink()
+
 
 class Full(Case):
     """Writing stops working half-way."""

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hang.c - a program that does what makes locks hang. Its first argument is what:
+ *
+ *   sigexit US          allocate and free for ever; a timer's signal handler calls exit(7) after US microseconds
+ *   frees N             N frees during one capture, which has to survive
+ *   dlopen LIBRARY      load a library (loaded.c) whose constructor waits for a thread that allocates
+ *   theirs LIBRARY      fill the device, free it all, and have a library (loaded.c) allocate half of it
+ *
+ * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
+ */
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        int rc_ = (int)(call);                                                                                         \
+        if (rc_) {                                                                                                     \
+            printf("error %d in %s\n", rc_, #call);                                                                    \
+            exit(3);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+    exit(7); /* not allowed in a handler; programs do it */
+}
+
+static void sigexit(long us)
+{
+    const struct itimerval timer = {{0, 0}, {us / 1000000, us % 1000000}};
+    void *p[4];
+
+    OK(cudaMalloc(&p[0], 100));
+    signal(SIGALRM, on_alarm);
+    setitimer(ITIMER_REAL, &timer, NULL);
+    for (;;) {
+        for (int i = 0; i < 4; i++)
+            cudaMalloc(&p[i], 5000);
+        for (int i = 0; i < 4; i++)
+            cudaFree(p[i]);
+    }
+}
+
+static void frees(long n)
+{
+    void **p = calloc((size_t)n, sizeof(*p));
+    cudaGraph_t graph;
+    cudaStream_t s;
+
+    if (!p)
+        exit(5);
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (long i = 0; i < n; i++)
+        OK(cudaMalloc(&p[i], 512));
+    alarm(20);
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+    for (long i = 0; i < n; i++)
+        OK(cudaFree(p[i]));
+    OK(cudaStreamEndCapture(s, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(s));
+    free(p);
+}
+
+static void *load(const char *path)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+    if (!handle) {
+        printf("%s\n", dlerror());
+        exit(5);
+    }
+    return handle;
+}
+
+static void theirs(const char *path)
+{
+    int (*allocate)(void **p, size_t n);
+    size_t avail, total;
+    void *p;
+
+    *(void **)&allocate = dlsym(load(path), "loaded_allocate");
+    if (!allocate)
+        exit(5);
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&p, avail / 4 * 3));
+    OK(cudaFree(p));
+    OK(allocate(&p, avail / 2));
+    OK(cudaMemset(p, 1, avail / 2));
+}
+
+int main(int argc, char **argv)
+{
+    void *p;
+
+    if (argc != 3)
+        return 5;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (strcmp(argv[1], "sigexit") == 0) {
+        sigexit(atol(argv[2]));
+    } else if (strcmp(argv[1], "frees") == 0) {
+        frees(atol(argv[2]));
+    } else if (strcmp(argv[1], "dlopen") == 0) {
+        OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
+        alarm(20);
+        load(argv[2]);
+    } else if (strcmp(argv[1], "theirs") == 0) {
+        theirs(argv[2]);
+    } else {
+        return 5;
+    }
+    return 0;
+}

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that do what makes locks hang: exit() in a signal handler, a constructor that waits for a thread, thousands of frees
+that have to wait. Each has to end, and as natively.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from e2e import BIN, Case
+
+HANG = BIN / "hang"
+
+
+class Hang(Case):
+    def test_exit_in_a_signal_handler(self) -> None:
+        """The handler may have come at any moment, also while the thread held a lock that our own end takes."""
+        for events in ("segment", "segment,alloc"):
+            with self.subTest(events), ThreadPoolExecutor(20) as pool:
+                def one(i: int, events: str = events) -> "list[str]":
+                    # 7: it was the handler that ended it. Whatever the trace lost, it can be read.
+                    done = self.go(HANG, "sigexit", str(5000 + i * 1237), rc=7, CUPOOL_TRACE_EVENTS=events, CUPOOL_STATS="exit")
+                    self.assertNotIn("abort", done.err)
+                    return done.files
+                for files in pool.map(one, range(20)):
+                    self.assertEqual(len(files), 1)
+
+    def test_thousands_of_frees_in_one_capture(self) -> None:
+        """Each is kept back. That must not cost the length of what is kept back already."""
+        self.go(HANG, "frees", "200000")
+
+    @unittest.skipIf(tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").split()[1].split("."))) < (2, 35),
+                     "before glibc 2.35 there is no way to tell who calls without the loader's lock")
+    def test_a_constructor_that_waits_for_a_thread(self) -> None:
+        """The thread allocates while the dynamic loader's lock is held."""
+        out = self.go(HANG, "dlopen", BIN / "loaded_waits.so").out
+        self.assertEqual(out, "in the thread: 0\n")
+
+
+class Theirs(Case):
+    def test_a_library_that_is_exempt_gets_what_the_pool_holds(self) -> None:
+        for name in ("libmpi_x.so", "libnccl.so.2", "libother.so"):
+            with self.subTest(name):
+                self.go(HANG, "theirs", shutil.copy(BIN / "loaded.so", self.tmp / name))
+
+
+class Native(Case):
+    def test_the_programs_are_right(self) -> None:
+        self.go(HANG, "sigexit", "20000", rc=7, preload=None)
+        self.go(HANG, "frees", "1000", preload=None)
+        self.assertEqual(self.go(HANG, "dlopen", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
+        self.go(HANG, "theirs", BIN / "loaded.so", preload=None)
+
+
+if __name__ == "__main__":
+    unittest.main()
