@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool.c - see pool.h. Segments are carved into blocks; requests under 2 MiB share segments, larger ones get a segment
- * of their own size when no free block fits, so that most of them start where a driver allocation starts.
+ * pool.c - see pool.h. Requests under 2 MiB share segments of 2 MiB, larger ones get a segment of their own size when
+ * no free block fits, so that most of them start where a driver allocation starts. A segment that has become free
+ * serves requests of its size, or is broken into for smaller ones. Breaking saves memory, but a block can then keep its
+ * neighbours' memory from going back to the driver; so only so much is broken at a time (pool_config.break_max).
  *
  * Locking: pool->lock, documented at its declaration; never held while a backend, order or observer function runs.
  */
@@ -37,30 +39,8 @@
 #define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
 /* No device has this much; the backend refuses it, and sums of sizes cannot overflow. */
 #define SIZE_LARGEST ((size_t)1 << 47)
-/* How long a question waits for a lock that the thread may hold itself, below a signal handler that calls exit(). */
-#define STATS_WAIT_NS 200000000
 /* Descriptors are made this many at a time. */
 #define CHUNK 256
-
-struct pool {
-    struct pool_config config;
-    struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
-    /*
-     * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
-     * addresses. block->state alone is also changed without it, from LIVE to PENDING.
-     */
-    pthread_mutex_t lock;
-    pthread_cond_t released; /* releasing has become 0 */
-    struct bins shared, large;
-    struct segment *segments;
-    size_t asked;           /* bytes that the backend is being asked for */
-    size_t broken;          /* bytes in large segments that are broken into */
-    struct block *kept;     /* PENDING blocks whose order() has not succeeded yet */
-    unsigned int releasing; /* threads that are giving segments back right now */
-    struct pool_stats stats;
-    atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
-    struct pool *next_retired;
-};
 
 /* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
 static struct {
@@ -89,8 +69,7 @@ static size_t round_up(size_t size, size_t unit)
     return (size + unit - 1) / unit * unit;
 }
 
-/* --- descriptors
- * ------------------------------------------------------------------------------------------------------ */
+/* --- descriptors --- */
 
 static void spare_push(struct pool *pool, struct block *block)
 {
@@ -148,8 +127,7 @@ static void segment_retire(struct segment *segment)
     pthread_mutex_unlock(&retired.lock);
 }
 
-/* --- blocks and segments, with the lock
- * ------------------------------------------------------------------------------- */
+/* --- blocks and segments, with the lock --- */
 
 static struct bins *bins_for(struct pool *pool, const struct segment *segment)
 {
@@ -266,11 +244,6 @@ static void block_merge_next(struct pool *pool, struct block *block)
         pool->broken -= block->size;
 }
 
-static bool is_free(const struct block *block)
-{
-    return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
-}
-
 /* A PENDING block has been ordered: it may be handed out again. */
 static void block_publish(struct pool *pool, struct block *block)
 {
@@ -335,8 +308,7 @@ static void segment_leave(struct pool *pool, struct segment *segment)
     map_segment_remove(segment->addr, segment->size);
 }
 
-/* --- giving back
- * ------------------------------------------------------------------------------------------------------ */
+/* --- giving back --- */
 
 static void segment_put(struct pool *pool, const struct segment *segment)
 {
@@ -410,8 +382,7 @@ static void releases_wait(struct pool *pool)
     pthread_setcancelstate(cancel, NULL);
 }
 
-/* --- order
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- order --- */
 
 /*
  * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
@@ -482,8 +453,7 @@ int pool_free(uint64_t addr)
     return rc == -EBUSY ? 0 : rc;
 }
 
-/* --- allocation
- * ------------------------------------------------------------------------------------------------------- */
+/* --- allocation --- */
 
 /* Count size bytes against the limit before asking for them, so that several threads cannot pass it together. */
 static bool ask(struct pool *pool, size_t size)
@@ -675,8 +645,7 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
     return rc;
 }
 
-/* --- life
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 /* Once for each descriptor: another thread may still be waiting for the lock of the pool that it was. */
 static struct pool *pool_new(void)
@@ -746,120 +715,4 @@ void pool_destroy(struct pool *pool)
     pool->next_retired = retired.pools;
     retired.pools = pool;
     pthread_mutex_unlock(&retired.lock);
-}
-
-/* --- questions
- * -------------------------------------------------------------------------------------------------------- */
-
-struct pool *pool_of(uint64_t addr)
-{
-    struct segment *segment = map_segment_get(addr);
-
-    return segment ? segment->pool : NULL;
-}
-
-void *pool_arg(const struct pool *pool)
-{
-    return pool->config.arg;
-}
-
-size_t pool_live_size(uint64_t addr)
-{
-    struct block *block = map_segment_get(addr) ? map_block_get(addr) : NULL;
-
-    return block && atomic_load(&block->state) == BLOCK_LIVE ? block->requested : 0;
-}
-
-int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment)
-{
-    struct segment *segment = map_segment_get(addr);
-    struct pool *pool = segment ? segment->pool : NULL;
-    struct block *block = NULL;
-    int rc = -ENOENT;
-
-    if (!pool)
-        return rc;
-    pthread_mutex_lock(&pool->lock);
-    if (map_segment_get(addr) == segment)
-        block = segment->first;
-    while (block && block->addr + block->size <= addr)
-        block = block->next;
-    if (block && block->addr <= addr && atomic_load(&block->state) == BLOCK_LIVE) {
-        *ret_base = block->addr;
-        *ret_size = block->requested;
-        *ret_segment = segment->addr;
-        rc = 0;
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return rc;
-}
-
-void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
-{
-    int rc = pthread_mutex_trylock(&pool->lock);
-    struct timespec limit;
-
-    if (rc) {
-        clock_gettime(CLOCK_REALTIME, &limit);
-        limit.tv_nsec += STATS_WAIT_NS;
-        limit.tv_sec += limit.tv_nsec / 1000000000;
-        limit.tv_nsec %= 1000000000;
-        rc = pthread_mutex_timedlock(&pool->lock, &limit);
-    }
-    *ret_stats = pool->stats;
-    if (!rc)
-        pthread_mutex_unlock(&pool->lock);
-}
-
-static const char *segment_fault(struct pool *pool, struct segment *segment, size_t *ret_live)
-{
-    uint64_t at = segment->addr + segment->skip;
-    size_t used = 0;
-
-    for (struct block *block = segment->first; block; block = block->next) {
-        const int state = atomic_load(&block->state);
-
-        if (block->addr != at || !block->size || block->size % POOL_GRANULE)
-            return "blocks do not tile their segment";
-        if (block->segment != segment || (block->next && block->next->prev != block))
-            return "broken links";
-        if (state == BLOCK_FREE && is_free(block->next))
-            return "free neighbours were not merged";
-        if ((map_block_get(at) == block) != (state != BLOCK_FREE))
-            return "the map disagrees with a block's state";
-        used += state == BLOCK_FREE ? 0 : block->size;
-        at += block->size;
-    }
-    if (at != segment->addr + segment->size)
-        return "blocks do not fill their segment";
-    if (used != segment->used)
-        return "a segment's used bytes are wrong";
-    if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
-        return "the map disagrees with a segment";
-    *ret_live += used;
-    return NULL;
-}
-
-int pool_check(struct pool *pool, char *buf, size_t len)
-{
-    size_t live = 0, held = 0, idle = 0;
-    const char *fault = NULL;
-
-    pthread_mutex_lock(&pool->lock);
-    for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
-        fault = segment_fault(pool, segment, &live);
-        held += segment->size;
-        idle += segment->used ? 0 : segment->size;
-    }
-    if (!fault && live != pool->stats.live)
-        fault = "live bytes are wrong";
-    if (!fault && held != pool->stats.held && !pool->releasing)
-        fault = "held bytes are wrong";
-    if (!fault && idle != pool->stats.idle)
-        fault = "idle bytes are wrong";
-    pthread_mutex_unlock(&pool->lock);
-    if (!fault)
-        return 0;
-    snprintf(buf, len, "%s", fault);
-    return -EINVAL;
 }

@@ -3,9 +3,11 @@
 #ifndef CUPOOL_POOL_INTERNAL_H
 #define CUPOOL_POOL_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "bins.h"
 #include "pool.h"
 
 enum block_state {
@@ -35,5 +37,30 @@ struct segment {
     size_t skip;                 /* bytes at its start that are never handed out */
     bool shared;                 /* for small blocks */
 };
+
+struct pool {
+    struct pool_config config;
+    struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
+    /*
+     * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
+     * addresses. block->state alone is also changed without it, from LIVE to PENDING.
+     */
+    pthread_mutex_t lock;
+    pthread_cond_t released; /* releasing has become 0 */
+    struct bins shared, large;
+    struct segment *segments;
+    size_t asked;           /* bytes that the backend is being asked for */
+    size_t broken;          /* bytes in large segments that are broken into */
+    struct block *kept;     /* PENDING blocks whose order() has not succeeded yet */
+    unsigned int releasing; /* threads that are giving segments back right now */
+    struct pool_stats stats;
+    atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
+    struct pool *next_retired;
+};
+
+static inline bool is_free(const struct block *block)
+{
+    return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
+}
 
 #endif

@@ -8,10 +8,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "capture.h"
 #include "conf.h"
 #include "log.h"
 #include "observe.h"
@@ -47,14 +46,6 @@ struct context {
     struct slot slots[SLOTS];
 };
 
-/* A stream that captures. The per-thread stream has one handle for all threads, so it takes the thread to tell. */
-struct capture {
-    CUcontext context;
-    CUstream stream;
-    pid_t thread; /* 0: any */
-    struct capture *next;
-};
-
 /* Counters of a device's contexts that are gone. */
 struct past {
     bool any;
@@ -70,14 +61,6 @@ static struct {
     struct past past[DEVICES_MAX];
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static struct {
-    pthread_mutex_t lock; /* guards list */
-    struct capture *list;
-    atomic_uint active; /* captures under way or about to begin */
-} gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void captures_forget(CUcontext handle);
-
 static __thread struct {
     CUcontext handle;
     struct context *context;
@@ -87,8 +70,7 @@ static __thread struct {
 
 static atomic_uint threads_seen;
 
-/* --- order
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- order --- */
 
 /* Wait a little. Sleeps when it has taken long: whoever is waited for may have a lower priority. */
 static void relax(unsigned int times)
@@ -193,7 +175,7 @@ static int context_order(void *arg)
     CUresult result;
 
     /* After taking the slot: capture_begin closes the gate first and then waits for the slots. */
-    if (atomic_load(&gate.active)) {
+    if (capture_active()) {
         slot_release(slot);
         return -EBUSY;
     }
@@ -208,47 +190,14 @@ static int context_order(void *arg)
     return result ? -EIO : 0;
 }
 
-/* Take captures off the list for which wanted says yes; each opens the gate by one. */
-static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
-{
-    struct capture **link, *found;
-
-    pthread_mutex_lock(&gate.lock);
-    for (link = &gate.list; *link;) {
-        found = *link;
-        if (!wanted(found, arg)) {
-            link = &found->next;
-            continue;
-        }
-        *link = found->next;
-        free(found);
-        atomic_fetch_sub(&gate.active, 1);
-    }
-    pthread_mutex_unlock(&gate.lock);
-}
-
-static bool is_of_context(const struct capture *capture, const void *arg)
-{
-    return capture->context == *(const CUcontext *)arg;
-}
-
-/* A thread took the capture of its per-thread stream with it. */
-static bool is_of_dead_thread(const struct capture *capture, const void *arg)
-{
-    return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
-}
-
 static bool context_frozen(void *arg)
 {
-    if (capture_active())
-        captures_remove(is_of_dead_thread, NULL);
-    return capture_active();
+    return capture_active_now();
 }
 
 static const struct pool_order_ops order_ops = {.order = context_order, .frozen = context_frozen};
 
-/* --- backend
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- backend --- */
 
 /*
  * Look at a context that is not the calling thread's own: it may be leaving. True if it is pooled and stays until
@@ -333,8 +282,7 @@ static void backend_free(void *arg, uint64_t addr, size_t size)
 
 static const struct pool_backend_ops backend_ops = {.alloc = backend_alloc, .free = backend_free};
 
-/* --- the table
- * -------------------------------------------------------------------------------------------------------- */
+/* --- the table --- */
 
 static struct context *entry_find(CUcontext handle)
 {
@@ -604,7 +552,7 @@ void context_gone(struct context *context, bool gone)
     if (!context)
         return;
     if (gone) {
-        captures_forget(atomic_load(&context->handle));
+        capture_forget(atomic_load(&context->handle));
         if (context->pool) {
             pool_stats_get(context->pool, &stats);
             pool_destroy(context->pool);
@@ -639,6 +587,15 @@ void context_sweep(void)
     }
 }
 
+void context_settle(CUcontext handle)
+{
+    struct context *context = handle ? entry_find(handle) : NULL;
+
+    for (int i = 0; context && i < SLOTS; i++)
+        for (unsigned int j = 0; atomic_load(&context->slots[i].busy); j++)
+            relax(j * SLOTS);
+}
+
 void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed))
 {
     for (int device = 0; device < DEVICES_MAX; device++) {
@@ -663,96 +620,4 @@ void context_stats_each(void (*each)(int device, const struct pool_stats *stats,
         if (any)
             each(device, &sum, bypassed);
     }
-}
-
-/* --- the capture gate
- * ------------------------------------------------------------------------------------------------- */
-
-bool capture_active(void)
-{
-    return atomic_load(&gate.active) != 0;
-}
-
-static pid_t capture_thread(CUstream stream)
-{
-    return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
-}
-
-/* A context took its captures with it. */
-static void captures_forget(CUcontext handle)
-{
-    captures_remove(is_of_context, &handle);
-}
-
-static bool is_same_stream(const struct capture *capture, const void *arg)
-{
-    const struct capture *wanted = arg;
-
-    return capture->stream == wanted->stream && capture->thread == wanted->thread;
-}
-
-static CUcontext stream_context(const struct real_driver *driver, CUstream stream)
-{
-    CUcontext context = NULL;
-
-    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
-        driver->cuStreamGetCtx(stream, &context))
-        driver->cuCtxGetCurrent(&context);
-    return context;
-}
-
-/*
- * Waits for calls in flight in the stream's own context only: in another one they disturb nothing, and the work that
- * they may wait for there can itself wait for what is launched after this capture.
- */
-CUcontext capture_begin(CUstream stream)
-{
-    const struct real_driver *driver = real_driver_get();
-    struct context *context;
-    CUcontext own;
-
-    context_frozen(NULL); /* drops captures of threads that are gone */
-    atomic_fetch_add(&gate.active, 1);
-    if (!driver)
-        return NULL;
-    own = stream_context(driver, stream);
-    context = own ? entry_find(own) : NULL;
-    for (int i = 0; context && i < SLOTS; i++)
-        for (unsigned int j = 0; atomic_load(&context->slots[i].busy); j++)
-            relax(j * SLOTS);
-    return own;
-}
-
-void capture_begun(CUcontext own, CUstream stream, bool success)
-{
-    struct capture *capture = success ? malloc(sizeof(*capture)) : NULL;
-
-    if (!success) {
-        atomic_fetch_sub(&gate.active, 1);
-    } else if (capture) {
-        capture->context = own;
-        capture->stream = stream;
-        capture->thread = capture_thread(stream);
-        pthread_mutex_lock(&gate.lock);
-        capture->next = gate.list;
-        gate.list = capture;
-        pthread_mutex_unlock(&gate.lock);
-    } /* else the gate stays closed for good: frees are kept back, nothing breaks */
-}
-
-bool capture_active_on(CUstream stream)
-{
-    const struct real_driver *driver = capture_active() ? real_driver_get() : NULL;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-    return driver && driver->cuStreamIsCapturing &&
-           (driver->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
-void capture_check(CUstream stream, bool destroyed)
-{
-    const struct capture ended = {.stream = stream, .thread = capture_thread(stream)};
-
-    if (capture_active() && (destroyed || !capture_active_on(stream)))
-        captures_remove(is_same_stream, &ended);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.h - what we keep for each CUDA context: its pool, how frees are ordered in it, and the capture gate.
+ * context.h - what we keep for each CUDA context: its pool, and how frees are ordered in it.
  *
  * A context is found by the handle that is current on the calling thread. Contexts made from green contexts have none:
  * what runs in the primary context is not ordered by theirs.
@@ -50,19 +50,8 @@ void context_gone(struct context *context, bool gone);
 /* Forget primary contexts that are no longer active. */
 void context_sweep(void);
 
-/*
- * The capture gate. While any stream captures, nothing is recorded, synchronised or given back: it would destroy the
- * capture. capture_begin, before the real call, closes the gate and waits for calls in flight; capture_begun says
- * whether the real call succeeded. capture_check opens the gate if stream does not capture any more; destroyed: the
- * stream is gone, do not ask. A default stream is named by its handle, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
- */
-CUcontext capture_begin(CUstream stream);
-void capture_begun(CUcontext own, CUstream stream, bool success);
-void capture_check(CUstream stream, bool destroyed);
-/* True while any stream captures. */
-bool capture_active(void);
-/* True if this stream captures. */
-bool capture_active_on(CUstream stream);
+/* Wait until no call that orders frees is in flight in the context of this handle. */
+void context_settle(CUcontext handle);
 
 /* Statistics by device: the sums over its contexts, live or gone. For exit. */
 void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed));

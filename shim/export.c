@@ -6,6 +6,7 @@
  * Errors are made by the real functions, so that code and last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for the free memory answers with an error only if the context is in error.
  */
+#include "capture.h"
 #include "context.h"
 #include "core.h"
 #include "hooks.h"
@@ -39,8 +40,7 @@ static void add_idle(size_t *free, const size_t *total)
         *free = total && *free + idle > *total ? *total : *free + idle;
 }
 
-/* --- runtime API
- * ------------------------------------------------------------------------------------------------------ */
+/* --- runtime API --- */
 
 EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
 {
@@ -192,8 +192,7 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return END(named(stream, CU_STREAM_LEGACY), true, real_next(cudaStreamDestroy)(stream));
 }
 
-/* --- driver API
- * ------------------------------------------------------------------------------------------------------- */
+/* --- driver API --- */
 
 /* A call that takes memory; made again if it was refused and the pools had some to give back. */
 #define TWICE(call)                                                                                                    \

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. Changes nothing. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "map.h"
+#include "pool.h"
+#include "pool_internal.h"
+
+/* How long a question waits for a lock that the thread may hold itself, below a signal handler that calls exit(). */
+#define STATS_WAIT_NS 200000000
+
+struct pool *pool_of(uint64_t addr)
+{
+    struct segment *segment = map_segment_get(addr);
+
+    return segment ? segment->pool : NULL;
+}
+
+void *pool_arg(const struct pool *pool)
+{
+    return pool->config.arg;
+}
+
+size_t pool_live_size(uint64_t addr)
+{
+    struct block *block = map_segment_get(addr) ? map_block_get(addr) : NULL;
+
+    return block && atomic_load(&block->state) == BLOCK_LIVE ? block->requested : 0;
+}
+
+int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment)
+{
+    struct segment *segment = map_segment_get(addr);
+    struct pool *pool = segment ? segment->pool : NULL;
+    struct block *block = NULL;
+    int rc = -ENOENT;
+
+    if (!pool)
+        return rc;
+    pthread_mutex_lock(&pool->lock);
+    if (map_segment_get(addr) == segment)
+        block = segment->first;
+    while (block && block->addr + block->size <= addr)
+        block = block->next;
+    if (block && block->addr <= addr && atomic_load(&block->state) == BLOCK_LIVE) {
+        *ret_base = block->addr;
+        *ret_size = block->requested;
+        *ret_segment = segment->addr;
+        rc = 0;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
+void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
+{
+    int rc = pthread_mutex_trylock(&pool->lock);
+    struct timespec limit;
+
+    if (rc) {
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_nsec += STATS_WAIT_NS;
+        limit.tv_sec += limit.tv_nsec / 1000000000;
+        limit.tv_nsec %= 1000000000;
+        rc = pthread_mutex_timedlock(&pool->lock, &limit);
+    }
+    *ret_stats = pool->stats;
+    if (!rc)
+        pthread_mutex_unlock(&pool->lock);
+}
+
+static const char *segment_fault(struct pool *pool, struct segment *segment, size_t *ret_live)
+{
+    uint64_t at = segment->addr + segment->skip;
+    size_t used = 0;
+
+    for (struct block *block = segment->first; block; block = block->next) {
+        const int state = atomic_load(&block->state);
+
+        if (block->addr != at || !block->size || block->size % POOL_GRANULE)
+            return "blocks do not tile their segment";
+        if (block->segment != segment || (block->next && block->next->prev != block))
+            return "broken links";
+        if (state == BLOCK_FREE && is_free(block->next))
+            return "free neighbours were not merged";
+        if ((map_block_get(at) == block) != (state != BLOCK_FREE))
+            return "the map disagrees with a block's state";
+        used += state == BLOCK_FREE ? 0 : block->size;
+        at += block->size;
+    }
+    if (at != segment->addr + segment->size)
+        return "blocks do not fill their segment";
+    if (used != segment->used)
+        return "a segment's used bytes are wrong";
+    if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
+        return "the map disagrees with a segment";
+    *ret_live += used;
+    return NULL;
+}
+
+int pool_check(struct pool *pool, char *buf, size_t len)
+{
+    size_t live = 0, held = 0, idle = 0;
+    const char *fault = NULL;
+
+    pthread_mutex_lock(&pool->lock);
+    for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
+        fault = segment_fault(pool, segment, &live);
+        held += segment->size;
+        idle += segment->used ? 0 : segment->size;
+    }
+    if (!fault && live != pool->stats.live)
+        fault = "live bytes are wrong";
+    if (!fault && held != pool->stats.held && !pool->releasing)
+        fault = "held bytes are wrong";
+    if (!fault && idle != pool->stats.idle)
+        fault = "idle bytes are wrong";
+    pthread_mutex_unlock(&pool->lock);
+    if (!fault)
+        return 0;
+    snprintf(buf, len, "%s", fault);
+    return -EINVAL;
+}

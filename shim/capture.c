@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* capture.c - see capture.h. */
+#include "capture.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "context.h"
+#include "real.h"
+
+/* A stream that captures. The per-thread stream has one handle for all threads, so it takes the thread to tell. */
+struct capture {
+    CUcontext context;
+    CUstream stream;
+    pid_t thread; /* 0: any */
+    struct capture *next;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards list */
+    struct capture *list;
+    atomic_uint active; /* captures under way or about to begin */
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+bool capture_active(void)
+{
+    return atomic_load(&gate.active) != 0;
+}
+
+/* Take captures off the list for which wanted says yes; each opens the gate by one. */
+static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
+{
+    struct capture **link, *found;
+
+    pthread_mutex_lock(&gate.lock);
+    for (link = &gate.list; *link;) {
+        found = *link;
+        if (!wanted(found, arg)) {
+            link = &found->next;
+            continue;
+        }
+        *link = found->next;
+        free(found);
+        atomic_fetch_sub(&gate.active, 1);
+    }
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static bool is_of_context(const struct capture *capture, const void *arg)
+{
+    return capture->context == *(const CUcontext *)arg;
+}
+
+/* A thread took the capture of its per-thread stream with it. */
+static bool is_of_dead_thread(const struct capture *capture, const void *arg)
+{
+    return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
+}
+
+bool capture_active_now(void)
+{
+    if (capture_active())
+        captures_remove(is_of_dead_thread, NULL);
+    return capture_active();
+}
+
+static pid_t capture_thread(CUstream stream)
+{
+    return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
+}
+
+void capture_forget(CUcontext handle)
+{
+    captures_remove(is_of_context, &handle);
+}
+
+static bool is_same_stream(const struct capture *capture, const void *arg)
+{
+    const struct capture *wanted = arg;
+
+    return capture->stream == wanted->stream && capture->thread == wanted->thread;
+}
+
+static CUcontext stream_context(const struct real_driver *driver, CUstream stream)
+{
+    CUcontext context = NULL;
+
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
+        driver->cuStreamGetCtx(stream, &context))
+        driver->cuCtxGetCurrent(&context);
+    return context;
+}
+
+/*
+ * Waits for calls in flight in the stream's own context only: in another one they disturb nothing, and the work that
+ * they may wait for there can itself wait for what is launched after this capture.
+ */
+CUcontext capture_begin(CUstream stream)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUcontext own;
+
+    capture_active_now();
+    atomic_fetch_add(&gate.active, 1);
+    if (!driver)
+        return NULL;
+    own = stream_context(driver, stream);
+    context_settle(own);
+    return own;
+}
+
+void capture_begun(CUcontext own, CUstream stream, bool success)
+{
+    struct capture *capture = success ? malloc(sizeof(*capture)) : NULL;
+
+    if (!success) {
+        atomic_fetch_sub(&gate.active, 1);
+    } else if (capture) {
+        capture->context = own;
+        capture->stream = stream;
+        capture->thread = capture_thread(stream);
+        pthread_mutex_lock(&gate.lock);
+        capture->next = gate.list;
+        gate.list = capture;
+        pthread_mutex_unlock(&gate.lock);
+    } /* else the gate stays closed for good: frees are kept back, nothing breaks */
+}
+
+bool capture_active_on(CUstream stream)
+{
+    const struct real_driver *driver = capture_active() ? real_driver_get() : NULL;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    return driver && driver->cuStreamIsCapturing &&
+           (driver->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+void capture_check(CUstream stream, bool destroyed)
+{
+    const struct capture ended = {.stream = stream, .thread = capture_thread(stream)};
+
+    if (capture_active() && (destroyed || !capture_active_on(stream)))
+        captures_remove(is_same_stream, &ended);
+}

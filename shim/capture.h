@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * capture.h - the capture gate: which streams capture right now.
+ *
+ * Threads: every function, from any thread. One lock, private to capture.c, never held over a CUDA call.
+ */
+#ifndef CUPOOL_SHIM_CAPTURE_H
+#define CUPOOL_SHIM_CAPTURE_H
+
+#include <stdbool.h>
+
+#include "hooks.h"
+
+/*
+ * While any stream captures, nothing is recorded, synchronised or given back: it would destroy the
+ * capture. capture_begin, before the real call, closes the gate and waits for calls in flight; capture_begun says
+ * whether the real call succeeded. capture_check opens the gate if stream does not capture any more; destroyed: the
+ * stream is gone, do not ask. A default stream is named by its handle, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+ */
+CUcontext capture_begin(CUstream stream);
+void capture_begun(CUcontext own, CUstream stream, bool success);
+void capture_check(CUstream stream, bool destroyed);
+/* True while any stream captures. */
+bool capture_active(void);
+/* The same, after dropping captures whose thread is gone; not for the hit path. */
+bool capture_active_now(void);
+/* A context took its captures with it. */
+void capture_forget(CUcontext handle);
+/* True if this stream captures. */
+bool capture_active_on(CUstream stream);
+
+#endif
