@@ -60,7 +60,7 @@ static int megabytes(void)
     size_t avail;
 
     TRY(begin(&avail));
-    TRY(fill(BT_MIB, avail, 99));
+    TRY(fill(BT_MIB, avail, 97)); /* preloaded on an H200: 505 of 511 */
     return end();
 }
 
