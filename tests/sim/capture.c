@@ -125,11 +125,7 @@ CUresult sim_capture_add(CUstream s, struct sim_work *w)
         sim_work_drop(w);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    CUgraphNode node = calloc(1, sizeof(*node));
-    node->graph = cap->graph;
-    node->work = *w;
-    sim_nodes_copy(&node->deps, &s->deps);
-    sim_nodes_add(&cap->graph->nodes, node);
+    CUgraphNode node = sim_graph_add(cap->graph, s->deps.at, s->deps.n, w);
     s->deps.n = 0;
     sim_nodes_add(&s->deps, node);
     return CUDA_SUCCESS;

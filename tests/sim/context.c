@@ -43,8 +43,12 @@ CUresult sim_ctx_check(CUcontext ctx)
 
 CUresult sim_current(CUcontext *ret)
 {
-    *ret = current();
-    return sim_ctx_check(*ret);
+    CUcontext ctx = current();
+    CUresult r = sim_ctx_check(ctx);
+
+    /* What is made in a green context is the primary one's. */
+    *ret = ctx && ctx->green && r == CUDA_SUCCESS ? &primaries[ctx->dev] : ctx;
+    return r == CUDA_SUCCESS ? sim_ctx_check(*ret) : r;
 }
 
 static void ctx_start(CUcontext ctx, int dev, unsigned flags)
@@ -78,6 +82,41 @@ CUcontext sim_primary(int dev)
     return &primaries[dev];
 }
 
+CUcontext sim_ctx_new(int dev, unsigned flags)
+{
+    CUcontext ctx = calloc(1, sizeof(*ctx));
+
+    ctx_start(ctx, dev, flags);
+    ctx->next = created;
+    created = ctx;
+    return ctx;
+}
+
+void sim_ctx_end(CUcontext ctx)
+{
+    ctx_stop(ctx);
+    ctx->magic = 0;
+}
+
+CUcontext sim_primary_take(int dev)
+{
+    CUcontext ctx = &primaries[dev];
+
+    ctx->primary = true;
+    if (!ctx->active)
+        ctx_start(ctx, dev, ctx->flags);
+    ctx->refs++;
+    return ctx;
+}
+
+void sim_primary_drop(int dev)
+{
+    CUcontext ctx = &primaries[dev];
+
+    if (ctx->refs > 0 && --ctx->refs == 0)
+        ctx_stop(ctx);
+}
+
 static CUresult dev_check(CUdevice dev)
 {
     return dev >= 0 && dev < sim_settings.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -91,12 +130,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    CUcontext ctx = &primaries[dev];
-    ctx->primary = true;
-    if (!ctx->active)
-        ctx_start(ctx, dev, ctx->flags);
-    ctx->refs++;
-    *pctx = ctx;
+    *pctx = sim_primary_take(dev);
     sim_unlock();
     return CUDA_SUCCESS;
 }
@@ -106,10 +140,8 @@ static CUresult primary_release(CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    CUcontext ctx = &primaries[dev];
-    CUresult r = ctx->refs > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-    if (r == CUDA_SUCCESS && --ctx->refs == 0)
-        ctx_stop(ctx);
+    CUresult r = primaries[dev].refs > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    sim_primary_drop(dev);
     sim_unlock();
     return r;
 }
@@ -205,10 +237,7 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    CUcontext ctx = calloc(1, sizeof(*ctx)); /* stays mapped for good: handles may go stale */
-    ctx_start(ctx, dev, flags);
-    ctx->next = created;
-    created = ctx;
+    CUcontext ctx = sim_ctx_new(dev, flags);
     sim_unlock();
     *pctx = ctx;
     return push(ctx);
@@ -241,11 +270,9 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned int
 static CUresult destroy(CUcontext ctx)
 {
     sim_lock();
-    CUresult r = !ctx || !alive(ctx) || ctx->primary ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-    if (r == CUDA_SUCCESS) {
-        ctx_stop(ctx);
-        ctx->magic = 0;
-    }
+    CUresult r = !ctx || !alive(ctx) || ctx->primary || ctx->green ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        sim_ctx_end(ctx);
     sim_unlock();
     if (r == CUDA_SUCCESS && current() == ctx)
         depth--;

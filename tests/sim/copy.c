@@ -5,7 +5,7 @@
  * What it is: each call becomes one operation on a stream. Pageable host memory behaves as natively: a source is staged
  * at the call, a destination makes the call wait.
  *
- * What it is not: the copying itself (work.c). CUDA arrays and 3D are not simulated.
+ * What it is not: the copying itself (work.c). CUDA arrays are not simulated.
  *
  * Locking: each function takes sim_lock() itself.
  */
@@ -13,34 +13,45 @@
 
 #include <string.h>
 
-enum { ANY, HOST, DEVICE }; /* what a pointer must be */
-
-struct side {
-    uint64_t addr;
-    size_t pitch;
-    int must;
-};
-
 static bool pageable(uint64_t addr)
 {
     return !sim_is_device_va(addr) && !sim_alloc_find(addr);
 }
 
-static CUresult side_check(const struct side *s, size_t bytes)
+static size_t side_bytes(const struct sim_side *s, size_t width, size_t height, size_t depth)
+{
+    return s->slice * (depth - 1) + s->pitch * (height - 1) + width;
+}
+
+static CUresult side_check(const struct sim_side *s, size_t bytes)
 {
     if (!s->addr)
         return CUDA_ERROR_INVALID_VALUE;
-    return s->must == DEVICE && !sim_alloc_range(s->addr, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return s->must == SIM_ON_DEVICE && !sim_alloc_range(s->addr, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult copy(struct side dst, struct side src, size_t width, size_t height, CUstream handle, bool pt, bool sync)
+/* A pageable source as it is now. */
+static void *stage(const struct sim_side *src, size_t width, size_t height, size_t depth)
+{
+    const char *from = (const char *)(uintptr_t)src->addr; /* NOLINT: an address of the program's */
+    char *staged = malloc(width * height * depth), *to = staged;
+
+    for (size_t z = 0; z < depth; z++) {
+        for (size_t y = 0; y < height; y++, to += width)
+            memcpy(to, from + z * src->slice + y * src->pitch, width);
+    }
+    return staged;
+}
+
+CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t height, size_t depth, CUstream handle,
+                  bool pt, bool sync)
 {
     struct sim_work w = {.kind = SIM_COPY};
     CUstream s;
 
-    if (width == 0 || height == 0)
+    if (width == 0 || height == 0 || depth == 0)
         return CUDA_SUCCESS;
-    if (height > 1 && (dst.pitch < width || src.pitch < width))
+    if ((height > 1 || depth > 1) && (dst.pitch < width || src.pitch < width))
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = sim_stream_resolve(handle, pt, &s);
@@ -49,86 +60,162 @@ static CUresult copy(struct side dst, struct side src, size_t width, size_t heig
     if (r == CUDA_SUCCESS && sync)
         r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS)
-        r = side_check(&dst, dst.pitch * (height - 1) + width);
+        r = side_check(&dst, side_bytes(&dst, width, height, depth));
     if (r == CUDA_SUCCESS)
-        r = side_check(&src, src.pitch * (height - 1) + width);
+        r = side_check(&src, side_bytes(&src, width, height, depth));
     w.copy.dst = dst.addr;
     w.copy.dpitch = dst.pitch;
+    w.copy.dslice = dst.slice;
     w.copy.src = src.addr;
     w.copy.spitch = src.pitch;
+    w.copy.sslice = src.slice;
     w.copy.width = width;
     w.copy.height = height;
+    w.copy.depth = depth;
     if (r == CUDA_SUCCESS)
         r = sim_work_check(&w);
     if (r == CUDA_SUCCESS) {
-        bool stage = pageable(src.addr) && !s->cap && !sync;
-        if (stage) {
-            const char *from = (const char *)(uintptr_t)src.addr; /* NOLINT: an address of the program's */
-            w.copy.staged = malloc(width * height);
-            for (size_t y = 0; y < height; y++)
-                memcpy((char *)w.copy.staged + y * width, from + y * src.pitch, width);
-        }
+        if (pageable(src.addr) && !s->cap && !sync)
+            w.copy.staged = stage(&src, width, height, depth);
         r = sim_submit(s, &w, sync || (pageable(dst.addr) && !s->cap));
     }
     sim_unlock();
     return r;
 }
 
-static CUresult copy1(uint64_t dst, int dmust, uint64_t src, int smust, size_t n, CUstream s, bool pt, bool sync)
+static CUresult copy1(uint64_t dst, enum sim_must dmust, uint64_t src, enum sim_must smust, size_t n, CUstream s,
+                      bool pt, bool sync)
 {
-    return copy((struct side){dst, n, dmust}, (struct side){src, n, smust}, n, 1, s, pt, sync);
+    return sim_copy((struct sim_side){dst, n, n, dmust}, (struct sim_side){src, n, n, smust}, n, 1, 1, s, pt, sync);
 }
 
 #define P(x) ((uint64_t)(uintptr_t)(x))
 
 SIM_PAIR(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
-         copy1(dst, ANY, src, ANY, n, NULL, pt, true))
+         copy1(dst, SIM_ANY, src, SIM_ANY, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyAsync, cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
-         copy1(dst, ANY, src, ANY, n, s, pt, false))
+         copy1(dst, SIM_ANY, src, SIM_ANY, n, s, pt, false))
 SIM_PAIR(cuMemcpyPeer, cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n),
-         copy1(dst, DEVICE, src, DEVICE, n, NULL, pt, true))
+         copy1(dst, SIM_ON_DEVICE, src, SIM_ON_DEVICE, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
          (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream s),
-         copy1(dst, DEVICE, src, DEVICE, n, s, pt, false))
+         copy1(dst, SIM_ON_DEVICE, src, SIM_ON_DEVICE, n, s, pt, false))
 SIM_PAIR(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (CUdeviceptr dst, const void *src, size_t n),
-         copy1(dst, DEVICE, P(src), HOST, n, NULL, pt, true))
+         copy1(dst, SIM_ON_DEVICE, P(src), SIM_ON_HOST, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (void *dst, CUdeviceptr src, size_t n),
-         copy1(P(dst), HOST, src, DEVICE, n, NULL, pt, true))
+         copy1(P(dst), SIM_ON_HOST, src, SIM_ON_DEVICE, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
-         copy1(dst, DEVICE, src, DEVICE, n, NULL, pt, true))
+         copy1(dst, SIM_ON_DEVICE, src, SIM_ON_DEVICE, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream s),
-         copy1(dst, DEVICE, P(src), HOST, n, s, pt, false))
+         copy1(dst, SIM_ON_DEVICE, P(src), SIM_ON_HOST, n, s, pt, false))
 SIM_PAIR(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, (void *dst, CUdeviceptr src, size_t n, CUstream s),
-         copy1(P(dst), HOST, src, DEVICE, n, s, pt, false))
+         copy1(P(dst), SIM_ON_HOST, src, SIM_ON_DEVICE, n, s, pt, false))
 SIM_PAIR(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
-         copy1(dst, DEVICE, src, DEVICE, n, s, pt, false))
+         copy1(dst, SIM_ON_DEVICE, src, SIM_ON_DEVICE, n, s, pt, false))
 
-static bool side_of(CUmemorytype type, const void *host, CUdeviceptr dev, size_t pitch, size_t x, size_t y,
-                    size_t width, struct side *ret)
+/* One side of a copy of rows; rows: from one layer to the next. False: a CUDA array. */
+static bool side_of(CUmemorytype type, const void *host, CUdeviceptr dev, size_t pitch, size_t rows, size_t x, size_t y,
+                    size_t z, size_t width, struct sim_side *ret)
 {
     ret->pitch = pitch ? pitch : width;
-    ret->must = type == CU_MEMORYTYPE_DEVICE ? DEVICE : ANY;
-    ret->addr = (type == CU_MEMORYTYPE_HOST ? P(host) : dev) + y * ret->pitch + x;
+    ret->slice = ret->pitch * rows;
+    ret->must = type == CU_MEMORYTYPE_DEVICE ? SIM_ON_DEVICE : SIM_ANY;
+    ret->addr = (type == CU_MEMORYTYPE_HOST ? P(host) : dev) + z * ret->slice + y * ret->pitch + x;
     return type != CU_MEMORYTYPE_ARRAY;
 }
 
 static CUresult copy2(const CUDA_MEMCPY2D *c, CUstream s, bool pt, bool sync)
 {
-    struct side dst, src;
+    struct sim_side dst, src;
 
     if (!c)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, c->WidthInBytes,
-                 &dst) ||
-        !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, c->WidthInBytes,
-                 &src))
+    if (!side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->Height, c->dstXInBytes, c->dstY, 0,
+                 c->WidthInBytes, &dst) ||
+        !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->Height, c->srcXInBytes, c->srcY, 0,
+                 c->WidthInBytes, &src))
         return CUDA_ERROR_NOT_SUPPORTED;
-    return copy(dst, src, c->WidthInBytes, c->Height, s, pt, sync);
+    return sim_copy(dst, src, c->WidthInBytes, c->Height, 1, s, pt, sync);
 }
 
 SIM_PAIR(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *c), copy2(c, NULL, pt, true))
 SIM_PAIR(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *c), copy2(c, NULL, pt, true))
 SIM_PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstream s), copy2(c, s, pt, false))
+
+CUresult sim_copy_of(const CUDA_MEMCPY3D *c, struct sim_side *ret_dst, struct sim_side *ret_src)
+{
+    if (!side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstHeight ? c->dstHeight : c->Height,
+                 c->dstXInBytes, c->dstY, c->dstZ, c->WidthInBytes, ret_dst) ||
+        !side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcHeight ? c->srcHeight : c->Height,
+                 c->srcXInBytes, c->srcY, c->srcZ, c->WidthInBytes, ret_src))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy3(const CUDA_MEMCPY3D *c, CUstream s, bool pt, bool sync)
+{
+    struct sim_side dst, src;
+    CUresult r = c ? sim_copy_of(c, &dst, &src) : CUDA_ERROR_INVALID_VALUE;
+
+    return r == CUDA_SUCCESS ? sim_copy(dst, src, c->WidthInBytes, c->Height, c->Depth, s, pt, sync) : r;
+}
+
+/* The same with two contexts in place of reserved fields. */
+static CUresult copy3_peer(const CUDA_MEMCPY3D_PEER *p, CUstream s, bool pt, bool sync)
+{
+    CUDA_MEMCPY3D c;
+
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    _Static_assert(sizeof(c) == sizeof(*p), "one layout");
+    memcpy(&c, p, sizeof(c));
+    return copy3(&c, s, pt, sync);
+}
+
+SIM_PAIR(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *c), copy3(c, NULL, pt, true))
+SIM_PAIR(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *c, CUstream s), copy3(c, s, pt, false))
+SIM_PAIR(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER *c), copy3_peer(c, NULL, pt, true))
+SIM_PAIR(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, (const CUDA_MEMCPY3D_PEER *c, CUstream s),
+         copy3_peer(c, s, pt, false))
+
+/* Natively not on the legacy stream, and each copy needs attributes; which ones makes no difference here. */
+static CUresult copy_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t count,
+                           const void *attrs, const size_t *indices, size_t n_attrs, CUstream s, bool pt)
+{
+    if (!dsts || !srcs || !sizes || !count || !attrs || !indices || !n_attrs || n_attrs > count || indices[0] ||
+        s == CU_STREAM_LEGACY || (!s && !pt))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        CUresult r = copy1(dsts[i], SIM_ANY, srcs[i], SIM_ANY, sizes[i], s, pt, false);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_batch_v1(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t count,
+                              const void *attrs, const size_t *indices, size_t n_attrs, size_t *fail, CUstream s,
+                              bool pt)
+{
+    if (fail)
+        *fail = SIZE_MAX;
+    return copy_batch(dsts, srcs, sizes, count, attrs, indices, n_attrs, s, pt);
+}
+
+SIM_PAIR(cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz,
+         (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
+          size_t *indices, size_t n_attrs, size_t *fail, CUstream s),
+         copy_batch_v1(dsts, srcs, sizes, count, attrs, indices, n_attrs, fail, s, pt))
+SIM_PAIR(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz,
+         (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
+          size_t *indices, size_t n_attrs, CUstream s),
+         copy_batch(dsts, srcs, sizes, count, attrs, indices, n_attrs, s, pt))
+
+/* There are no CUDA arrays. */
+SIM_PAIR(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
+         (CUarray dst, size_t offset, const void *src, size_t n, CUstream s), ((void)pt, CUDA_ERROR_NOT_SUPPORTED))
+SIM_PAIR(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz, (void *dst, CUarray src, size_t offset, size_t n, CUstream s),
+         ((void)pt, CUDA_ERROR_NOT_SUPPORTED))
 
 /* Fills are asynchronous to the host even in their plain form, as natively for device memory. */
 static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,

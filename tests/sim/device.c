@@ -66,7 +66,7 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     if (!dev_ok(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    snprintf(name, (size_t)len, "Simulated GPU");
+    snprintf(name, (size_t)len, "%s", sim_settings.name);
     return CUDA_SUCCESS;
 }
 

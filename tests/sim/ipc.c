@@ -2,10 +2,11 @@
 /*
  * ipc.c - CUDA IPC between processes of one user on one machine.
  *
- * What it is: a handle names the exporter's process, the file behind its device memory, and the allocation's place
- * there. The importer opens that file through /proc and maps it, so both processes see the same bytes.
+ * What it is: exported memory lies in a file of its own. A handle names the exporter's process, that file, and the
+ * allocation's place there; the importer opens it through /proc and maps it, so both processes see the same bytes, and
+ * the importer goes on seeing them when the exporter has freed the memory.
  *
- * What it is not: a way to keep memory alive: a free by the exporter takes it away, as natively (undefined there).
+ * What it is not: a count of memory: what only an importer still has does not count as used.
  *
  * Locking: each function takes sim_lock() itself.
  */
@@ -15,14 +16,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TAG 0x53494d4950433031u
 
 struct handle { /* at most sizeof(CUipcMemHandle), 64 bytes */
-    uint64_t tag, offset, size;
+    uint64_t tag, offset, size, file;
     int32_t pid, fd, dev;
 };
+_Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it travels in one");
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr ptr)
 {
@@ -38,9 +41,16 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr ptr)
     if (r == CUDA_SUCCESS && (!a || a->kind != SIM_MEM_DEVICE))
         r = CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS) {
+        struct stat st;
         h.size = a->size;
         h.dev = a->dev;
-        h.fd = sim_memory_fd(a->dev, a->addr, &h.offset);
+        h.fd = sim_memory_export(a, &h.offset);
+        if (h.fd < 0 || fstat(h.fd, &st) < 0)
+            r = CUDA_ERROR_INVALID_VALUE;
+        else
+            h.file = st.st_ino;
+    }
+    if (r == CUDA_SUCCESS) {
         memset(ret, 0, sizeof(*ret));
         memcpy(ret, &h, sizeof(h));
     }
@@ -56,8 +66,13 @@ static char *map(const struct handle *h, size_t *ret_len)
 
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", h->pid, h->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct stat st;
     if (fd < 0)
         return NULL;
+    if (fstat(fd, &st) < 0 || st.st_ino != h->file) { /* freed, and the number used again */
+        close(fd);
+        return NULL;
+    }
     *ret_len = (skip + h->size + 4095) & ~(size_t)4095;
     char *at = mmap(NULL, *ret_len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(h->offset - skip));
     close(fd);
@@ -79,7 +94,7 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
     sim_lock();
     CUresult r = sim_current(&ctx);
     for (a = r == CUDA_SUCCESS ? ctx->allocs : NULL; a; a = a->next) {
-        if (a->kind == SIM_MEM_IPC && a->ipc_pid == h.pid && a->ipc_offset == h.offset && a->flags == (unsigned)h.dev)
+        if (a->kind == SIM_MEM_IPC && a->ipc_pid == h.pid && a->ipc_file == h.file && a->ipc_offset == h.offset)
             break;
     }
     if (a) { /* opened before: one mapping, counted */
@@ -91,8 +106,8 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
         if (r == CUDA_SUCCESS) {
             a->host = host;
             a->ipc_pid = h.pid;
+            a->ipc_file = h.file;
             a->ipc_offset = h.offset;
-            a->flags = (unsigned)h.dev;
             *ptr = a->addr;
         } else if (host) {
             munmap(host - h.offset % 4096, len);

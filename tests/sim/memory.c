@@ -5,8 +5,8 @@
  * What it is: each device's memory is one sparse memfd. It is mapped once for the engine; the addresses that the
  * program gets are a second range of the same size without any access, so that a host that touches device memory
  * crashes, as it natively does. From 2 MiB on, an allocation is whole 2 MiB pages, which are zero: a free punches them
- * out of the file. Smaller ones lie 512 bytes apart in shared pages and are dirty. Host-side memory (pinned, managed,
- * registered) is a sorted table.
+ * out of the file. Smaller ones lie 512 bytes apart in shared pages and are dirty. What is exported to other processes
+ * moves to a file of its own. Host-side memory (pinned, managed, registered) is a sorted table.
  *
  * What it is not: the exported functions (mem.c, host.c, ipc.c, vmm.c).
  *
@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SLOTS        (SIM_PAGE / SIM_GRANULE)
@@ -34,6 +35,7 @@ struct small {
 struct page {
     struct sim_alloc *big;
     struct small *small;
+    int fd; /* of the file that holds its bytes, one for all pages of an allocation; 0: the device's */
 };
 
 static struct device {
@@ -48,6 +50,20 @@ static struct sim_alloc **ranges;
 static size_t n_ranges, room_ranges;
 static uint64_t ids;
 
+/* A file out of the way of programs that count on low numbers. */
+static int file_make(size_t size)
+{
+    int fd = memfd_create("simgpu", MFD_CLOEXEC);
+
+    if (fd < 0 || ftruncate(fd, (off_t)size) < 0)
+        abort();
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, 500);
+    if (high < 0)
+        return fd;
+    close(fd);
+    return high;
+}
+
 static struct device *device_get(int dev)
 {
     struct device *d = &devices[dev];
@@ -56,15 +72,9 @@ static struct device *device_get(int dev)
         return d;
     size_t size = 4 * sim_settings.memory + ((size_t)256 << 20);
     char *va = mmap(NULL, size + SIM_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    d->fd = memfd_create("simgpu", MFD_CLOEXEC);
-    if (va == MAP_FAILED || d->fd < 0 || ftruncate(d->fd, (off_t)size) < 0)
+    if (va == MAP_FAILED)
         abort();
-    /* Out of the way of programs that count on low numbers. */
-    int high = fcntl(d->fd, F_DUPFD_CLOEXEC, 500);
-    if (high >= 0) {
-        close(d->fd);
-        d->fd = high;
-    }
+    d->fd = file_make(size);
     d->host = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->fd, 0);
     if (d->host == MAP_FAILED)
         abort();
@@ -114,9 +124,8 @@ void sim_memory_info(int dev, size_t *ret_free, size_t *ret_total)
     *ret_total = d->total;
 }
 
-int sim_memory_fd(int dev, uint64_t addr, uint64_t *ret_offset)
+int sim_memory_fd(int dev)
 {
-    *ret_offset = addr - (uintptr_t)devices[dev].va;
     return devices[dev].fd;
 }
 
@@ -142,14 +151,34 @@ static size_t pages_find(struct device *d, size_t n)
 
 static void pages_release(struct device *d, size_t at, size_t n)
 {
-    for (size_t i = at; i < at + n; i++)
-        d->page[i] = (struct page){0};
+    for (size_t i = at; i < at + n; i++) {
+        d->page[i].big = NULL;
+        d->page[i].small = NULL;
+    }
     if (at < d->first)
         d->first = at;
 }
 
+/* Let the engine's view of n pages be of this file from now on. */
+static void pages_view(struct device *d, size_t at, size_t n, int fd, size_t offset)
+{
+    char *host = d->host + at * SIM_PAGE;
+
+    if (mmap(host, n * SIM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)offset) !=
+        host)
+        abort();
+    madvise(host, n * SIM_PAGE, MADV_DONTDUMP);
+}
+
 static void pages_punch(struct device *d, size_t at, size_t n)
 {
+    if (d->page[at].fd) { /* others may have the file: leave them its bytes */
+        pages_view(d, at, n, d->fd, at * SIM_PAGE);
+        close(d->page[at].fd);
+        for (size_t i = at; i < at + n; i++)
+            d->page[i].fd = 0;
+        return;
+    }
     if (fallocate(d->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(at * SIM_PAGE), (off_t)(n * SIM_PAGE)) < 0)
         memset(d->host + at * SIM_PAGE, 0, n * SIM_PAGE);
 }
@@ -435,6 +464,62 @@ void sim_alloc_unpin(struct sim_alloc *a)
 {
     if (--a->pins == 0 && a->dead)
         alloc_release(a);
+}
+
+/* Is an operation running on any of these pages? */
+static bool pages_pinned(const struct device *d, size_t at, size_t n)
+{
+    const struct small *s = d->page[at].small;
+
+    for (size_t i = 0; s && i < SLOTS; i++) {
+        if (s->slot[i] && s->slot[i]->pins)
+            return true;
+    }
+    return !s && n && d->page[at].big->pins;
+}
+
+int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset)
+{
+    const struct timespec nap = {.tv_nsec = 20000};
+    struct device *d = &devices[a->dev];
+    size_t off = a->addr - (uintptr_t)d->va, at = off / SIM_PAGE;
+    uint64_t addr = a->addr, id = a->id;
+
+    for (;;) {
+        if (sim_alloc_find(addr) != a || a->id != id)
+            return -1; /* freed meanwhile */
+        size_t n = d->page[at].small ? 1 : a->span / SIM_PAGE;
+        *ret_offset = off - at * SIM_PAGE;
+        if (d->page[at].fd)
+            return d->page[at].fd;
+        if (!pages_pinned(d, at, n)) {
+            int fd = file_make(n * SIM_PAGE);
+            for (size_t i = 0; i < n; i++) {
+                if (pwrite(fd, d->host + (at + i) * SIM_PAGE, SIM_PAGE, (off_t)(i * SIM_PAGE)) == (ssize_t)SIM_PAGE)
+                    continue;
+                close(fd);
+                return -1;
+            }
+            pages_punch(d, at, n);
+            pages_view(d, at, n, fd, 0);
+            for (size_t i = at; i < at + n; i++)
+                d->page[i].fd = fd;
+            return fd;
+        }
+        sim_unlock();
+        nanosleep(&nap, NULL);
+        sim_lock();
+    }
+}
+
+int simgpu_poke(unsigned long long addr, const void *from, size_t n)
+{
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_range(addr, n);
+    if (a)
+        memcpy(a->host + (addr - a->addr), from, n);
+    sim_unlock();
+    return a ? 0 : -1;
 }
 
 void *simgpu_host(unsigned long long addr, size_t n)

@@ -2,7 +2,8 @@
 /*
  * pointer.c - cuPointerGetAttribute and its kin.
  *
- * What it is: questions about an address, answered from the table of allocations.
+ * What it is: questions about an address, answered from the table of allocations; and what makes memory known to
+ * others: SYNC_MEMOPS, a descriptor of a range.
  *
  * What it is not: able to say anything of pageable host memory.
  *
@@ -10,6 +11,7 @@
  */
 #include "sim.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 #define PUT(type, value)                                                                                               \
@@ -58,6 +60,8 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const 
         PUT(unsigned, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         PUT(CUmemoryPool, NULL);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        return CUDA_ERROR_NOT_SUPPORTED;
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -93,6 +97,10 @@ CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attrs, void
     for (unsigned i = 0; r == CUDA_SUCCESS && i < n; i++) {
         if (a && answer(data[i], attrs[i], ptr, a) == CUDA_SUCCESS)
             continue;
+        if (attrs[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+            memset(data[i], 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
+            continue;
+        }
         bool small = attrs[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attrs[i] == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
                      attrs[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED || attrs[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
                      attrs[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
@@ -124,6 +132,35 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r == CUDA_SUCCESS)
         a->sync_memops = *(const unsigned *)value;
+    sim_unlock();
+    return r;
+}
+
+/*
+ * A descriptor that a network card's driver could take. Here it is of the device's whole memory; nobody reads through
+ * it, but whoever watches the call sees it succeed.
+ */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
+                                       unsigned long long flags)
+{
+    SIM_ENTER(cuMemGetHandleForAddressRange);
+    CUcontext ctx;
+
+    if (!handle || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags || size == 0 || size % 4096 || ptr % 4096)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS && (!a || !a->host || size > a->span - (ptr - a->addr) ||
+                              (a->kind != SIM_MEM_DEVICE && a->kind != SIM_MEM_ASYNC && a->kind != SIM_MEM_VMM)))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        int fd = fcntl(sim_memory_fd(a->dev), F_DUPFD_CLOEXEC, 0);
+        if (fd < 0)
+            r = CUDA_ERROR_OPERATING_SYSTEM;
+        else
+            *(int *)handle = fd;
+    }
     sim_unlock();
     return r;
 }

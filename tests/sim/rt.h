@@ -40,7 +40,18 @@ cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **fn,
                                                   unsigned long long flags,
                                                   enum cudaDriverEntryPointQueryResult *status);
 #endif
+cudaError_t cudaMemcpy3D_ptds(const struct cudaMemcpy3DParms *p);
+cudaError_t cudaMemcpy3DAsync_ptsz(const struct cudaMemcpy3DParms *p, cudaStream_t s);
+cudaError_t cudaMemcpy3DPeer_ptds(const struct cudaMemcpy3DPeerParms *p);
+cudaError_t cudaMemcpy3DPeerAsync_ptsz(const struct cudaMemcpy3DPeerParms *p, cudaStream_t s);
+#if CUDART_VERSION < 13000
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, void *attrs,
+                               size_t *indices, size_t n_attrs, CUstream s);
+#endif
 #if CUDART_VERSION >= 13000
+cudaError_t cudaMemcpyBatchAsync_ptsz(void *const *dsts, const void *const *srcs, const size_t *sizes, size_t count,
+                                      struct cudaMemcpyAttributes *attrs, size_t *indices, size_t n_attrs,
+                                      cudaStream_t s);
 cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned long long flags,
                                          enum cudaDriverEntryPointQueryResult *status);
 #endif
@@ -102,12 +113,20 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     F(cuGraphCreate, cuGraphCreate, 10000)                                                                             \
     F(cuGraphDestroy, cuGraphDestroy, 10000)                                                                           \
     F(cuGraphGetNodes, cuGraphGetNodes, 10000)                                                                         \
+    F(cuGraphAddMemcpyNode, cuGraphAddMemcpyNode, 10000)                                                               \
+    F(cuGraphAddHostNode, cuGraphAddHostNode, 10000)                                                                   \
+    F(cuGraphNodeGetType, cuGraphNodeGetType, 10000)                                                                   \
     F(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040)                                                 \
     F(cuGraphExecDestroy, cuGraphExecDestroy, 10000)                                                                   \
     P(cuMemcpy, cuMemcpy, 4000)                                                                                        \
     P(cuMemcpyAsync, cuMemcpyAsync, 4000)                                                                              \
     P(cuMemcpyPeer, cuMemcpyPeer, 4000)                                                                                \
     P(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000)                                                                      \
+    P(cuMemcpy3D, cuMemcpy3D_v2, 3020)                                                                                 \
+    P(cuMemcpy3DAsync, cuMemcpy3DAsync_v2, 3020)                                                                       \
+    P(cuMemcpy3DPeer, cuMemcpy3DPeer, 4000)                                                                            \
+    P(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000)                                                                  \
+    P(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, 13000)                                                                \
     P(cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020)                                                                             \
     P(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020)                                                                             \
     P(cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020)                                                                             \
@@ -164,6 +183,8 @@ CUresult rt_device_set(int dev);
 CUresult rt_device_reset(void);
 CUresult rt_primary(int dev, CUcontext *ret);
 cudaError_t rt_last(bool clear);
+/* A 3D copy in the driver's words (rt_mem.c). */
+CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
 
 /* Body of a runtime function: enter, evaluate call, note the outcome. */
 #define RT_CALL(call)                                                                                                  \

@@ -4,7 +4,7 @@
  *
  * What it is: thin calls on the driver; cudaMalloc's pointer is cuMemAlloc's.
  *
- * What it is not: CUDA arrays, 3D copies, symbols.
+ * What it is not: CUDA arrays, symbols.
  *
  * Locking: none of its own.
  */
@@ -346,3 +346,109 @@ cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void *dst, int ddev, const void *src, 
 {
     RT_CALL(copy_peer(dst, ddev, src, sdev, n, s, true));
 }
+
+static CUmemorytype side_type(enum cudaMemcpyKind kind, bool dst)
+{
+    if (kind == cudaMemcpyDefault)
+        return CU_MEMORYTYPE_UNIFIED;
+    bool device = dst ? kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice
+                      : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    return device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+}
+
+/* In the driver's words; positions count bytes here, because there are no arrays. */
+static void side_src(CUDA_MEMCPY3D *c, const struct cudaPitchedPtr *p, struct cudaPos at, CUmemorytype type)
+{
+    c->srcMemoryType = type;
+    c->srcHost = p->ptr;
+    c->srcDevice = D(p->ptr);
+    c->srcPitch = p->pitch;
+    c->srcHeight = p->ysize;
+    c->srcXInBytes = at.x;
+    c->srcY = at.y;
+    c->srcZ = at.z;
+}
+
+static void side_dst(CUDA_MEMCPY3D *c, const struct cudaPitchedPtr *p, struct cudaPos at, CUmemorytype type)
+{
+    c->dstMemoryType = type;
+    c->dstHost = p->ptr;
+    c->dstDevice = D(p->ptr);
+    c->dstPitch = p->pitch;
+    c->dstHeight = p->ysize;
+    c->dstXInBytes = at.x;
+    c->dstY = at.y;
+    c->dstZ = at.z;
+}
+
+CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p->srcArray || p->dstArray)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if ((unsigned)p->kind > cudaMemcpyDefault)
+        return (CUresult)cudaErrorInvalidMemcpyDirection;
+    memset(ret, 0, sizeof(*ret));
+    side_src(ret, &p->srcPtr, p->srcPos, side_type(p->kind, false));
+    side_dst(ret, &p->dstPtr, p->dstPos, side_type(p->kind, true));
+    ret->WidthInBytes = p->extent.width;
+    ret->Height = p->extent.height;
+    ret->Depth = p->extent.depth;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_3d(const struct cudaMemcpy3DParms *p, CUstream s, int pt, bool async)
+{
+    CUDA_MEMCPY3D c;
+    CUresult r = rt_copy_3d(p, &c);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    return async ? rt_drv.cuMemcpy3DAsync[pt](&c, s) : rt_drv.cuMemcpy3D[pt](&c);
+}
+
+static CUresult copy_3d_peer(const struct cudaMemcpy3DPeerParms *p, CUstream s, int pt, bool async)
+{
+    CUDA_MEMCPY3D c = {0};
+    CUDA_MEMCPY3D_PEER peer;
+    CUcontext dctx, sctx;
+
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p->srcArray || p->dstArray)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = rt_primary(p->dstDevice, &dctx);
+    if (r == CUDA_SUCCESS)
+        r = rt_primary(p->srcDevice, &sctx);
+    if (r != CUDA_SUCCESS)
+        return r;
+    side_src(&c, &p->srcPtr, p->srcPos, CU_MEMORYTYPE_DEVICE);
+    side_dst(&c, &p->dstPtr, p->dstPos, CU_MEMORYTYPE_DEVICE);
+    c.WidthInBytes = p->extent.width;
+    c.Height = p->extent.height;
+    c.Depth = p->extent.depth;
+    _Static_assert(sizeof(c) == sizeof(peer), "one layout");
+    memcpy(&peer, &c, sizeof(peer));
+    peer.srcContext = sctx;
+    peer.dstContext = dctx;
+    return async ? rt_drv.cuMemcpy3DPeerAsync[pt](&peer, s) : rt_drv.cuMemcpy3DPeer[pt](&peer);
+}
+
+RT_PAIR(cudaMemcpy3D, cudaMemcpy3D_ptds, (const struct cudaMemcpy3DParms *p), copy_3d(p, NULL, pt, false))
+RT_PAIR(cudaMemcpy3DAsync, cudaMemcpy3DAsync_ptsz, (const struct cudaMemcpy3DParms *p, cudaStream_t s),
+        copy_3d(p, s, pt, true))
+RT_PAIR(cudaMemcpy3DPeer, cudaMemcpy3DPeer_ptds, (const struct cudaMemcpy3DPeerParms *p),
+        copy_3d_peer(p, NULL, pt, false))
+RT_PAIR(cudaMemcpy3DPeerAsync, cudaMemcpy3DPeerAsync_ptsz, (const struct cudaMemcpy3DPeerParms *p, cudaStream_t s),
+        copy_3d_peer(p, s, pt, true))
+
+#if CUDART_VERSION >= 13000
+RT_PAIR(cudaMemcpyBatchAsync, cudaMemcpyBatchAsync_ptsz,
+        (void *const *dsts, const void *const *srcs, const size_t *sizes, size_t count,
+         struct cudaMemcpyAttributes *attrs, size_t *indices, size_t n_attrs, cudaStream_t s),
+        rt_drv.cuMemcpyBatchAsync[pt]
+            ? rt_drv.cuMemcpyBatchAsync[pt]((CUdeviceptr *)dsts, (CUdeviceptr *)srcs, (size_t *)sizes, count,
+                                            (CUmemcpyAttributes *)attrs, indices, n_attrs, s)
+            : CUDA_ERROR_NOT_SUPPORTED)
+#endif

@@ -137,6 +137,47 @@ cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *node
     RT_CALL(rt_drv.cuGraphGetNodes(graph, nodes, n));
 }
 
+static CUresult add_copy(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+                         const struct cudaMemcpy3DParms *p)
+{
+    CUDA_MEMCPY3D c;
+    CUcontext ctx = NULL;
+    CUresult r = rt_copy_3d(p, &c);
+
+    if (r == CUDA_SUCCESS)
+        r = rt_drv.cuCtxGetCurrent(&ctx);
+    return r == CUDA_SUCCESS ? rt_drv.cuGraphAddMemcpyNode(node, graph, deps, n, &c, ctx) : r;
+}
+
+cudaError_t CUDARTAPI cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *deps,
+                                             size_t n, const struct cudaMemcpy3DParms *p)
+{
+    RT_CALL(add_copy(node, graph, deps, n, p));
+}
+
+cudaError_t CUDARTAPI cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *deps,
+                                               size_t n, void *dst, const void *src, size_t bytes,
+                                               enum cudaMemcpyKind kind)
+{
+    struct cudaMemcpy3DParms p = {.srcPtr = {(void *)src, bytes, bytes, 1},
+                                  .dstPtr = {dst, bytes, bytes, 1},
+                                  .extent = {bytes, 1, 1},
+                                  .kind = kind};
+
+    RT_CALL(add_copy(node, graph, deps, n, &p));
+}
+
+cudaError_t CUDARTAPI cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *deps,
+                                           size_t n, const struct cudaHostNodeParams *params)
+{
+    RT_CALL(rt_drv.cuGraphAddHostNode(node, graph, deps, n, (const CUDA_HOST_NODE_PARAMS *)params));
+}
+
+cudaError_t CUDARTAPI cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    RT_CALL(rt_drv.cuGraphNodeGetType(node, (CUgraphNodeType *)type));
+}
+
 cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
     RT_CALL(rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags));

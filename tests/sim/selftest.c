@@ -154,12 +154,43 @@ static void test_resolver(void)
     CHECK_EQ(drv.get_proc("cuMemAlloc", &a, 99000, 0, &st), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* This program again, as an importer: a child of fork has no CUDA. */
+static pid_t importer_start(const char *part, int *ret_in, int *ret_out)
+{
+    int to[2] = {-1, -1}, back[2] = {-1, -1};
+    char fd0[16], fd1[16];
+
+    CHECK(pipe(to) == 0 && pipe(back) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char path[512];
+        ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+        path[n > 0 ? n : 0] = 0;
+        snprintf(fd0, sizeof(fd0), "%d", to[0]);
+        snprintf(fd1, sizeof(fd1), "%d", back[1]);
+        close(to[1]);
+        close(back[0]);
+        execl(path, path, part, fd0, fd1, (char *)NULL);
+        _exit(1);
+    }
+    close(to[0]);
+    close(back[1]);
+    *ret_in = to[1];
+    *ret_out = back[0];
+    return pid;
+}
+
+static pid_t importer(int *ret_in, int *ret_out)
+{
+    return importer_start("import", ret_in, ret_out);
+}
+
 static void test_ipc(void)
 {
     cudaIpcMemHandle_t h;
     void *p, *q;
-    int to[2] = {-1, -1}, back[2] = {-1, -1};
     unsigned char b = 0;
+    int in, out, status = 1;
 
     OK(cudaMalloc(&p, 100));
     OK(cudaMemset(p, 0x42, 100));
@@ -167,27 +198,78 @@ static void test_ipc(void)
     OK(cudaIpcGetMemHandle(&h, p));
     CHECK_EQ(cudaIpcOpenMemHandle(&q, h, cudaIpcMemLazyEnablePeerAccess), 201);
     cudaGetLastError();
-    CHECK(pipe(to) == 0 && pipe(back) == 0);
-    char fd0[16], fd1[16];
-    pid_t pid = fork();
-    if (pid == 0) { /* a program of its own: a child of fork has no CUDA */
-        char path[512];
-        ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-        path[n > 0 ? n : 0] = 0;
-        snprintf(fd0, sizeof(fd0), "%d", to[0]);
-        snprintf(fd1, sizeof(fd1), "%d", back[1]);
-        execl(path, path, "import", fd0, fd1, (char *)NULL);
-        _exit(1);
-    }
-    CHECK(write(to[1], &h, sizeof(h)) == sizeof(h));
-    CHECK(read(back[0], &b, 1) == 1 && b == 0x42);
+    pid_t pid = importer(&in, &out);
+    CHECK(write(in, &h, sizeof(h)) == sizeof(h));
+    CHECK(read(out, &b, 1) == 1 && b == 0x42);
     OK(cudaMemcpy(&b, (char *)p + 50, 1, cudaMemcpyDeviceToHost));
     CHECK(b == 0x99);
-    CHECK(write(to[1], &b, 1) == 1);
+    CHECK(write(in, &b, 1) == 1);
+    CHECK(read(out, &b, 1) == 1 && b == 0x99);
+    CHECK(write(in, &b, 1) == 1);
+    waitpid(pid, &status, 0);
+    CHECK_EQ(status, 0);
+    close(in);
+    close(out);
+    OK(cudaFree(p));
+    OK(cudaMalloc(&p, 4 << 20));
+    OK(cudaIpcGetMemHandle(&h, p));
+    OK(cudaFree(p));
+    pid = importer_start("import-stale", &in, &out);
+    CHECK(write(in, &h, sizeof(h)) == sizeof(h));
+    CHECK(read(out, &b, 1) == 1);
+    waitpid(pid, &status, 0);
+    CHECK_EQ(status, 0);
+    close(in);
+    close(out);
+}
+
+/* What an importer has open stays what it is when the exporter frees it and gets the same address again. */
+static void test_ipc_free(void)
+{
+    enum { BIG = 4 << 20 };
+    cudaIpcMemHandle_t h;
+    unsigned char b = 0;
+    void *p, *q;
+    int in, out;
+
+    OK(cudaMalloc(&p, BIG));
+    OK(cudaMemset(p, 0x42, BIG));
+    OK(cudaIpcGetMemHandle(&h, p));
+    OK(cudaMemset((char *)p + BIG - 1, 0x43, 1)); /* after the export: still the same bytes for both */
+    OK(cudaDeviceSynchronize());
+    pid_t pid = importer(&in, &out);
+    CHECK(write(in, &h, sizeof(h)) == sizeof(h));
+    CHECK(read(out, &b, 1) == 1 && b == 0x42);
+    OK(cudaFree(p));
+    OK(cudaMalloc(&q, BIG));
+    CHECK(p == q);
+    OK(cudaMemcpy(&b, (char *)q + 50, 1, cudaMemcpyDeviceToHost));
+    CHECK(b == 0); /* not 0x99, which the importer wrote: fresh memory */
+    OK(cudaMemset(q, 0x11, BIG));
+    OK(cudaDeviceSynchronize());
+    CHECK(write(in, &b, 1) == 1); /* the importer looks again, and writes again */
+    CHECK(read(out, &b, 1) == 1 && b == 0x99);
+    OK(cudaMemcpy(&b, (char *)q + 50, 1, cudaMemcpyDeviceToHost));
+    CHECK(b == 0x11);
+    CHECK(write(in, &b, 1) == 1);
     int status = 1;
     waitpid(pid, &status, 0);
     CHECK_EQ(status, 0);
-    OK(cudaFree(p));
+    close(in);
+    close(out);
+    OK(cudaFree(q));
+}
+
+/* A handle of memory that is gone cannot be opened. */
+static int import_stale(int in, int out)
+{
+    cudaIpcMemHandle_t h;
+    void *p;
+
+    CHECK(read(in, &h, sizeof(h)) == sizeof(h));
+    CHECK(cudaIpcOpenMemHandle(&p, h, cudaIpcMemLazyEnablePeerAccess) != 0);
+    CHECK(write(out, &h, 1) == 1);
+    return failures != 0;
 }
 
 static int import(int in, int out)
@@ -201,6 +283,11 @@ static int import(int in, int out)
     CHECK_EQ(cudaFree(p), 1);
     OK(cudaMemset((char *)p + 50, 0x99, 1));
     OK(cudaMemcpy(&b, p, 1, cudaMemcpyDeviceToHost));
+    CHECK(write(out, &b, 1) == 1);
+    CHECK(read(in, &b, 1) == 1);
+    OK(cudaMemcpy(&b, (char *)p + 50, 1, cudaMemcpyDeviceToHost));
+    OK(cudaMemset((char *)p + 50, 0x77, 1));
+    OK(cudaDeviceSynchronize());
     CHECK(write(out, &b, 1) == 1);
     CHECK(read(in, &b, 1) == 1);
     OK(cudaIpcCloseMemHandle(p));
@@ -261,6 +348,8 @@ int main(int argc, char **argv)
     drv.ctx_current = (__typeof__(drv.ctx_current))dlsym(drv.lib, "cuCtxGetCurrent");
     if (argc == 4 && strcmp(argv[1], "import") == 0)
         return import(atoi(argv[2]), atoi(argv[3]));
+    if (argc == 4 && strcmp(argv[1], "import-stale") == 0)
+        return import_stale(atoi(argv[2]), atoi(argv[3]));
     if (argc == 3 && strcmp(argv[1], "part") == 0)
         return selftest_part(argv[2]);
     if (argc == 2 && strcmp(argv[1], "bench") == 0) {
@@ -273,7 +362,9 @@ int main(int argc, char **argv)
     test_memory_limit();
     test_order();
     test_capture();
+    test_calls();
     test_ipc();
+    test_ipc_free();
     test_env();
     test_reset();
     test_sticky(); /* last: kills a context */

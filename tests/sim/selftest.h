@@ -57,6 +57,7 @@ extern struct driver drv;
 void test_order(void);
 void test_capture(void);
 void test_env(void);
+void test_calls(void);
 int selftest_part(const char *part);
 void bench(void);
 

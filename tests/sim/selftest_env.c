@@ -87,6 +87,14 @@ static void part_count(void)
     CHECK_EQ(count("cuMemAlloc_v2") - before, 2);
 }
 
+static void part_name(void)
+{
+    struct cudaDeviceProp prop;
+
+    OK(cudaGetDeviceProperties(&prop, 1));
+    CHECK(strcmp(prop.name, "NVIDIA H200 MIG 1g.18gb") == 0);
+}
+
 int selftest_part(const char *part)
 {
     if (strcmp(part, "fault") == 0)
@@ -97,6 +105,8 @@ int selftest_part(const char *part)
         part_memory();
     else if (strcmp(part, "count") == 0)
         part_count();
+    else if (strcmp(part, "name") == 0)
+        part_name();
     else
         return 97;
     return failures != 0;
@@ -171,6 +181,7 @@ void test_env(void)
     OK(run_self("fault", "SIMGPU_FAULT", "cuMemAlloc:2:2,cuMemFree_v2:2+:999"));
     OK(run_self("old-driver", "SIMGPU_DRIVER_VERSION", "12040"));
     OK(run_self("memory", "SIMGPU_MEMORY", "64M"));
+    OK(run_self("name", "SIMGPU_NAME", "NVIDIA H200 MIG 1g.18gb"));
     test_counts();
     test_vmm();
 }

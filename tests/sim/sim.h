@@ -48,7 +48,14 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end);
 CUresult cuStreamGetDevice(CUstream stream, CUdevice *dev);
 CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice *dev);
 #endif
+#if CUDA_VERSION < 12080
+typedef void CUmemcpyAttributes;
+#endif
 #if CUDA_VERSION < 13000
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                               CUmemcpyAttributes *attrs, size_t *indices, size_t n_attrs, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                    CUmemcpyAttributes *attrs, size_t *indices, size_t n_attrs, CUstream stream);
 CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx);
 CUresult cuCtxSynchronize_v2(CUcontext ctx);
 #endif
@@ -72,6 +79,7 @@ struct sim_counter {
 struct sim_settings {
     int devices, driver_version;
     size_t memory;
+    const char *name; /* of each device */
     unsigned delay_us;
     uint64_t seed;
 };
@@ -133,7 +141,7 @@ struct sim_alloc {
     bool freeing, dead, sync_memops;
     uint64_t id;                   /* BUFFER_ID */
     int ipc_pid;                   /* importer: whose memory */
-    uint64_t ipc_offset;           /* importer: where in the exporter's device */
+    uint64_t ipc_file, ipc_offset; /* importer: inode of the file behind it, place in that */
     void *physical;                /* vmm.c: what is mapped here */
     struct sim_alloc *next, *prev; /* in its context */
 };
@@ -156,7 +164,13 @@ void sim_memory_discharge(int dev, size_t n);
 void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of what is mapped there */
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
-int sim_memory_fd(int dev, uint64_t addr, uint64_t *ret_offset);
+/*
+ * The file that holds an allocation's bytes from now on, and the allocation's place in it: one of its own, so that who
+ * maps it keeps them when the allocation is freed. -1: there is none. May drop the lock, waiting for operations on it.
+ */
+int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset);
+/* The file of the device's whole memory. */
+int sim_memory_fd(int dev);
 
 /* ---- engine.c: operations, queues, workers ---- */
 
@@ -184,6 +198,7 @@ enum sim_kind {
     SIM_FREE,
     SIM_WRITE_VALUE,
     SIM_WAIT_VALUE,
+    SIM_KERNEL,
     SIM_GRAPH
 };
 
@@ -198,9 +213,9 @@ struct sim_work {
         } set; /* width in bytes */
         struct {
             uint64_t dst, src;
-            size_t dpitch, spitch, width, height;
+            size_t dpitch, spitch, dslice, sslice, width, height, depth;
             void *staged;
-        } copy;
+        } copy; /* dslice, sslice: from one layer to the next */
         struct {
             CUhostFn fn;
             CUstreamCallback cb;
@@ -210,6 +225,10 @@ struct sim_work {
             uint64_t addr, value;
             unsigned flags, bytes;
         } value;
+        struct {
+            const int *until;
+            uint64_t max_ns;
+        } kernel;
         struct sim_point wait;
         struct sim_rec *rec;
         uint64_t addr;
@@ -253,6 +272,7 @@ struct CUstream_st {
     unsigned flags, depth;
     int priority;
     bool legacy, blocking, destroyed, per_thread;
+    CUcontext green; /* made in this green context; NULL: in none */
     uint64_t id, rng;
     struct sim_op *head, *tail;
     uint64_t last, done; /* numbers of the newest operation enqueued and completed */
@@ -268,7 +288,7 @@ struct CUctx_st {
     int dev, refs;
     unsigned flags, stall;
     CUresult error; /* sticky */
-    bool primary, active;
+    bool primary, active, green;
     uint64_t id, peers;
     uint64_t last_seq, fence; /* newest number given out; new operations wait for all up to fence */
     struct sim_barrier *barrier;
@@ -295,7 +315,10 @@ struct CUevent_st {
 #define SIM_MAGIC_STREAM 0x5353544du
 #define SIM_MAGIC_EVENT  0x53455654u
 #define SIM_MAGIC_GRAPH  0x53475250u
-#define SIM_MAGIC_EXEC   0x53475845u
+#define SIM_MAGIC_EXEC   0x53455845u
+#define SIM_MAGIC_NODE   0x534e4f44u
+#define SIM_MAGIC_GREEN  0x53475245u
+#define SIM_MAGIC_DESC   0x53444553u
 
 void sim_lock(void);
 void sim_unlock(void);
@@ -329,15 +352,36 @@ void sim_work_run(CUstream s, struct sim_work *w);
 void sim_work_drop(struct sim_work *w); /* release what it owns */
 void sim_work_copy(struct sim_work *dst, const struct sim_work *src);
 
+/* ---- copy.c ---- */
+
+enum sim_must { SIM_ANY, SIM_ON_HOST, SIM_ON_DEVICE }; /* what a pointer must be */
+
+struct sim_side {
+    uint64_t addr;
+    size_t pitch, slice; /* from one row, one layer to the next */
+    enum sim_must must;
+};
+
+/* Everything between an exported copy and sim_submit. Takes the lock itself. */
+CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t height, size_t depth, CUstream handle,
+                  bool pt, bool sync);
+/* What CUDA_MEMCPY3D says as an operation: 0, or CUDA_ERROR_NOT_SUPPORTED for CUDA arrays. */
+CUresult sim_copy_of(const CUDA_MEMCPY3D *c, struct sim_side *ret_dst, struct sim_side *ret_src);
+
 /* ---- context.c ---- */
 
 CUresult sim_current(CUcontext *ret); /* the calling thread's, alive and without a sticky error */
 CUresult sim_ctx_check(CUcontext ctx);
 CUcontext sim_primary(int dev);
+CUcontext sim_ctx_new(int dev, unsigned flags); /* stays mapped for good: handles may go stale */
+void sim_ctx_end(CUcontext ctx);                /* waits; drops the lock meanwhile */
+CUcontext sim_primary_take(int dev);
+void sim_primary_drop(int dev);
 
 /* ---- stream.c, event.c ---- */
 
 CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret);
+CUstream sim_stream_make(CUcontext ctx, unsigned flags, int priority);
 void sim_streams_kill(CUcontext ctx);
 CUstream sim_stream_new(void);
 void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority);
@@ -356,6 +400,7 @@ struct sim_capture {
 };
 
 struct CUgraphNode_st {
+    uint32_t magic;
     CUgraph graph;
     struct sim_work work;
     struct sim_nodes deps;
@@ -382,6 +427,7 @@ CUresult sim_capture_sync(CUcontext ctx);
 CUresult sim_capture_implicit(CUcontext ctx);
 bool sim_capture_peek(CUcontext ctx); /* whether it would be */
 CUresult sim_capture_add(CUstream s, struct sim_work *w);
+CUgraphNode sim_graph_add(CUgraph graph, const CUgraphNode *deps, size_t n, const struct sim_work *w);
 void sim_capture_end(struct sim_capture *cap); /* frees its graph, if its own, unless cap->graph was taken off */
 void sim_capture_lose(struct sim_capture *cap);
 struct sim_capture *sim_capture_by_id(uint64_t id);

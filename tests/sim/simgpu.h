@@ -24,4 +24,16 @@ unsigned long simgpu_count(const char *name);
  */
 void *simgpu_host(unsigned long long addr, size_t n);
 
+/*
+ * Write n bytes to device memory at once, as a network card does with RDMA: no stream knows of it. 0, or -1 if they do
+ * not lie in one live allocation.
+ */
+int simgpu_poke(unsigned long long addr, const void *from, size_t n);
+
+/*
+ * Device work that touches no memory and needs no host function, as a kernel that computes: it ends when *until (NULL:
+ * nothing) is not zero, or after max_us at the latest. stream: a CUstream or cudaStream_t. Returns a CUresult.
+ */
+int simgpu_kernel(void *stream, const int *until, unsigned int max_us);
+
 #endif

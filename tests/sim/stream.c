@@ -153,6 +153,15 @@ CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret)
     return CUDA_SUCCESS;
 }
 
+CUstream sim_stream_make(CUcontext ctx, unsigned flags, int priority)
+{
+    CUstream s = sim_stream_new();
+
+    sim_stream_init(s, ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
+    link_in(s);
+    return s;
+}
+
 static CUresult create(CUstream *ret, unsigned flags, int priority)
 {
     CUcontext ctx;
@@ -161,11 +170,8 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS) {
-        *ret = sim_stream_new();
-        sim_stream_init(*ret, ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
-        link_in(*ret);
-    }
+    if (r == CUDA_SUCCESS)
+        *ret = sim_stream_make(ctx, flags, priority);
     sim_unlock();
     return r;
 }
@@ -289,6 +295,46 @@ static CUresult value(CUstream s, bool pt, enum sim_kind kind, uint64_t addr, ui
     return submit(s, pt, w);
 }
 
+/* Each in turn, behind what is in the stream already. */
+static CUresult batch(CUstream s, bool pt, unsigned n, const CUstreamBatchMemOpParams *op, unsigned flags)
+{
+    CUresult r = n == 0 || n > 256 || !op || flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+
+    for (unsigned i = 0; r == CUDA_SUCCESS && i < n; i++) {
+        switch ((int)op[i].operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64: {
+            bool wide = op[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+            r = value(s, pt, SIM_WAIT_VALUE, op[i].waitValue.address,
+                      wide ? op[i].waitValue.value64 : op[i].waitValue.value, wide ? 8 : 4, op[i].waitValue.flags);
+            break;
+        }
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64: {
+            bool wide = op[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+            r = value(s, pt, SIM_WRITE_VALUE, op[i].writeValue.address,
+                      wide ? op[i].writeValue.value64 : op[i].writeValue.value, wide ? 8 : 4, op[i].writeValue.flags);
+            break;
+        }
+        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+        case CU_STREAM_MEM_OP_BARRIER:
+            break; /* operations of a stream see each other's bytes anyway */
+        default:
+            r = CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return r;
+}
+
+int simgpu_kernel(void *stream, const int *until, unsigned int max_us)
+{
+    struct sim_work w = {.kind = SIM_KERNEL};
+
+    w.kernel.until = until;
+    w.kernel.max_ns = (uint64_t)max_us * 1000;
+    return (int)submit(stream, false, w);
+}
+
 enum ask { ASK_CTX, ASK_FLAGS, ASK_PRIORITY, ASK_ID, ASK_DEVICE };
 
 static CUresult ask(CUstream handle, bool pt, enum ask what, void *ret)
@@ -301,7 +347,7 @@ static CUresult ask(CUstream handle, bool pt, enum ask what, void *ret)
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS) {
         if (what == ASK_CTX)
-            *(CUcontext *)ret = s->ctx;
+            *(CUcontext *)ret = s->green ? s->green : s->ctx;
         else if (what == ASK_FLAGS)
             *(unsigned *)ret = s->flags;
         else if (what == ASK_PRIORITY)
@@ -333,6 +379,9 @@ SIM_PAIR(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz,
          (CUstream s, CUdeviceptr a, cuuint32_t v, unsigned int flags), value(s, pt, SIM_WAIT_VALUE, a, v, 4, flags))
 SIM_PAIR(cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz,
          (CUstream s, CUdeviceptr a, cuuint64_t v, unsigned int flags), value(s, pt, SIM_WAIT_VALUE, a, v, 8, flags))
+
+SIM_PAIR(cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz,
+         (CUstream s, unsigned int n, CUstreamBatchMemOpParams *ops, unsigned int flags), batch(s, pt, n, ops, flags))
 
 /* There is no code to run. Host functions stand for kernels. */
 SIM_PAIR(cuLaunchKernel, cuLaunchKernel_ptsz,

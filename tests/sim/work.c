@@ -22,6 +22,12 @@ static size_t area_bytes(size_t pitch, size_t width, size_t height)
     return height ? pitch * (height - 1) + width : 0;
 }
 
+/* What one side of a copy spans. */
+static size_t copy_bytes(const struct sim_work *w, size_t pitch, size_t slice)
+{
+    return slice * (w->copy.depth - 1) + area_bytes(pitch, w->copy.width, w->copy.height);
+}
+
 /* Where the engine finds [addr, addr + n): pinned device memory, or plain memory of the host. NULL: nowhere. */
 static char *host_pin(uint64_t addr, size_t n, struct sim_alloc **ret)
 {
@@ -55,8 +61,8 @@ CUresult sim_work_check(const struct sim_work *w)
     if (w->kind == SIM_SET) {
         ok = sim_alloc_range(w->set.dst, area_bytes(w->set.pitch, w->set.width, w->set.height));
     } else if (w->kind == SIM_COPY) {
-        ok = addr_ok(w->copy.dst, area_bytes(w->copy.dpitch, w->copy.width, w->copy.height)) &&
-             addr_ok(w->copy.src, area_bytes(w->copy.spitch, w->copy.width, w->copy.height));
+        ok = addr_ok(w->copy.dst, copy_bytes(w, w->copy.dpitch, w->copy.dslice)) &&
+             addr_ok(w->copy.src, copy_bytes(w, w->copy.spitch, w->copy.sslice));
     } else if (w->kind == SIM_WRITE_VALUE || w->kind == SIM_WAIT_VALUE) {
         ok = sim_alloc_range(w->value.addr, w->value.bytes) && w->value.addr % w->value.bytes == 0;
     }
@@ -92,18 +98,20 @@ static void set_run(CUstream s, const struct sim_work *w)
 static void copy_run(CUstream s, const struct sim_work *w)
 {
     struct sim_alloc *da = NULL, *sa = NULL;
-    char *dst = host_pin(w->copy.dst, area_bytes(w->copy.dpitch, w->copy.width, w->copy.height), &da),
-         *src = w->copy.staged;
+    char *dst = host_pin(w->copy.dst, copy_bytes(w, w->copy.dpitch, w->copy.dslice), &da), *src = w->copy.staged;
 
     if (!src)
-        src = host_pin(w->copy.src, area_bytes(w->copy.spitch, w->copy.width, w->copy.height), &sa);
+        src = host_pin(w->copy.src, copy_bytes(w, w->copy.spitch, w->copy.sslice), &sa);
     if (!dst || !src) {
         fault(s, dst ? "read" : "write", dst ? w->copy.src : w->copy.dst);
     } else {
         size_t spitch = w->copy.staged ? w->copy.width : w->copy.spitch;
+        size_t sslice = w->copy.staged ? w->copy.width * w->copy.height : w->copy.sslice;
         sim_unlock();
-        for (size_t y = 0; y < w->copy.height; y++)
-            memmove(dst + y * w->copy.dpitch, src + y * spitch, w->copy.width);
+        for (size_t z = 0; z < w->copy.depth; z++) {
+            for (size_t y = 0; y < w->copy.height; y++)
+                memmove(dst + z * w->copy.dslice + y * w->copy.dpitch, src + z * sslice + y * spitch, w->copy.width);
+        }
         sim_lock();
     }
     if (da)
@@ -149,8 +157,6 @@ static void value_run(CUstream s, const struct sim_work *w)
         bool met = true;
         if (w->kind == SIM_WAIT_VALUE) {
             met = value_met(value_load(at, w->value.bytes), w);
-            if (!met)
-                nanosleep(&nap, NULL);
         } else if (w->value.bytes == 4) {
             __atomic_store_n((uint32_t *)at, (uint32_t)w->value.value, __ATOMIC_RELEASE);
         } else {
@@ -160,6 +166,22 @@ static void value_run(CUstream s, const struct sim_work *w)
         sim_alloc_unpin(a);
         if (met || s->ctx->error)
             return;
+        sim_unlock(); /* with the memory not pinned: others may want to move it */
+        nanosleep(&nap, NULL);
+        sim_lock();
+    }
+}
+
+static void kernel_run(CUstream s, const struct sim_work *w)
+{
+    const struct timespec nap = {.tv_nsec = 20000};
+    const uint64_t end = sim_now() + w->kernel.max_ns;
+
+    while (!s->ctx->error && sim_now() < end &&
+           !(w->kernel.until && __atomic_load_n(w->kernel.until, __ATOMIC_ACQUIRE))) {
+        sim_unlock();
+        nanosleep(&nap, NULL);
+        sim_lock();
     }
 }
 
@@ -198,6 +220,9 @@ void sim_work_run(CUstream s, struct sim_work *w)
     case SIM_WRITE_VALUE:
     case SIM_WAIT_VALUE:
         value_run(s, w);
+        break;
+    case SIM_KERNEL:
+        kernel_run(s, w);
         break;
     case SIM_FREE: {
         struct sim_alloc *a = sim_alloc_find(w->addr);
