@@ -31,6 +31,24 @@ size_t pool_live_size(uint64_t addr)
     return block && atomic_load(&block->state) == BLOCK_LIVE ? block->requested : 0;
 }
 
+int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
+{
+    struct segment *segment = map_segment_get(addr);
+    struct pool *pool = segment ? segment->pool : NULL;
+    int rc = -ENOENT;
+
+    if (!pool)
+        return rc;
+    pthread_mutex_lock(&pool->lock);
+    if (map_segment_get(addr) == segment && segment->pool == pool && segment->used) {
+        *ret_base = segment->addr;
+        *ret_size = segment->size;
+        rc = 0;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
 int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment)
 {
     struct segment *segment = map_segment_get(addr);
@@ -41,7 +59,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
     if (!pool)
         return rc;
     pthread_mutex_lock(&pool->lock);
-    if (map_segment_get(addr) == segment)
+    if (map_segment_get(addr) == segment && segment->pool == pool)
         block = segment->first;
     while (block && block->addr + block->size <= addr)
         block = block->next;
@@ -84,7 +102,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
             return "blocks do not tile their segment";
         if (block->segment != segment || (block->next && block->next->prev != block))
             return "broken links";
-        if (state == BLOCK_FREE && is_free(block->next))
+        if (state == BLOCK_FREE && is_free(block->next) && !segment->withdrawn)
             return "free neighbours were not merged";
         if ((map_block_get(at) == block) != (state != BLOCK_FREE))
             return "the map disagrees with a block's state";
@@ -103,7 +121,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
 
 int pool_check(struct pool *pool, char *buf, size_t len)
 {
-    size_t live = 0, held = 0, idle = 0;
+    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0;
     const char *fault = NULL;
 
     pthread_mutex_lock(&pool->lock);
@@ -111,6 +129,8 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         fault = segment_fault(pool, segment, &live);
         held += segment->size;
         idle += segment->used ? 0 : segment->size;
+        withdrawn += segment->withdrawn && !segment->used ? segment->size : 0;
+        broken += !segment->withdrawn && !segment->shared && segment->first->next ? segment->size : 0;
     }
     if (!fault && live != pool->stats.live)
         fault = "live bytes are wrong";
@@ -118,6 +138,8 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         fault = "held bytes are wrong";
     if (!fault && idle != pool->stats.idle)
         fault = "idle bytes are wrong";
+    if (!fault && (withdrawn != pool->withdrawn || broken != pool->broken))
+        fault = "withdrawn or broken bytes are wrong";
     pthread_mutex_unlock(&pool->lock);
     if (!fault)
         return 0;

@@ -13,10 +13,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
 #include "bins.h"
 #include "map.h"
@@ -39,100 +36,12 @@
 #define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
 /* No device has this much; the backend refuses it, and sums of sizes cannot overflow. */
 #define SIZE_LARGEST ((size_t)1 << 47)
-/* Descriptors are made this many at a time. */
-#define CHUNK 256
-
-/* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
-static struct {
-    pthread_mutex_t lock; /* guards the rest of this struct; a leaf lock */
-    struct pool *pools;
-    struct segment *segments;
-} retired = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static void *host_pages(size_t size)
-{
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    return p == MAP_FAILED ? NULL : p;
-}
-
 static size_t round_up(size_t size, size_t unit)
 {
     return (size + unit - 1) / unit * unit;
 }
 
-/* --- descriptors --- */
-
-static void spare_push(struct pool *pool, struct block *block)
-{
-    block->link = pool->spare;
-    pool->spare = block;
-}
-
-/* Make sure that the next two calls of spare_pop succeed. */
-static int spare_reserve(struct pool *pool)
-{
-    struct block *blocks;
-
-    if (pool->spare && pool->spare->link)
-        return 0;
-    blocks = host_pages(CHUNK * sizeof(*blocks));
-    if (!blocks)
-        return -ENOMEM;
-    for (int i = 0; i < CHUNK; i++)
-        spare_push(pool, &blocks[i]);
-    return 0;
-}
-
-static struct block *spare_pop(struct pool *pool)
-{
-    struct block *block = pool->spare;
-
-    pool->spare = block->link;
-    return block;
-}
-
-static struct segment *segment_new(void)
-{
-    struct segment *segment, *more;
-
-    pthread_mutex_lock(&retired.lock);
-    if (!retired.segments) {
-        more = host_pages(CHUNK * sizeof(*more));
-        for (int i = 0; more && i < CHUNK; i++) {
-            more[i].next = retired.segments;
-            retired.segments = &more[i];
-        }
-    }
-    segment = retired.segments;
-    if (segment)
-        retired.segments = segment->next;
-    pthread_mutex_unlock(&retired.lock);
-    return segment;
-}
-
-static void segment_retire(struct segment *segment)
-{
-    pthread_mutex_lock(&retired.lock);
-    segment->next = retired.segments;
-    retired.segments = segment;
-    pthread_mutex_unlock(&retired.lock);
-}
-
 /* --- blocks and segments, with the lock --- */
-
-static struct bins *bins_for(struct pool *pool, const struct segment *segment)
-{
-    return segment->shared ? &pool->shared : &pool->large;
-}
 
 static void used_add(struct pool *pool, struct segment *segment, size_t size)
 {
@@ -144,12 +53,16 @@ static void used_add(struct pool *pool, struct segment *segment, size_t size)
         pool->stats.peak_live = pool->stats.live;
 }
 
-static void used_sub(struct pool *pool, struct segment *segment, size_t size)
+void used_sub(struct pool *pool, struct segment *segment, size_t size)
 {
     segment->used -= size;
     pool->stats.live -= size;
-    if (!segment->used)
-        pool->stats.idle += segment->size;
+    if (segment->used)
+        return;
+    segment->idle_since = pool->clock;
+    pool->stats.idle += segment->size;
+    if (segment->withdrawn)
+        pool->withdrawn += segment->size;
 }
 
 /* Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. */
@@ -230,7 +143,7 @@ static int block_take(struct pool *pool, size_t size, size_t requested, bool ref
 }
 
 /* Swallow the neighbour after block, which is free. */
-static void block_merge_next(struct pool *pool, struct block *block)
+void block_merge_next(struct pool *pool, struct block *block)
 {
     struct block *next = block->next;
 
@@ -252,6 +165,8 @@ static void block_publish(struct pool *pool, struct block *block)
     map_block_set(block->addr, NULL);
     used_sub(pool, segment, block->size);
     atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
+    if (segment->withdrawn)
+        return;
     if (is_free(block->next))
         block_merge_next(pool, block);
     if (is_free(block->prev)) {
@@ -283,6 +198,8 @@ static int segment_enter(struct pool *pool, struct segment *segment)
     bins_insert(bins_for(pool, segment), block);
     segment->first = block;
     segment->used = 0;
+    segment->withdrawn = false;
+    segment->idle_since = pool->clock;
     segment->prev = NULL;
     segment->next = pool->segments;
     if (segment->next)
@@ -296,102 +213,41 @@ static int segment_enter(struct pool *pool, struct segment *segment)
     return 0;
 }
 
-/* Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
-static void segment_leave(struct pool *pool, struct segment *segment)
-{
-    if (segment->prev)
-        segment->prev->next = segment->next;
-    else
-        pool->segments = segment->next;
-    if (segment->next)
-        segment->next->prev = segment->prev;
-    map_segment_remove(segment->addr, segment->size);
-}
-
-/* --- giving back --- */
-
-static void segment_put(struct pool *pool, const struct segment *segment)
-{
-    const struct pool_config *config = &pool->config;
-
-    if (config->observer && config->observer->segment_free)
-        config->observer->segment_free(config->arg, segment->addr, segment->size);
-    config->backend->free(config->arg, segment->addr, segment->size);
-}
-
-static int order_and_publish(struct pool *pool, struct block *block);
-
-size_t pool_trim(struct pool *pool, const char *why)
-{
-    const struct pool_config *config = &pool->config;
-    struct segment *segment, *next, *going = NULL;
-    size_t released = 0;
-    uint64_t start;
-
-    if (config->order->frozen(config->arg))
-        return 0;
-    if (atomic_load(&pool->has_kept))
-        order_and_publish(pool, NULL);
-    pthread_mutex_lock(&pool->lock);
-    for (segment = pool->segments; segment; segment = next) {
-        next = segment->next;
-        if (segment->used)
-            continue;
-        bins_remove(bins_for(pool, segment), segment->first);
-        spare_push(pool, segment->first);
-        segment_leave(pool, segment);
-        pool->stats.idle -= segment->size;
-        segment->next = going;
-        going = segment;
-    }
-    pool->releasing += going != NULL;
-    pthread_mutex_unlock(&pool->lock);
-    if (!going)
-        return 0;
-
-    start = now_ns();
-    for (segment = going; segment; segment = segment->next)
-        segment_put(pool, segment);
-
-    pthread_mutex_lock(&pool->lock);
-    for (segment = going; segment; segment = next) {
-        next = segment->next;
-        released += segment->size;
-        pool->stats.held -= segment->size;
-        pool->stats.segments_free++;
-        segment_retire(segment);
-    }
-    if (--pool->releasing == 0)
-        pthread_cond_broadcast(&pool->released);
-    pthread_mutex_unlock(&pool->lock);
-    if (config->observer && config->observer->trim)
-        config->observer->trim(config->arg, released, now_ns() - start, why);
-    return released;
-}
-
-/* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
-static void releases_wait(struct pool *pool)
-{
-    int cancel;
-
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&pool->lock);
-    while (pool->releasing)
-        pthread_cond_wait(&pool->released, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
-    pthread_setcancelstate(cancel, NULL);
-}
-
 /* --- order --- */
+
+/* A PENDING block that has not been ordered, with the lock. */
+static void block_keep(struct pool *pool, struct block *block)
+{
+    block->link = pool->kept;
+    pool->kept = block;
+    atomic_store_explicit(&pool->has_kept, true, memory_order_relaxed);
+}
+
+/* Order, and where contents matter fill the blocks of a list and order that as well. */
+static int order_and_fill(struct pool *pool, const struct block *blocks, bool may_wait)
+{
+    const struct pool_order_ops *order = pool->config.order;
+    int rc = order->order(pool->config.arg, may_wait), filled = 0;
+
+    for (; !rc && order->fill && blocks; blocks = blocks->link) {
+        if (blocks->segment->withdrawn) /* nobody will be handed it, and somebody outside may still read it */
+            continue;
+        rc = order->fill(pool->config.arg, blocks->addr, blocks->size, blocks->segment->shared, /* fresh: */ false);
+        filled += rc == 1;
+        rc = rc < 0 ? rc : 0;
+    }
+    return !rc && filled ? order->order(pool->config.arg, may_wait) : rc;
+}
 
 /*
  * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
  * was kept back before the call may be handed out. An order() that starts after a free covers all work that could use
  * the block.
  */
-static int order_and_publish(struct pool *pool, struct block *block)
+int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
 {
     struct block *kept = NULL, *next;
+    bool idle, withdrawn;
     int rc;
 
     /* While order() would only fail, leave the list alone: taking it and putting it back costs its length. */
@@ -402,14 +258,16 @@ static int order_and_publish(struct pool *pool, struct block *block)
         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);
         pthread_mutex_unlock(&pool->lock);
     }
-    rc = pool->config.order->order(pool->config.arg);
+    if (block) {
+        block->link = kept;
+        kept = block;
+    }
+    rc = order_and_fill(pool, kept, may_wait);
 
     pthread_mutex_lock(&pool->lock);
     if (block) {
         pool->stats.frees++;
         pool->stats.kept += rc != 0;
-        block->link = kept;
-        kept = block;
     }
     pool->stats.order += rc == 0;
     for (; kept; kept = next) {
@@ -417,12 +275,14 @@ static int order_and_publish(struct pool *pool, struct block *block)
         if (rc == 0) {
             block_publish(pool, kept);
         } else {
-            kept->link = pool->kept;
-            pool->kept = kept;
-            atomic_store_explicit(&pool->has_kept, true, memory_order_relaxed);
+            block_keep(pool, kept);
         }
     }
+    idle = pool->stats.idle != 0;
+    withdrawn = pool->withdrawn != 0;
     pthread_mutex_unlock(&pool->lock);
+    if (idle && block)
+        release_some(pool, withdrawn);
     return rc;
 }
 
@@ -430,14 +290,15 @@ void pool_flush(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
 
-    if (config->eager && atomic_load(&pool->has_kept) && !config->order->frozen(config->arg))
-        order_and_publish(pool, NULL);
+    if (atomic_load(&pool->has_kept) && !config->order->frozen(config->arg))
+        order_and_publish(pool, NULL, /* may_wait: */ false);
 }
 
-int pool_free(uint64_t addr)
+/* The live block that starts at addr, now pending and the caller's. */
+static int block_claim(uint64_t addr, struct block **ret_block)
 {
     struct block *block;
-    int live = BLOCK_LIVE, rc;
+    int live = BLOCK_LIVE;
 
     if (!map_segment_get(addr))
         return -ENOENT;
@@ -449,8 +310,35 @@ int pool_free(uint64_t addr)
         atomic_store(&block->state, BLOCK_LIVE);
         return -EINVAL;
     }
-    rc = order_and_publish(block->segment->pool, block);
+    *ret_block = block;
+    return 0;
+}
+
+int pool_free(uint64_t addr)
+{
+    struct block *block;
+    int rc = block_claim(addr, &block);
+
+    if (rc)
+        return rc;
+    rc = order_and_publish(block->segment->pool, block, /* may_wait: */ true);
     return rc == -EBUSY ? 0 : rc;
+}
+
+int pool_free_later(uint64_t addr)
+{
+    struct block *block;
+    struct pool *pool;
+    int rc = block_claim(addr, &block);
+
+    if (rc)
+        return rc;
+    pool = block->segment->pool;
+    pthread_mutex_lock(&pool->lock);
+    pool->stats.frees++;
+    block_keep(pool, block);
+    pthread_mutex_unlock(&pool->lock);
+    return 0;
 }
 
 /* --- allocation --- */
@@ -481,13 +369,18 @@ static int segment_get(struct pool *pool, struct segment *segment)
 {
     const struct pool_config *config = &pool->config;
     const uint64_t start = now_ns();
-    const int rc = config->backend->alloc(config->arg, segment->size, &segment->addr);
+    int rc = config->backend->alloc(config->arg, segment->size, &segment->addr);
 
     if (rc)
         return rc == -ENOMEM ? -ENOMEM : -EAGAIN;
+    pool_disown(segment->addr, segment->size);
     if (config->observer && config->observer->segment_alloc)
         config->observer->segment_alloc(config->arg, segment->addr, segment->size, now_ns() - start);
-    return 0;
+    if (config->order->fill)
+        rc = config->order->fill(config->arg, segment->addr, segment->size, segment->shared, /* fresh: */ true);
+    if (rc)
+        segment_put(pool, segment);
+    return rc ? -EAGAIN : 0;
 }
 
 /* Get a new segment, just large enough, and hand out a block of it. */
@@ -499,7 +392,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     int rc;
 
     if (!ask(pool, segment_size)) {
-        pool_trim(pool, "limit");
+        release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
         if (!ask(pool, segment_size))
             return -EAGAIN;
     }
@@ -598,7 +491,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
 
     do {
         if (atomic_load(&pool->has_kept))
-            order_and_publish(pool, NULL);
+            order_and_publish(pool, NULL, /* may_wait: */ true);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         released = pool_trim(pool, "oom");
@@ -624,6 +517,8 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
     size_t size;
     int rc;
 
+    if (config->capacity && requested > config->capacity)
+        return -EAGAIN; /* nothing that could be given back would make it fit */
     size = round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
     if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
         return 0;
@@ -647,34 +542,10 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
 
 /* --- life --- */
 
-/* Once for each descriptor: another thread may still be waiting for the lock of the pool that it was. */
-static struct pool *pool_new(void)
-{
-    struct pool *pool = host_pages(sizeof(*pool));
-    pthread_mutexattr_t attr;
-
-    if (!pool)
-        return NULL;
-    pthread_mutexattr_init(&attr);
-    /* Held for some tens of nanoseconds at a time: spinning a little beats sleeping. */
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(&pool->lock, &attr);
-    pthread_mutexattr_destroy(&attr);
-    pthread_cond_init(&pool->released, NULL);
-    return pool;
-}
-
 int pool_create(const struct pool_config *config, struct pool **ret_pool)
 {
-    struct pool *pool;
+    struct pool *pool = pool_descriptor_new();
 
-    pthread_mutex_lock(&retired.lock);
-    pool = retired.pools;
-    if (pool)
-        retired.pools = pool->next_retired;
-    pthread_mutex_unlock(&retired.lock);
-    if (!pool)
-        pool = pool_new();
     if (!pool)
         return -ENOMEM;
     pthread_mutex_lock(&pool->lock);
@@ -711,8 +582,5 @@ void pool_destroy(struct pool *pool)
             config.observer->segment_lost(config.arg, segment->addr, segment->size);
         segment_retire(segment);
     }
-    pthread_mutex_lock(&retired.lock);
-    pool->next_retired = retired.pools;
-    retired.pools = pool;
-    pthread_mutex_unlock(&retired.lock);
+    pool_descriptor_retire(pool);
 }

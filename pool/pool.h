@@ -32,16 +32,26 @@ struct pool_backend_ops {
     /* Get size bytes, a multiple of POOL_SEGMENT_UNIT and aligned to it. -ENOMEM: refused for lack of memory. Anything
      * else: not now; the pool then gives up on the request at once. */
     int (*alloc)(void *arg, size_t size, uint64_t *ret_addr);
-    /* Give a segment back. Cannot fail as far as the pool is concerned. */
+    /* Give a segment back. Cannot fail as far as the pool is concerned. It may arrive later, when the device has come
+     * past what was ordered before; does not wait for that. */
     void (*free)(void *arg, uint64_t addr, size_t size);
+    /* May be NULL. Wait until what was given back has arrived. */
+    void (*collect)(void *arg);
+    /* May be NULL. True if the device has so little left that idle segments should not be kept. Cheap. */
+    bool (*scarce)(void *arg);
 };
 
 /* What makes a freed block safe to hand out again. */
 struct pool_order_ops {
     /* Make everything that any caller hands to the device after this call run behind everything handed to it before.
      * Returns 0 when done; -EBUSY when it cannot be done now (a capture is under way): the block is kept back and
-     * published by a later successful call; another error: the same, and pool_free returns it. */
-    int (*order)(void *arg);
+     * published by a later successful call; another error: the same, and pool_free returns it. Without may_wait the
+     * host must not wait: -EBUSY if it would have to. */
+    int (*order)(void *arg, bool may_wait);
+    /* May be NULL: what is in a block does not matter. Otherwise: hand a fill of these bytes to the device, behind what
+     * was ordered before. shared: for requests under POOL_SEGMENT_UNIT. Returns 1 if it did, and order() must
+     * follow; 0 if there is nothing to be done; an error. fresh: just come from the backend; on return it is done. */
+    int (*fill)(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
 };
@@ -65,7 +75,6 @@ struct pool_config {
     size_t limit;                             /* most bytes held in segments; 0: no limit */
     size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
-    bool eager;       /* order() may be called from pool_alloc to free kept blocks (it never waits) */
 };
 
 struct pool_stats {
@@ -87,8 +96,8 @@ void pool_destroy(struct pool *pool);
 
 /*
  * Get a block of at least size bytes (size > 0). May call backend->alloc, and, only after that was refused,
- * backend->free. -ENOMEM: refused, nothing could be given back any more. -EAGAIN: frozen, or over the limit: ask the
- * driver yourself.
+ * backend->free. -ENOMEM: refused, nothing could be given back any more. -EAGAIN: frozen, over the limit, or over
+ * the capacity: ask the driver yourself.
  */
 int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
 
@@ -98,6 +107,16 @@ int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
  * no longer live and will be reused only after a later order() succeeds.
  */
 int pool_free(uint64_t addr);
+
+/* The same, for a free that is not to wait and to hold up nothing: the block is kept until a later free has been
+ * ordered, or pool_alloc needs it. -ENOENT and -EINVAL as above. */
+int pool_free_later(uint64_t addr);
+
+/*
+ * The driver has just handed out this memory. A segment of ours that lies there was given back behind our back, by
+ * somebody whose calls do not pass by us: it is forgotten, with every block in it, and reported through segment_lost.
+ */
+void pool_disown(uint64_t addr, size_t size);
 
 /* The pool that owns an address, or NULL. A hint unless the caller owns a live block there. Never blocks. */
 struct pool *pool_of(uint64_t addr);
@@ -111,12 +130,27 @@ void *pool_arg(const struct pool *pool);
 /* Find the live block that contains addr. -ENOENT: none. Slow (walks the segment); for IPC handles. */
 int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_t *ret_segment);
 
-/* Make what was kept back available again, if that takes no waiting (eager pools). */
+/* Make what was kept back available again, if that takes no waiting. */
 void pool_flush(struct pool *pool);
 
 /* Give back segments of which nothing is handed out; orders what was kept back first. Returns the bytes given back; 0
  * while frozen. */
 size_t pool_trim(struct pool *pool, const char *why);
+
+/*
+ * Give back, without hurry, segments of which nothing has been handed out since age calls of this function. For a
+ * clock: how much time a call stands for is the caller's business. Returns the bytes given back; 0 while frozen.
+ */
+size_t pool_decay(struct pool *pool, unsigned int age);
+
+/*
+ * The segment that holds addr serves no more requests and goes back once nothing of it is handed out: somebody outside
+ * has got hold of its memory and may touch it at any time. -ENOENT: no segment.
+ */
+int pool_withdraw(uint64_t addr);
+
+/* The segment that holds addr, if anything of it is handed out. -ENOENT: none, or nothing is. */
+int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size);
 
 /*
  * A consistent copy of the counters; for exit, where a signal handler may have interrupted the holder of the lock:

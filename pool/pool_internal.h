@@ -5,7 +5,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "bins.h"
 #include "pool.h"
@@ -36,6 +39,8 @@ struct segment {
     struct segment *prev, *next; /* the pool's segments */
     size_t skip;                 /* bytes at its start that are never handed out */
     bool shared;                 /* for small blocks */
+    atomic_bool withdrawn;       /* its free blocks are in no bin; see pool_withdraw; set under the lock */
+    unsigned int idle_since;     /* the pool's clock when the last of it was freed */
 };
 
 struct pool {
@@ -53,6 +58,8 @@ struct pool {
     size_t broken;          /* bytes in large segments that are broken into */
     struct block *kept;     /* PENDING blocks whose order() has not succeeded yet */
     unsigned int releasing; /* threads that are giving segments back right now */
+    unsigned int clock;     /* calls of pool_decay */
+    size_t withdrawn;       /* bytes in withdrawn segments of which nothing is handed out */
     struct pool_stats stats;
     atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
     struct pool *next_retired;
@@ -62,5 +69,45 @@ static inline bool is_free(const struct block *block)
 {
     return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
 }
+
+static inline struct bins *bins_for(struct pool *pool, const struct segment *segment)
+{
+    return segment->shared ? &pool->shared : &pool->large;
+}
+
+/* Nanoseconds of the monotonic clock. */
+static inline uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* descriptors.c. A pool's spare blocks, with its lock; after spare_reserve the next two calls of spare_pop succeed. */
+void spare_push(struct pool *pool, struct block *block);
+int spare_reserve(struct pool *pool);
+struct block *spare_pop(struct pool *pool);
+/* NULL: no host memory. */
+struct segment *segment_new(void);
+void segment_retire(struct segment *segment);
+struct pool *pool_descriptor_new(void);
+void pool_descriptor_retire(struct pool *pool);
+
+/* release.c. Give a segment that is on no books back to the backend. */
+void segment_put(struct pool *pool, const struct segment *segment);
+/* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
+size_t release_trim(struct pool *pool, const char *why, bool may_wait);
+/* After a free: what should not be kept goes back. withdrawn: there are such segments. */
+void release_some(struct pool *pool, bool withdrawn);
+/* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
+void releases_wait(struct pool *pool);
+
+/* pool.c, with the lock. So many bytes of a segment are no longer handed out; block swallows its neighbour, free. */
+void used_sub(struct pool *pool, struct segment *segment, size_t size);
+void block_merge_next(struct pool *pool, struct block *block);
+
+/* Order, then publish block (NULL: none) and what was kept back before; an error: they are kept back. */
+int order_and_publish(struct pool *pool, struct block *block, bool may_wait);
 
 #endif

@@ -7,35 +7,47 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Beginnings of file names: NCCL, UCX, Open MPI, MPICH, NVSHMEM, GPUDirect Storage, CUPTI, libfabric, gdrcopy. */
-static const char *const exempt[] = {"libnccl",   "libucm",    "libucs",      "libucp",     "libuct",    "libucc",
-                                     "libmpi",    "libmpich",  "libopen-pal", "libnvshmem", "libcufile", "libcupti",
-                                     "libfabric", "libgdrapi", "mca_",        "libpmpi",    "nvshmem"};
+/* Beginnings of file names. */
+static const struct {
+    const char *prefix;
+    enum caller caller;
+} names[] = {
+    {"libnccl", CALLER_INSIDE},       {"libnvshmem", CALLER_INSIDE}, {"nvshmem", CALLER_INSIDE},
+    {"libcufile", CALLER_INSIDE},     {"libcupti", CALLER_INSIDE},   {"libucm", CALLER_TRANSFER},
+    {"libucs", CALLER_TRANSFER},      {"libucp", CALLER_TRANSFER},   {"libuct", CALLER_TRANSFER},
+    {"libucc", CALLER_TRANSFER},      {"libmpi", CALLER_TRANSFER},   {"libpmpi", CALLER_TRANSFER},
+    {"libopen-pal", CALLER_TRANSFER}, {"mca_", CALLER_TRANSFER},     {"libfabric", CALLER_TRANSFER},
+    {"libhcoll", CALLER_TRANSFER},    {"libyaksa", CALLER_TRANSFER}, {"libgdrapi", CALLER_TRANSFER},
+    {"libcublas", CALLER_MATH},       {"libcudnn", CALLER_MATH},     {"libcusolver", CALLER_MATH},
+    {"libcusparse", CALLER_MATH},     {"libcufft", CALLER_MATH},     {"libcurand", CALLER_MATH},
+    {"libcutensor", CALLER_MATH},
+};
 
 /*
  * Looking a caller up takes a microsecond, and programs allocate from few places: remember by return address. An entry
- * is the address with the verdict in its top bit, which no user address has. A library that is unloaded and another one
- * loaded in its place could inherit a verdict: its memory would then be pooled, or not, without need.
+ * is the address with the verdict in its top bits, which no user address has. A library that is unloaded and another
+ * one loaded in its place could inherit a verdict.
  */
-#define ENTRIES 1024
-#define EXEMPT  (1ull << 63)
+#define ENTRIES       1024
+#define VERDICT_SHIFT 62
 static _Atomic(uint64_t) verdicts[ENTRIES];
 
-bool caller_name_is_exempt(const char *path)
+enum caller caller_of_name(const char *path)
 {
     const char *name = strrchr(path, '/');
 
     name = name ? name + 1 : path;
-    for (unsigned int i = 0; i < sizeof(exempt) / sizeof(exempt[0]); i++)
-        if (strncmp(name, exempt[i], strlen(exempt[i])) == 0)
-            return true;
-    return false;
+    for (unsigned int i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(name, names[i].prefix, strlen(names[i].prefix)) == 0)
+            return names[i].caller;
+    return CALLER_PROGRAM;
 }
 
-/* Does the object that holds address have an exempt name? */
-static bool look_up(const void *address)
+/* By the name of the object that holds address. */
+static enum caller look_up(const void *address)
 {
     Dl_info info;
 #ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc 2.35: without the loader's lock, which a constructor may hold that waits for  \
@@ -43,21 +55,36 @@ static bool look_up(const void *address)
     struct dl_find_object object;
 
     if (_dl_find_object((void *)address, &object) == 0)
-        return object.dlfo_link_map->l_name && caller_name_is_exempt(object.dlfo_link_map->l_name);
+        return object.dlfo_link_map->l_name ? caller_of_name(object.dlfo_link_map->l_name) : CALLER_PROGRAM;
 #endif
-    return dladdr(address, &info) && info.dli_fname && caller_name_is_exempt(info.dli_fname);
+    return dladdr(address, &info) && info.dli_fname ? caller_of_name(info.dli_fname) : CALLER_PROGRAM;
 }
 
-bool caller_is_exempt(const void *address)
+enum caller caller_of(const void *address)
 {
     const uint64_t key = (uint64_t)(uintptr_t)address;
     _Atomic(uint64_t) *entry = &verdicts[(key * 0x9e3779b97f4a7c15u) >> 54];
     const uint64_t seen = atomic_load_explicit(entry, memory_order_relaxed);
-    bool verdict;
+    enum caller verdict;
 
-    if ((seen & ~EXEMPT) == key)
-        return (seen & EXEMPT) != 0;
+    if (seen << (64 - VERDICT_SHIFT) >> (64 - VERDICT_SHIFT) == key)
+        return (enum caller)(seen >> VERDICT_SHIFT);
     verdict = look_up(address);
-    atomic_store_explicit(entry, key | (verdict ? EXEMPT : 0), memory_order_relaxed);
+    atomic_store_explicit(entry, key | (uint64_t)verdict << VERDICT_SHIFT, memory_order_relaxed);
     return verdict;
+}
+
+void caller_name(const void *address, char *buf, size_t len)
+{
+    Dl_info info;
+    const char *slash;
+
+    if (!dladdr(address, &info) || !info.dli_fname) {
+        snprintf(buf, len, "%p", address);
+        return;
+    }
+    slash = strrchr(info.dli_fname, '/');
+    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : info.dli_fname,
+             (size_t)((const char *)address - (const char *)info.dli_fbase), info.dli_sname ? " (" : "",
+             info.dli_sname ? info.dli_sname : "", info.dli_sname ? ")" : "");
 }

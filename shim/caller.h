@@ -1,19 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * caller.h - whose call is it? Communication libraries share memory with other processes and devices behind the
- * program's back; what they allocate for themselves is left to the driver.
+ * caller.h - whose call a hook serves, told by the object that holds the return address.
  *
- * Threads: lock-free.
+ * What it is not: a stack walk. What the program calls through a shared libcudart appears as the program's at the
+ * runtime's hooks, and as libcudart's, which counts as the program, at the driver's.
+ *
+ * Threads: every function, from any thread. No locks.
  */
 #ifndef CUPOOL_SHIM_CALLER_H
 #define CUPOOL_SHIM_CALLER_H
 
-#include <stdbool.h>
+#include <stddef.h>
 
-/* True if the code at this return address belongs to a library whose own memory is not pooled. */
-bool caller_is_exempt(const void *address);
+enum caller {
+    CALLER_PROGRAM,  /* anybody who is not in the lists: pooled and watched */
+    CALLER_MATH,     /* NVIDIA's math libraries: the same, but that they wait for what they map for themselves */
+    CALLER_INSIDE,   /* NCCL and the like: what they take for themselves is the driver's; they order in the stream */
+    CALLER_TRANSFER, /* MPI, UCX and the like: the driver's too; they move memory behind the context's back */
+};
 
-/* The same question about an object's file name; for tests. */
-bool caller_name_is_exempt(const char *path);
+/* Of the code at this return address. */
+enum caller caller_of(const void *address);
+
+/* Of an object's file name; for tests. */
+enum caller caller_of_name(const char *path);
+
+/* Where an address is, for people: object, and function if it has a name. */
+void caller_name(const void *address, char *buf, size_t len);
 
 #endif

@@ -84,16 +84,6 @@ static bool is_same_stream(const struct capture *capture, const void *arg)
     return capture->stream == wanted->stream && capture->thread == wanted->thread;
 }
 
-static CUcontext stream_context(const struct real_driver *driver, CUstream stream)
-{
-    CUcontext context = NULL;
-
-    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
-        driver->cuStreamGetCtx(stream, &context))
-        driver->cuCtxGetCurrent(&context);
-    return context;
-}
-
 /*
  * Waits for calls in flight in the stream's own context only: in another one they disturb nothing, and the work that
  * they may wait for there can itself wait for what is launched after this capture.
@@ -107,7 +97,7 @@ CUcontext capture_begin(CUstream stream)
     atomic_fetch_add(&gate.active, 1);
     if (!driver)
         return NULL;
-    own = stream_context(driver, stream);
+    own = context_stream(driver, stream);
     context_settle(own);
     return own;
 }

@@ -99,6 +99,30 @@ static int number_parse(const char *text, uint64_t *ret_number)
     return 0;
 }
 
+static int seconds_parse(const char *text, uint64_t *ret_number)
+{
+    if (strcasecmp(text, "off") == 0) {
+        *ret_number = UINT64_MAX;
+        return 0;
+    }
+    return *text ? number_parse(text, ret_number) : -EINVAL;
+}
+
+static int fill_parse(const char *text, uint64_t *ret_number)
+{
+    const int i = choice_find("off|native", text);
+
+    if (i >= 0) {
+        *ret_number = i ? FILL_NATIVE : FILL_OFF;
+        return 0;
+    }
+    if (text[0] != '0' || (text[1] != 'x' && text[1] != 'X') || strlen(text) != 4 ||
+        !isxdigit((unsigned char)text[2]) || !isxdigit((unsigned char)text[3]))
+        return -EINVAL;
+    *ret_number = strtoull(text, NULL, 16);
+    return 0;
+}
+
 int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_number)
 {
     int i;
@@ -116,6 +140,10 @@ int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_numbe
         return size_parse(text, ret_number);
     case CONF_NUMBER:
         return number_parse(text, ret_number);
+    case CONF_SECONDS:
+        return seconds_parse(text, ret_number);
+    case CONF_FILL:
+        return fill_parse(text, ret_number);
     case CONF_STRING:
         *ret_number = 0;
         return strlen(text) < CONF_TEXT_MAX ? 0 : -EINVAL;

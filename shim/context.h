@@ -18,11 +18,20 @@
 #include "real.h"
 
 struct context;
+struct policy;
 
 /* The context that is current on this thread, made known on first sight; NULL: none, or one that is not pooled. */
 struct context *context_current(const struct real_driver *driver);
 
 struct pool *context_pool(const struct context *context);
+CUcontext context_handle(const struct context *context);
+/* The context with this handle, if it is pooled. */
+struct context *context_find(CUcontext handle);
+/* The policy of the context with this handle; NULL: not one that is pooled. */
+struct policy *context_policy(CUcontext handle);
+void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
+/* The handle of a stream's context. */
+CUcontext context_stream(const struct real_driver *driver, CUstream stream);
 /* The driver's ordinal of a context's device. */
 int context_device(const struct context *context);
 /* The context of a pool's arg. */
@@ -32,6 +41,10 @@ void context_bypassed(struct context *context);
 
 /* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
 uint64_t context_idle_bytes(int device);
+
+/* Before the driver is asked how much is free: let arrive what is on its way to it. Waits for what the program's frees
+ * would natively have waited for. */
+void context_settle_device(int device);
 
 /* Give back what the pools of the current device hold without need. True if that was anything. */
 bool context_trim(void);
@@ -47,8 +60,30 @@ struct context *context_leaving(CUcontext handle);
 struct context *context_leaving_primary(CUdevice device);
 void context_gone(struct context *context, bool gone);
 
-/* Forget primary contexts that are no longer active. */
-void context_sweep(void);
+/* After a call that may have ended the primary context that was leaving: forget it if it is no longer active. */
+void context_primary_gone(struct context *context);
+/* Around a call that may end primary contexts, of which it is not known which. */
+void context_sweep_begin(void);
+void context_sweep_end(void);
+
+/* A call of the program in the current context has returned this error. */
+void context_saw(CUresult result);
+
+/*
+ * Wait on the host for what came before the frees in a device's contexts that did not wait themselves. This thread's
+ * own for as long as it takes: natively they would have. Others' for a second at most, and only if asked: natively that
+ * thread might still be waiting, for something that this one has yet to do. False: the device has no context.
+ */
+#define CONTEXT_ALL (-1)
+bool context_wait_frees(int device, bool others);
+
+/* For CUPOOL_DEBUG: fill device memory of a context, or read it when all work is over; both wait. 0 or -EIO; not while
+ * a stream captures. */
+int context_write(struct context *context, uint64_t addr, unsigned char byte, size_t size);
+int context_read(struct context *context, uint64_t addr, void *buf, size_t size);
+
+/* For a clock's tick: give back what has been idle for age ticks (0: nothing), and let arrive what is on its way. */
+void context_decay_all(unsigned int age);
 
 /* Wait until no call that orders frees is in flight in the context of this handle. */
 void context_settle(CUcontext handle);

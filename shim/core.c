@@ -9,8 +9,11 @@
 #include "caller.h"
 #include "conf.h"
 #include "context.h"
+#include "debug.h"
+#include "decay.h"
 #include "log.h"
 #include "observe.h"
+#include "policy.h"
 #include "pool.h"
 #include "real.h"
 #include "trace.h"
@@ -41,6 +44,14 @@ bool core_passive(void)
     return depth || now == STATE_PASSIVE || (now == STATE_NEW && !conf_get()->enable.number);
 }
 
+/* Whose call a hook of the runtime has passed on, to be served by one of the driver. */
+static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
+
+void core_call_from(const void *caller)
+{
+    begun_by = caller;
+}
+
 void core_bypass_begin(void)
 {
     depth++;
@@ -56,6 +67,7 @@ static void forked_child(void)
     /* CUDA does not work in a child of a process that has used it; the parent's pool and file are not ours. */
     atomic_store(&state, STATE_PASSIVE);
     trace_forget();
+    decay_forget();
 }
 
 static void start(void)
@@ -64,10 +76,17 @@ static void start(void)
 
     conf_report();
     real_fill();
+    debug_start();
     pthread_atfork(NULL, NULL, forked_child);
     log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
     atomic_store(&state, STATE_ACTIVE);
     errno = saved;
+}
+
+/* Libraries whose own memory is left to the driver. */
+static bool is_outside(enum caller caller)
+{
+    return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
 }
 
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr)
@@ -78,27 +97,39 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
 
     if (!size || core_passive())
         return CORE_FORWARD;
-    if (caller_is_exempt(caller))
+    caller = begun_by ? begun_by : caller;
+    if (is_outside(caller_of(caller)))
         return CORE_BYPASS;
     driver = real_driver_get();
     if (!driver)
         return CORE_FORWARD;
     if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW)
         pthread_once(&started, start);
+    if (debug_own())
+        return CORE_BYPASS;
     context = context_current(driver);
     if (!context)
         return CORE_FORWARD;
-    rc = pool_alloc(context_pool(context), size, ret_addr);
+    rc = pool_alloc(context_pool(context), debug_padded(size), ret_addr);
     if (rc) {
         context_bypassed(context);
         return CORE_BYPASS;
     }
+    debug_alloc(context, *ret_addr, size, caller);
     if (trace_allocs())
         trace_block("alloc", context_device(context), *ret_addr, size);
     return CORE_DONE;
 }
 
-enum core_verdict core_free(uint64_t addr)
+void core_bypassed(uint64_t addr, size_t size, const void *caller)
+{
+    pool_disown(addr, size);
+    caller = begun_by ? begun_by : caller;
+    if (debug_own() && !core_passive() && !is_outside(caller_of(caller)))
+        debug_alloc(NULL, addr, size, caller);
+}
+
+static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct pool *pool;
     int device = -1, rc;
@@ -106,6 +137,7 @@ enum core_verdict core_free(uint64_t addr)
 
     if (core_passive())
         return CORE_FORWARD;
+    debug_free(addr);
     if (trace_allocs()) {
         pool = pool_of(addr);
         size = pool ? pool_live_size(addr) : 0;
@@ -114,7 +146,7 @@ enum core_verdict core_free(uint64_t addr)
             trace_block("free_requested", device, addr, size);
         }
     }
-    rc = pool_free(addr);
+    rc = release(addr);
     if (size && rc == 0)
         trace_block("free_completed", device, addr, size);
     switch (rc) {
@@ -129,18 +161,47 @@ enum core_verdict core_free(uint64_t addr)
     }
 }
 
+enum core_verdict core_free(uint64_t addr)
+{
+    return free_with(pool_free, addr);
+}
+
+enum core_verdict core_free_later(uint64_t addr)
+{
+    return free_with(pool_free_later, addr);
+}
+
 bool core_give_back(void)
 {
     /* Also below a bypass: giving back never comes through our hooks. */
     return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim();
 }
 
-uint64_t core_idle_bytes(void)
+static bool current_device(CUdevice *ret_device)
 {
     const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
+
+    return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
+}
+
+void core_idle_settle(void)
+{
     CUdevice device;
 
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_idle_bytes(device) : 0;
+    if (current_device(&device))
+        context_settle_device(device);
+}
+
+uint64_t core_idle_bytes(void)
+{
+    CUdevice device;
+
+    return current_device(&device) ? context_idle_bytes(device) : 0;
+}
+
+bool core_watches(const void *caller)
+{
+    return !core_passive() && !is_outside(caller_of(caller));
 }
 
 bool core_ipc_allowed(uint64_t addr)
@@ -153,7 +214,9 @@ bool core_ipc_allowed(uint64_t addr)
     pool = core_passive() ? NULL : pool_of(addr);
     if (!pool)
         return true;
-    allowed = pool_block_find(addr, &base, &size, &segment) == 0 && base == segment;
+    /* Whoever names the start of a driver allocation has asked the driver for it, and counts from there. */
+    allowed = pool_segment_find(addr, &segment, &size) == 0 &&
+              (addr == segment || (pool_block_find(addr, &base, &size, &segment) == 0 && base == segment));
     trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
                 (unsigned long long)addr, allowed);
     if (!allowed)
@@ -163,6 +226,42 @@ bool core_ipc_allowed(uint64_t addr)
             "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
             (unsigned long long)addr);
     return allowed;
+}
+
+void core_ipc_exported(uint64_t addr, const void *caller)
+{
+    if (core_passive() || !pool_of(addr))
+        return;
+    /* UCX and MPI say when they are done with a buffer, so it can be used again after its free; others do not. */
+    if (caller_of(caller) == CALLER_PROGRAM)
+        pool_withdraw(addr);
+    if (caller_of(caller) != CALLER_INSIDE)
+        policy_strict_memory(addr, "memory exported to other processes");
+}
+
+bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size)
+{
+    uint64_t segment;
+
+    if (!core_watches(caller) || !pool_of(addr))
+        return false;
+    if (pool_block_find(addr, ret_base, ret_size, &segment) || addr - *ret_base >= *ret_size)
+        *ret_size = 0;
+    return true;
+}
+
+void core_rdma_prepared(uint64_t addr, const void *caller)
+{
+    if (!core_passive() && caller_of(caller) != CALLER_INSIDE)
+        policy_strict_memory(addr, "a device other than the GPU gets access to its memory");
+}
+
+void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        core_rdma_prepared(addr, caller);
+    if (!core_passive() && caller_of(caller) == CALLER_TRANSFER)
+        policy_strict_memory(addr, "MPI or UCX moves its memory");
 }
 
 /* At exit: no CUDA call, no memory given back; the driver does that. */

@@ -36,17 +36,41 @@ bool core_passive(void);
 void core_bypass_begin(void);
 void core_bypass_end(void);
 
+/* Until it is called with NULL: what reaches the hooks on this thread was begun by this caller. */
+void core_call_from(const void *caller);
+
 /* Serve a request. caller: the return address of the exported function. */
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);
+/* A call that was bypassed has got memory from the driver. */
+void core_bypassed(uint64_t addr, size_t size, const void *caller);
 enum core_verdict core_free(uint64_t addr);
+/* A free that natively does not wait. */
+enum core_verdict core_free_later(uint64_t addr);
 
 /* The driver refused memory to a call that is not pooled: true if asking again may help. */
 bool core_give_back(void);
 
+/* Before the driver is asked for the free memory of the current device. */
+void core_idle_settle(void);
 /* Bytes to add to the driver's idea of free memory on the device that is current. */
 uint64_t core_idle_bytes(void);
 
+/* Does what this caller does count for CUPOOL_FREE=auto? */
+bool core_watches(const void *caller);
+/*
+ * What a program may know of the allocation around addr: the block. Libraries that hand memory to others are told of
+ * the driver's allocation instead. True: *ret_base and *ret_size are the answer, size 0 that there is no live block;
+ * false: ask the driver.
+ */
+bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size);
+
+/* Somebody asks for an attribute of this address, or prepares it for access by a device that is no GPU. */
+void core_pointer_asked(uint64_t addr, int attribute, const void *caller);
+void core_rdma_prepared(uint64_t addr, const void *caller);
+
 /* May an IPC handle of this address be made? False, with a log line, if the importer would get the wrong bytes. */
 bool core_ipc_allowed(uint64_t addr);
+/* It was made. */
+void core_ipc_exported(uint64_t addr, const void *caller);
 
 #endif

@@ -61,8 +61,8 @@ static const struct {
 };
 
 /*
- * What to answer instead of asking the real dlsym; NULL: ask it. Memory functions are never answered: a library that
- * patches the functions it finds would patch ours.
+ * What to answer instead of asking the real dlsym; NULL: ask it. The functions that we pool are never answered: a
+ * library that patches the functions it finds would patch ours.
  */
 void *cupool_dlsym_filter(void *handle, const char *name)
 {

@@ -6,10 +6,12 @@
  * Errors are made by the real functions, so that code and last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for the free memory answers with an error only if the context is in error.
  */
+#include "caller.h"
 #include "capture.h"
 #include "context.h"
 #include "core.h"
 #include "hooks.h"
+#include "policy.h"
 #include "real.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -44,6 +46,7 @@ static void add_idle(size_t *free, const size_t *total)
 
 EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
 {
+    cudaError_t error;
     uint64_t addr;
 
     switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
@@ -51,19 +54,25 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
         *ptr = (void *)(uintptr_t)addr;
         return cudaSuccess;
     case CORE_FORWARD:
-        return real_next(cudaMalloc)(ptr, size);
+        core_call_from(CALLER);
+        error = real_runtime(cudaMalloc, CALLER)(ptr, size);
+        core_call_from(NULL);
+        return error;
     default:
-        return BYPASS(real_next(cudaMalloc)(ptr, size));
+        error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
+        if (!error)
+            core_bypassed((uintptr_t)*ptr, size, CALLER);
+        return error;
     }
 }
 
-static cudaError_t runtime_free_failed(enum core_verdict verdict)
+static cudaError_t runtime_free_failed(enum core_verdict verdict, const void *caller)
 {
     size_t free, total;
 
     if (verdict == CORE_INVALID)
-        return BYPASS(real_next(cudaFree)((void *)NOWHERE));
-    return BYPASS(real_next(cudaMemGetInfo)(&free, &total));
+        return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));
+    return BYPASS(real_runtime(cudaMemGetInfo, caller)(&free, &total));
 }
 
 EXPORT cudaError_t cudaFree(void *ptr)
@@ -72,7 +81,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    return verdict == CORE_FORWARD ? real_next(cudaFree)(ptr) : runtime_free_failed(verdict);
+    return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : runtime_free_failed(verdict, CALLER);
 }
 
 /* While its stream captures, natively only memory of the graph can be freed: such a call fails whatever the address. */
@@ -80,7 +89,7 @@ static enum core_verdict free_async(uint64_t addr, CUstream stream)
 {
     if (pool_of(addr) && !core_passive() && capture_active_on(stream))
         return CORE_INVALID;
-    return core_free(addr);
+    return core_free_later(addr);
 }
 
 EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
@@ -89,7 +98,10 @@ EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    return verdict == CORE_FORWARD ? real_next(cudaFreeAsync)(ptr, stream) : runtime_free_failed(verdict);
+    if (verdict == CORE_INVALID) /* not by cudaFree, which would end a capture */
+        return BYPASS(real_runtime(cudaFreeAsync, CALLER)((void *)NOWHERE, stream));
+    return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync, CALLER)(ptr, stream)
+                                   : runtime_free_failed(verdict, CALLER);
 }
 
 EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
@@ -99,14 +111,19 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    return verdict == CORE_FORWARD ? real_next(cudaFreeAsync_ptsz)(ptr, stream) : runtime_free_failed(verdict);
+    if (verdict == CORE_INVALID) /* not by cudaFree, which would end a capture */
+        return BYPASS(real_runtime(cudaFreeAsync_ptsz, CALLER)((void *)NOWHERE, stream));
+    return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync_ptsz, CALLER)(ptr, stream)
+                                   : runtime_free_failed(verdict, CALLER);
 }
 
 EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
     const bool passive = core_passive();
-    const cudaError_t error = BYPASS(real_next(cudaMemGetInfo)(free, total));
+    cudaError_t error;
 
+    core_idle_settle();
+    error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));
     if (!error && !passive)
         add_idle(free, total);
     return error;
@@ -114,20 +131,32 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 
 EXPORT cudaError_t cudaDeviceReset(void)
 {
-    /* Which device, only the runtime knows. Normally the driver's reset below is hooked too, and has done this already.
-     */
-    const cudaError_t error = real_next(cudaDeviceReset)();
+    /* Which device, only the runtime knows. Where the driver's reset below is hooked too, that does it. */
+    const bool alone = !core_passive() && !core_hooks_driver();
+    cudaError_t error;
 
-    if (!core_passive())
-        context_sweep();
+    if (alone)
+        context_sweep_begin();
+    error = real_runtime(cudaDeviceReset, CALLER)();
+    if (alone)
+        context_sweep_end();
     return error;
+}
+
+EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
+{
+    core_pointer_asked((uintptr_t)ptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CALLER);
+    return real_runtime(cudaPointerGetAttributes, CALLER)(attributes, ptr);
 }
 
 EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 {
     void *named_ptr = core_ipc_allowed((uintptr_t)ptr) ? ptr : (void *)NOWHERE;
+    const cudaError_t error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));
 
-    return BYPASS(real_next(cudaIpcGetMemHandle)(handle, named_ptr));
+    if (!error)
+        core_ipc_exported((uintptr_t)ptr, CALLER);
+    return error;
 }
 
 /* A call that begins a capture on stream. */
@@ -145,6 +174,8 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 #define END(stream, destroys, call)                                                                                    \
     __extension__({                                                                                                    \
         const bool passive_ = core_passive();                                                                          \
+        if (!passive_ && (destroys))                                                                                   \
+            policy_stream_gone(stream);                                                                                \
         const __typeof__(call) ended_ = BYPASS(call);                                                                  \
         if (!passive_)                                                                                                 \
             capture_check(stream, (destroys) && ended_ == 0);                                                          \
@@ -153,12 +184,12 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 
 EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY), real_next(cudaStreamBeginCapture)(stream, mode));
+    return BEGIN(named(stream, CU_STREAM_LEGACY), real_runtime(cudaStreamBeginCapture, CALLER)(stream, mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginCapture_ptsz(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD), real_next(cudaStreamBeginCapture_ptsz)(stream, mode));
+    return BEGIN(named(stream, CU_STREAM_PER_THREAD), real_runtime(cudaStreamBeginCapture_ptsz, CALLER)(stream, mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t *nodes,
@@ -166,7 +197,7 @@ EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_
                                                  enum cudaStreamCaptureMode mode)
 {
     return BEGIN(named(stream, CU_STREAM_LEGACY),
-                 real_next(cudaStreamBeginCaptureToGraph)(stream, graph, nodes, edges, count, mode));
+                 real_runtime(cudaStreamBeginCaptureToGraph, CALLER)(stream, graph, nodes, edges, count, mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream, cudaGraph_t graph,
@@ -174,22 +205,23 @@ EXPORT cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream, cudaG
                                                       size_t count, enum cudaStreamCaptureMode mode)
 {
     return BEGIN(named(stream, CU_STREAM_PER_THREAD),
-                 real_next(cudaStreamBeginCaptureToGraph_ptsz)(stream, graph, nodes, edges, count, mode));
+                 real_runtime(cudaStreamBeginCaptureToGraph_ptsz, CALLER)(stream, graph, nodes, edges, count, mode));
 }
 
 EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    return END(named(stream, CU_STREAM_LEGACY), false, real_next(cudaStreamEndCapture)(stream, graph));
+    return END(named(stream, CU_STREAM_LEGACY), false, real_runtime(cudaStreamEndCapture, CALLER)(stream, graph));
 }
 
 EXPORT cudaError_t cudaStreamEndCapture_ptsz(cudaStream_t stream, cudaGraph_t *graph)
 {
-    return END(named(stream, CU_STREAM_PER_THREAD), false, real_next(cudaStreamEndCapture_ptsz)(stream, graph));
+    return END(named(stream, CU_STREAM_PER_THREAD), false,
+               real_runtime(cudaStreamEndCapture_ptsz, CALLER)(stream, graph));
 }
 
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    return END(named(stream, CU_STREAM_LEGACY), true, real_next(cudaStreamDestroy)(stream));
+    return END(named(stream, CU_STREAM_LEGACY), true, real_runtime(cudaStreamDestroy, CALLER)(stream));
 }
 
 /* --- driver API --- */
@@ -203,18 +235,64 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
         taken_;                                                                                                        \
     })
 
+#define ONCE(call) (call)
+
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
+    CUresult result;
     uint64_t addr;
 
-    if (!ptr || !core_hooks_driver() || core_alloc(size, CALLER, &addr) != CORE_DONE)
+    switch (ptr && core_hooks_driver() ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
+    case CORE_DONE:
+        *ptr = addr;
+        return CUDA_SUCCESS;
+    case CORE_FORWARD:
         return TWICE(real_next(cuMemAlloc_v2)(ptr, size));
-    *ptr = addr;
-    return CUDA_SUCCESS;
+    default:
+        result = TWICE(real_next(cuMemAlloc_v2)(ptr, size));
+        if (!result)
+            core_bypassed(*ptr, size, CALLER);
+        return result;
+    }
 }
+
+/* What the rows of hooks.def are written in. */
+#define OWN                            (caller_of(CALLER) == CALLER_PROGRAM)
+#define STRICT(condition, device, why) ((condition) ? (policy_strict(device, why), 0) : 0)
+#define IS_DEVICE(type)                ((type) == CU_MEMORYTYPE_DEVICE || (type) == CU_MEMORYTYPE_UNIFIED)
+#define REACH_OF(copy)                 REACH_BY(copy, named(stream, unnamed))
+#define REACH_BY(copy, by)                                                                                             \
+    ((copy) && IS_DEVICE((copy)->dstMemoryType) ? policy_reach((copy)->dstDevice, by) : (void)0,                       \
+     (copy) && IS_DEVICE((copy)->srcMemoryType) ? policy_reach((copy)->srcDevice, by) : (void)0, 0)
+#define COPY_OF(copy)                                                                                                  \
+    (((copy)->dstMemoryType == CU_MEMORYTYPE_HOST || (copy)->srcMemoryType == CU_MEMORYTYPE_HOST)                      \
+         ? policy_host_work(named(stream, unnamed))                                                                    \
+         : policy_copy((copy)->dstMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->dstDevice : 0,                         \
+                       (copy)->srcMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->srcDevice : 0,                         \
+                       named(stream, unnamed)))
+#define GRAPH_NODE(parameters)                                                                                         \
+    ((parameters)->type == CU_GRAPH_NODE_TYPE_MEMCPY || (parameters)->type == CU_GRAPH_NODE_TYPE_HOST ||               \
+             (parameters)->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP                                                     \
+         ? policy_graph_node()                                                                                         \
+     : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? policy_graph_set((parameters)->memset.dst)                    \
+                                                       : (void)0)
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
+#define WATCH(symbol, parameters, arguments, unnamed_stream, how, before, after)                                       \
+    EXPORT CUresult symbol parameters                                                                                  \
+    {                                                                                                                  \
+        const bool watched = core_watches(CALLER);                                                                     \
+        const CUstream unnamed __attribute__((unused)) = unnamed_stream;                                               \
+        const uint64_t owed __attribute__((unused)) = watched ? (uint64_t)(before) : 0;                                \
+        const CUresult result = how(real_next(symbol) arguments); /* NOLINT(bugprone-macro-parentheses): a list */     \
+                                                                                                                       \
+        if (watched && !result)                                                                                        \
+            (void)(after);                                                                                             \
+        else if (watched)                                                                                              \
+            context_saw(result);                                                                                       \
+        return result;                                                                                                 \
+    }
 #define RETRY(symbol, parameters, arguments)                                                                           \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
@@ -258,8 +336,10 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-    const CUresult result = real_next(cuMemGetInfo_v2)(free, total);
+    CUresult result;
 
+    core_idle_settle();
+    result = real_next(cuMemGetInfo_v2)(free, total);
     if (!result)
         add_idle(free, total);
     return result;
@@ -300,32 +380,41 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));
 }
 
-/* Releasing takes a reference away; the context goes with the last one. */
-static CUresult released(CUresult result)
-{
-    if (!core_passive())
-        context_sweep();
-    return result;
-}
+/* A call that takes a reference away; the primary context goes with the last one. */
+#define RELEASE(device, call)                                                                                          \
+    __extension__({                                                                                                    \
+        struct context *leaving_ = core_passive() ? NULL : context_leaving_primary(device);                            \
+        const CUresult left_ = (call);                                                                                 \
+        context_primary_gone(leaving_);                                                                                \
+        left_;                                                                                                         \
+    })
 
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    return released(real_next(cuDevicePrimaryCtxRelease)(device));
+    return RELEASE(device, real_next(cuDevicePrimaryCtxRelease)(device));
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    return released(real_next(cuDevicePrimaryCtxRelease_v2)(device));
+    return RELEASE(device, real_next(cuDevicePrimaryCtxRelease_v2)(device));
 }
 
 EXPORT CUresult cuCtxDestroy(CUcontext context)
 {
-    return LEAVE(context_leaving(context), real_next(cuCtxDestroy)(context));
+    const CUresult result = LEAVE(context_leaving(context), real_next(cuCtxDestroy)(context));
+
+    if (!result)
+        policy_context_gone(context);
+    return result;
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
-    return LEAVE(context_leaving(context), real_next(cuCtxDestroy_v2)(context));
+    const CUresult result = LEAVE(context_leaving(context), real_next(cuCtxDestroy_v2)(context));
+
+    if (!result)
+        policy_context_gone(context);
+    return result;
 }
 
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
@@ -339,7 +428,104 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 {
-    return core_ipc_allowed(ptr) ? real_next(cuIpcGetMemHandle)(handle, ptr) : CUDA_ERROR_INVALID_VALUE;
+    const CUresult result =
+        core_ipc_allowed(ptr) ? real_next(cuIpcGetMemHandle)(handle, ptr) : CUDA_ERROR_INVALID_VALUE;
+
+    if (!result)
+        core_ipc_exported(ptr, CALLER);
+    return result;
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
+{
+    const CUresult result = real_next(cuMemGetAddressRange_v2)(base, size, ptr);
+    uint64_t block;
+    size_t length;
+
+    if (result || !core_range(ptr, CALLER, &block, &length))
+        return result;
+    if (!length)
+        return CUDA_ERROR_NOT_FOUND;
+    if (base)
+        *base = block;
+    if (size)
+        *size = length;
+    return CUDA_SUCCESS;
+}
+
+/* After the driver has answered: where it has told of its allocation, tell of the block. */
+static CUresult range_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
+{
+    uint64_t block;
+    size_t length;
+
+    if ((attribute != CU_POINTER_ATTRIBUTE_RANGE_START_ADDR && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE) ||
+        !core_range(ptr, caller, &block, &length))
+        return CUDA_SUCCESS;
+    if (!length)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+        *(CUdeviceptr *)data = block;
+    else
+        *(size_t *)data = length;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    CUresult result;
+
+    core_pointer_asked(ptr, attribute, CALLER);
+    result = real_next(cuPointerGetAttribute)(data, attribute, ptr);
+    return result ? result : range_tell(data, attribute, ptr, CALLER);
+}
+
+EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
+                                       CUdeviceptr ptr)
+{
+    CUresult result;
+
+    for (unsigned int i = 0; attributes && i < count; i++)
+        core_pointer_asked(ptr, attributes[i], CALLER);
+    result = real_next(cuPointerGetAttributes)(count, attributes, data, ptr);
+    for (unsigned int i = 0; attributes && data && !result && i < count; i++)
+        result = range_tell(data[i], attributes[i], ptr, CALLER);
+    return result;
+}
+
+EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        core_rdma_prepared(ptr, CALLER);
+    return real_next(cuPointerSetAttribute)(value, attribute, ptr);
+}
+
+EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
+                                              unsigned long long flags)
+{
+    core_rdma_prepared(ptr, CALLER);
+    return real_next(cuMemGetHandleForAddressRange)(handle, ptr, size, type, flags);
+}
+
+/* After a free natively everything is over that was launched before, and its time can be told. */
+#define ELAPSED(call)                                                                                                  \
+    __extension__({                                                                                                    \
+        CUresult told_ = (call);                                                                                       \
+        if (told_ == CUDA_ERROR_NOT_READY && core_watches(CALLER)) {                                                   \
+            context_wait_frees(CONTEXT_ALL, /* others: */ false);                                                      \
+            told_ = (call);                                                                                            \
+        }                                                                                                              \
+        told_;                                                                                                         \
+    })
+
+EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    return ELAPSED(real_next(cuEventElapsedTime)(ms, start, end));
+}
+
+EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
+{
+    return ELAPSED(real_next(cuEventElapsedTime_v2)(ms, start, end));
 }
 
 EXPORT CUresult cuStreamBeginCapture(CUstream stream)

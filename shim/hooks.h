@@ -7,8 +7,8 @@
 #include <driver_types.h>
 #include <stddef.h>
 
-#if CUDA_VERSION < 12050
-#error "the headers of CUDA 12.5 or later are needed (the driver at run time may be older)"
+#if CUDA_VERSION < 13000
+#error "the headers of CUDA 13.0 or later are needed (the driver at run time may be older)"
 #endif
 
 /* The headers rename these to their newest version; here every symbol has its own name. */
@@ -18,6 +18,14 @@
 #undef cuGetProcAddress
 #undef cuStreamBeginCapture
 #undef cuGraphInstantiate
+#undef cuEventElapsedTime
+#undef cuGraphAddNode
+#undef cuIpcOpenMemHandle
+#undef cuMemcpyBatchAsync
+#undef cuMemcpy3DBatchAsync
+#undef cuStreamBatchMemOp
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
 
 #define RUNTIME(symbol, parameters) cudaError_t symbol parameters;
 #define DRIVER(symbol, parameters)  CUresult symbol parameters;

@@ -3,11 +3,28 @@
 #include "log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* Descriptor 2 was closed when the program started: whatever gets that number later is a file of the program's own. */
+static bool closed;
+
+__attribute__((constructor)) static void look(void)
+{
+    const int saved = errno;
+
+    closed = fcntl(STDERR_FILENO, F_GETFD) < 0 && errno == EBADF;
+    errno = saved;
+}
+
+bool log_is_open(void)
+{
+    return !closed;
+}
 
 void log_write(enum conf_log_level level, const char *format, ...)
 {
@@ -17,7 +34,7 @@ void log_write(enum conf_log_level level, const char *format, ...)
     va_list args;
     int used, more;
 
-    if (level > conf_get()->log_level.number)
+    if (closed || level > conf_get()->log_level.number)
         return;
     used = snprintf(line, sizeof(line), "cupool[%d]: %s: ", (int)getpid(), names[level]);
     va_start(args, format);

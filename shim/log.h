@@ -6,8 +6,12 @@
 #define CUPOOL_SHIM_LOG_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "conf.h"
+
+/* False: the program was started without a stderr; nothing is to be written there. */
+bool log_is_open(void);
 
 /* Written if CUPOOL_LOG_LEVEL is at least level. Lines over 500 bytes are cut. */
 void log_write(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

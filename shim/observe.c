@@ -72,7 +72,7 @@ void observe_finish(void)
     const char *path = trace_path();
 
     context_stats_each(stats_trace);
-    if (conf_get()->stats.number == STATS_EXIT) {
+    if (conf_get()->stats.number == STATS_EXIT && log_is_open()) {
         dprintf(2, "cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
                 "driver", "oom", "peak MiB", "held MiB");
         context_stats_each(stats_print);

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "dlsym.h"
@@ -46,7 +47,21 @@ static const char *const driver_names[] = {"cuMemAlloc_v2",
                                            "cuStreamGetCtx",
                                            "cuStreamIsCapturing",
                                            "cuThreadExchangeStreamCaptureMode",
-                                           "cuDriverGetVersion"};
+                                           "cuDriverGetVersion",
+                                           "cuEventSynchronize",
+                                           "cuEventQuery",
+                                           "cuPointerGetAttribute",
+                                           "cuStreamCreate",
+                                           "cuStreamQuery",
+                                           "cuStreamSynchronize",
+                                           "cuMemsetD8Async",
+                                           "cuMemFreeAsync",
+                                           "cuCtxGetId",
+                                           "cuDeviceGetAttribute",
+                                           "cuDeviceGetCount",
+                                           "cuDeviceGetName",
+                                           "cuDeviceGetUuid_v2",
+                                           "cuMemcpyDtoHAsync_v2"};
 _Static_assert(sizeof(driver_names) / sizeof(driver_names[0]) == sizeof(struct real_driver) / sizeof(void *),
                "one name for each member");
 
@@ -98,17 +113,37 @@ static cudaError_t missing_runtime(void)
     return cudaErrorSharedObjectSymbolNotFound;
 }
 
-/* Look for a libcudart among the loaded objects: RTLD_NEXT does not see one that came in with RTLD_LOCAL. */
-static int find_cudart(struct dl_phdr_info *info, size_t size, void *arg)
+/* A search among the loaded objects: RTLD_NEXT does not see one that came in with RTLD_LOCAL. */
+struct search {
+    const char *prefix; /* of the file name */
+    const char *path;
+};
+
+static int search_one(struct dl_phdr_info *info, size_t size, void *arg)
 {
+    struct search *search = arg;
     const char *name = strrchr(info->dlpi_name ? info->dlpi_name : "", '/');
 
     (void)size;
     name = name ? name + 1 : info->dlpi_name;
-    if (!name || strncmp(name, "libcudart.so", 12) != 0)
+    if (!name || strncmp(name, search->prefix, strlen(search->prefix)) != 0)
         return 0;
-    *(const char **)arg = info->dlpi_name;
+    search->path = info->dlpi_name;
     return 1;
+}
+
+/* The path of the first loaded object whose file name begins with prefix; NULL: there is none. */
+static const char *loaded_path(const char *prefix)
+{
+    struct search search = {.prefix = prefix};
+
+    dl_iterate_phdr(search_one, &search);
+    return search.path;
+}
+
+bool real_is_loaded(const char *name)
+{
+    return loaded_path(name) != NULL;
 }
 
 /* Keep the object that holds a function loaded. */
@@ -129,7 +164,8 @@ static void *look_for(enum real_symbol symbol)
     if (!function && hooks[symbol].driver) {
         handle = loaded("libcuda.so.1");
     } else if (!function) {
-        dl_iterate_phdr(find_cudart, &path);
+        path = loaded_path("libcudart.so");
+        path = path ? path : loaded_path("libcudart-"); /* as wheels rename it: libcudart-d0da41ae.so.11.0 */
         handle = path ? loaded(path) : NULL;
     }
     if (handle)
@@ -159,6 +195,81 @@ void *real_find(enum real_symbol symbol)
     /* Not remembered: the library may still come. */
     log_write(LOG_ERROR, "%s was called, but nothing that is loaded defines it", hooks[symbol].name);
     return hooks[symbol].driver ? (void *)missing_driver : (void *)missing_runtime;
+}
+
+static bool is_cudart(const char *path)
+{
+    const char *name = strrchr(path, '/');
+
+    name = name ? name + 1 : path;
+    return strncmp(name, "libcudart.so", 12) == 0 || strncmp(name, "libcudart-", 10) == 0;
+}
+
+/* How many libcudart are loaded; stops at two. */
+static int count_cudart(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    (void)size;
+    *(int *)arg += info->dlpi_name && is_cudart(info->dlpi_name);
+    return *(int *)arg > 1;
+}
+
+/* So many objects have been loaded and unloaded up to now. */
+static int read_changes(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    (void)size;
+    *(uint64_t *)arg = info->dlpi_adds + info->dlpi_subs;
+    return 1;
+}
+
+static bool several_cudarts(void)
+{
+    static _Atomic(uint64_t) seen;
+    uint64_t now = 0, known = atomic_load_explicit(&seen, memory_order_relaxed);
+    int count = 0;
+
+    /* Lowest bit: the answer of last time, valid while nothing has been loaded since. */
+    dl_iterate_phdr(read_changes, &now);
+    if (known >> 1 != now) {
+        dl_iterate_phdr(count_cudart, &count);
+        known = now << 1 | (count > 1);
+        atomic_store_explicit(&seen, known, memory_order_relaxed);
+    }
+    return known & 1;
+}
+
+/* The name of the libcudart that the object around address was linked to, or NULL. */
+static const char *cudart_of(const void *address)
+{
+    const char *strings = NULL;
+    struct link_map *map;
+    Dl_info info;
+
+    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP))
+        return NULL;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
+        if (d->d_tag == DT_STRTAB)
+            strings = (const char *)d->d_un.d_ptr;
+    for (const ElfW(Dyn) *d = map->l_ld; strings && d->d_tag != DT_NULL; d++)
+        if (d->d_tag == DT_NEEDED && is_cudart(strings + d->d_un.d_val))
+            return strings + d->d_un.d_val;
+    return NULL;
+}
+
+void *real_find_for(enum real_symbol symbol, const void *caller)
+{
+    void *const first = real_find(symbol);
+    void *handle, *function = NULL;
+    const char *name;
+    Dl_info info;
+
+    /* Between us and cudart stands another preload: it decides. */
+    if (!several_cudarts() || !dladdr(first, &info) || !info.dli_fname || !is_cudart(info.dli_fname))
+        return first;
+    name = cudart_of(caller);
+    handle = name ? loaded(name) : NULL;
+    if (handle)
+        function = dlsym_real(handle, hooks[symbol].name);
+    return function ? function : first;
 }
 
 void *real_route(void *function)

@@ -34,6 +34,20 @@ struct real_driver {
     CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus *);
     CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *);
     CUresult (*cuDriverGetVersion)(int *);
+    CUresult (*cuEventSynchronize)(CUevent);
+    CUresult (*cuEventQuery)(CUevent);
+    CUresult (*cuPointerGetAttribute)(void *, CUpointer_attribute, CUdeviceptr);
+    CUresult (*cuStreamCreate)(CUstream *, unsigned int);
+    CUresult (*cuStreamQuery)(CUstream);
+    CUresult (*cuStreamSynchronize)(CUstream);
+    CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
+    CUresult (*cuMemFreeAsync)(CUdeviceptr, CUstream);
+    CUresult (*cuCtxGetId)(CUcontext, unsigned long long *);
+    CUresult (*cuDeviceGetAttribute)(int *, CUdevice_attribute, CUdevice);
+    CUresult (*cuDeviceGetCount)(int *);
+    CUresult (*cuDeviceGetName)(char *, int, CUdevice);
+    CUresult (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice);
+    CUresult (*cuMemcpyDtoHAsync_v2)(void *, CUdeviceptr, size_t, CUstream);
 };
 
 /* The driver, or NULL as long as the program has not loaded libcuda.so.1. */
@@ -54,8 +68,18 @@ enum real_symbol {
 
 void *real_find(enum real_symbol symbol);
 
+/*
+ * The same for a function of the runtime, as the code at this address would have called it: with several libcudart in
+ * the process each object has its own, with a last error and a state of its own.
+ */
+#define real_runtime(symbol, caller) ((__typeof__(&(symbol)))real_find_for(REAL_##symbol, caller))
+void *real_find_for(enum real_symbol symbol, const void *caller);
+
 /* Look for all of them now, so that later calls need no lock of the dynamic linker. */
 void real_fill(void);
+
+/* True if an object is loaded whose file name begins with this. */
+bool real_is_loaded(const char *name);
 
 /* What cuGetProcAddress should answer instead of a function of the driver: our hook for it, or the function itself. */
 void *real_route(void *function);

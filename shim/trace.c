@@ -191,7 +191,9 @@ static int file_create(const char *path)
 
 static void header_write(const struct launch *launch)
 {
-    char line[8192], text[CONF_TEXT_MAX + 16], rank[16] = "null", local_rank[16] = "null", host[300], exe[300];
+    /* Under the lock; a thread's stack may be no larger than that. */
+    static char line[8192], text[CONF_TEXT_MAX + 16];
+    char rank[16] = "null", local_rank[16] = "null", host[300], exe[300];
     size_t used;
 
     if (launch->rank >= 0)
@@ -221,8 +223,8 @@ void trace_open(void)
     const struct conf *conf = conf_get();
     const char *pattern = conf->trace_file.text;
     const int saved = errno;
+    static char path[4096]; /* under the lock, as in header_write */
     struct launch launch;
-    char path[4096];
     int fd, cancel;
 
     if (!trace_lock(&cancel))

@@ -27,16 +27,20 @@ class CannotRead(Exception):
     """A file that is not there, not readable, or no trace at all."""
 
 
+# The library writes numbers of 64 bits; JSON knows larger ones, with which nobody could calculate.
+TOP = 1 << 64
+
+
 def _is_int(v: Any) -> bool:
-    return type(v) is int  # not isinstance: true is no number here
+    return type(v) is int and -TOP < v < TOP  # not isinstance: true is no number here
 
 
 def _is_size(v: Any) -> bool:
-    return type(v) is int and v >= 0
+    return type(v) is int and 0 <= v < TOP
 
 
 def _is_number(v: Any) -> bool:
-    return type(v) in (int, float) and v >= 0
+    return type(v) in (int, float) and 0 <= v < TOP
 
 
 def _is_str(v: Any) -> bool:
@@ -58,6 +62,7 @@ def _or_null(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "t": (_is_size, "nanoseconds"), "tid": (_is_int, "a number"), "d": (_is_size, "a device number"),
     "p": (_is_address, "a hexadecimal string"), "n": (_is_size, "a number of bytes"), "b": (_is_str, "a string"),
+    "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
 }
@@ -71,6 +76,7 @@ REQUIRED: dict[str, list[str]] = {
     "segment_free": ["tid", "d", "p", "n", "b"],
     "trim": ["tid", "d", "n", "why"],
     "oom": ["tid", "d", "n", "held", "live"],
+    "device": ["tid", "d", "name", "uuid"],
     "policy": ["tid", "d", "free", "why"],
     "ipc": ["tid", "d", "p", "ok"],
     "alloc": ["tid", "d", "p", "n"],

@@ -65,6 +65,7 @@ class Device:
         self.trims = self.trimmed = self.oom = self.ipc_ok = self.ipc_refused = 0
         self.oom_moments: list[Event] = []
         self.policy: list[Event] = []
+        self.name: Optional[str] = None
         self.stats: Optional[Event] = None
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
         self.sequence = array("q")  # sizes of segments in the order they were got
@@ -80,7 +81,7 @@ class Replay:
         self._add = problems.add
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
-            "policy": self._policy, "ipc": self._ipc, "alloc": self._alloc, "free_requested": self._free_requested,
+            "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._alloc, "free_requested": self._free_requested,
             "stats": self._stats,
         }
 
@@ -171,6 +172,9 @@ class Replay:
         dev.oom += 1
         if len(dev.oom_moments) < KEEP:
             dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live")})
+
+    def _device(self, line: int, ev: Event, dev: Device) -> None:
+        dev.name = ev["name"]
 
     def _policy(self, line: int, ev: Event, dev: Device) -> None:
         if len(dev.policy) < KEEP:

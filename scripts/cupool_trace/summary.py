@@ -41,7 +41,7 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "driver_calls": dev.driver_calls, "driver_us": round(dev.driver_us, 3),
         "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
-        "policy": dev.policy,
+        "name": dev.name, "policy": dev.policy,
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
     out["hit_rate"] = hit_rate(out)
@@ -77,6 +77,8 @@ def summary_row(names: list[str], f: Event, guessed: bool) -> list[str]:
 
 def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
     who = f"{rank.name} device {d}"
+    if f["name"]:
+        yield f"{who}: {f['name']}"
     if not f["from_stats"]:
         if rank.traces_allocs:
             yield f"{who}: no stats line; requests counted from events (~), each new segment taken as one miss"

@@ -47,11 +47,15 @@ static int address_range(void)
         OK(cuMemAlloc(&p, n));
         for (size_t off = 0; off < n; off += n / 3 + 1) {
             OK(cuMemGetAddressRange(&base, &size, p + off));
-            CHECK(base <= p && base + size >= p + n);
+            CHECK(base == p && size == n);
+            OK(cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p + off));
+            OK(cuPointerGetAttributes(1, (CUpointer_attribute[]){CU_POINTER_ATTRIBUTE_RANGE_SIZE}, (void *[]){&size},
+                                      p + off));
+            CHECK(base == p && size == n);
         }
         OK(cuMemGetAddressRange(&base, NULL, p));
         OK(cuMemGetAddressRange(NULL, &size, p));
-        CHECK(base <= p && base + size >= p + n);
+        CHECK(base == p && size == n);
         OK(cuMemFree(p));
     }
     return 0;

@@ -8,13 +8,18 @@
  * the end instead, so that a late write into a new owner's buffer shows as well. Streams of every kind, ordered by
  * events where a buffer changes stream; cudaFree by the owner, by other threads and in stream order.
  *
- * What it is not: a test that cudaFree makes anything visible to the host. A copy is looked at only after an event that
- * followed it has completed, so 0 errors is right natively, and for every policy that keeps the order of the device.
+ * As it is, a copy is looked at only after an event that followed it has completed, so 0 errors is right natively, and
+ * for every policy that keeps the order of the device. Two options ask for what only a cudaFree that waits on the host
+ * gives, so that they go wrong with CUPOOL_FREE=ordered:
+ * --host: when the owner's cudaFree has returned, its copies to the host have arrived, and what its copies from the
+ * host read is overwritten.
+ * --peer: with two devices or more, some buffers are stamped and looked at by streams of the next device.
  *
  * Usage: stamp [--threads T] [--devices D] [--ops N] [--seconds S] [--seed X] [--max-bytes B] [--min-bytes B]
- * [--streams K]
- *              [--live L] [--delay-us U] [--free-async PERCENT] [--expect-errors]
- * Sizes take K, M, G. Exit: 0 no error, 1 errors, 2 something else failed; --expect-errors exchanges 0 and 1.
+ *              [--total-bytes B] [--streams K] [--live L] [--delay-us U] [--free-async PERCENT] [--host] [--peer]
+ *              [--expect-errors]
+ * --total-bytes: of all buffers together; --max-bytes: of one. Sizes take K, M, G. Memory does not grow with N.
+ * Exit: 0 no error, 1 errors, 2 something else failed; --expect-errors exchanges 0 and 1.
  */
 #include "behaviour.h"
 
@@ -28,9 +33,9 @@
 
 static struct {
     int threads, devices, streams, live, delay_us, free_async;
-    uint64_t ops, seed, min_bytes, max_bytes;
+    uint64_t ops, seed, min_bytes, max_bytes, total_bytes;
     double seconds;
-    bool expect_errors;
+    bool expect_errors, host, peer;
 } opt = {.threads = 8,
          .devices = 1,
          .streams = 6,
@@ -41,25 +46,30 @@ static struct {
          .seed = 1,
          .min_bytes = 256,
          .max_bytes = 64 << 10,
+         .total_bytes = UINT64_MAX,
          .seconds = 0};
 
-static atomic_ullong ops_done, errors, refused, checked;
+static atomic_ullong ops_done, errors, refused, checked, live_bytes;
 static atomic_int stop, broken;
 static uint64_t started;
 
-enum slot_state { EMPTY, LIVE, PENDING };
+enum slot_state { EMPTY, LIVE, PENDING, SEEN };
 
 /* One buffer. token, head and tail lie in pinned memory. */
 struct slot {
     enum slot_state state;
     char *p;
     size_t n;
-    int stream; /* of the stamp, an index that may be another stream by now: never used without the event */
+    int stream; /* of the stamp, an index that may be another stream by now: never used without the event; or FAR */
     uint64_t generation;
     uint64_t token;
     uint64_t *pinned; /* [0] what is written, [1] head, [2] tail as read back, [3] what overwrites */
-    cudaEvent_t event;
+    cudaEvent_t event, far_event;
+    cudaEvent_t stamped; /* the one of the two that follows the stamp */
+    uint64_t *far;       /* two numbers on the next device */
 };
+
+#define FAR (-1)
 
 struct stream {
     cudaStream_t s;
@@ -69,7 +79,9 @@ struct stream {
 
 struct worker {
     pthread_t thread;
-    int id, device;
+    int id, device, far_device; /* FAR: there is no next device */
+    cudaStream_t far_stream;
+    uint64_t *far;
     uint64_t seed, counter;
     struct stream stream[STREAMS_MAX];
     struct slot slot[SLOTS_MAX];
@@ -81,6 +93,7 @@ struct worker {
 static struct {
     pthread_mutex_t lock;
     void *p[QUEUE_MAX];
+    size_t size[QUEUE_MAX];
     int n;
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -141,11 +154,14 @@ static void report(const struct worker *w, const struct slot *s, const char *whe
 
     if (n < ERRORS_MAX)
         fprintf(stderr,
-                "stamp: foreign %s: thread %d device %d p %p n %zu token %llx (op %llu) found %llx (thread %d, op "
+                "stamp: %s: thread %d device %d p %p n %zu token %llx (op %llu) found %llx (thread %d, op "
                 "%llu%s)\n",
                 where, w->id, w->device, (void *)s->p, s->n, (unsigned long long)s->token,
                 (unsigned long long)(s->token & 0xffffffffff), (unsigned long long)found, (int)(found >> 48) - 1,
-                (unsigned long long)(found & 0xffffffffff), found >> 47 & 1 ? ", its last write" : "");
+                (unsigned long long)(found & 0xffffffffff),
+                found >> 47 & 1   ? ", its last write"
+                : found >> 46 & 1 ? ", written by the host after a free"
+                                  : "");
     if (n + 1 >= ERRORS_MAX)
         atomic_store(&stop, 1);
 }
@@ -156,9 +172,9 @@ static int slot_verify(struct worker *w, struct slot *s)
     MUST(cudaEventSynchronize(s->event));
     s->state = EMPTY;
     if (s->pinned[1] != s->token)
-        report(w, s, "head", s->pinned[1]);
+        report(w, s, "foreign head", s->pinned[1]);
     if (s->pinned[2] != s->token)
-        report(w, s, "tail", s->pinned[2]);
+        report(w, s, "foreign tail", s->pinned[2]);
     atomic_fetch_add_explicit(&checked, 1, memory_order_relaxed);
     return 0;
 }
@@ -168,14 +184,37 @@ static int queue_drain(int keep)
 {
     for (;;) {
         void *p = NULL;
+        size_t n = 0;
 
         pthread_mutex_lock(&queue.lock);
-        if (queue.n > keep)
+        if (queue.n > keep) {
             p = queue.p[--queue.n];
+            n = queue.size[queue.n];
+        }
         pthread_mutex_unlock(&queue.lock);
         if (!p)
             return 0;
         MUST(cudaFree(p));
+        atomic_fetch_sub(&live_bytes, n);
+    }
+}
+
+/*
+ * The owner's cudaFree has just returned: all that this thread had launched on its device is over. What came to the
+ * host is looked at, and what was read there is overwritten.
+ */
+static void host_look(struct worker *w)
+{
+    for (int i = 0; i < w->nslots; i++) {
+        struct slot *s = &w->slot[i];
+        volatile uint64_t *pinned = s->pinned;
+
+        if (s->state == PENDING && (pinned[1] == 0 || pinned[2] == 0)) {
+            report(w, s, "not there after a free", pinned[1] ? pinned[2] : pinned[1]);
+            s->state = SEEN; /* once is enough */
+        }
+        if (s->state == LIVE && s->stream != FAR)
+            pinned[0] = s->token | (uint64_t)1 << 46;
     }
 }
 
@@ -186,17 +225,24 @@ static int slot_free(struct worker *w, struct slot *s, cudaStream_t last)
 
     if (how < (unsigned)opt.free_async) {
         MUST(cudaFreeAsync(s->p, last));
+        atomic_fetch_sub(&live_bytes, s->n);
         return 0;
     }
     if (how < (unsigned)opt.free_async + 15) {
         pthread_mutex_lock(&queue.lock);
         queued = queue.n < QUEUE_MAX;
-        if (queued)
+        if (queued) {
+            queue.size[queue.n] = s->n;
             queue.p[queue.n++] = s->p;
+        }
         pthread_mutex_unlock(&queue.lock);
     }
-    if (!queued)
-        MUST(cudaFree(s->p));
+    if (queued)
+        return 0;
+    MUST(cudaFree(s->p));
+    atomic_fetch_sub(&live_bytes, s->n);
+    if (opt.host && how % 4 == 0)
+        host_look(w);
     return 0;
 }
 
@@ -214,9 +260,44 @@ static uint64_t size_draw(struct worker *w)
 static int worker_settle(struct worker *w)
 {
     for (int i = 0; i < w->nslots; i++)
-        if (w->slot[i].state == PENDING && slot_verify(w, &w->slot[i]))
+        if (w->slot[i].state >= PENDING && slot_verify(w, &w->slot[i]))
             return -1;
     return queue_drain(0);
+}
+
+/* The stamp comes from the next device, whose streams know nothing of what this one does with that memory. */
+static int far_stamp(struct worker *w, struct slot *s)
+{
+    cudaStream_t stream = w->far_stream;
+
+    MUST(cudaSetDevice(w->far_device));
+    MUST(cudaMemcpyAsync(s->far, &s->pinned[0], 8, cudaMemcpyHostToDevice, stream));
+    MUST(cudaMemcpyPeerAsync(s->p, w->device, s->far, w->far_device, 8, stream));
+    MUST(cudaMemcpyAsync(s->p + s->n - 8, s->far, 8, cudaMemcpyDefault, stream));
+    MUST(cudaEventRecord(s->far_event, stream));
+    MUST(cudaSetDevice(w->device));
+    s->stream = FAR;
+    s->stamped = s->far_event;
+    return 0;
+}
+
+/*
+ * The next device looks. Natively cudaFree does not wait for it, so a stream of the buffer's own device has to: then
+ * the free waits for that.
+ */
+static int far_look(struct worker *w, struct slot *s, cudaStream_t own)
+{
+    cudaStream_t stream = w->far_stream;
+
+    MUST(cudaSetDevice(w->far_device));
+    MUST(cudaStreamWaitEvent(stream, s->stamped, 0));
+    MUST(cudaMemcpyPeerAsync(&s->far[0], w->far_device, s->p, w->device, 8, stream));
+    MUST(cudaMemcpyAsync(&s->far[1], s->p + s->n - 8, 8, cudaMemcpyDefault, stream));
+    MUST(cudaMemcpyAsync(&s->pinned[1], s->far, 16, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaEventRecord(s->far_event, stream));
+    MUST(cudaSetDevice(w->device));
+    MUST(cudaStreamWaitEvent(own, s->far_event, 0));
+    return 0;
 }
 
 /* Allocate and stamp. */
@@ -226,9 +307,15 @@ static int slot_open(struct worker *w, struct slot *s)
     int rc;
 
     s->n = size_draw(w);
+    if (atomic_fetch_add(&live_bytes, s->n) + s->n >
+        opt.total_bytes) { /* others come to an end; here it goes on then */
+        atomic_fetch_sub(&live_bytes, s->n);
+        return queue_drain(0);
+    }
     rc = (int)cudaMalloc((void **)&s->p, s->n);
     if (rc == cudaErrorMemoryAllocation) { /* no fault of the order: make room, go on */
         (void)cudaGetLastError();
+        atomic_fetch_sub(&live_bytes, s->n);
         atomic_fetch_add(&refused, 1);
         return worker_settle(w);
     }
@@ -239,10 +326,13 @@ static int slot_open(struct worker *w, struct slot *s)
     s->token = (uint64_t)(w->id + 1) << 48 | ++w->counter;
     s->pinned[0] = s->token;
     s->pinned[1] = s->pinned[2] = 0;
+    s->state = LIVE;
+    if (w->far_device != FAR && bt_random(&w->seed) % 4 == 0)
+        return far_stamp(w, s);
+    s->stamped = s->event;
     MUST(cudaMemcpyAsync(s->p, &s->pinned[0], 8, cudaMemcpyHostToDevice, stream));
     MUST(cudaMemcpyAsync(s->p + s->n - 8, &s->pinned[0], 8, cudaMemcpyHostToDevice, stream));
     MUST(cudaEventRecord(s->event, stream));
-    s->state = LIVE;
     return 0;
 }
 
@@ -250,15 +340,20 @@ static int slot_open(struct worker *w, struct slot *s)
 static int slot_close(struct worker *w, struct slot *s)
 {
     uint64_t dice = bt_random(&w->seed);
-    int k = dice % 4 ? s->stream : (int)((dice >> 8) % (uint64_t)opt.streams);
+    int k = dice % 4 && s->stream != FAR ? s->stream : (int)((dice >> 8) % (uint64_t)opt.streams);
     cudaStream_t stream = w->stream[k].s;
 
     if (k != s->stream || w->stream[k].generation != s->generation)
-        MUST(cudaStreamWaitEvent(stream, s->event, 0));
+        MUST(cudaStreamWaitEvent(stream, s->stamped, 0));
     if (opt.delay_us && (dice >> 16) % 64 == 0)
         MUST(cudaLaunchHostFunc(stream, bt_sleep_fn, (void *)(uintptr_t)opt.delay_us));
-    MUST(cudaMemcpyAsync(&s->pinned[1], s->p, 8, cudaMemcpyDeviceToHost, stream));
-    MUST(cudaMemcpyAsync(&s->pinned[2], s->p + s->n - 8, 8, cudaMemcpyDeviceToHost, stream));
+    if (w->far_device != FAR && (dice >> 40) % 4 == 0) {
+        if (far_look(w, s, stream))
+            return -1;
+    } else {
+        MUST(cudaMemcpyAsync(&s->pinned[1], s->p, 8, cudaMemcpyDeviceToHost, stream));
+        MUST(cudaMemcpyAsync(&s->pinned[2], s->p + s->n - 8, 8, cudaMemcpyDeviceToHost, stream));
+    }
     if ((dice >> 24) % 8 == 0) {
         s->pinned[3] = s->token | (uint64_t)1 << 47;
         MUST(cudaMemcpyAsync(s->p, &s->pinned[3], 8, cudaMemcpyHostToDevice, stream));
@@ -276,7 +371,7 @@ static int worker_step(struct worker *w)
 
     if (s->state == LIVE)
         return slot_close(w, s);
-    if (s->state == PENDING && slot_verify(w, s))
+    if (s->state >= PENDING && slot_verify(w, s))
         return -1;
     if (slot_open(w, s))
         return -1;
@@ -287,8 +382,22 @@ static int worker_step(struct worker *w)
     return dice % 16 == 1 ? queue_drain(opt.threads * 4) : 0;
 }
 
+static int far_init(struct worker *w)
+{
+    MUST(cudaSetDevice(w->far_device));
+    MUST(cudaStreamCreateWithFlags(&w->far_stream, cudaStreamNonBlocking));
+    MUST(cudaMalloc((void **)&w->far, (size_t)w->nslots * 2 * sizeof(uint64_t)));
+    for (int i = 0; i < w->nslots; i++) {
+        w->slot[i].far = w->far + 2 * i;
+        MUST(cudaEventCreateWithFlags(&w->slot[i].far_event, cudaEventDisableTiming));
+    }
+    return 0;
+}
+
 static int worker_init(struct worker *w)
 {
+    if (w->far_device != FAR && far_init(w))
+        return -1;
     MUST(cudaSetDevice(w->device));
     MUST(cudaMallocHost((void **)&w->pinned, (size_t)w->nslots * 4 * sizeof(uint64_t)));
     for (int k = 0; k < opt.streams; k++)
@@ -308,6 +417,12 @@ static int worker_fini(struct worker *w)
             return -1;
     if (worker_settle(w))
         return -1;
+    for (int i = 0; i < w->nslots && w->far_device != FAR; i++)
+        MUST(cudaEventDestroy(w->slot[i].far_event));
+    if (w->far_device != FAR) {
+        MUST(cudaStreamDestroy(w->far_stream));
+        MUST(cudaFree(w->far));
+    }
     for (int i = 0; i < w->nslots; i++)
         MUST(cudaEventDestroy(w->slot[i].event));
     for (int k = 0; k < opt.streams; k++)
@@ -363,6 +478,8 @@ static int option(const char *name, const char *value)
         opt.max_bytes = size_parse(value);
     else if (strcmp(name, "--min-bytes") == 0)
         opt.min_bytes = size_parse(value);
+    else if (strcmp(name, "--total-bytes") == 0)
+        opt.total_bytes = size_parse(value);
     else if (strcmp(name, "--streams") == 0)
         opt.streams = atoi(value);
     else if (strcmp(name, "--live") == 0)
@@ -381,6 +498,10 @@ static int options_parse(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--expect-errors") == 0)
             opt.expect_errors = true;
+        else if (strcmp(argv[i], "--host") == 0)
+            opt.host = true;
+        else if (strcmp(argv[i], "--peer") == 0)
+            opt.peer = true;
         else if (i + 1 >= argc || option(argv[i], argv[i + 1]))
             return -1;
         else
@@ -405,6 +526,7 @@ static int run(void)
     for (int i = 0; i < opt.threads; i++) {
         w[i].id = i;
         w[i].device = i % opt.devices;
+        w[i].far_device = opt.peer && opt.devices > 1 ? (i + 1) % opt.devices : FAR;
         w[i].seed = opt.seed * 1000003 + (uint64_t)i;
         w[i].nslots = opt.live;
         MUST(pthread_create(&w[i].thread, NULL, worker_main, &w[i]));

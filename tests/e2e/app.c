@@ -6,6 +6,9 @@
  *   alloc:N:SIZE     N allocations, kept; each is filled and read back
  *   free:N           free the N newest
  *   churn:N:SIZE     N times: allocate, fill, read back, free; a few blocks live at a time, sizes vary below SIZE
+ *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
+ *   contents:SIZE    allocate, print the byte that the block is full of, free; what is there before the first fill
+ *   sleep:MS
  *   threads:T:N:SIZE churn in T threads
  *   cancel:T         T times: start a thread that allocates and frees for ever, and cancel it
  *   capture  reset   an empty stream capture; reset the device
@@ -125,6 +128,26 @@ static void churn(long n, size_t size)
     }
     for (int i = 0; i < WINDOW; i++)
         put(window[i]);
+}
+
+static void contents(size_t size)
+{
+    unsigned char *host = calloc(size, 1);
+    bool same = true;
+    void *p = NULL;
+    int rc = api_alloc(&p, size);
+
+    if (!host)
+        die("calloc");
+    if (!rc)
+        rc = api_read(host, p, size);
+    if (rc)
+        cuda_failed("contents", rc);
+    for (size_t i = 1; i < size; i++)
+        same = same && host[i] == host[0];
+    printf(same ? "contents 0x%02x\n" : "contents mixed\n", host[0]);
+    free(host);
+    put(p);
 }
 
 struct churner {
@@ -357,6 +380,15 @@ static int commands(int argc, char **argv)
             occupy(n[1], field[2]);
         } else if (IS("fds")) {
             fds_print(n[1]);
+        } else if (IS("overrun")) {
+            if (live.n == LIVE_MAX)
+                die("overrun");
+            live.p[live.n] = get((size_t)n[2]);
+            api_fill((char *)live.p[live.n++] + n[2], 7, (size_t)n[1]);
+        } else if (IS("contents")) {
+            contents((size_t)n[1]);
+        } else if (IS("sleep")) {
+            usleep((useconds_t)n[1] * 1000);
         } else if (IS("fsize")) {
             fsize(n[1]);
         } else if (IS("xfsz")) {

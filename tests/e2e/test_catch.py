@@ -102,7 +102,8 @@ class Catch(Base):
         """What the library is not about arrives at the driver as often as without it."""
         ours = {"cuMemAlloc_v2", "cuMemFree_v2", "cuCtxRecordEvent", "cuCtxWaitEvent", "cuEventCreate", "cuCtxGetCurrent",
                 "cuCtxGetDevice", "cuDriverGetVersion", "cuCtxSynchronize", "cuDevicePrimaryCtxRetain", "cuMemGetInfo_v2",
-                "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxGetState"}
+                "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxGetState", "cuThreadExchangeStreamCaptureMode", "cuDeviceGetName", "cuDeviceGetAttribute",
+                "cuDeviceGetCount", "cuCtxGetId", "cuDeviceGetUuid_v2"}
         for kind in ("shared", "static", "driver"):
             with self.subTest(kind):
                 done, native = self.go(app(kind), CHURN), self.go(app(kind), CHURN, preload=None)

@@ -2,123 +2,211 @@
 """Driver functions that fail, each in turn: those that shim/real.h lists, because the library calls them for itself at moments
 when the program did not ask for anything like that.
 
-The program must not crash, hang or see wrong data. It may see CUDA's error; what it sees is CUDA's, not an invention.
+What is then allowed to happen stands in docs/faults.md, a row for each function; here it is read and held against what does
+happen in faults.c. In no case does the program crash, hang, or find other bytes than it wrote.
 """
 from __future__ import annotations
 
+import os
 import re
-import signal
-import subprocess
+import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
-from e2e import MIB, SANITIZE, SOURCE, Case, Done, Trace, app
+from e2e import BIN, SANITIZE, SOURCE, Case, app
+
+sys.path.insert(0, str(SOURCE / "scripts"))
+from cupool_trace.replay import Rank  # noqa: E402
 
 FUNCTIONS = re.findall(r"\(\*(cu\w+)\)\(", (SOURCE / "shim" / "real.h").read_text())
+TABLE = SOURCE / "docs" / "faults.md"
 
-# Out of memory, unknown error, an error of an earlier kernel, not permitted, the driver is going, capture.
-CODES = [2, 999, 700, 800, 4, 900]
-# Which call fails: the n-th, or from the n-th on.
-WHEN = ["1", "2", "7", "1+", "4+"]
+# This many of the calls that a scenario makes of a function fail, one in each run.
+CALLS = 20
+# Under a sanitizer one in so many runs is made.
+STEP = 1 if SANITIZE == "none" else 9 if "thread" in SANITIZE else 3
+# Unknown error, out of memory, an error of an earlier kernel, not permitted, the driver is going, capture. One for each run, in turn.
+CODES = [999, 2, 700, 800, 4, 900]
+KINDS = ["driver", "runtime"]
+NOT_READY = 600
+STICKY = [700]  # of CODES
 
-WORK = ["tolerate", "alloc:3:4096", "churn:25:100000", f"alloc:2:{3 * MIB}", "free:2", f"churn:8:{5 * MIB}", "free:1", "churn:10:4096"]
-ALLOCS = 3 + 25 + 2 + 8 + 10
+STRICT, ORDERED, SCARCE = {"CUPOOL_FREE": "strict"}, {"CUPOOL_FREE": "ordered"}, {"SIMGPU_MEMORY": "48M"}
+# What happens by the clock would make other calls than the n-th fail, so it has a scenario to itself, for these functions only.
+CLOCK = ["cuStreamQuery"]
+SCENARIOS: "list[tuple[str, dict[str, str]]]" = [
+    ("plain", {}), ("plain", STRICT), ("plain", {"CUPOOL_FILL": "0xa5"}), ("plain", {"CUPOOL_DEBUG": "guard"}),
+    ("contexts", ORDERED), ("contexts", {}), ("renew", ORDERED), ("renew", {}), ("scarce", {**ORDERED, **SCARCE}), ("scarce", SCARCE),
+    ("capture", {}), ("capture", STRICT), ("threads", {}), ("copies", ORDERED), ("copies", {}), ("idle", {"CUPOOL_DECAY": "0"}), ("later", STRICT),
+]
 
-# The GPU is small enough to run out of: the ladder and giving back run, too.
-SMALL = {"SIMGPU_MEMORY": "48M"}
-SMALL_WORK = ["tolerate", f"alloc:2:{5 * MIB}", "free:2", f"alloc:3:{4 * MIB}", "free:2", f"churn:10:{7 * MIB}", "free:1",
-              "churn:20:4096", "alloc:2:4096"]
 
-# Driver functions whose failure the library can do without: with these failing the program must see no error at all that it does
-# not see natively. The others are the ordering itself, without which a free has to fail or wait.
-HARMLESS = ["cuDevicePrimaryCtxGetState", "cuDriverGetVersion", "cuThreadExchangeStreamCaptureMode", "cuStreamIsCapturing",
-            "cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"]
+def functions_of(scenario: str) -> "list[str]":
+    return CLOCK if scenario == "idle" else FUNCTIONS
+
+
+@dataclass
+class Row:
+    """What docs/faults.md says of one function."""
+    sees: "set[str]"
+    loses: bool
+    unpooled: int
+    for_good: "set[str]"
+
+
+def table_read() -> "dict[str, Row]":
+    rows = {}
+    for line in TABLE.read_text().split("\n"):
+        cells = [c.strip() for c in line.strip().strip("|").split("|")]
+        if re.fullmatch(r"`cu\w+`", cells[0]):
+            name, _, sees, loses, unpooled, for_good = cells
+            rows[name.strip("`")] = Row(set(re.findall(r"`(\w+)`", sees)), loses != "no", int(unpooled),
+                                        set(re.findall(r"`(\w+)`", for_good)))
+    return rows
+
+
+@dataclass
+class Outcome:
+    """What became of one run of faults.c."""
+    errors: "list[tuple[str, int, str]]" = field(default_factory=list)  # "error" or "again", code, call
+    calls: "dict[str, tuple[int, int]]" = field(default_factory=dict)  # function: first call, the one after the last
+    total = before = native = shown = 0  # bytes of device 0, see faults.c
+    strange: "list[str]" = field(default_factory=list)
+    problems: "list[str]" = field(default_factory=list)  # of the trace
+    held = live = allocs = 0  # held: bytes of device 0
+
+    @property
+    def lost(self) -> int:
+        """What the driver counts as taken and nobody holds."""
+        return self.before - self.native - self.held
 
 
 class Faults(Case):
-    def outcome(self, kind: str, fault: str, work: "list[str]", **env: str) -> Done:
-        done = self.go(app(kind), *work, rc=None, SIMGPU_FAULT=fault, **env)
-        # 3 without toleration: cudaError before it could be tolerated (start-up).
-        self.assertIn(done.rc, (0, 3), f"{fault} {kind}: {done.out}{done.err}")
-        self.assertNotIn("wrong data", done.out)
-        return done
+    def outcome(self, kind: str, scenario: str, *functions: str, **env: str) -> Outcome:
+        # The thread sanitizer sleeps for a second at exit, in hundreds of programs; their threads have ended by then.
+        tsan = os.environ.get("TSAN_OPTIONS", "") + ":atexit_sleep_ms=0"
+        done = self.go(BIN / f"faults_{kind}", scenario, *functions, TSAN_OPTIONS=tsan, **{"CUPOOL_DECAY": "off", **env})
+        outcome = Outcome()
+        for line in done.out.splitlines():
+            words = line.split()
+            if words[0] in ("error", "again"):
+                outcome.errors.append((words[0], int(words[1]), words[3]))
+            elif words[0] == "calls":
+                outcome.calls[words[1]] = (int(words[2]), int(words[3]))
+            elif words[0] == "memory":
+                outcome.total, outcome.before, outcome.native, outcome.shown = (int(w) for w in words[1:])
+            else:
+                outcome.strange.append(line)
+        for name in done.files:
+            rank = Rank(str(done.cwd / name))
+            outcome.problems += [text for _, text in rank.problems.kept]
+            if not rank.reader.complete:
+                outcome.problems.append(rank.reader.state)
+            for d, dev in rank.replay.devices.items():
+                stats = dev.stats or {key: 0 for key in ("allocs", "live", "held")}
+                outcome.allocs += stats["allocs"]
+                outcome.live += stats["live"]
+                outcome.held += dev.held if d == 0 else 0
+                if stats["held"] != dev.held:
+                    outcome.problems.append(f"held: {stats['held']} in the counters, {dev.held} in the events")
+        return outcome
 
-    def errors(self, done: Done) -> "set[int]":
-        return {int(n) for n in re.findall(r"^error (\d+) in", done.out, re.M)}
+    def assert_fine(self, outcome: Outcome) -> None:  # type: ignore[override]
+        self.assertEqual(outcome.strange, [])
+        self.assertEqual(outcome.problems, [])
 
-    def test_the_table_was_read(self) -> None:
+    def assert_once(self, function: str, row: Row, code: int, outcome: Outcome, allocs: int) -> None:
+        """One call has failed."""
+        self.assert_fine(outcome)
+        lost = outcome.lost if row.loses else 0
+        for how, seen, call in outcome.errors:
+            self.assertTrue((how == "error" and seen == code and (call in row.sees or call == function))
+                            or (how == "error" and (call, seen) == ("elapsed", NOT_READY) and call in row.sees)
+                            or (lost and seen == 2 and call == "alloc"), f"{how} {seen} in {call}, which {TABLE.name} does not allow")
+        self.assertEqual(outcome.lost, lost, "memory that nobody holds and the driver counts as taken")
+        self.assertEqual(outcome.before - outcome.shown, lost, "memory that the program is not told to be free in the end")
+        self.assertEqual(outcome.live, 0, "bytes never handed out again")
+        if not lost and code not in STICKY:
+            self.assertLessEqual(allocs - outcome.allocs, row.unpooled, "requests that were not pooled")
+
+    def assert_for_good(self, function: str, row: Row, code: int, outcome: Outcome) -> None:
+        """It has never worked again."""
+        self.assert_fine(outcome)
+        if function in (call for _, _, call in outcome.errors):
+            return  # the program needs it itself, and what comes of that is CUDA's
+        for how, seen, call in outcome.errors:
+            self.assertIn(call, row.for_good, f"{how} {seen}")
+            # 1: a free that reported an error has freed, so its second call is one too many.
+            self.assertIn(seen, (code, NOT_READY) if call == "elapsed" else (code, 2) if call == "alloc" else (code, 1) if call == "free" else (code,), call)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.table = table_read()
+
+    def test_every_function_has_a_row(self) -> None:
         self.assertGreaterEqual(len(FUNCTIONS), 15)
-        self.assertIn("cuCtxWaitEvent", FUNCTIONS)
-        self.assertLessEqual(set(HARMLESS), set(FUNCTIONS))
+        missing, strange = set(FUNCTIONS) - set(self.table), set(self.table) - set(FUNCTIONS)
+        self.assertFalse(missing, "shim/real.h has these: a row in docs/faults.md has to say what happens when they fail")
+        self.assertFalse(strange, "docs/faults.md has rows for these, which shim/real.h has not")
 
     def test_the_injection_works(self) -> None:
         """Otherwise everything below would pass for nothing."""
-        done = self.outcome("driver", "cuMemAlloc_v2:1:2", ["tolerate", "alloc:1:4096"], CUPOOL_ENABLE="0")
-        self.assertEqual(self.errors(done), {2})
+        for kind in KINDS:
+            outcome = self.outcome(kind, "plain", SIMGPU_FAULT="cuMemAlloc_v2:3:999,cuMemFree_v2:2:999", CUPOOL_ENABLE="0")
+            self.assertEqual(outcome.errors, [("error", 999, "alloc"), ("error", 999, "free")])
+            self.assertEqual((outcome.lost, outcome.before - outcome.shown), (0, 0))
 
-    def one(self, kind: str, fault: str, work: "list[str]", env: "dict[str, str]") -> None:
-        try:
-            done = self.outcome(kind, fault, work, **env)
-        except subprocess.TimeoutExpired:
-            self.fail("it hangs")
-        # An error that the program sees is the injected one, or what CUDA makes of the address 1. Memory whose release or ordering
-        # fails for ever is missing in the end.
-        self.assertLessEqual(self.errors(done), {int(fault.split(":")[2]), 1} | ({2} if env.get("SIMGPU_MEMORY") else set()), done.out)
-        for trace in done.traces():
-            self.assert_whole(trace)
+    def test_without_faults(self) -> None:
+        for scenario, env in SCENARIOS:
+            for kind in KINDS:
+                with self.subTest(scenario, kind=kind, **env):
+                    outcome = self.outcome(kind, scenario, *FUNCTIONS, **env)
+                    self.assert_fine(outcome)
+                    self.assertEqual((outcome.errors, outcome.lost, outcome.live, outcome.shown), ([], 0, 0, outcome.before))
 
-    def each(self, codes: "list[int]", when: "list[str]", work: "list[str]", **env: str) -> None:
-        """All functions, moments and codes; each with one kind of program, in turn. Two at a time, because most of it is waiting."""
-        cases = []
-        for i, function in enumerate(FUNCTIONS):
-            for j, w in enumerate(when):
-                for code in codes if SANITIZE == "none" else codes[:1]:
-                    cases.append((("driver", "shared", "static")[(i + j + code) % 3], f"{function}:{w}:{code}"))
+    def test_each_call_fails(self) -> None:
+        runs = []
+        reached: "set[tuple[str, str]]" = set()  # scenario, function
+        with ThreadPoolExecutor(2) as workers:  # most of a run is waiting
+            for scenario, env in SCENARIOS:
+                plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
+                for i, function in enumerate(f for f in self.table if f in functions_of(scenario)):
+                    # With other settings, one in three of those that have had their turn.
+                    step = STEP * 3 if (scenario, function) in reached else STEP
+                    for j in range(CALLS):
+                        kind, code = KINDS[(i + j) % 2], CODES[(i + j) % len(CODES)]
+                        first, end = plain[kind].calls.get(function, (0, 0))
+                        if first + j >= end:
+                            break
+                        reached.add((scenario, function))
+                        if (i + j) % step:
+                            continue
+                        fault = f"{function}:{first + j}:{code}"
+                        runs.append((function, fault, code, scenario, kind, env, plain[kind].allocs,
+                                     workers.submit(self.outcome, kind, scenario, SIMGPU_FAULT=fault, **env)))
+            for function, fault, code, scenario, kind, env, allocs, outcome in runs:
+                with self.subTest(fault, scenario=scenario, kind=kind, **env):
+                    self.assert_once(function, self.table[function], code, outcome.result(), allocs)
+        self.assertEqual(set(self.table) - {function for _, function in reached}, set(), "no scenario of faults.c makes the library call these: it needs one that does")
+
+    def test_each_fails_for_good(self) -> None:
+        """From its first call by the library on, and from a later one."""
+        runs = []
         with ThreadPoolExecutor(2) as workers:
-            results = [(case, workers.submit(self.one, *case, work, env)) for case in cases]
-            for case, result in results:
-                with self.subTest(case):
-                    result.result()
-
-    def assert_whole(self, trace: Trace) -> None:
-        self.assertTrue(trace.ended)
-        live: "dict[str, int]" = {}
-        for e in trace.of("segment_alloc", "segment_free"):
-            if e["e"] == "segment_alloc":
-                self.assertNotIn(e["p"], live)
-                live[e["p"]] = e["n"]
-            else:
-                self.assertEqual(live.pop(e["p"], None), e["n"])
-
-    def test_ordered(self) -> None:
-        self.each([2, 999], WHEN, WORK)
-
-    def test_other_codes(self) -> None:
-        self.each(CODES[2:], ["1", "2+"], WORK)
-
-    def test_strict(self) -> None:
-        self.each([999], ["1", "3", "1+"], WORK, CUPOOL_FREE="strict")
-
-    def test_short_of_memory(self) -> None:
-        self.each([2, 999], ["1", "4", "2+"], SMALL_WORK, **SMALL)
-
-    def test_harmless_ones_stay_unseen(self) -> None:
-        for function in HARMLESS:
-            for kind in ("driver", "shared"):
-                fault = f"{function}:1+:999"
-                native = self.go(app(kind), *WORK, preload=None, rc=None, SIMGPU_FAULT=fault)
-                if native.rc or self.errors(native):
-                    continue  # the program needs it itself
-                with self.subTest(fault, kind=kind):
-                    done = self.outcome(kind, fault, WORK)
-                    self.assertEqual(self.errors(done), set())
-                    self.assertEqual(self.one_trace(done).total("allocs"), ALLOCS)
-
-    def test_one_failed_order_costs_one_free(self) -> None:
-        """An order that fails is an error of that free; what it left behind is published by the next and is not lost."""
-        done = self.go(app("shared"), "tolerate", "alloc:4:4096", "free:4", "churn:50:4096", SIMGPU_FAULT="cuCtxWaitEvent:2:999")
-        trace = self.one_trace(done)
-        self.assertEqual((trace.total("live"), trace.total("frees"), trace.total("kept")), (0, 54, 1))
+            for scenario, env in SCENARIOS:
+                plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
+                for i, function in enumerate(f for f in self.table if f in functions_of(scenario)):
+                    for j in (0, 1, 6):
+                        kind, code = KINDS[(i + j // 2) % 2], CODES[(i + j) % len(CODES)]
+                        first, end = plain[kind].calls.get(function, (0, 0))
+                        if first + j < end and (i + j) % STEP == 0:
+                            fault = f"{function}:{first + j}+:{code}"
+                            runs.append((function, fault, code, scenario, kind, env,
+                                         workers.submit(self.outcome, kind, scenario, SIMGPU_FAULT=fault, **env)))
+            for function, fault, code, scenario, kind, env, outcome in runs:
+                with self.subTest(fault, scenario=scenario, kind=kind, **env):
+                    self.assert_for_good(function, self.table[function], code, outcome.result())
 
     def test_an_error_of_the_context_is_seen_at_the_free(self) -> None:
         """As natively, where cudaFree waits and returns the error of an earlier kernel."""
@@ -127,20 +215,6 @@ class Faults(Case):
                            SIMGPU_FAULT="cuCtxRecordEvent:2+:700,cuCtxWaitEvent:2+:700,cuMemGetInfo_v2:4+:700")
             # Not the first few: how often we ask for other reasons is our business.
             self.assertGreaterEqual(done.out.count("error 700 in free"), 10, done.out)
-
-    def test_driver_refuses_memory_once(self) -> None:
-        """As natively: the request that was refused fails, the next one works."""
-        done = self.go(app("shared"), "tolerate", "churn:5:4096", SIMGPU_FAULT="cuMemAlloc_v2:1+:2")
-        self.assertEqual(self.errors(done), {2})
-        done = self.go(app("shared"), "tolerate", "churn:5:4096", "churn:5:9000000", SIMGPU_FAULT="cuMemAlloc_v2:1:2")
-        self.assertLessEqual(self.errors(done), {2})
-
-    def test_no_signal_is_hidden(self) -> None:
-        """The same programs without faults end well: rc 3 above is the fault's doing."""
-        for work, env in ((WORK, {}), (SMALL_WORK, SMALL)):
-            done = self.go(app("shared"), *work, **env)
-            self.assertEqual(self.errors(done), set())
-            self.assertNotEqual(done.rc, -signal.SIGSEGV)
 
 
 if __name__ == "__main__":

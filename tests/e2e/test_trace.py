@@ -244,7 +244,7 @@ class Full(Case):
     def test_file_size_limit_lifted(self) -> None:
         """What was lost is counted, and the lines after it stand alone."""
         done = self.go(app("shared"), "alloc:1:4096", "fsize:9000", "churn:3000:5000", "churn:30:5000000", "fsize:-1",
-                       f"alloc:1:{7 * MIB}", **ALLOCS)
+                       f"alloc:1:{7 * MIB}", CUPOOL_DECAY="off", **ALLOCS)
         self.lost(done)
         text = (done.cwd / done.files[0]).read_text().split("\n")
         end = json.loads(text[-2])

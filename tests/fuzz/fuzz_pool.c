@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_pool.c - any bytes, read as a sequence of calls, must leave the pool sound and in step with its model.
- *
- * With libFuzzer: built with -fsanitize=fuzzer. Without: built with -DFUZZ_PLAIN as a program of its own.
- *
- *     fuzz_pool_plain FILE...             replay files, e.g. the findings of a fuzzer
- *     fuzz_pool_plain -r N [SEED]         run N random inputs; an input that fails is left in fuzz_pool.crash
- *     fuzz_pool_plain -w DIR N [SEED]     write N random inputs, to start a fuzzer with
+ * How to run it: fuzz.h.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "model.h"
 
 struct input {
@@ -90,8 +86,7 @@ static void step(struct model *model, struct input *input)
     }
 }
 
-/* What went wrong, or an empty string; valid until the next call. */
-static const char *run(const uint8_t *data, size_t size)
+static const char *fuzz_run(const uint8_t *data, size_t size)
 {
     static const size_t break_maxima[] = {SIZE_MAX / 2, 0, (size_t)16 << 20, (size_t)64 << 20};
     static char fault[sizeof(((struct model *)NULL)->fault)];
@@ -113,28 +108,8 @@ static const char *run(const uint8_t *data, size_t size)
     return fault;
 }
 
-#ifndef FUZZ_PLAIN
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    const char *fault = run(data, size);
-
-    if (fault[0]) {
-        fprintf(stderr, "fuzz_pool: %s\n", fault);
-        abort();
-    }
-    return 0;
-}
-
-#else
-
-#define INPUT_MAX ((size_t)64 << 10)
-
-static uint8_t buffer[INPUT_MAX];
-
-static size_t random_input(uint64_t *rng)
+/* Any bytes will do. */
+static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
     const size_t size = 1 + rng_below(rng, (size_t)16 << rng_below(rng, 8));
 
@@ -142,79 +117,3 @@ static size_t random_input(uint64_t *rng)
         buffer[i] = (uint8_t)rng_next(rng);
     return size;
 }
-
-static int save(const char *path, size_t size)
-{
-    FILE *file = fopen(path, "wb");
-    int bad = !file || fwrite(buffer, 1, size, file) != size;
-
-    if (file)
-        bad |= fclose(file) != 0;
-    if (bad)
-        perror(path);
-    return bad;
-}
-
-static int replay(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    const char *fault;
-    size_t size;
-
-    if (!file) {
-        perror(path);
-        return 1;
-    }
-    size = fread(buffer, 1, sizeof(buffer), file);
-    fclose(file);
-    fault = run(buffer, size);
-    if (fault[0])
-        fprintf(stderr, "%s: %s\n", path, fault);
-    return fault[0] != '\0';
-}
-
-static int run_random(unsigned long count, uint64_t rng)
-{
-    for (unsigned long i = 0; i < count; i++) {
-        const size_t size = random_input(&rng);
-        const char *fault = run(buffer, size);
-
-        if (fault[0]) {
-            fprintf(stderr, "input %lu (fuzz_pool.crash): %s\n", i, fault);
-            save("fuzz_pool.crash", size);
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int write_random(const char *dir, unsigned long count, uint64_t rng)
-{
-    char path[4096];
-
-    for (unsigned long i = 0; i < count; i++) {
-        snprintf(path, sizeof(path), "%s/random-%lu", dir, i);
-        if (save(path, random_input(&rng)))
-            return 1;
-    }
-    return 0;
-}
-
-int main(int argc, char **argv)
-{
-    int bad = 0;
-
-    if (argc >= 3 && !strcmp(argv[1], "-r"))
-        return run_random(strtoul(argv[2], NULL, 0), argc > 3 ? strtoull(argv[3], NULL, 0) : 1);
-    if (argc >= 4 && !strcmp(argv[1], "-w"))
-        return write_random(argv[2], strtoul(argv[3], NULL, 0), argc > 4 ? strtoull(argv[4], NULL, 0) : 1);
-    if (argc < 2 || argv[1][0] == '-') {
-        fprintf(stderr, "usage: %s FILE... | -r N [SEED] | -w DIR N [SEED]\n", argv[0]);
-        return 2;
-    }
-    for (int i = 1; i < argc; i++)
-        bad |= replay(argv[i]);
-    return bad;
-}
-
-#endif

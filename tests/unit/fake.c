@@ -87,7 +87,8 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
     at = place(fake, size / UNIT);
     if (fake->fail_at && fake->calls[FAKE_ALLOC] == fake->fail_at)
         rc = fake->fail_rc;
-    else if (fake->refuse || size > fake->capacity || fake->in_use > fake->capacity - size || at == FAKE_UNITS)
+    else if (fake->refuse || size > fake->capacity || fake->in_use + fake->arriving > fake->capacity - size ||
+             at == FAKE_UNITS)
         rc = -ENOMEM;
     if (rc) {
         fake->refused += rc == -ENOMEM;
@@ -130,6 +131,9 @@ static void drop(struct fake *fake, struct fake_segment *segment)
     fake->in_use -= segment->size;
     if (!segment->blocks)
         fake->idle -= segment->size;
+    if (!segment->blocks && segment->withdrawn)
+        fake->idle_withdrawn -= segment->size;
+    fake->whole += !segment->withdrawn;
     segment->size = 0;
 }
 
@@ -148,24 +152,60 @@ static void backend_free(void *arg, uint64_t addr, size_t size)
             fault(fake, "backend->free before the observer's segment_free");
         if (segment->blocks)
             fault(fake, "backend->free of a segment with blocks that are handed out or kept");
+        fake->arriving += fake->late ? size : 0;
         drop(fake, segment);
     }
     pthread_mutex_unlock(&fake->lock);
 }
 
-static int order_order(void *arg)
+static void backend_collect(void *arg)
+{
+    struct fake *fake = arg;
+
+    pthread_mutex_lock(&fake->lock);
+    enter(fake, FAKE_COLLECT, &(struct fake_event){.size = fake->arriving});
+    fake->arriving = 0;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+static bool backend_scarce(void *arg)
+{
+    return ((struct fake *)arg)->scarce;
+}
+
+static int order_order(void *arg, bool may_wait)
 {
     struct fake *fake = arg;
     int rc;
 
     pthread_mutex_lock(&fake->lock);
-    enter(fake, FAKE_ORDER, &(struct fake_event){.rc = fake->order_rc});
+    if (!may_wait && !fake->prompt) {
+        pthread_mutex_unlock(&fake->lock);
+        return -EBUSY;
+    }
+    fake->waits += may_wait;
+    enter(fake, FAKE_ORDER, &(struct fake_event){.rc = fake->order_rc, .live = may_wait});
     rc = fake->order_rc;
     pthread_mutex_unlock(&fake->lock);
     if (fake->order_hook)
         rc = fake->order_hook(fake);
     pthread_mutex_lock(&fake->lock);
     fake->orders_ok += rc == 0;
+    pthread_mutex_unlock(&fake->lock);
+    return rc;
+}
+
+static int order_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
+{
+    struct fake *fake = arg;
+    int rc;
+
+    pthread_mutex_lock(&fake->lock);
+    if (!fresh && !fake->orders_ok)
+        fault(fake, "fill of a used block before any order");
+    enter(fake, FAKE_FILL, &(struct fake_event){.addr = addr, .size = size, .live = shared, .held = fresh});
+    rc = fake->calls[FAKE_FILL] == fake->fill_fail_at ? -EIO : fake->fill_rc;
+    rc = fresh && rc == 1 ? 0 : rc; /* done on return */
     pthread_mutex_unlock(&fake->lock);
     return rc;
 }
@@ -248,8 +288,10 @@ static void observe_oom(void *arg, size_t size, size_t held, size_t live)
     pthread_mutex_unlock(&fake->lock);
 }
 
-static const struct pool_backend_ops backend = {.alloc = backend_alloc, .free = backend_free};
+static const struct pool_backend_ops backend = {
+    .alloc = backend_alloc, .free = backend_free, .collect = backend_collect, .scarce = backend_scarce};
 static const struct pool_order_ops order = {.order = order_order, .frozen = order_frozen};
+static const struct pool_order_ops order_filling = {.order = order_order, .fill = order_fill, .frozen = order_frozen};
 static const struct pool_observer_ops observer = {
     .segment_alloc = observe_segment_alloc,
     .segment_free = observe_segment_free,
@@ -294,6 +336,14 @@ struct pool_config fake_config(struct fake *fake)
         .arg = fake,
         .break_max = SIZE_MAX / 2,
     };
+}
+
+struct pool_config fake_config_filling(struct fake *fake)
+{
+    struct pool_config config = fake_config(fake);
+
+    config.order = &order_filling;
+    return config;
 }
 
 struct fake_segment *fake_segment_of(struct fake *fake, uint64_t addr)

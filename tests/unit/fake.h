@@ -32,7 +32,9 @@ enum fake_addresses {
 enum fake_kind {
     FAKE_ALLOC, /* backend */
     FAKE_FREE,
-    FAKE_ORDER,         /* order */
+    FAKE_COLLECT,
+    FAKE_ORDER, /* order */
+    FAKE_FILL,
     FAKE_SEGMENT_ALLOC, /* observer */
     FAKE_SEGMENT_FREE,
     FAKE_TRIM,
@@ -41,7 +43,8 @@ enum fake_kind {
     FAKE_KINDS
 };
 
-/* One call; addr, held, live and why as far as the function has them. rc: what it returned. */
+/* One call; addr, held, live and why as far as the function has them. rc: what it returned. FAKE_ORDER has may_wait in
+ * live. */
 struct fake_event {
     enum fake_kind kind;
     int rc;
@@ -55,7 +58,8 @@ struct fake_segment {
     size_t size;              /* 0: no segment starts here */
     unsigned int index;       /* segments in the order of their births, from 0 */
     unsigned int blocks;      /* of the test's model; whoever changes it keeps idle up to date */
-    bool broken;              /* of the test's model */
+    bool broken, withdrawn;   /* of the test's model */
+    unsigned int idle_since;  /* of the test's model */
     bool announced, farewell; /* segment_alloc, segment_free were called */
 };
 
@@ -70,7 +74,12 @@ struct fake {
     unsigned int fail_at; /* this call of alloc, counted from 1, fails with fail_rc; 0: none */
     int fail_rc;
     bool refuse; /* every alloc fails with -ENOMEM */
+    bool late;   /* what is given back has arrived, for others to have, when collect() returns */
+    bool scarce;
     int order_rc;
+    int fill_rc;
+    unsigned int fill_fail_at; /* this call of fill, counted from 1, fails with -EIO; 0: none */
+    bool prompt; /* order() never waits on the host; else it refuses, without counting as a call, where it may not */
     bool frozen;
     bool observed; /* the pool has an observer: watch its order */
     /* Called by order() without the lock; returns what order() returns. */
@@ -84,7 +93,10 @@ struct fake {
     unsigned int refused; /* alloc calls that returned -ENOMEM */
     unsigned int failed;  /* alloc calls that returned another error */
     unsigned int born, orders_ok, frozen_calls;
-    size_t in_use, peak, idle;
+    unsigned int waits; /* order calls that were allowed to wait */
+    unsigned int whole; /* segments given back that the test's model has not withdrawn */
+    size_t in_use, peak, idle, arriving;
+    size_t idle_withdrawn; /* of idle, in withdrawn segments; of the test's model */
     struct fake_event events[FAKE_EVENTS];
     unsigned int events_count;
     const char *fault;
@@ -98,8 +110,10 @@ struct fake {
 struct fake *fake_new(void);
 void fake_delete(struct fake *fake);
 
-/* The config for a pool over it; no limit, not eager, with an observer, any number of segments may be broken into. */
+/* The config for a pool over it; no limit, with an observer, any number of segments may be broken into. */
 struct pool_config fake_config(struct fake *fake);
+/* The same, for a pool that fills its blocks; FAKE_FILL's events have shared in live and fresh in held. */
+struct pool_config fake_config_filling(struct fake *fake);
 
 /* The segment around addr, or NULL. Only valid until it is given back. */
 struct fake_segment *fake_segment_of(struct fake *fake, uint64_t addr);

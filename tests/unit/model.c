@@ -72,6 +72,8 @@ static void block_add(struct model *model, uint64_t addr, size_t size, struct fa
     model->blocks[at] = (struct model_block){.addr = addr, .requested = size};
     model->count++;
     model->live_count++;
+    if (segment->withdrawn)
+        fault(model, "0x%" PRIx64 " is of a withdrawn segment", addr);
     if (!segment->blocks++)
         model->fake->idle -= segment->size;
     if (!segment->broken && segment->size - round_up(size, POOL_GRANULE) >= POOL_SEGMENT_UNIT) {
@@ -90,6 +92,8 @@ static void block_forget(struct model *model, const struct model_block *block)
 
     if (!--segment->blocks) {
         model->fake->idle += segment->size;
+        model->fake->idle_withdrawn += segment->withdrawn ? segment->size : 0;
+        segment->idle_since = model->clock;
         model->broken -= segment->broken ? segment->size : 0; /* it is whole again */
         segment->broken = false;
     }
@@ -133,7 +137,7 @@ static struct pool *pool_new(const struct pool_config *config)
     return pool;
 }
 
-struct model *model_new(size_t limit, size_t break_max, bool eager, bool exact)
+struct model *model_new(size_t limit, size_t break_max, bool prompt, bool exact)
 {
     struct model *model = calloc(1, sizeof(*model));
 
@@ -145,7 +149,7 @@ struct model *model_new(size_t limit, size_t break_max, bool eager, bool exact)
     model->config = fake_config(model->fake);
     model->config.limit = limit;
     model->config.break_max = break_max;
-    model->config.eager = eager;
+    model->fake->prompt = prompt;
     model->exact = exact;
     model->pool = pool_new(&model->config);
     return model;
@@ -166,7 +170,8 @@ static void lose(struct model *model)
         if (pool_of(model->blocks[i].addr) || pool_live_size(model->blocks[i].addr) ||
             pool_free(model->blocks[i].addr) != -ENOENT)
             fault(model, "0x%" PRIx64 " outlives its pool", model->blocks[i].addr);
-    model->fake->idle = 0;
+    model->fake->idle = model->fake->idle_withdrawn = 0;
+    model->clock = 0;
     model->count = model->live_count = 0;
     model->broken = 0;
     model->want = (struct pool_stats){0};
@@ -189,7 +194,7 @@ void model_delete(struct model *model)
 
 /* What the driver has been asked for so far. */
 struct before {
-    unsigned int allocs, frees, born, refused, failed, orders, orders_ok, ooms;
+    unsigned int allocs, frees, born, refused, failed, orders, orders_ok, ooms, waits, whole, collects;
 };
 
 static struct before before(const struct fake *fake)
@@ -203,6 +208,9 @@ static struct before before(const struct fake *fake)
         .orders = fake->calls[FAKE_ORDER],
         .orders_ok = fake->orders_ok,
         .ooms = fake->calls[FAKE_OOM],
+        .waits = fake->waits,
+        .whole = fake->whole,
+        .collects = fake->calls[FAKE_COLLECT],
     };
 }
 
@@ -285,6 +293,8 @@ int model_alloc(struct model *model, size_t size, uint64_t *ret_addr)
     count(model, &was);
     if (fake->calls[FAKE_FREE] != was.frees && fake->refused == was.refused && !model->config.limit)
         fault(model, "segments were given back, but the driver has not refused");
+    if (fake->waits != was.waits && fake->refused == was.refused && !model->config.limit)
+        fault(model, "pool_alloc may wait, but the driver has not refused");
     if (fake->frozen && fake->calls[FAKE_ALLOC] != was.allocs)
         fault(model, "the driver was asked while frozen");
     if (fake->failed > was.failed + 1)
@@ -328,6 +338,14 @@ int model_free_nth(struct model *model, size_t n)
         fault(model, "pool_free without order");
     if (pool_live_size(addr))
         fault(model, "0x%" PRIx64 " is still live after pool_free", addr);
+    if (!fake->scarce && fake->whole != was.whole)
+        fault(model, "pool_free gave a segment back without need");
+    if (!fake->frozen && fake->idle_withdrawn)
+        fault(model, "pool_free left a withdrawn segment");
+    if (!fake->frozen && fake->scarce && fake->idle)
+        fault(model, "pool_free left an idle segment, though memory is scarce");
+    if (fake->calls[FAKE_COLLECT] != was.collects)
+        fault(model, "pool_free waited for what it gave back");
     model->want.frees++;
     model->want.kept += order_rc(fake) != 0;
     count(model, &was);
@@ -362,8 +380,66 @@ size_t model_trim(struct model *model)
         fault(model, "pool_trim says that it gave %zu bytes back", released);
     if (!model->fake->frozen && model->fake->idle)
         fault(model, "pool_trim left %zu bytes", model->fake->idle);
+    if (model->fake->calls[FAKE_COLLECT] != was.collects + (released != 0))
+        fault(model, "pool_trim called collect %u times", model->fake->calls[FAKE_COLLECT] - was.collects);
     count(model, &was);
     return released;
+}
+
+/* Bytes in segments that a decay is to give back. */
+static size_t decayed(const struct model *model, unsigned int age)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < FAKE_UNITS && !model->fake->frozen; i++) {
+        const struct fake_segment *segment = &model->fake->segments[i];
+
+        if (segment->size && !segment->blocks && (segment->withdrawn || model->clock - segment->idle_since >= age))
+            bytes += segment->size;
+    }
+    return bytes;
+}
+
+size_t model_decay(struct model *model, unsigned int age)
+{
+    struct fake *fake = model->fake;
+    const struct before was = before(fake);
+    const size_t held = fake->in_use;
+    size_t want, released;
+
+    model->clock++;
+    want = decayed(model, age);
+    released = pool_decay(model->pool, age);
+    if (released != want || released != held - fake->in_use)
+        fault(model, "pool_decay says that it gave %zu bytes back, not %zu", released, want);
+    if (fake->calls[FAKE_COLLECT] != was.collects || fake->calls[FAKE_ORDER] != was.orders)
+        fault(model, "pool_decay has waited");
+    if (decayed(model, age))
+        fault(model, "pool_decay left an old segment");
+    count(model, &was);
+    return released;
+}
+
+void model_withdraw_nth(struct model *model, size_t n)
+{
+    const struct before was = before(model->fake);
+    struct fake_segment *segment;
+    uint64_t base;
+    size_t size;
+
+    if (!model->count)
+        return;
+    segment = fake_segment_of(model->fake, model->blocks[n % model->count].addr);
+    if (pool_segment_find(model->blocks[n % model->count].addr, &base, &size) || base != segment->addr ||
+        size != segment->size)
+        fault(model, "wrong pool_segment_find");
+    if (pool_withdraw(model->blocks[n % model->count].addr))
+        fault(model, "pool_withdraw failed");
+    if (model->fake->calls[FAKE_FREE] != was.frees || model->fake->calls[FAKE_ORDER] != was.orders)
+        fault(model, "pool_withdraw did more than that");
+    segment->withdrawn = true;
+    model->broken -= segment->broken ? segment->size : 0;
+    segment->broken = false;
 }
 
 void model_check(struct model *model, bool deep)

@@ -34,13 +34,14 @@ struct model {
     bool exact;
     struct model_block *blocks; /* by address */
     size_t count, room, live_count;
-    size_t broken; /* bytes in segments in use of which a block leaves 2 MiB or more */
+    size_t broken; /* bytes in segments in use, not withdrawn, of which a block leaves 2 MiB or more */
+    unsigned int clock;
     struct pool_stats want;
     char fault[256]; /* empty: all is well */
 };
 
 /* Takes config, except for arg and tables, from the caller. abort() when that fails. */
-struct model *model_new(size_t limit, size_t break_max, bool eager, bool exact);
+struct model *model_new(size_t limit, size_t break_max, bool prompt, bool exact);
 /* Destroys the pool too. */
 void model_delete(struct model *model);
 /* Destroy the pool and begin another over the same driver. */
@@ -53,6 +54,9 @@ int model_free_nth(struct model *model, size_t n);
 /* Free an address at which no live block starts. */
 void model_free_bad(struct model *model, uint64_t addr);
 size_t model_trim(struct model *model);
+size_t model_decay(struct model *model, unsigned int age);
+/* Withdraw the segment of the nth block (modulo their number), be it kept; nothing if there is none. */
+void model_withdraw_nth(struct model *model, size_t n);
 /* Compare counters; with deep, also let the pool check itself. */
 void model_check(struct model *model, bool deep);
 /* Free and trim everything, and see that nothing is left. */

@@ -123,7 +123,7 @@ static void test_refusal_with_kept_blocks_publishes_them(void **state)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.eager = true;
+    env->fake->prompt = true;
     env_pool(env, &config);
     addr = alloc(env->pool, 8 * MIB);
     env->fake->capacity = 8 * MIB;
@@ -136,8 +136,8 @@ static void test_refusal_with_kept_blocks_publishes_them(void **state)
     assert_int_equal(stats_of(env->pool).live, 512);
 }
 
-/* Not eager: an order() that may wait, as the last resort. */
-static void test_refusal_not_eager_with_kept_blocks_publishes_them(void **state)
+/* Not prompt: an order() that may wait, as the last resort. */
+static void test_refusal_not_prompt_with_kept_blocks_publishes_them(void **state)
 {
     struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB);
@@ -341,7 +341,7 @@ int main(void)
         POOL_TEST(test_refusal_with_fitting_small_block_behind_others_uses_it),
         POOL_TEST(test_refusal_with_fitting_large_block_behind_others_uses_it),
         POOL_TEST(test_refusal_with_kept_blocks_publishes_them),
-        POOL_TEST(test_refusal_not_eager_with_kept_blocks_publishes_them),
+        POOL_TEST(test_refusal_not_prompt_with_kept_blocks_publishes_them),
         POOL_TEST(test_refusal_with_kept_blocks_that_stay_kept_returns_enomem),
         POOL_TEST(test_refusal_while_other_thread_releases_waits_for_it),
         POOL_TEST(test_refusal_at_call_k_still_serves_all),

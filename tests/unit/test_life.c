@@ -52,7 +52,7 @@ static void test_create_after_destroy_starts_afresh(void **state)
     uint64_t old[3], addr;
 
     config.limit = 64 * MIB;
-    config.eager = true;
+    env->fake->prompt = true;
     env_pool(env, &config);
     old[0] = alloc(env->pool, 512);
     old[1] = alloc(env->pool, 8 * MIB);
@@ -163,24 +163,54 @@ static void test_two_pools_kept_block_waits_for_own_order(void **state)
     fake_delete(fake);
 }
 
-/* A driver that hands the same address to two pools is beyond repair, but neither pool may lose its blocks. */
-static void test_segment_that_is_taken_is_refused(void **state)
+/* The driver knows best: what it hands out somebody must have given back past us, with everything in it. */
+static void test_segment_that_the_driver_hands_out_again_is_forgotten(void **state)
 {
     struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
-    const uint64_t a = alloc(env->pool, 8 * MIB);
-    uint64_t addr;
+    const uint64_t a = alloc(env->pool, 8 * MIB), inside = a + 4 * MIB;
 
     fake->base = env->fake->base + 4 * MIB;
+    assert_int_equal(alloc(second, 8 * MIB), inside);
+    assert_ptr_equal(pool_of(inside), second);
+    assert_null(pool_of(a));
+    assert_int_equal(pool_free(a), -ENOENT);
+    assert_int_equal(env->fake->calls[FAKE_SEGMENT_LOST], 1);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    assert_int_equal(stats_of(env->pool).held, 0);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    assert_sound(env->pool, env->fake);
+    assert_sound(second, fake);
+    release(inside);
+    pool_destroy(second);
+    fake_delete(fake);
+}
+
+/* But not while a block of it is on its way back to the pool. */
+static void test_segment_with_a_kept_block_that_is_handed_out_again_is_refused(void **state)
+{
+    struct env *env = *state;
+    struct fake *fake = fake_new();
+    struct pool_config config = fake_config(fake);
+    struct pool *second = pool_new(&config);
+    const uint64_t a = alloc(env->pool, MIB), b = alloc(env->pool, MIB);
+    uint64_t addr;
+
+    env->fake->order_rc = -EBUSY;
+    release(b);
+    fake->base = env->fake->base;
     assert_int_equal(pool_alloc(second, 8 * MIB, &addr), -EAGAIN);
     assert_int_equal(fake->in_use, 0); /* given back */
-    assert_ptr_equal(pool_of(a + 4 * MIB), env->pool);
-    assert_null(pool_of(a + 8 * MIB));
-    assert_sound(second, fake);
+    assert_ptr_equal(pool_of(a), env->pool);
+    assert_int_equal(pool_live_size(a), MIB);
     assert_int_equal(stats_of(second).held, 0);
+    assert_sound(second, fake);
+    env->fake->order_rc = 0;
     release(a);
+    assert_sound(env->pool, env->fake);
     pool_destroy(second);
     fake_delete(fake);
 }
@@ -215,7 +245,8 @@ int main(void)
         POOL_TEST(test_destroy_one_pool_leaves_other_alone),
         POOL_TEST(test_two_pools_free_goes_to_owner),
         POOL_TEST(test_two_pools_kept_block_waits_for_own_order),
-        POOL_TEST(test_segment_that_is_taken_is_refused),
+        POOL_TEST(test_segment_that_the_driver_hands_out_again_is_forgotten),
+        POOL_TEST(test_segment_with_a_kept_block_that_is_handed_out_again_is_refused),
         POOL_TEST(test_segment_beyond_48_bits_is_refused),
     };
 

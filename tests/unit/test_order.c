@@ -106,13 +106,13 @@ static void test_free_with_order_error_returns_it_and_keeps_block(void **state)
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
 }
 
-static void test_alloc_eager_publishes_kept(void **state)
+static void test_alloc_prompt_publishes_kept(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.eager = true;
+    env->fake->prompt = true;
     env_pool(env, &config);
     addr = alloc(env->pool, 8 * MIB);
     env->fake->order_rc = -EBUSY;
@@ -123,19 +123,19 @@ static void test_alloc_eager_publishes_kept(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-static void test_alloc_eager_without_kept_does_not_order(void **state)
+static void test_alloc_prompt_without_kept_does_not_order(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
-    config.eager = true;
+    env->fake->prompt = true;
     env_pool(env, &config);
     alloc(env->pool, 8 * MIB);
     alloc(env->pool, 8 * MIB);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
 }
 
-static void test_alloc_not_eager_does_not_order(void **state)
+static void test_alloc_not_prompt_does_not_order(void **state)
 {
     struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB);
@@ -339,9 +339,9 @@ int main(void)
         POOL_TEST(test_kept_during_order_of_other_thread_stays_kept),
         POOL_TEST(test_free_while_busy_keeps_blocks_until_next_success),
         POOL_TEST(test_free_with_order_error_returns_it_and_keeps_block),
-        POOL_TEST(test_alloc_eager_publishes_kept),
-        POOL_TEST(test_alloc_eager_without_kept_does_not_order),
-        POOL_TEST(test_alloc_not_eager_does_not_order),
+        POOL_TEST(test_alloc_prompt_publishes_kept),
+        POOL_TEST(test_alloc_prompt_without_kept_does_not_order),
+        POOL_TEST(test_alloc_not_prompt_does_not_order),
         POOL_TEST(test_frozen_miss_returns_eagain),
         POOL_TEST(test_frozen_hit_is_served),
         POOL_TEST(test_frozen_trim_returns_zero),

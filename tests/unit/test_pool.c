@@ -454,9 +454,10 @@ static void test_observer_of_trim_hears_of_segments_first(void **state)
     assert_int_equal(env->fake->events[1].kind, FAKE_SEGMENT_ALLOC);
     fake_events_clear(env->fake);
     pool_trim(env->pool, "why not");
-    assert_int_equal(env->fake->events_count, 5);
+    assert_int_equal(env->fake->events_count, 6);
     assert_int_equal(env->fake->events[0].kind, FAKE_SEGMENT_FREE);
-    assert_int_equal(env->fake->events[4].kind, FAKE_TRIM);
+    assert_int_equal(env->fake->events[4].kind, FAKE_COLLECT);
+    assert_int_equal(env->fake->events[5].kind, FAKE_TRIM);
     event = fake_event_of(env->fake, FAKE_TRIM, 0);
     assert_int_equal(event->size, 6 * MIB);
     assert_string_equal(event->why, "why not");

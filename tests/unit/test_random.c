@@ -73,6 +73,16 @@ static void step(struct model *model, uint64_t *rng)
         if (model->count)
             model_free_bad(model, model->blocks[rng_below(rng, model->count)].addr + 256 * rng_below(rng, 100));
         break;
+    case 7:
+        model_decay(model, (unsigned int)rng_below(rng, 6));
+        break;
+    case 8:
+        if (rng_below(rng, 4) == 0)
+            model_withdraw_nth(model, rng_next(rng));
+        break;
+    case 9:
+        fake->scarce = rng_below(rng, 8) == 0;
+        break;
     default:
         if (rng_below(rng, 2 * crowd) < model->live_count)
             model_free_nth(model, rng_next(rng));
@@ -81,9 +91,9 @@ static void step(struct model *model, uint64_t *rng)
     }
 }
 
-static void run(size_t limit, size_t break_max, bool eager, bool exact, enum fake_addresses addresses)
+static void run(size_t limit, size_t break_max, bool prompt, bool exact, enum fake_addresses addresses)
 {
-    struct model *model = model_new(limit, break_max, eager, exact);
+    struct model *model = model_new(limit, break_max, prompt, exact);
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1), ops = env_number("CUPOOL_TEST_OPS", 100000);
     uint64_t rng = seed;
 
@@ -114,7 +124,7 @@ static void test_random_ops_any_sizes_match_model(void **state)
     run(0, ANY, false, false, FAKE_SHUFFLED);
 }
 
-static void test_random_ops_eager_match_model(void **state)
+static void test_random_ops_prompt_match_model(void **state)
 {
     run(0, ANY, true, true, FAKE_DOWN);
 }
@@ -215,7 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_ops_exact_sizes_match_model),
         cmocka_unit_test(test_random_ops_any_sizes_match_model),
-        cmocka_unit_test(test_random_ops_eager_match_model),
+        cmocka_unit_test(test_random_ops_prompt_match_model),
         cmocka_unit_test(test_random_ops_with_limit_match_model),
         cmocka_unit_test(test_random_ops_without_breaking_match_model),
         cmocka_unit_test(test_random_ops_with_break_max_match_model),

@@ -129,7 +129,24 @@ static bool get(struct parcel *parcel, uint8_t owner, uint64_t *rng)
     return true;
 }
 
-static void ask(const struct parcel *parcel, uint64_t *rng)
+/* Its segment is to serve no more, while others allocate from it and free to it. */
+static void withdraw(const struct parcel *parcel, uint8_t self, uint64_t *rng)
+{
+    struct parcel after;
+    uint64_t base = 0;
+    size_t size = 0;
+
+    expect(pool_withdraw(parcel->addr) == 0, "pool_withdraw of an own block failed");
+    expect(pool_segment_find(parcel->addr, &base, &size) == 0 && base <= parcel->addr &&
+               parcel->addr + parcel->size <= base + size,
+           "wrong pool_segment_find of an own block");
+    if (!get(&after, self, rng))
+        return;
+    expect(after.addr < base || after.addr >= base + size, "a withdrawn segment serves on");
+    give(&after, self);
+}
+
+static void ask(const struct parcel *parcel, uint8_t self, uint64_t *rng)
 {
     struct pool_stats stats;
     uint64_t base, segment;
@@ -150,8 +167,19 @@ static void ask(const struct parcel *parcel, uint64_t *rng)
         expect(pool_free(parcel->addr + 1) == -EINVAL, "an interior pointer was freed");
         break;
     default:
-        if (rng_below(rng, 20) == 0)
+        switch (rng_below(rng, 40)) {
+        case 0:
+        case 1:
             pool_trim(envs[parcel->pool].pool, "test");
+            break;
+        case 2:
+        case 3:
+            pool_decay(envs[parcel->pool].pool, (unsigned int)rng_below(rng, 3));
+            break;
+        case 4:
+            withdraw(parcel, self, rng);
+            break;
+        }
     }
 }
 
@@ -178,7 +206,7 @@ static void *work(void *arg)
             break;
         case 1:
             if (count)
-                ask(&own[rng_below(&rng, count)], &rng);
+                ask(&own[rng_below(&rng, count)], self, &rng);
             break;
         case 2:
         case 3:
@@ -200,7 +228,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void run(bool eager, size_t capacity)
+static void run(bool prompt, size_t capacity)
 {
     pthread_t threads[THREADS];
 
@@ -212,7 +240,7 @@ static void run(bool eager, size_t capacity)
         envs[p].fake->capacity = capacity;
         envs[p].fake->order_hook = order_hook;
         config = fake_config(envs[p].fake);
-        config.eager = eager;
+        envs[p].fake->prompt = prompt;
         envs[p].pool = pool_new(&config);
         stamps[p] = calloc(GRANULES, sizeof(*stamps[p]));
         assert_non_null(stamps[p]);
@@ -258,7 +286,7 @@ static void test_threads_with_plenty_share_no_block(void **state)
     run(false, 4 * 1024 * MIB);
 }
 
-static void test_threads_eager_share_no_block(void **state)
+static void test_threads_prompt_share_no_block(void **state)
 {
     run(true, 4 * 1024 * MIB);
 }
@@ -311,14 +339,58 @@ static void test_threads_freeing_same_block_succeed_once(void **state)
     assert_int_equal(stats_of(env->pool).live, 0);
 }
 
+/* One thread frees the last block of a segment while another withdraws that: it goes back, if not at once then with
+ * the next free. */
+
+static void *withdraw_contested(void *arg)
+{
+    int *rc = arg;
+    unsigned int round = 0;
+
+    for (unsigned long i = 0; i < CONTESTS * steps; i++) {
+        meet(&meeting, 2, &round);
+        *rc = pool_withdraw(contested);
+        meet(&meeting, 2, &round);
+    }
+    return NULL;
+}
+
+static void test_threads_withdrawing_while_freeing_gives_back(void **state)
+{
+    struct env *env = *state;
+    const uint64_t keeper = alloc(env->pool, 64 * KIB); /* its segment is the one that stays */
+    unsigned int bad = 0, left = 0, round = 0;
+    pthread_t thread;
+    int theirs = 0;
+
+    atomic_store(&meeting.arrived, 0);
+    assert_int_equal(pthread_create(&thread, NULL, withdraw_contested, &theirs), 0);
+    for (unsigned long i = 0; i < CONTESTS * steps; i++) {
+        bad += pool_alloc(env->pool, 4 * MIB, &contested) != 0;
+        meet(&meeting, 2, &round);
+        for (unsigned long spin = 0; spin < i % 128; spin++) /* find the moment at which they collide */
+            atomic_load(&meeting.arrived);
+        bad += pool_free(contested) != 0;
+        meet(&meeting, 2, &round);
+        bad += theirs != 0; /* it is still there: nothing else gives it back */
+        release(alloc(env->pool, 512));
+        left += env->fake->in_use != UNIT;
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(bad, 0);
+    assert_int_equal(left, 0);
+    release(keeper);
+}
+
 int main(void)
 {
     const char *ops = getenv("CUPOOL_TEST_OPS");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_with_plenty_share_no_block),
-        cmocka_unit_test(test_threads_eager_share_no_block),
+        cmocka_unit_test(test_threads_prompt_share_no_block),
         cmocka_unit_test(test_threads_short_of_memory_share_no_block),
         POOL_TEST(test_threads_freeing_same_block_succeed_once),
+        POOL_TEST(test_threads_withdrawing_while_freeing_gives_back),
     };
 
     steps = ops ? strtoul(ops, NULL, 0) : 20000;

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * descriptors.c - host memory for descriptors of pools, segments and blocks: recycled, never unmapped, because a double
+ * free may read one at any time. For pool.c and release.c.
+ *
+ * Locking: retired.lock, a leaf; a pool's spare blocks are under the pool's lock.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "pool_internal.h"
+
+/* Descriptors are made this many at a time. */
+#define CHUNK 256
+
+/* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
+static struct {
+    pthread_mutex_t lock; /* guards the rest of this struct; a leaf lock */
+    struct pool *pools;
+    struct segment *segments;
+} retired = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *host_pages(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void spare_push(struct pool *pool, struct block *block)
+{
+    block->link = pool->spare;
+    pool->spare = block;
+}
+
+/* Make sure that the next two calls of spare_pop succeed. */
+int spare_reserve(struct pool *pool)
+{
+    struct block *blocks;
+
+    if (pool->spare && pool->spare->link)
+        return 0;
+    blocks = host_pages(CHUNK * sizeof(*blocks));
+    if (!blocks)
+        return -ENOMEM;
+    for (int i = 0; i < CHUNK; i++)
+        spare_push(pool, &blocks[i]);
+    return 0;
+}
+
+struct block *spare_pop(struct pool *pool)
+{
+    struct block *block = pool->spare;
+
+    pool->spare = block->link;
+    return block;
+}
+
+struct segment *segment_new(void)
+{
+    struct segment *segment, *more;
+
+    pthread_mutex_lock(&retired.lock);
+    if (!retired.segments) {
+        more = host_pages(CHUNK * sizeof(*more));
+        for (int i = 0; more && i < CHUNK; i++) {
+            more[i].next = retired.segments;
+            retired.segments = &more[i];
+        }
+    }
+    segment = retired.segments;
+    if (segment)
+        retired.segments = segment->next;
+    pthread_mutex_unlock(&retired.lock);
+    return segment;
+}
+
+void segment_retire(struct segment *segment)
+{
+    pthread_mutex_lock(&retired.lock);
+    segment->next = retired.segments;
+    retired.segments = segment;
+    pthread_mutex_unlock(&retired.lock);
+}
+
+/* Once for each descriptor: another thread may still be waiting for the lock of the pool that it was. */
+static struct pool *pool_make(void)
+{
+    struct pool *pool = host_pages(sizeof(*pool));
+    pthread_mutexattr_t attr;
+
+    if (!pool)
+        return NULL;
+    pthread_mutexattr_init(&attr);
+    /* Held for some tens of nanoseconds at a time: spinning a little beats sleeping. */
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&pool->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    pthread_cond_init(&pool->released, NULL);
+    return pool;
+}
+
+struct pool *pool_descriptor_new(void)
+{
+    struct pool *pool;
+
+    pthread_mutex_lock(&retired.lock);
+    pool = retired.pools;
+    if (pool)
+        retired.pools = pool->next_retired;
+    pthread_mutex_unlock(&retired.lock);
+    return pool ? pool : pool_make();
+}
+
+void pool_descriptor_retire(struct pool *pool)
+{
+    pthread_mutex_lock(&retired.lock);
+    pool->next_retired = retired.pools;
+    retired.pools = pool;
+    pthread_mutex_unlock(&retired.lock);
+}

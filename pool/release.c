@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * release.c - how segments leave a pool: given back because somebody needs the memory or nobody has needed it for long,
+ * withdrawn, or taken away. See pool.h.
+ *
+ * Locking: as in pool.c.
+ */
+#include <errno.h>
+#include <pthread.h>
+
+#include "bins.h"
+#include "map.h"
+#include "pool_internal.h"
+
+/* Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
+static void segment_leave(struct pool *pool, struct segment *segment)
+{
+    struct block *block, *next;
+
+    if (segment->prev)
+        segment->prev->next = segment->next;
+    else
+        pool->segments = segment->next;
+    if (segment->next)
+        segment->next->prev = segment->prev;
+    map_segment_remove(segment->addr, segment->size);
+    pool->stats.idle -= segment->size;
+    if (segment->withdrawn) {
+        pool->withdrawn -= segment->size;
+        for (block = segment->first; block; block = next) {
+            next = block->next;
+            spare_push(pool, block);
+        }
+    } else {
+        bins_remove(bins_for(pool, segment), segment->first);
+        spare_push(pool, segment->first);
+    }
+}
+
+void segment_put(struct pool *pool, const struct segment *segment)
+{
+    const struct pool_config *config = &pool->config;
+
+    if (config->observer && config->observer->segment_free)
+        config->observer->segment_free(config->arg, segment->addr, segment->size);
+    config->backend->free(config->arg, segment->addr, segment->size);
+}
+
+/* Which idle segments go back, and how. */
+struct release {
+    const char *why; /* for the observer */
+    unsigned int age;
+    bool withdrawn_only, collect;
+};
+
+static bool goes(const struct pool *pool, const struct segment *segment, const struct release *what)
+{
+    if (segment->used)
+        return false;
+    if (segment->withdrawn)
+        return true;
+    return !what->withdrawn_only && pool->clock - segment->idle_since >= what->age;
+}
+
+/* Give back idle segments; the bytes. */
+static size_t release(struct pool *pool, const struct release *what)
+{
+    const struct pool_config *config = &pool->config;
+    struct segment *segment, *next, *going = NULL;
+    size_t released = 0;
+    uint64_t start;
+
+    pthread_mutex_lock(&pool->lock);
+    for (segment = pool->segments; segment; segment = next) {
+        next = segment->next;
+        if (!goes(pool, segment, what))
+            continue;
+        segment_leave(pool, segment);
+        segment->next = going;
+        going = segment;
+    }
+    pool->releasing += going != NULL;
+    pthread_mutex_unlock(&pool->lock);
+    if (!going)
+        return 0;
+
+    start = now_ns();
+    for (segment = going; segment; segment = segment->next)
+        segment_put(pool, segment);
+    if (what->collect && config->backend->collect)
+        config->backend->collect(config->arg);
+
+    pthread_mutex_lock(&pool->lock);
+    for (segment = going; segment; segment = next) {
+        next = segment->next;
+        released += segment->size;
+        pool->stats.held -= segment->size;
+        pool->stats.segments_free++;
+        segment_retire(segment);
+    }
+    if (--pool->releasing == 0)
+        pthread_cond_broadcast(&pool->released);
+    pthread_mutex_unlock(&pool->lock);
+    if (config->observer && config->observer->trim)
+        config->observer->trim(config->arg, released, now_ns() - start, what->why);
+    return released;
+}
+
+size_t release_trim(struct pool *pool, const char *why, bool may_wait)
+{
+    const struct release what = {.why = why, .collect = may_wait};
+
+    if (pool->config.order->frozen(pool->config.arg))
+        return 0;
+    if (atomic_load(&pool->has_kept))
+        order_and_publish(pool, NULL, may_wait);
+    return release(pool, &what);
+}
+
+size_t pool_trim(struct pool *pool, const char *why)
+{
+    return release_trim(pool, why, /* may_wait: */ true);
+}
+
+size_t pool_decay(struct pool *pool, unsigned int age)
+{
+    const struct release what = {.why = "decay", .age = age};
+
+    pthread_mutex_lock(&pool->lock);
+    pool->clock++;
+    pthread_mutex_unlock(&pool->lock);
+    return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
+}
+
+int pool_withdraw(uint64_t addr)
+{
+    struct segment *segment = map_segment_get(addr);
+    struct pool *pool = segment ? segment->pool : NULL;
+    int rc = -ENOENT;
+
+    if (!pool)
+        return rc;
+    pthread_mutex_lock(&pool->lock);
+    if (map_segment_get(addr) == segment && segment->pool == pool)
+        rc = 0;
+    if (!rc && !segment->withdrawn) {
+        for (struct block *block = segment->first; block; block = block->next)
+            if (is_free(block))
+                bins_remove(bins_for(pool, segment), block);
+        if (!segment->shared && segment->first && segment->first->size < segment->size)
+            pool->broken -= segment->size;
+        if (!segment->used)
+            pool->withdrawn += segment->size;
+        segment->withdrawn = true;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
+/* After a free: what should not be kept goes back, without hurry. */
+void release_some(struct pool *pool, bool withdrawn)
+{
+    const struct pool_config *config = &pool->config;
+    const bool scarce = config->backend->scarce && config->backend->scarce(config->arg);
+    const struct release what = {.why = scarce ? "reserve" : "withdrawn", .withdrawn_only = !scarce};
+
+    if ((scarce || withdrawn) && !config->order->frozen(config->arg))
+        release(pool, &what);
+}
+
+/* Take every live block of a segment out of the program's hands, with the lock. False: a thread is freeing one. */
+static bool blocks_seize(struct segment *segment)
+{
+    struct block *block, *last;
+
+    for (block = segment->first; block; block = block->next) {
+        int live = BLOCK_LIVE;
+
+        if (!is_free(block) && !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))
+            break;
+    }
+    if (!block)
+        return true;
+    for (last = block, block = segment->first; block != last; block = block->next)
+        if (!is_free(block))
+            atomic_store(&block->state, BLOCK_LIVE);
+    return false;
+}
+
+/* Forget a segment that covers at; false if that cannot be done now. */
+static bool segment_disown(struct segment *segment, uint64_t at)
+{
+    struct pool *pool = segment->pool;
+    struct block *block;
+
+    pthread_mutex_lock(&pool->lock);
+    if (map_segment_get(at) != segment || !blocks_seize(segment)) {
+        pthread_mutex_unlock(&pool->lock);
+        return false;
+    }
+    block = segment->first;
+    do {
+        if (is_free(block))
+            continue;
+        map_block_set(block->addr, NULL);
+        used_sub(pool, segment, block->size);
+        atomic_store(&block->state, BLOCK_FREE);
+        if (!segment->withdrawn)
+            bins_insert(bins_for(pool, segment), block);
+    } while ((block = block->next));
+    block = segment->first;
+    if (!segment->withdrawn) {
+        bins_remove(bins_for(pool, segment), block);
+        while (block->next)
+            block_merge_next(pool, block);
+        bins_insert(bins_for(pool, segment), block);
+    }
+    segment_leave(pool, segment);
+    pool->stats.held -= segment->size;
+    pool->stats.segments_free++;
+    pthread_mutex_unlock(&pool->lock);
+    return true;
+}
+
+void pool_disown(uint64_t addr, size_t size)
+{
+    for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {
+        struct segment *segment = map_segment_get(at);
+        const struct pool_config *config = segment ? &segment->pool->config : NULL;
+
+        if (!segment || !segment_disown(segment, at))
+            continue;
+        if (config->observer && config->observer->segment_lost)
+            config->observer->segment_lost(config->arg, segment->addr, segment->size);
+        segment_retire(segment);
+    }
+}
+
+/* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
+void releases_wait(struct pool *pool)
+{
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&pool->lock);
+    while (pool->releasing)
+        pthread_cond_wait(&pool->released, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+    pthread_setcancelstate(cancel, NULL);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context_internal.h - struct context, and what context.c (which contexts there are), order.c (how frees are ordered in
+ * one) and memory.c (where its memory comes from and goes to) share. Private to these.
+ *
+ * Locking: none but what is said; members that are not atomic are written while an entry is not in use.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_INTERNAL_H
+#define CUPOOL_SHIM_CONTEXT_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "context.h"
+#include "hooks.h"
+#include "policy.h"
+#include "pool.h"
+#include "real.h"
+
+/* Frees that may be ordered at the same time in one context, each with an event of its own. */
+#define SLOTS 64
+
+/* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile. */
+struct slot {
+    _Alignas(64) atomic_bool busy; /* somebody is ordering with it; also how the capture gate counts calls in flight */
+    _Atomic(CUevent) event;        /* made and recorded by whoever has set busy; others may wait for it */
+    atomic_uint user;              /* the thread that recorded it last: its here.slot */
+};
+
+struct context {
+    _Atomic(CUcontext) handle; /* NULL: entry not in use */
+    unsigned long long id;     /* tells a context from another one at the same handle; 0: the driver cannot */
+    struct pool *pool;         /* NULL: not pooled */
+    const struct real_driver *driver;
+    int device;
+    bool primary;
+    struct policy policy;
+    size_t capacity;             /* of the device */
+    _Atomic(size_t) device_free; /* as the driver said when it was last asked, less and plus our segments since */
+    _Atomic(CUstream) stream;    /* of our own, for what is handed to the device on our account; NULL: not made yet */
+    atomic_bool defers;          /* the driver frees through a stream */
+    _Atomic(uint64_t) given;     /* bytes that went back through stream, so far */
+    _Atomic(uint64_t) arrived;   /* of these, what is known to have reached the driver */
+    atomic_bool failed;          /* has met an error that it does not recover from */
+    atomic_uint leaving;         /* threads in a call that may end it */
+    atomic_uint users;           /* threads other than the context's own that look at its pool; see pin */
+    _Atomic(uint64_t) bypassed;
+    struct slot slots[SLOTS + 1]; /* the last is for what is no free: nobody waits for what it has recorded */
+};
+
+/* What has to be put back after a visit. */
+struct visit {
+    bool pushed, relaxed;
+    CUstreamCaptureMode mode;
+};
+
+/* Make context current, and the thread one whose calls disturb no capture; leave puts the caller's own back. */
+CUresult context_enter(const struct context *context, struct visit *visit);
+void context_leave(const struct context *context, struct visit *visit);
+
+/*
+ * Look at a context that is not the calling thread's own: it may be leaving. True if it is pooled and stays until
+ * unpin; context_leaving waits for that.
+ */
+bool context_pin(struct context *context);
+void context_unpin(struct context *context);
+
+/*
+ * The next context of a device (CONTEXT_ALL: of any) from index *i on, pinned, and *i behind it; NULL: there are no
+ * more. The caller unpins each.
+ */
+struct context *context_next(unsigned int *i, int device);
+
+/* A context's meaning has changed: threads look again. */
+void context_changed(void);
+
+/* The tables for a context's pool; with and without CUPOOL_FILL. */
+extern const struct pool_order_ops order_ops, order_filling_ops;
+extern const struct pool_backend_ops memory_ops;
+
+/* Wait on the host for all that was handed to the context. */
+CUresult order_on_host(struct context *context);
+/* A pause while somebody else's call is waited for, longer with the number of times. */
+void order_relax(unsigned int times);
+/* Of the order table: fill a block by CUPOOL_FILL. */
+int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
+/* Can the driver free through a stream on this device? */
+bool memory_defers(const struct real_driver *driver, int device);
+
+#endif

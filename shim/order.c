@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * order.c - what a free costs: the order of a context's frees, on the device or on the host. See context.h and
+ * context_internal.h; who has to wait is policy.c's business.
+ *
+ * Locking: slots, taken with an atomic exchange and held over the CUDA calls of one free; nobody waits for a slot that
+ * he holds.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+#include "capture.h"
+#include "conf.h"
+#include "context_internal.h"
+#include "log.h"
+
+/* How long others' frees are waited for; see context_wait_frees. */
+#define OTHERS_WAIT_NS 1000000000
+
+/* Where this thread starts to look for a free slot, plus one. */
+static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
+static atomic_uint threads_seen;
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Wait a little. Sleeps when it has taken long: whoever is waited for may have a lower priority. */
+void order_relax(unsigned int times)
+{
+    const struct timespec some = {0, 50000};
+
+    if (times < 100 * SLOTS)
+        sched_yield();
+    else
+        nanosleep(&some, NULL);
+}
+
+static struct slot *slot_acquire(struct context *context)
+{
+    if (!thread_slot)
+        thread_slot = atomic_fetch_add_explicit(&threads_seen, 1, memory_order_relaxed) + 1;
+    for (unsigned int i = thread_slot;; i++) {
+        struct slot *slot = &context->slots[i % SLOTS];
+
+        if (!atomic_exchange(&slot->busy, true)) {
+            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+            return slot;
+        }
+        if (i % SLOTS == thread_slot % SLOTS)
+            order_relax(i - thread_slot);
+    }
+}
+
+static void slot_release(struct slot *slot)
+{
+    atomic_store_explicit(&slot->busy, false, memory_order_release);
+}
+
+/* Make context current, and the thread one whose calls disturb no capture; leave puts the caller's own back. */
+CUresult context_enter(const struct context *context, struct visit *visit)
+{
+    const struct real_driver *driver = context->driver;
+    const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
+    CUcontext current = NULL;
+    CUresult result = driver->cuCtxGetCurrent(&current);
+
+    *visit = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    if (!result && current != handle) {
+        result = driver->cuCtxPushCurrent_v2(handle);
+        visit->pushed = result == CUDA_SUCCESS;
+    }
+    visit->relaxed = !result && driver->cuThreadExchangeStreamCaptureMode &&
+                     driver->cuThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
+    return result;
+}
+
+void context_leave(const struct context *context, struct visit *visit)
+{
+    CUcontext ignored;
+
+    if (visit->relaxed)
+        context->driver->cuThreadExchangeStreamCaptureMode(&visit->mode);
+    /* Once more if it fails: the program's calls must not end up in another context. */
+    if (visit->pushed && context->driver->cuCtxPopCurrent_v2(&ignored))
+        context->driver->cuCtxPopCurrent_v2(&ignored);
+}
+
+static CUresult event_make(struct context *context, struct slot *slot)
+{
+    CUevent event = NULL;
+    struct visit visit;
+    CUresult result = context_enter(context, &visit);
+
+    if (!result)
+        result = context->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    context_leave(context, &visit);
+    if (!result)
+        atomic_store(&slot->event, event);
+    return result;
+}
+
+/*
+ * The device waits: what is launched in the context after this starts when everything launched before has ended. Where
+ * that is not enough nobody waits: CUDA_ERROR_NOT_READY unless all has ended already.
+ */
+static CUresult order_on_device(struct context *context, struct slot *slot, bool is_enough)
+{
+    const struct real_driver *driver = context->driver;
+    const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
+    CUresult result = CUDA_SUCCESS;
+    CUevent event;
+
+    if (!atomic_load_explicit(&slot->event, memory_order_relaxed))
+        result = event_make(context, slot);
+    event = atomic_load_explicit(&slot->event, memory_order_relaxed);
+    if (!result)
+        result = driver->cuCtxRecordEvent(handle, event);
+    if (!result)
+        result = is_enough ? driver->cuCtxWaitEvent(handle, event) : driver->cuEventQuery(event);
+    return result;
+}
+
+/* The host waits, as in the driver's own cudaFree. */
+CUresult order_on_host(struct context *context)
+{
+    struct visit visit;
+    CUresult result = context_enter(context, &visit);
+
+    if (!result)
+        result = context->driver->cuCtxSynchronize();
+    context_leave(context, &visit);
+    return result;
+}
+
+/* Errors that a context does not recover from: natively every call returns them from now on. */
+static bool is_sticky(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* From now on requests go to the driver, for its error. */
+static void fail(struct context *context, CUresult result)
+{
+    if (is_sticky(result) && !atomic_exchange(&context->failed, true))
+        context_changed();
+}
+
+static bool is_capture_error(CUresult result)
+{
+    return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+/*
+ * The host waits although a stream captures: synchronising would destroy the capture, but a free by a thread in relaxed
+ * mode does not, and waits just as well.
+ */
+static CUresult order_beside_capture(struct context *context)
+{
+    struct visit visit;
+    CUdeviceptr ptr = 0;
+    CUresult result = context_enter(context, &visit);
+
+    if (!result)
+        result = context->driver->cuMemAlloc_v2(&ptr, 1);
+    if (!result)
+        result = context->driver->cuMemFree_v2(ptr);
+    if (result && ptr) /* not to be lost */
+        context->driver->cuMemFree_v2(ptr);
+    if (!visit.relaxed) /* in another mode it may have been the capture's end */
+        result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
+    context_leave(context, &visit);
+    return result;
+}
+
+/*
+ * A free. After taking the slot: whoever makes the device strict waits for what slots have recorded, and capture_begin
+ * closes the gate first and then waits for the slots.
+ */
+static CUresult order_free(struct context *context, uint64_t *ret_debts)
+{
+    struct slot *slot = slot_acquire(context);
+    const bool wait = policy_waits(&context->policy, ret_debts), beside_capture = capture_active();
+    CUresult result = CUDA_ERROR_NOT_READY;
+
+    if (!beside_capture && !wait)
+        result = order_on_device(context, slot, /* is_enough: */ true);
+    if (!beside_capture && !wait)
+        *ret_debts = 0;
+    /* Where the device cannot be made to wait, the host can. */
+    if (!beside_capture && (wait || (result && !is_capture_error(result) && !is_sticky(result))))
+        result = order_on_host(context);
+    slot_release(slot);
+    /* This disturbs no capture, so none has to wait for it. */
+    if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
+        result = order_beside_capture(context);
+    return result;
+}
+
+/*
+ * What is no free must hold up nothing, host or device, behind work that was launched since the frees: has everything
+ * ended by now? CUDA_ERROR_NOT_READY: no.
+ */
+static CUresult order_ask(struct context *context)
+{
+    struct slot *slot = &context->slots[SLOTS];
+    CUresult result = CUDA_ERROR_NOT_READY;
+
+    if (!context->driver->cuCtxRecordEvent || !context->driver->cuEventQuery || atomic_exchange(&slot->busy, true))
+        return result;
+    if (!capture_active())
+        result = order_on_device(context, slot, /* is_enough: */ false);
+    slot_release(slot);
+    return result;
+}
+
+static int context_order(void *arg, bool may_wait)
+{
+    struct context *context = arg;
+    uint64_t debts = 0;
+    const CUresult result = may_wait ? order_free(context, &debts) : order_ask(context);
+
+    if (!result)
+        policy_pay(&context->policy, debts);
+    if (result == CUDA_ERROR_NOT_READY)
+        return -EBUSY;
+    if (is_capture_error(result)) {
+        log_once(LOG_WARN, "a stream capture that cupool did not see begin was disturbed by a free");
+        return -EBUSY;
+    }
+    if (result) {
+        log_once(LOG_INFO, "a free could not be ordered (error %d); its block is kept back", (int)result);
+        fail(context, result);
+    }
+    return result ? -EIO : 0;
+}
+
+static bool context_frozen(void *arg)
+{
+    return capture_active_now();
+}
+
+const struct pool_order_ops order_ops = {.order = context_order, .frozen = context_frozen};
+const struct pool_order_ops order_filling_ops = {.order = context_order, .fill = memory_fill, .frozen = context_frozen};
+
+void context_settle(CUcontext handle)
+{
+    struct context *context = context_find(handle);
+
+    for (int i = 0; context && i <= SLOTS; i++)
+        for (unsigned int j = 0; atomic_load(&context->slots[i].busy); j++)
+            order_relax(j * SLOTS);
+}
+
+void context_saw(CUresult result)
+{
+    const struct real_driver *driver = is_sticky(result) ? real_driver_get() : NULL;
+    struct context *context = driver ? context_current(driver) : NULL;
+
+    if (context)
+        fail(context, result);
+}
+
+/* Wait for what came before one free; at most until limit, in nanoseconds of the monotonic clock; 0: none. */
+static void slot_wait(const struct context *context, const struct slot *slot, uint64_t limit)
+{
+    const struct real_driver *driver = context->driver;
+    CUevent event;
+
+    /* Another thread's may be about to be recorded. */
+    for (unsigned int i = 0; limit && atomic_load(&slot->busy) && now_ns() < limit; i++)
+        order_relax(i);
+    event = atomic_load(&slot->event);
+    if (!event)
+        return;
+    if (!limit) {
+        driver->cuEventSynchronize(event);
+        return;
+    }
+    for (unsigned int i = 0; driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+        order_relax(i);
+}
+
+static void slots_wait(const struct context *context, bool others)
+{
+    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+
+    if (!context->driver->cuEventSynchronize || !context->driver->cuEventQuery)
+        return;
+    for (int i = 0; i < SLOTS; i++)
+        if (atomic_load(&context->slots[i].user) == thread_slot)
+            slot_wait(context, &context->slots[i], 0);
+        else if (others)
+            slot_wait(context, &context->slots[i], limit);
+}
+
+bool context_wait_frees(int device, bool others)
+{
+    struct context *context;
+    struct visit visit;
+    bool any = false;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        any = true;
+        /* Entered, so that no capture is disturbed. */
+        if (!context_enter(context, &visit))
+            slots_wait(context, others);
+        context_leave(context, &visit);
+    }
+    return any;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* policy.c - see policy.h. */
+#include "policy.h"
+
+#include "capture.h"
+#include "conf.h"
+#include "context.h"
+#include "core.h"
+#include "log.h"
+#include "pool.h"
+#include "trace.h"
+
+#define DEVICES_MAX 64
+/* Debts on several streams, or on the per-thread stream, which one handle names for every thread. */
+#define STREAM_MIXED ((CUstream)-1)
+
+static struct {
+    _Atomic(const char *) strict[DEVICES_MAX]; /* why a device is strict; NULL: it is not */
+    atomic_bool settled[DEVICES_MAX];          /* and what was freed before that is over */
+    _Atomic(CUcontext) first[DEVICES_MAX];     /* the first context seen on it */
+    atomic_int devices;                        /* that the process can use; 0: not known yet */
+    atomic_bool graphs_touch_host;             /* a node that does has been captured or added */
+} seen;
+
+bool policy_driver_orders(const struct real_driver *driver)
+{
+    int version = 0;
+
+    return driver->cuCtxRecordEvent && driver->cuCtxWaitEvent && driver->cuDriverGetVersion &&
+           driver->cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= 12050;
+}
+
+void policy_init(struct policy *policy, int device, bool orders, const char **ret_why)
+{
+    const uint64_t wanted = conf_get()->free.number;
+    const char *why = wanted == FREE_AUTO ? atomic_load(&seen.strict[device % DEVICES_MAX]) : NULL;
+
+    policy->device = device % DEVICES_MAX;
+    policy->automatic = wanted == FREE_AUTO;
+    /* One debt to begin with: for what was launched in the context before it was known. */
+    atomic_store(&policy->paid, atomic_fetch_add(&policy->debts, policy->automatic));
+    policy->debtor = STREAM_MIXED;
+    policy->strict = wanted == FREE_STRICT || !orders || (policy->automatic && !core_hooks_driver());
+    if (wanted == FREE_STRICT)
+        why = "CUPOOL_FREE";
+    else if (!orders)
+        why = "driver older than 12.5";
+    else if (wanted == FREE_AUTO && !core_hooks_driver())
+        why = "CUPOOL_HOOK=runtime sees too little";
+    if (why && wanted == FREE_ORDERED)
+        log_once(LOG_WARN, "CUPOOL_FREE=ordered needs driver 12.5 or later; using strict");
+    *ret_why = why ? why : wanted == FREE_AUTO ? "default" : "CUPOOL_FREE";
+}
+
+bool policy_is_strict(const struct policy *policy)
+{
+    return policy->strict ||
+           (policy->automatic && atomic_load_explicit(&seen.strict[policy->device], memory_order_acquire) != NULL);
+}
+
+bool policy_waits(const struct policy *policy, uint64_t *ret_debts)
+{
+    *ret_debts = atomic_load_explicit(&policy->debts, memory_order_acquire);
+    return policy_is_strict(policy) || *ret_debts != atomic_load_explicit(&policy->paid, memory_order_relaxed);
+}
+
+void policy_pay(struct policy *policy, uint64_t debts)
+{
+    if (atomic_load_explicit(&policy->paid, memory_order_relaxed) >= debts)
+        return;
+    pthread_mutex_lock(&policy->lock);
+    if (atomic_load(&policy->paid) < debts)
+        atomic_store(&policy->paid, debts);
+    pthread_mutex_unlock(&policy->lock);
+}
+
+/* --- debts --- */
+
+/* The driver, if anybody is interested in what hooks report; else NULL. */
+static const struct real_driver *auto_driver(void)
+{
+    return conf_get()->free.number == FREE_AUTO ? real_driver_get() : NULL;
+}
+
+/* The policy that work on a stream is of interest to; NULL: none. */
+static struct policy *of_stream(CUstream stream)
+{
+    const struct real_driver *driver = auto_driver();
+
+    return driver ? context_policy(context_stream(driver, stream)) : NULL;
+}
+
+static void owe(struct policy *policy, const void *arg)
+{
+    CUstream stream = (CUstream)arg;
+
+    if (policy_is_strict(policy))
+        return;
+    pthread_mutex_lock(&policy->lock);
+    if (stream == CU_STREAM_PER_THREAD)
+        stream = STREAM_MIXED;
+    if (atomic_load(&policy->paid) == atomic_load(&policy->debts))
+        policy->debtor = stream;
+    else if (policy->debtor != stream)
+        policy->debtor = STREAM_MIXED;
+    atomic_fetch_add(&policy->debts, 1);
+    pthread_mutex_unlock(&policy->lock);
+}
+
+void policy_host_work(CUstream stream)
+{
+    struct policy *policy;
+
+    if (capture_active_on(stream)) {
+        atomic_store(&seen.graphs_touch_host, true);
+        return;
+    }
+    if (conf_get()->free.number != FREE_AUTO)
+        return;
+    policy = of_stream(stream);
+    if (policy)
+        owe(policy, stream);
+    else /* a green context's, say, whose work every free of the device waits for */
+        context_policy_each(owe, STREAM_MIXED);
+}
+
+/* Is there, or could there be, host memory at addr? */
+static bool is_host(const struct real_driver *driver, CUdeviceptr addr)
+{
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+
+    if (!addr || pool_of(addr))
+        return false;
+    return driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type == CU_MEMORYTYPE_HOST;
+}
+
+void policy_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream)
+{
+    const struct real_driver *driver = auto_driver();
+
+    if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to) || is_host(driver, from)))
+        policy_host_work(stream);
+}
+
+void policy_graph_node(void)
+{
+    atomic_store(&seen.graphs_touch_host, true);
+}
+
+void policy_graph_set(CUdeviceptr to)
+{
+    const struct real_driver *driver = auto_driver();
+
+    if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to)))
+        policy_graph_node();
+}
+
+void policy_graph_launch(CUstream stream)
+{
+    if (atomic_load_explicit(&seen.graphs_touch_host, memory_order_relaxed))
+        policy_host_work(stream);
+}
+
+static uint64_t debts_of(const struct policy *policy)
+{
+    return policy ? atomic_load(&policy->debts) : 0;
+}
+
+static struct policy *of_context(CUcontext handle)
+{
+    const struct real_driver *driver = auto_driver();
+
+    if (driver && !handle)
+        driver->cuCtxGetCurrent(&handle);
+    return driver ? context_policy(handle) : NULL;
+}
+
+void policy_stream_wait_end(CUstream stream, uint64_t debts)
+{
+    struct policy *policy = debts ? of_context(NULL) : NULL;
+
+    /* Now that the wait has succeeded the driver can be asked about the handle. Of another context: not paid. */
+    if (!policy || policy != of_stream(stream) || atomic_load_explicit(&policy->paid, memory_order_relaxed) >= debts)
+        return;
+    pthread_mutex_lock(&policy->lock);
+    if (policy->debtor == stream && atomic_load(&policy->paid) < debts)
+        atomic_store(&policy->paid, debts);
+    pthread_mutex_unlock(&policy->lock);
+}
+
+uint64_t policy_context_wait_begin(CUcontext handle)
+{
+    return debts_of(of_context(handle));
+}
+
+void policy_context_wait_end(CUcontext handle, uint64_t debts)
+{
+    struct policy *policy = debts ? of_context(handle) : NULL;
+
+    if (policy)
+        policy_pay(policy, debts);
+}
+
+static void debtor_gone(struct policy *policy, const void *stream)
+{
+    pthread_mutex_lock(&policy->lock);
+    if (policy->debtor == stream)
+        policy->debtor = STREAM_MIXED;
+    pthread_mutex_unlock(&policy->lock);
+}
+
+void policy_stream_gone(CUstream stream)
+{
+    if (conf_get()->free.number == FREE_AUTO)
+        context_policy_each(debtor_gone, stream);
+}
+
+/* --- strict --- */
+
+static void strict_one(int device, const char *why)
+{
+    const char *none = NULL;
+    const bool first = atomic_compare_exchange_strong(&seen.strict[device], &none, why);
+    bool known;
+
+    if (!first && atomic_load(&seen.settled[device]))
+        return;
+    /* What was freed before has been ordered on the device only. Whoever comes meanwhile waits as well. */
+    known = context_wait_frees(device, /* others: */ true);
+    atomic_store(&seen.settled[device], true);
+    if (first && known) {
+        trace_event("policy", "\"d\":%d,\"free\":\"strict\",\"why\":\"%s\"", device, why);
+        log_write(LOG_INFO, "device %d: frees wait on the host from now on: %s", device, why);
+    }
+}
+
+void policy_strict(int device, const char *why)
+{
+    if (conf_get()->free.number != FREE_AUTO)
+        return;
+    if (device >= 0)
+        strict_one(device % DEVICES_MAX, why);
+    for (int i = 0; device < 0 && i < DEVICES_MAX; i++)
+        strict_one(i, why);
+}
+
+void policy_strict_memory(CUdeviceptr addr, const char *why)
+{
+    struct pool *pool = auto_driver() ? pool_of(addr) : NULL;
+
+    if (pool)
+        policy_strict(context_device(context_of(pool)), why);
+}
+
+/* The device that memory is on, where that is not ours; -1: none. */
+static int device_of(const struct real_driver *driver, CUdeviceptr addr)
+{
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    int device = -1;
+
+    if (!addr || !driver->cuPointerGetAttribute ||
+        driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type != CU_MEMORYTYPE_DEVICE ||
+        driver->cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr))
+        return -1;
+    return device;
+}
+
+static bool is_settled(int device)
+{
+    return atomic_load_explicit(&seen.settled[device % DEVICES_MAX], memory_order_acquire);
+}
+
+static bool is_alone(const struct real_driver *driver)
+{
+    int count = atomic_load_explicit(&seen.devices, memory_order_relaxed);
+
+    if (!count && driver->cuDeviceGetCount && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS)
+        atomic_store_explicit(&seen.devices, count, memory_order_relaxed);
+    return count == 1;
+}
+
+void policy_reach(CUdeviceptr addr, CUstream stream)
+{
+    static const char why[] = "copies between devices or contexts";
+    const struct real_driver *driver = auto_driver();
+    const struct context *from;
+    struct pool *pool;
+    CUcontext handle;
+    int device;
+
+    /* With one device there is no other to reach: a second context has made it strict. */
+    if (!driver || is_alone(driver))
+        return;
+    pool = pool_of(addr);
+    handle = context_stream(driver, stream);
+    if (pool && context_handle(context_of(pool)) == handle)
+        return;
+    from = context_find(handle);
+    device = pool ? context_device(context_of(pool)) : device_of(driver, addr);
+    if (device < 0 || (!pool && from && context_device(from) == device))
+        return;
+    if (!is_settled(device))
+        policy_strict(device, why);
+    if (from && !is_settled(context_device(from)))
+        policy_strict(context_device(from), why);
+}
+
+void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream)
+{
+    for (size_t i = 0; to && from && i < count; i++) {
+        policy_reach(to[i], stream);
+        policy_reach(from[i], stream);
+    }
+}
+
+void policy_context_seen(CUcontext handle, int device)
+{
+    CUcontext first = NULL;
+
+    if (device < 0 || device >= DEVICES_MAX)
+        return;
+    if (!atomic_compare_exchange_strong(&seen.first[device], &first, handle) && first != handle)
+        policy_strict(device, "a second context on the device");
+}
+
+void policy_context_gone(CUcontext handle)
+{
+    for (int i = 0; handle && i < DEVICES_MAX; i++) {
+        CUcontext first = handle;
+
+        atomic_compare_exchange_strong(&seen.first[i], &first, NULL);
+    }
+}

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mutants: ways to break the library, and which test notices.
+
+Mutant(name, tests, edits): tests are names as in `meson test --list`, each with an optional " / " and an argument for it; all
+of them have to fail. An edit is (file, old, new); old occurs exactly once in the file, whatever its white space. Keep old
+short, so that an edit nearby does not break it. For what is a matter of chance, times says how often the tests may be tried.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
+CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
+POOL, RELEASE, MAP, BINS = "pool/pool.c", "pool/release.c", "pool/map.c", "pool/bins.c"
+
+
+class Mutant(NamedTuple):
+    name: str
+    tests: "list[str]"
+    edits: "list[tuple[str, str, str]]"
+    times: int = 1
+
+
+MUTANTS = [
+    # --- the order of frees ---
+    Mutant("ordered: the device does not wait", ["order static ordered / nonblocking"], [
+        (ORDER, "is_enough ? driver->cuCtxWaitEvent(handle, event) :", "is_enough ? CUDA_SUCCESS :")]),
+    Mutant("ordered: nothing is recorded", ["order static ordered / nonblocking"], [
+        (ORDER, "result = driver->cuCtxRecordEvent(handle, event);", ";")]),
+    Mutant("strict: the host does not wait", ["order static strict / nonblocking"], [
+        (ORDER, "result = context->driver->cuCtxSynchronize();", ";")]),
+    Mutant("strict is treated as ordered", ["settings"], [
+        ("shim/policy.c", "policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
+    Mutant("a block is published before it is ordered", ["threads"], [
+        (POOL, "rc = order_and_fill(pool, kept, may_wait);", "rc = 0;"),
+        (POOL, "if (idle && block) release_some(pool, withdrawn);", "rc = order_and_fill(pool, NULL, may_wait);")]),
+    Mutant("a block is published although ordering failed", ["order"], [
+        (POOL, "if (rc == 0) { block_publish(pool, kept);", "if (rc <= 0) { block_publish(pool, kept);")]),
+    Mutant("kept blocks are taken off the list without the lock", ["threads"], [
+        (POOL, """pthread_mutex_lock(&pool->lock); kept = pool->kept; pool->kept = NULL;
+         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed); pthread_mutex_unlock(&pool->lock);""",
+         "kept = pool->kept; pool->kept = NULL; atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);")], 10),
+    Mutant("what is kept back while an order is under way is published by it", ["order"], [
+        (POOL, "rc = order_and_fill(pool, kept, may_wait); pthread_mutex_lock(&pool->lock);",
+         "rc = order_and_fill(pool, kept, may_wait); pthread_mutex_lock(&pool->lock); "
+         "while (rc == 0 && pool->kept) { next = pool->kept; pool->kept = next->link; next->link = kept; kept = next; }")]),
+    Mutant("an error that waits in the context is not returned by cudaFree", [
+        "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
+        (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),
+
+    Mutant("auto: a copy to the host is no debt", ["auto_host static auto / d2h"], [
+        ("shim/policy.c", "|| *ret_debts != atomic_load_explicit(&policy->paid, memory_order_relaxed);", ";")]),
+
+    # --- captures ---
+    Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
+        (ORDER, "beside_capture = capture_active();", "beside_capture = false;")]),
+    Mutant("the gate closes only after a capture has begun", ["capture static ordered / under_load"], [
+        (CAPTURE, "capture_active_now(); atomic_fetch_add(&gate.active, 1);", "capture_active_now();"),
+        (CAPTURE, "if (!success) { atomic_fetch_sub(&gate.active, 1);", "if (!success) { ;"),
+        (CAPTURE, "capture->context = own;", "capture->context = own; atomic_fetch_add(&gate.active, 1);")], 10),
+    Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
+        (CAPTURE, "context_settle(own);", "")], 20),
+    Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
+        (ORDER, "if (!atomic_exchange(&slot->busy, true))", "if (!atomic_load(&slot->busy))")], 20),
+    Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
+        (CAPTURE, "(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
+    Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
+        (CAPTURE, "if (!success) { atomic_fetch_sub(&gate.active, 1);", "if (!success) { ;")]),
+    Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
+        (CAPTURE, "if (capture_active()) captures_remove(is_of_dead_thread, NULL);", "")]),
+    Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
+        (CONTEXT, "capture_forget(atomic_load(&context->handle));", "")]),
+    Mutant("segments are given back in a capture", ["order"], [
+        (RELEASE, "if (pool->config.order->frozen(pool->config.arg)) return 0;", "")]),
+    Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
+        (EXPORT, "return CORE_INVALID; return core_free_later(addr);", "; return core_free_later(addr);")]),
+
+    # --- errors ---
+    Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
+        (EXPORT, "return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
+    Mutant("an interior pointer is freed", ["pool", "free_errors static preloaded / interior"], [
+        (MAP, "if (!slots || addr % POOL_GRANULE)", "if (!slots)"),
+        (POOL, "if (block->addr != addr) {", "if (false) {")]),
+    Mutant("a block is freed twice", ["pool", "free_errors static preloaded / twice"], [
+        (POOL, "if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return -EINVAL;",
+         "if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return 0;")]),
+    Mutant("a block that is not published yet is freed twice", ["threads"], [
+        (POOL, "if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return -EINVAL;",
+         "if (!block) return -EINVAL; if (!atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return 0;")], 10),
+    Mutant("two threads free one block", ["threads"], [
+        (POOL, "if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))",
+         "if (!block || atomic_load(&block->state) != live || (atomic_store(&block->state, BLOCK_PENDING), false))")], 10),
+    Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
+        (CORE, "if (!size || core_passive())", "if (core_passive())")]),
+    Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
+        (EXPORT, "switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD)", "switch (core_alloc(size, CALLER, &addr))")]),
+
+    # --- blocks and segments ---
+    Mutant("a split is off by one granule", ["pool", "random"], [
+        (POOL, "rest->addr = block->addr + size;", "rest->addr = block->addr + size - POOL_GRANULE;")]),
+    Mutant("a merge takes the wrong neighbour", ["random"], [
+        (POOL, "if (is_free(block->next)) block_merge_next(pool, block);", "if (block->next) block_merge_next(pool, block);")]),
+    Mutant("a merge forgets who follows", ["pool", "random"], [
+        (POOL, "block->next = next->next; if (block->next) block->next->prev = block;", "block->next = next->next;")]),
+    Mutant("the map keeps a block that was freed", ["pool"], [
+        (POOL, "map_block_set(block->addr, NULL); used_sub(pool, segment, block->size); atomic_store_explicit",
+         "used_sub(pool, segment, block->size); atomic_store_explicit")]),
+    Mutant("the map keeps a segment that was given back", ["pool"], [
+        (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
+         "segment->next->prev = segment->prev;")]),
+    Mutant("blocks are aligned to 256 bytes", ["pool", "basic static preloaded / alignment"], [
+        (POOL, "#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)POOL_GRANULE / 2)")]),
+    Mutant("small blocks start where a segment starts", ["pool"], [
+        (POOL, "#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
+    Mutant("a block is handed out that is too small", ["bins", "pool"], [
+        (BINS, "if (block->size < size || !may_serve(", "if (!may_serve(")]),
+    Mutant("segments are broken without a budget", ["break"], [
+        (BINS, "return block->size <= break_max && ", "return ")]),
+    Mutant("the budget is not given back by merging", ["break"], [
+        (POOL, "pool->broken -= block->size; }", "; }")]),
+    Mutant("a segment with a live block is given back", ["pool", "random"], [
+        (RELEASE, "if (segment->used) return false;", "")]),
+
+    # --- out of memory, limits, figures ---
+    Mutant("out of memory: what was kept back stays there", ["ladder"], [
+        (POOL, "order_and_publish(pool, NULL, /* may_wait: */ true); if (take(", "; if (take(")]),
+    Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
+        (POOL, 'released = pool_trim(pool, "oom");', "released = 0;")]),
+    Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
+        (RELEASE, "while (pool->releasing) pthread_cond_wait(&pool->released, &pool->lock);", ""),
+        (POOL, "more = pool->stats.idle || pool->releasing;", "more = pool->stats.idle;")]),
+    Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
+        (MEMORY, "if (other == except) continue;", "if (other) continue;")]),
+    Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
+        (EXPORT, "if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())", "if (false)")]),
+    Mutant("the limit does not hold", ["ladder", "settings"], [
+        (POOL, "fits = !limit || ", "fits = true || ")]),
+    Mutant("several threads pass the limit together", ["ladder"], [
+        (POOL, "pool->stats.held + pool->asked <= limit - size", "pool->stats.held <= limit - size")]),
+    Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
+        (EXPORT, "const uint64_t idle = core_idle_bytes();", "const uint64_t idle = 0;")]),
+
+    # --- contexts and processes ---
+    Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
+        (ORDER, "if (!result && current != handle) {", "if (!result && !handle) {")]),
+    Mutant("the caller's context is not put back", ["contexts static strict"], [
+        (ORDER, "visit->pushed = result == CUDA_SUCCESS;", "")]),
+    Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
+        (EXPORT, "LEAVE(context_leaving(context), real_next(cuCtxDestroy_v2)(context));", "real_next(cuCtxDestroy_v2)(context);")]),
+    Mutant("a reset device keeps its pool", ["catch"], [
+        (EXPORT, "return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));",
+         "return real_next(cuDevicePrimaryCtxReset_v2)(device);"),
+        (EXPORT, "const bool alone = !core_passive() && !core_hooks_driver();", "const bool alone = false;")]),
+    Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
+        (CONTEXT, "context_gone(context, !active || (id && id != context->id));", "context_gone(context, false);")]),
+    Mutant("a forked child goes on where its parent was", ["trace / Processes"], [
+        (CORE, "atomic_store(&state, STATE_PASSIVE); trace_forget();", "")]),
+
+    # --- whose call it is ---
+    Mutant("NCCL's own memory is pooled", ["catch"], [
+        (CORE, "if (is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
+    Mutant("a request that is passed on is pooled further down", ["catch"], [
+        (EXPORT, "error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
+    Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
+        ("shim/real.c", "return hooks[i].hook; return function;", "; return function;")]),
+    Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
+        ("shim/dlsym.c", "if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
+    Mutant("an IPC handle of a shared segment is made", ["ipc static preloaded / small"], [
+        (CORE, "== 0 && base == segment));", "== 0));")]),
+
+    # --- settings and the trace ---
+    Mutant("CUPOOL_ENABLE=0 is ignored", ["settings"], [
+        (CORE, "(now == STATE_NEW && !conf_get()->enable.number)", "false")]),
+    Mutant("CUPOOL_HOOK=runtime is ignored", ["catch"], [
+        (CORE, "return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
+    Mutant("sizes are thousands", ["settings"], [
+        ("shim/conf.c", "scale = 1ull << (10 * (unit - units + 1));", "scale = 1000ull << (10 * (unit - units));")]),
+    Mutant("a size with anything behind it is accepted", ["fuzz_settings_random"], [
+        ("shim/conf.c", "if (*text || whole > ", "if (whole > ")]),
+    Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
+        ("shim/launch.c", "if (*at + n >= len) return -ENAMETOOLONG;", "if (*at + n > len) return -ENAMETOOLONG;")]),
+    Mutant("a trace is overwritten", ["trace / Contents"], [
+        ("shim/trace.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
+    Mutant("a segment's end is traced after it has gone", ["order"], [
+        (RELEASE, """if (config->observer && config->observer->segment_free)
+         config->observer->segment_free(config->arg, segment->addr, segment->size);
+         config->backend->free(config->arg, segment->addr, segment->size);""",
+         """config->backend->free(config->arg, segment->addr, segment->size);
+         if (config->observer && config->observer->segment_free)
+         config->observer->segment_free(config->arg, segment->addr, segment->size);""")]),
+    Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
+        ("shim/trace.c", 'memcpy(line + used, "}\\n", 3); flush();', 'memcpy(line + used, "}\\n", 3);')]),
+]
