@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "conf.h"
 #include "context_internal.h"
+#include "lock.h"
 #include "log.h"
 #include "observe.h"
 #include "policy.h"
@@ -308,6 +309,11 @@ struct pool *context_pool(const struct context *context)
     return context->pool;
 }
 
+bool context_failed(const struct context *context)
+{
+    return atomic_load_explicit(&context->failed, memory_order_relaxed);
+}
+
 int context_device(const struct context *context)
 {
     return context->device;
@@ -350,7 +356,7 @@ struct context *context_leaving(CUcontext handle)
     atomic_fetch_add(&context->leaving, 1);
     context_changed();
     for (unsigned int i = 0; atomic_load(&context->users); i++)
-        order_relax(i * SLOTS);
+        lock_relax(i);
     return context;
 }
 

@@ -106,6 +106,23 @@ static void test_free_with_order_error_returns_it_and_keeps_block(void **state)
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
 }
 
+/* As natively, where a cudaFree that returns the error of a lost context has freed nothing. */
+static void test_free_that_never_works_leaves_block_live(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 8 * MIB), kept = alloc(env->pool, 512);
+
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    env->fake->order_rc = -ENOTRECOVERABLE;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pool_free(addr), -ENOTRECOVERABLE);
+    assert_int_equal(pool_live_size(addr), 8 * MIB);
+    assert_int_equal(pool_free(kept), -EINVAL);
+    assert_int_equal(stats_of(env->pool).frees, 1);
+    assert_sound(env->pool, env->fake);
+}
+
 static void test_alloc_prompt_publishes_kept(void **state)
 {
     struct env *env = *state;
@@ -339,6 +356,7 @@ int main(void)
         POOL_TEST(test_kept_during_order_of_other_thread_stays_kept),
         POOL_TEST(test_free_while_busy_keeps_blocks_until_next_success),
         POOL_TEST(test_free_with_order_error_returns_it_and_keeps_block),
+        POOL_TEST(test_free_that_never_works_leaves_block_live),
         POOL_TEST(test_alloc_prompt_publishes_kept),
         POOL_TEST(test_alloc_prompt_without_kept_does_not_order),
         POOL_TEST(test_alloc_not_prompt_does_not_order),
