@@ -291,6 +291,7 @@ static void block_keep(struct pool *pool, struct block *block)
 {
     block->link = pool->kept;
     pool->kept = block;
+    pool->kept_bytes += block->size;
     atomic_store_explicit(&pool->has_kept, true, memory_order_relaxed);
 }
 
@@ -352,6 +353,7 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
         lock_take(&pool->lock);
         kept = pool->kept;
         pool->kept = NULL;
+        pool->kept_bytes = 0;
         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);
         lock_give(&pool->lock);
     }
@@ -404,6 +406,31 @@ static int block_claim(uint64_t addr, struct block **ret_block)
     return 0;
 }
 
+/* How much may be kept, with the lock. */
+static size_t slack_now(const struct pool *pool)
+{
+    const size_t slack = pool->stats.peak_live / 100 * pool->config.slack_percent;
+
+    return slack > pool->config.slack_min ? slack : pool->config.slack_min;
+}
+
+/* Keep a block until there are more of them. False: there are enough, with it. */
+static bool block_defer(struct pool *pool, struct block *block)
+{
+    bool more;
+
+    lock_take(&pool->lock);
+    if (!pool->kept)
+        pool->ask_from = slack_now(pool) / 2;
+    more = pool->kept_bytes + block->size <= slack_now(pool);
+    if (more) {
+        pool->stats.frees++;
+        block_keep(pool, block);
+    }
+    lock_give(&pool->lock);
+    return more;
+}
+
 int pool_free(uint64_t addr)
 {
     struct block *block;
@@ -413,6 +440,8 @@ int pool_free(uint64_t addr)
     if (rc)
         return rc;
     pool = block->segment->pool;
+    if (pool->config.slack_min && block_defer(pool, block))
+        return 0;
     if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, /* may_wait: */ true);
     } else { /* what most frees are: one block, and nothing but order */
@@ -611,6 +640,25 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     return rc;
 }
 
+/*
+ * Before the driver is asked for more: what was kept, if all that came before it has ended. With slack not each time,
+ * or the calls that deferring saves would be made here.
+ */
+static void kept_ask(struct pool *pool)
+{
+    bool due = true;
+
+    if (pool->config.slack_min) {
+        lock_take(&pool->lock);
+        due = pool->kept_bytes >= pool->ask_from;
+        if (due)
+            pool->ask_from = pool->kept_bytes + slack_now(pool) / 8;
+        lock_give(&pool->lock);
+    }
+    if (due)
+        pool_flush(pool);
+}
+
 /* Nothing of this size was freed recently. */
 static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
@@ -625,7 +673,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
-        pool_flush(pool);
+        kept_ask(pool);
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         rc = grow(pool, size, requested, ret_addr);

@@ -76,6 +76,12 @@ struct pool_config {
     size_t limit;                             /* most bytes held in segments; 0: no limit */
     size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
+    /*
+     * Frees wait for company until this many bytes have been freed, and one order() serves them all: at least slack_min
+     * and slack_percent of peak_live. Both 0: every free is ordered.
+     */
+    size_t slack_min;
+    unsigned int slack_percent;
 };
 
 struct pool_stats {

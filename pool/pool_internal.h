@@ -63,9 +63,11 @@ struct pool {
     struct block *recent[RECENT];
     uint64_t recent_set; /* a bit for each list that is not empty */
     struct segment *segments;
-    size_t asked;           /* bytes that the backend is being asked for */
-    size_t broken;          /* bytes in large segments that are broken into */
-    struct block *kept;     /* PENDING blocks whose order() has not succeeded yet */
+    size_t asked;       /* bytes that the backend is being asked for */
+    size_t broken;      /* bytes in large segments that are broken into */
+    struct block *kept; /* PENDING blocks that have not been ordered yet */
+    size_t kept_bytes;
+    size_t ask_from; /* with slack: only from so many kept bytes on a request asks whether they can be used again */
     unsigned int releasing; /* threads that are giving segments back right now */
     unsigned int clock;     /* calls of pool_decay */
     size_t withdrawn;       /* bytes in withdrawn segments of which nothing is handed out */

@@ -168,6 +168,24 @@ void release_some(struct pool *pool, bool withdrawn)
         release(pool, &what);
 }
 
+/* What was kept back of a segment counts as live again; with the lock. */
+static void kept_drop(struct pool *pool, const struct segment *segment)
+{
+    struct block **link = &pool->kept;
+
+    while (*link) {
+        struct block *block = *link;
+
+        if (block->segment != segment) {
+            link = &block->link;
+            continue;
+        }
+        *link = block->link;
+        pool->kept_bytes -= block->size;
+        atomic_store(&block->state, BLOCK_LIVE);
+    }
+}
+
 /* Take every live block of a segment out of the program's hands, with the lock. False: a thread is freeing one. */
 static bool blocks_seize(struct segment *segment)
 {
@@ -195,6 +213,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
 
     lock_take(&pool->lock);
     recent_flush(pool);
+    kept_drop(pool, segment);
     if (map_segment_get(at) != segment || !blocks_seize(segment)) {
         lock_give(&pool->lock);
         return false;
