@@ -360,7 +360,8 @@ static void read_line(char *line)
         if (check.lib_count < LIBS_MAX && path[0] == '/')
             check.libs[check.lib_count++] = path;
     } else if (!strstr(line, "libcuda.so.1") && (strstr(line, "rror") || strstr(line, "version `"))) {
-        say("note", "the loader says: %s", line);
+        say("note", "%s%s",
+            strstr(line, "error while loading") ? "the program does not start as it is: " : "the loader says: ", line);
     }
 }
 
