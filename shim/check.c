@@ -42,10 +42,12 @@ static struct {
     char path[PATH_LEN];  /* of argv[0] */
     char *libs[LIBS_MAX]; /* what the loader would load, paths */
     unsigned int lib_count;
-    bool preloaded;     /* the loader takes libcupool.so */
-    bool driver;        /* and finds a driver */
-    bool reaches;       /* CUDA is linked */
-    char text[1 << 20]; /* the loader's answer */
+    bool preloaded;      /* the loader takes libcupool.so */
+    bool driver;         /* and finds a driver */
+    bool reaches;        /* CUDA is linked */
+    char text[1 << 20];  /* the loader's answer */
+    char words[1 << 14]; /* of the command, that were not in argv */
+    size_t words_len;
 } check;
 
 static void say(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -98,7 +100,19 @@ static bool find_program(const char *name, char path[PATH_LEN])
     return false;
 }
 
-/* Words in front of the command. They are kept until the process ends. */
+/* A copy of a word, for argv; NULL: too many. */
+static char *keep(const char *word, size_t len)
+{
+    char *copy = check.words + check.words_len;
+
+    if (len >= sizeof(check.words) - check.words_len)
+        return NULL;
+    memcpy(copy, word, len);
+    copy[len] = '\0';
+    check.words_len += len + 1;
+    return copy;
+}
+
 static bool put_in_front(int n, char *const *words)
 {
     if (check.argc + n > ARGS_MAX)
@@ -135,22 +149,22 @@ static bool follow_script(void)
     line[n] = '\0';
     text = !memchr(line, '\0', n);
     line[strcspn(line, "\n")] = '\0';
-    check.argv[0] = strdup(check.path);
+    check.argv[0] = keep(check.path, strlen(check.path));
     if (strncmp(line, "#!", 2) != 0) {
         if (!text) {
             say("program", "%s: neither a program nor a script", check.path);
             return false;
         }
         say("script", "%s without #!, which a shell takes as its own", check.path);
-        words[0] = strdup("/bin/sh");
+        words[0] = keep("/bin/sh", strlen("/bin/sh"));
         return check.argv[0] && words[0] && put_in_front(1, words);
     }
     rest = line + 2 + strspn(line + 2, " \t");
     say("script", "%s, run by %s", check.path, rest);
     n = strcspn(rest, " \t");
-    words[0] = strndup(rest, n);
+    words[0] = keep(rest, n);
     rest += n + strspn(rest + n, " \t");
-    words[1] = strdup(rest);
+    words[1] = keep(rest, strlen(rest));
     return check.argv[0] && words[0] && words[1] && put_in_front(*rest ? 2 : 1, words);
 }
 
@@ -213,7 +227,7 @@ static void split_env(void)
 
         if (strncmp(check.argv[1], forms[i], len) != 0)
             continue;
-        text = strdup(check.argv[1] + len);
+        text = keep(check.argv[1] + len, strlen(check.argv[1] + len));
         for (char *w = text ? strtok_r(text, " \t", &save) : NULL; w && n < 32; w = strtok_r(NULL, " \t", &save))
             words[n++] = w;
         words[n] = NULL;
@@ -459,9 +473,12 @@ static void look_at_settings(void)
         SAY_MISSED("CUPOOL_ENABLE=0 switches cupool off");
     if (conf_get()->debug.number == DEBUG_OWN)
         say("note", "CUPOOL_DEBUG=1: every request is a driver allocation of its own, nothing is pooled");
-    for (unsigned int i = 0; i < 2; i++)
-        if (getenv(names[i]) && strstr(getenv(names[i]), "expandable_segments:True"))
+    for (unsigned int i = 0; i < 2; i++) {
+        const char *value = getenv(names[i]);
+
+        if (value && strstr(value, "expandable_segments:True"))
             say("note", "%s: expandable segments take memory by cuMemCreate, which is not pooled", names[i]);
+    }
     conf_report();
 }
 
