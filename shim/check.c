@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.c - see check.h. A function for each thing that is looked at; it prints its line and may say "not caught". */
+/* check.c - see check.h. The command: what is a script, what starts another program, and which program is the last. */
 #include "check.h"
 
 #include <errno.h>
@@ -10,17 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/wait.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
-#include "conf.h"
-#include "elf_file.h"
+#include "check_internal.h"
 
 #define PATH_LEN 4096
 #define ARGS_MAX 256
-#define LIBS_MAX 1024
 /* Scripts of scripts, launchers of launchers: more is a circle. */
 #define HOPS_MAX 12
 
@@ -36,22 +31,16 @@ static const char *const starters[] = {
 };
 
 static struct {
-    bool missed; /* something was said that keeps calls from us */
     int argc;
     char *argv[ARGS_MAX + 1];
-    char path[PATH_LEN];  /* of argv[0] */
-    char *libs[LIBS_MAX]; /* what the loader would load, paths */
-    unsigned int lib_count;
-    bool preloaded;      /* the loader takes libcupool.so */
-    bool driver;         /* and finds a driver */
-    bool reaches;        /* CUDA is linked */
-    char text[1 << 20];  /* the loader's answer */
+    char path[PATH_LEN]; /* of argv[0] */
     char words[1 << 14]; /* of the command, that were not in argv */
     size_t words_len;
 } check;
 
-static void say(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(const char *label, const char *format, ...)
+struct check_found check_found;
+
+void check_say(const char *label, const char *format, ...)
 {
     va_list args;
 
@@ -62,9 +51,7 @@ static void say(const char *label, const char *format, ...)
     putchar('\n');
 }
 
-#define SAY_MISSED(...) (check.missed = true, say("NOT CAUGHT", __VA_ARGS__))
-
-static const char *base_of(const char *path)
+const char *check_base_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -141,7 +128,7 @@ static bool follow_script(void)
     size_t n;
 
     if (!file) {
-        say("program", "%s: cannot be read (%s)", check.path, strerror(errno));
+        check_say("program", "%s: cannot be read (%s)", check.path, strerror(errno));
         return false;
     }
     n = fread(line, 1, sizeof(line) - 1, file);
@@ -152,15 +139,15 @@ static bool follow_script(void)
     check.argv[0] = keep(check.path, strlen(check.path));
     if (strncmp(line, "#!", 2) != 0) {
         if (!text) {
-            say("program", "%s: neither a program nor a script", check.path);
+            check_say("program", "%s: neither a program nor a script", check.path);
             return false;
         }
-        say("script", "%s without #!, which a shell takes as its own", check.path);
+        check_say("script", "%s without #!, which a shell takes as its own", check.path);
         words[0] = keep("/bin/sh", strlen("/bin/sh"));
         return check.argv[0] && words[0] && put_in_front(1, words);
     }
     rest = line + 2 + strspn(line + 2, " \t");
-    say("script", "%s, run by %s", check.path, rest);
+    check_say("script", "%s, run by %s", check.path, rest);
     n = strcspn(rest, " \t");
     words[0] = keep(rest, n);
     rest += n + strspn(rest + n, " \t");
@@ -242,7 +229,7 @@ static void split_env(void)
 static void say_ranks(int program, bool inside)
 {
     if (inside) {
-        say("launcher", "%s starts cupool-run on every rank, which is right", check.argv[0]);
+        check_say("launcher", "%s starts cupool-run on every rank, which is right", check.argv[0]);
         return;
     }
     SAY_MISSED("%s does not hand the preload to ranks on other hosts, or to any. Put cupool-run inside:",
@@ -270,8 +257,8 @@ enum follow { FOLLOW_NONE, FOLLOW_NEXT, FOLLOW_END };
 /* FOLLOW_NEXT: argv is now what the program in argv[0] starts. NONE: it is itself what matters. END: all is said. */
 static enum follow follow_starter(void)
 {
-    const enum starter kind = starter_find(base_of(check.argv[0]));
-    const bool is_env = strcmp(base_of(check.argv[0]), "env") == 0;
+    const enum starter kind = starter_find(check_base_of(check.argv[0]));
+    const bool is_env = strcmp(check_base_of(check.argv[0]), "env") == 0;
     int program;
     bool inside;
 
@@ -280,7 +267,7 @@ static enum follow follow_starter(void)
     if (is_env)
         split_env();
     program = program_find();
-    inside = program && strcmp(base_of(check.argv[program]), "cupool-run") == 0;
+    inside = program && strcmp(check_base_of(check.argv[program]), "cupool-run") == 0;
     if (kind == STARTS_CONTAINER || (kind == STARTS_ELSEWHERE && !inside)) {
         say_elsewhere(kind);
         return FOLLOW_END;
@@ -288,7 +275,7 @@ static enum follow follow_starter(void)
     if (kind == STARTS_RANKS)
         say_ranks(program, inside);
     else
-        say("starter", "%s hands the environment on", check.argv[0]);
+        check_say("starter", "%s hands the environment on", check.argv[0]);
     if (is_env && !inside)
         look_at_env(program ? program : check.argc);
     if (!program)
@@ -300,231 +287,14 @@ static enum follow follow_starter(void)
     return check.argc ? FOLLOW_NEXT : FOLLOW_END;
 }
 
-/* --- the executable --- */
-
-static void look_at_privileges(void)
-{
-    struct stat st;
-    struct statvfs fs;
-
-    if (stat(check.path, &st) != 0 || (statvfs(check.path, &fs) == 0 && fs.f_flag & ST_NOSUID))
-        return;
-    if ((st.st_mode & S_ISUID && st.st_uid != geteuid()) ||
-        ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != getegid()))
-        SAY_MISSED("it is set-uid or set-gid: the loader takes no preload, and cupool would do nothing");
-    else if (geteuid() != 0 && getxattr(check.path, "security.capability", NULL, 0) > 0)
-        SAY_MISSED("it has file capabilities: the loader takes no preload, and cupool would do nothing");
-}
-
-/* Ask the program's own loader what it would load, the preloads and, as one more of those, the driver. It runs no code
- * of theirs. One answer for all: the loader's search has more rules than one would want to write down again. */
-static void ask_loader(const char *interp)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    char *env_preload = NULL;
-    size_t used = 0;
-    ssize_t n;
-    pid_t pid;
-    int fds[2];
-
-    if (access(interp, X_OK) != 0 || pipe(fds) != 0 ||
-        asprintf(&env_preload, "%s:libcuda.so.1", preload ? preload : "") < 0)
-        return;
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0) {
-        setenv("LD_PRELOAD", env_preload, 1);
-        dup2(fds[1], STDOUT_FILENO);
-        dup2(fds[1], STDERR_FILENO);
-        close(fds[0]);
-        close(fds[1]);
-        execl(interp, interp, "--list", check.path, (char *)NULL);
-        _exit(127);
-    }
-    close(fds[1]);
-    while (pid > 0 && used < sizeof(check.text) - 1 &&
-           (n = read(fds[0], check.text + used, sizeof(check.text) - 1 - used)) != 0) {
-        if (n < 0 && errno != EINTR)
-            break;
-        used += n > 0 ? (size_t)n : 0;
-    }
-    close(fds[0]);
-    if (pid > 0)
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-    free(env_preload);
-    check.text[used] = '\0';
-}
-
-/* A line is "NAME => PATH (0x..)", "PATH (0x..)", "NAME => not found", or an error. */
-static void read_line(char *line)
-{
-    char *arrow = strstr(line, " => "), *path = arrow ? arrow + 4 : line + strspn(line, " \t");
-    char *end = strstr(path, " (0x");
-
-    if (arrow && strncmp(path, "not found", 9) == 0) {
-        *arrow = '\0';
-        say("note", "%s is not found: the program does not start as it is", line + strspn(line, " \t"));
-    } else if (end) {
-        *end = '\0';
-        if (strcmp(base_of(path), "libcupool.so") == 0)
-            check.preloaded = true;
-        else if (strncmp(base_of(path), "libcuda.so", 10) == 0)
-            check.driver = true;
-        if (check.lib_count < LIBS_MAX && path[0] == '/')
-            check.libs[check.lib_count++] = path;
-    } else if (!strstr(line, "libcuda.so.1") && (strstr(line, "rror") || strstr(line, "version `"))) {
-        say("note", "%s%s",
-            strstr(line, "error while loading") ? "the program does not start as it is: " : "the loader says: ", line);
-    }
-}
-
-static void read_list(void)
-{
-    char *save = NULL;
-
-    for (char *line = strtok_r(check.text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        read_line(line);
-}
-
-/* --- what the program reaches CUDA by --- */
-
-struct reach {
-    const char *shared, *static_in, *driver_in, *asan, *other;
-};
-
-static void look_at_file(const char *path, struct reach *reach)
-{
-    const char *base = base_of(path);
-    struct elf_file file;
-
-    if (strncmp(base, "libcudart.so", 12) == 0 || strncmp(base, "libcudart-", 10) == 0) {
-        reach->shared = path;
-        return;
-    }
-    if (strncmp(base, "libasan.so", 10) == 0)
-        reach->asan = path;
-    if (strncmp(base, "libcuda.so", 10) == 0 || strcmp(base, "libcupool.so") == 0 || elf_open(path, &file) != 0)
-        return;
-    /* Both are in every libcudart_static.a; a program of the driver API has the first only. */
-    if (elf_contains(&file, "libcuda.so.1") && elf_contains(&file, "cudaErrorMissingConfiguration"))
-        reach->static_in = path;
-    else if (elf_symbol(&file, "cuMemAlloc_v2") == ELF_UNDEFINED || elf_contains(&file, "libcuda.so.1"))
-        reach->driver_in = path;
-    if (elf_symbol(&file, "cudaMalloc") == ELF_DEFINED || elf_symbol(&file, "cuMemAlloc_v2") == ELF_DEFINED)
-        reach->other = path;
-    elf_close(&file);
-}
-
-static void look_at_reach(void)
-{
-    const bool runtime_only = conf_get()->hook.number == HOOK_RUNTIME;
-    struct reach reach = {0};
-
-    look_at_file(check.path, &reach);
-    for (unsigned int i = 0; i < check.lib_count; i++)
-        look_at_file(check.libs[i], &reach);
-    if (reach.shared)
-        say("cudart", "shared: %s", reach.shared);
-    if (reach.static_in)
-        say("cudart", "static, in %s: caught where it calls the driver", reach.static_in);
-    if (reach.driver_in)
-        say("driver API", "used by %s", reach.driver_in);
-    check.reaches = reach.shared || reach.static_in || reach.driver_in;
-    if (!check.reaches)
-        say("cudart",
-            "none is linked; what the program loads or starts while it runs is caught too, but cannot be seen here");
-    if (runtime_only && (reach.static_in || reach.driver_in))
-        SAY_MISSED("CUPOOL_HOOK=runtime sees calls of a shared libcudart only");
-    if (reach.asan)
-        SAY_MISSED("it is linked with %s, which refuses a preload in front of it: LD_PRELOAD=%s:libcupool.so",
-                   base_of(reach.asan), base_of(reach.asan));
-    if (reach.other)
-        say("note",
-            "%s has a cudaMalloc or cuMemAlloc of its own: what cupool does not serve goes through it if it is "
-            "preloaded",
-            reach.other);
-}
-
-static void look_at_preload(void)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    char *copy = strdup(preload ? preload : ""), *save = NULL;
-    bool named = false;
-
-    for (char *entry = copy ? strtok_r(copy, ": ", &save) : NULL; entry; entry = strtok_r(NULL, ": ", &save)) {
-        if (strcmp(base_of(entry), "libcupool.so") == 0)
-            named = true;
-        else
-            say("preload", "%s is preloaded too, %s cupool", entry, named ? "behind" : "in front of");
-    }
-    free(copy);
-    if (!named)
-        SAY_MISSED("LD_PRELOAD does not name libcupool.so; ask with cupool-run --check");
-    else if (check.lib_count && !check.preloaded)
-        SAY_MISSED("this program's loader does not take libcupool.so");
-}
-
-static void look_at_settings(void)
-{
-    static const char *const names[] = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
-
-    if (!conf_get()->enable.number)
-        SAY_MISSED("CUPOOL_ENABLE=0 switches cupool off");
-    if (conf_get()->debug.number == DEBUG_OWN)
-        say("note", "CUPOOL_DEBUG=1: every request is a driver allocation of its own, nothing is pooled");
-    for (unsigned int i = 0; i < 2; i++) {
-        const char *value = getenv(names[i]);
-
-        if (value && strstr(value, "expandable_segments:True"))
-            say("note", "%s: expandable segments take memory by cuMemCreate, which is not pooled", names[i]);
-    }
-    conf_report();
-}
-
-static void look_at_program(const struct elf_file *file)
-{
-    struct elf_file own = {.bits = 64};
-
-    if (elf_open("/proc/self/exe", &own) == 0)
-        elf_close(&own);
-    say("program", "%s (%d-bit %s, %s)", check.path, file->bits, elf_machine_name(file->machine),
-        file->bits == 64 && !file->interp ? "statically linked" : "dynamically linked");
-    if (file->bits != own.bits || file->machine != own.machine) {
-        SAY_MISSED("it is made for another machine than libcupool.so (%d-bit %s)", own.bits,
-                   elf_machine_name(own.machine));
-        return;
-    }
-    if (!file->interp) {
-        SAY_MISSED("statically linked: there is no loader that could preload anything");
-        return;
-    }
-    if (strncmp(base_of(file->interp), "ld-musl", 7) == 0) {
-        SAY_MISSED("its libc is musl; libcupool.so is made for glibc");
-        return;
-    }
-    look_at_privileges();
-    ask_loader(file->interp);
-    read_list();
-    if (!check.lib_count)
-        say("note", "its loader %s does not list its libraries; they were not looked at", file->interp);
-    look_at_preload();
-    look_at_reach();
-    if (check.lib_count && !check.driver)
-        say("driver", "libcuda.so.1 is not found: on this machine the program has no GPU to use");
-    for (unsigned int i = 0; i < check.lib_count; i++)
-        if (strncmp(base_of(check.libs[i]), "libcuda.so", 10) == 0)
-            say("driver", "%s", check.libs[i]);
-}
-
 static int verdict(void)
 {
-    if (check.missed)
-        say("verdict", "not caught, or not everywhere; see above");
+    if (check_found.missed)
+        check_say("verdict", "not caught, or not everywhere; see above");
     else
-        say("verdict", check.reaches ? "caught: what this program allocates comes from the pool"
-                                     : "nothing stands in the way of catching what it loads or starts");
-    return check.missed;
+        check_say("verdict", check_found.reaches ? "caught: what this program allocates comes from the pool"
+                                                 : "nothing stands in the way of catching what it loads or starts");
+    return check_found.missed;
 }
 
 /* One program of the chain: 0 or 1, the verdict; 2, nothing can be said; -1, the next one is in argv. */
@@ -535,7 +305,7 @@ static int check_hop(void)
     int error;
 
     if (!find_program(check.argv[0], check.path)) {
-        say("program", "%s: not found, or not executable", check.argv[0]);
+        check_say("program", "%s: not found, or not executable", check.argv[0]);
         return 2;
     }
     /* By name before by contents: launchers are scripts as well as programs. */
@@ -546,11 +316,10 @@ static int check_hop(void)
     if (error == -ENOEXEC)
         return follow_script() ? -1 : 2;
     if (error) {
-        say("program", "%s: cannot be read (%s), so nothing can be said of it", check.path, strerror(-error));
+        check_say("program", "%s: cannot be read (%s), so nothing can be said of it", check.path, strerror(-error));
         return 2;
     }
-    look_at_settings();
-    look_at_program(&file);
+    check_program(check.path, &file);
     elf_close(&file);
     return verdict();
 }
@@ -566,6 +335,6 @@ int check_command(int argc, char **argv)
     for (int hop = 0; hop < HOPS_MAX && status < 0; hop++)
         status = check_hop();
     if (status < 0)
-        say("program", "%s: too many scripts and launchers one in another", argv[0]);
+        check_say("program", "%s: too many scripts and launchers one in another", argv[0]);
     return status < 0 ? 2 : status;
 }

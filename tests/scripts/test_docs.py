@@ -129,6 +129,12 @@ class Docs(unittest.TestCase):
     def test_every_block_is_marked(self) -> None:
         self.assertEqual([b.name for p in pages() for b in blocks_of(p) if not b.mark], [])
 
+    def test_syntax(self) -> None:
+        """Of those that cannot run, too."""
+        for block in (b for p in pages() for b in blocks_of(p)):
+            done = subprocess.run(["sh", "-n"], input=block.text, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), block.name)
+
     def test_there_are_some(self) -> None:
         for path in (ROOT / "README.md", ROOT / "docs/troubleshooting.md", ROOT / "docs/man/cupool-run.1.in"):
             self.assertGreater(len([b for b in blocks_of(path) if b.mark == "run"]), 1, path)
