@@ -180,6 +180,16 @@ static int program_find(void)
     return 0;
 }
 
+/* Where the program puts cupool-run in front of what it starts; 0: nowhere. By name: a container has files of its own.
+ */
+static int launcher_find(void)
+{
+    for (int i = 1; i < check.argc; i++)
+        if (strcmp(check_base_of(check.argv[i]), "cupool-run") == 0)
+            return i;
+    return 0;
+}
+
 static void print_words(int from, int to)
 {
     for (int i = from; i < to; i++)
@@ -226,12 +236,8 @@ static void split_env(void)
     }
 }
 
-static void say_ranks(int program, bool inside)
+static void say_ranks(int program)
 {
-    if (inside) {
-        check_say("launcher", "%s starts cupool-run on every rank, which is right", check.argv[0]);
-        return;
-    }
     SAY_MISSED("%s does not hand the preload to ranks on other hosts, or to any. Put cupool-run inside:",
                check.argv[0]);
     printf("%-10s", "");
@@ -259,32 +265,38 @@ static enum follow follow_starter(void)
 {
     const enum starter kind = starter_find(check_base_of(check.argv[0]));
     const bool is_env = strcmp(check_base_of(check.argv[0]), "env") == 0;
+    const int launcher = launcher_find();
     int program;
-    bool inside;
 
     if (kind == STARTS_NONE)
         return FOLLOW_NONE;
-    if (is_env)
-        split_env();
-    program = program_find();
-    inside = program && strcmp(check_base_of(check.argv[program]), "cupool-run") == 0;
-    if (kind == STARTS_CONTAINER || (kind == STARTS_ELSEWHERE && !inside)) {
+    if (launcher) {
+        check_say("launcher", "%s starts cupool-run, which is right", check.argv[0]);
+        if (kind == STARTS_CONTAINER) {
+            check_say("note", "what is in the container cannot be seen here; ask there");
+            return FOLLOW_END;
+        }
+        for (drop(launcher + 1); check.argc && check.argv[0][0] == '-'; drop(1))
+            ;
+        return check.argc ? FOLLOW_NEXT : FOLLOW_END;
+    }
+    if (kind == STARTS_CONTAINER || kind == STARTS_ELSEWHERE) {
         say_elsewhere(kind);
         return FOLLOW_END;
     }
+    if (is_env)
+        split_env();
+    program = program_find();
     if (kind == STARTS_RANKS)
-        say_ranks(program, inside);
+        say_ranks(program);
     else
         check_say("starter", "%s hands the environment on", check.argv[0]);
-    if (is_env && !inside)
+    if (is_env)
         look_at_env(program ? program : check.argc);
     if (!program)
         return kind == STARTS_HERE ? FOLLOW_NONE : FOLLOW_END;
     drop(program);
-    if (inside)
-        for (drop(1); check.argc && check.argv[0][0] == '-'; drop(1))
-            ;
-    return check.argc ? FOLLOW_NEXT : FOLLOW_END;
+    return FOLLOW_NEXT;
 }
 
 static int verdict(void)

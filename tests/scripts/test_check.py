@@ -262,13 +262,18 @@ class Chains(Case):
             self.assertIn(f"           {name} -n 8 cupool-run -- {APPS}/app_shared -n\n", out)
             self.assertIn("shared:", out)
             out = self.check(0, name, "-n", "8", RUN, "--stats", "--", APPS / "app_static", env=env)
-            self.assertIn(f"{name} starts cupool-run on every rank", out)
+            self.assertIn(f"{name} starts cupool-run, which is right", out)
             self.assertIn("static, in", out)
         self.assertFalse((self.dir / "started").exists())
 
     def test_containers_and_other_users(self) -> None:
         for name, why in (("docker", "container"), ("apptainer", "container"), ("sudo", "without this environment")):
             self.assertIn(why, self.check(1, name, "run", "true", env=self.launcher(name)))
+        env = {**self.launcher("srun"), **self.launcher("docker")}
+        out = self.check(0, "docker", "run", "IMAGE", "/opt/cupool/bin/cupool-run", "--", "./app", env=env)
+        self.assertIn("what is in the container cannot be seen", out)
+        out = self.check(0, "sudo", "-u", "me", RUN, "--stats", "--", APPS / "app_shared", env=self.launcher("sudo"))
+        self.assertIn("shared:", out)
 
     def test_tools_in_between(self) -> None:
         self.assertIn("shared:", self.check(0, "timeout", "10", APPS / "app_shared"))
