@@ -46,7 +46,7 @@ static void print_roff(const char *text)
 {
     for (const char *c = text; *c; c++) {
         if (*c == '|' && c[1])
-            fputs(", ", stdout);
+            fputs(" | ", stdout);
         else if (*c == '\\' || *c == '-')
             printf(*c == '-' ? "\\-" : "\\e");
         else
@@ -59,11 +59,11 @@ static void print_man(void)
     for (unsigned int i = 0; i < conf_count; i++) {
         const struct conf_row *row = &conf_rows[i];
 
-        printf(".TP\n.BR %s \" (\", ", row->name);
+        printf(".TP\n.BR %s \" (", row->name);
         print_roff(row->choices);
         printf("; default: ");
         print_roff(*row->def ? row->def : "none");
-        printf(")\n\\&");
+        printf(")\"\n\\&");
         print_roff(row->help);
         puts(".");
     }

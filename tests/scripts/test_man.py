@@ -60,7 +60,8 @@ class Contents(unittest.TestCase):
         rows = re.findall(r'(?m)^CONF\(\w+, "(\w+)"', (ROOT / "shim" / "conf.def").read_text())
         self.assertGreater(len(rows), 5)
         for row in rows:
-            self.assertIn(f".BR CUPOOL_{row} ", text_of("cupool.7"))
+            self.assertRegex(text_of("cupool.7"), rf'(?m)^\.BR CUPOOL_{row} " \(\S.*; default: \S.*\)"$')
+        self.assertIn('.BR CUPOOL_FREE " (auto | ordered | strict; default: auto)"', text_of("cupool.7"))
 
     def options(self, command: "list[str | Path]") -> list[str]:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
