@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cupool_info.c - the program cupool-info: every setting with its value, and what cupool sees of this process. The
- * README's table comes from --markdown. It loads no CUDA.
+ * cupool_info.c - the program cupool-info: every setting with its value, what cupool sees of this process, and what it
+ * will catch of a program. The README's table comes from --markdown, the manual's from --man. It loads no CUDA.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "check.h"
 #include "conf.h"
 #include "launch.h"
 
@@ -40,6 +41,34 @@ static void print_markdown(void)
     }
 }
 
+/* Text for troff: a backslash or a hyphen would be taken for something else, and so would a dot that begins a line. */
+static void print_roff(const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        if (*c == '|' && c[1])
+            fputs(" | ", stdout);
+        else if (*c == '\\' || *c == '-')
+            printf(*c == '-' ? "\\-" : "\\e");
+        else
+            putchar(*c);
+    }
+}
+
+static void print_man(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+
+        printf(".TP\n.BR %s \" (", row->name);
+        print_roff(row->choices);
+        printf("; default: ");
+        print_roff(*row->def ? row->def : "none");
+        printf(")\"\n\\&");
+        print_roff(row->help);
+        puts(".");
+    }
+}
+
 static void print_process(void)
 {
     char path[4096];
@@ -53,10 +82,13 @@ static void print_process(void)
 
 static int usage(FILE *to, int code)
 {
-    fputs("usage: cupool-info [--settings | --markdown | --process | --version | --help]\n"
+    fputs("usage: cupool-info [--settings | --markdown | --man | --process | --version | --help]\n"
+          "       cupool-info --check COMMAND [ARGUMENT]...\n"
           "  --settings  every setting, its value and where that comes from (the default)\n"
           "  --markdown  the settings as a Markdown table\n"
-          "  --process   rank, host and trace file name as a program started here would get them\n",
+          "  --man       the settings for a manual page\n"
+          "  --process   rank, host and trace file name as a program started here would get them\n"
+          "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n",
           to);
     return code;
 }
@@ -65,6 +97,8 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "--settings";
 
+    if (strcmp(what, "--check") == 0 && argc > 2)
+        return check_command(argc - 2, argv + 2);
     if (argc > 2)
         return usage(stderr, 2);
     if (strcmp(what, "--settings") == 0) {
@@ -73,6 +107,8 @@ int main(int argc, char **argv)
         conf_report();
     } else if (strcmp(what, "--markdown") == 0) {
         print_markdown();
+    } else if (strcmp(what, "--man") == 0) {
+        print_man();
     } else if (strcmp(what, "--process") == 0) {
         print_process();
     } else if (strcmp(what, "--version") == 0) {

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_internal.h - shared by check.c (the command: scripts, and programs that start others) and check_program.c (the
+ * executable at its end). Private to these two.
+ */
+#ifndef CUPOOL_SHIM_CHECK_INTERNAL_H
+#define CUPOOL_SHIM_CHECK_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "elf_file.h"
+
+struct check_found {
+    bool missed;  /* something was said that keeps calls from us */
+    bool reaches; /* the program is linked with CUDA */
+};
+
+extern struct check_found check_found;
+
+/* Print one line of the report. */
+void check_say(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The file name of a path. */
+const char *check_base_of(const char *path);
+
+#define SAY_MISSED(...) (check_found.missed = true, check_say("NOT CAUGHT", __VA_ARGS__))
+
+/* Say all of an executable in this environment. */
+void check_program(const char *path, const struct elf_file *file);
+
+#endif
