@@ -332,10 +332,10 @@ static uint64_t size_option(const char *option, const char *text)
     static const char units[] = "KMGT";
     const char *unit;
     char *end = NULL;
-    const double number = *text >= '0' && *text <= '9' ? strtod(text, &end) : -1;
+    const double number = strtod(text, &end);
     uint64_t scale = 1;
 
-    if (number < 0 || number > (double)(1ull << 47))
+    if (*text < '0' || *text > '9' || number > (double)(1ull << 47))
         usage_die(option, text);
     unit = *end ? strchr(units, *end & ~32) : NULL;
     if (unit) {
