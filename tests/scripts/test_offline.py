@@ -264,7 +264,7 @@ class Trace(Case):
                 (mixed + sizes, "8G", {"CUPOOL_DECAY": "0"}),
                 (sizes, "8G", {"CUPOOL_DECAY": "off", "CUPOOL_FREE": "strict"}),
                 (["tolerate", *mixed, *sizes], "96M", {}),
-                (sizes, "8G", {"CUPOOL_DEBUG": "guard"}),
+                ([*sizes, "alloc:5:100"], "8G", {"CUPOOL_DEBUG": "guard"}),
         ):
             with self.subTest(memory=memory, env=env):
                 trace = self.run_app(*words, SIMGPU_MEMORY=memory, **env)
