@@ -34,6 +34,8 @@ Peak live is what the program asked for; peak held what that took from the devic
 
 RMM_HEAD = "Thread,Time,Action,Pointer,Size,Stream"
 DEFAULT_CAPACITY = "80G"
+LARGEST, LATEST = 1 << 60, 1 << 60  # bytes, nanoseconds: what a broken trace says beyond that is no news to anybody
+NAMELESS = 1 << 63  # where no device's addresses are
 BATCH = 4096  # lines that are handed over at once
 GUARD, UNIT = 256, 512  # CUPOOL_DEBUG=guard makes a request so much larger at least, and a multiple (shim/debug.c)
 
@@ -186,12 +188,16 @@ class Source:
         dev.live += n - dev.blocks.pop(p, 0)
         dev.blocks[p] = n
         dev.peak_live = max(dev.peak_live, dev.live)
-        return f"a {p} {n} {d} {t}\n"
+        return f"a {p:#x} {min(n, LARGEST)} {d} {min(t, LATEST)}\n"
 
     def _free(self, d: int, p: int, t: int) -> str:
         dev = self.device(d)
         dev.live -= dev.blocks.pop(p, 0)
-        return f"f {p} {t}\n"
+        return f"f {p:#x} {min(t, LATEST)}\n"
+
+    def _try(self, k: int, n: int, d: int, t: int) -> str:
+        """A request that was refused, so nothing says when it would have been freed. Where it is served, it is so at once."""
+        return f"a {NAMELESS + k:#x} {min(n, LARGEST) or 1} {d} {min(t, LATEST)}\nf {NAMELESS + k:#x}\n"
 
 
 class TraceSource(Source):
@@ -260,15 +266,14 @@ class TraceSource(Source):
             if n and ev.get("why") == "context":
                 self._lost.setdefault(ev["d"], []).append((p, p + n))
         elif name == "oom":
-            # The request's own name is unknown: it was never served. Should another setting serve it, it is freed at once.
             self._refused += 1
-            yield f"a {(1 << 63) + self._refused} {self._size(ev['n']) or 1} {ev['d']} {t}\nf {(1 << 63) + self._refused} {t}\n"
+            yield self._try(self._refused, self._size(ev["n"]), ev["d"], t)
         elif name == "ipc":
             self.device(ev["d"]).ipc += ev["ok"]
         elif name == "stats":
             self.device(ev["d"]).stats = {k: ev[k] for k in STATS}
         elif name == "end":
-            yield f"t {t}\n"
+            yield f"t {min(t, LATEST)}\n"
 
     def _bury(self, t: int) -> Iterator[str]:
         """What was live in segments that are gone is gone too; with a device's last segment, so is its pool."""
@@ -282,7 +287,7 @@ class TraceSource(Source):
                     yield self._free(d, p, t)
             if not dev.segments:
                 dev.live = 0
-                yield f"r {d} {t}\n"
+                yield f"r {d} {min(t, LATEST)}\n"
         self._lost = {}
 
 
@@ -319,7 +324,7 @@ class RmmSource(Source):
                 yield self._free(self._d, p, last)
             elif action == "allocate failure" and n:
                 failed += 1
-                yield f"a {(1 << 63) + failed} {n} {self._d} {last}\nf {(1 << 63) + failed} {last}\n"
+                yield self._try(failed, n, self._d, last)
 
 
 def clock_of(text: str) -> int:
