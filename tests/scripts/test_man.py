@@ -61,7 +61,7 @@ class Contents(unittest.TestCase):
         self.assertGreater(len(rows), 5)
         for row in rows:
             self.assertRegex(text_of("cupool.7"), rf'(?m)^\.BR CUPOOL_{row} " \(\S.*; default: \S.*\)"$')
-        self.assertIn('.BR CUPOOL_FREE " (auto | ordered | strict; default: auto)"', text_of("cupool.7"))
+        self.assertIn('.BR CUPOOL_FREE " (auto | ordered | strict | relaxed; default: auto)"', text_of("cupool.7"))
 
     def options(self, command: "list[str | Path]") -> list[str]:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
