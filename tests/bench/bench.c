@@ -6,6 +6,9 @@
  *   bench MEASUREMENT [--how cuda|async|order] [--size BYTES] [--pairs N] [--threads N] [--devices N] [--live N]
  *                     [--max BYTES] [--cap BYTES] [--uniform] [--seed N]
  *
+ * The values of --size, --threads (each on a device of its own, with --devices 0), --live and --max may be lists,
+ * separated by commas: one measurement, and one line of output, for each.
+ *
  *   pair     allocate and free one size, --threads threads on --devices devices; nanoseconds for a pair and thread
  *   work     the same with cudaMemsetAsync in between, and nothing waited for but the end
  *   live     the same while --live blocks of 512 B to 16 KiB are held
@@ -116,7 +119,7 @@ static void pair(struct worker *w, bool work)
 
 static void open_worker(struct worker *w)
 {
-    const int device = w->id % opt.devices;
+    const int device = opt.devices ? w->id % opt.devices : w->id;
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
 
@@ -176,6 +179,7 @@ static double live(void)
     static struct worker w;
     void **held = calloc((size_t)opt.live, sizeof(void *));
     uint64_t state = opt.seed;
+    double ns;
 
     MUST(!held);
     open_worker(&w);
@@ -186,7 +190,11 @@ static double live(void)
         give(&w, held[i]);
         held[i] = take(&w, 512 + draw(&state) % (16384 - 512));
     }
-    return pairs();
+    ns = pairs();
+    for (long i = 0; i < opt.live; i++)
+        give(&w, held[i]);
+    free(held);
+    return ns;
 }
 
 /* 2^x for 0 <= x < 1, near enough, so that libm is not needed. */
@@ -246,70 +254,128 @@ static double mix(void)
     return start;
 }
 
-static size_t bytes_of(const char *text)
+static size_t bytes_of(const char *text, char **ret_end)
+{
+    const size_t n = strtoull(text, ret_end, 0);
+
+    switch (**ret_end) {
+    case 'K':
+        ++*ret_end;
+        return n << 10;
+    case 'M':
+        ++*ret_end;
+        return n << 20;
+    case 'G':
+        ++*ret_end;
+        return n << 30;
+    default:
+        return n;
+    }
+}
+
+/* Where the measurements of one run differ, and the values there. */
+static struct {
+    size_t *size; /* one of these */
+    long *count;
+    int *threads;
+    const char *values;
+} vary = {.values = "1"};
+
+static void parse_one(const char *name, const char *value)
 {
     char *end;
-    const size_t n = strtoull(text, &end, 0);
 
-    return *end == 'K' ? n << 10 : *end == 'M' ? n << 20 : *end == 'G' ? n << 30 : n;
+    if (!strcmp(name, "--how"))
+        opt.how = !strcmp(value, "async") ? ASYNC : !strcmp(value, "order") ? ORDER : CUDA;
+    else if (!strcmp(name, "--size"))
+        opt.size = bytes_of(value, &end);
+    else if (!strcmp(name, "--max"))
+        opt.max = bytes_of(value, &end);
+    else if (!strcmp(name, "--cap"))
+        opt.cap = bytes_of(value, &end);
+    else if (!strcmp(name, "--pairs"))
+        opt.pairs = atol(value);
+    else if (!strcmp(name, "--live"))
+        opt.live = atol(value);
+    else if (!strcmp(name, "--threads"))
+        opt.threads = atoi(value);
+    else if (!strcmp(name, "--devices"))
+        opt.devices = atoi(value);
+    else if (!strcmp(name, "--seed"))
+        opt.seed = strtoull(value, NULL, 0);
+    else {
+        fprintf(stderr, "bench: %s?\n", name);
+        exit(2);
+    }
+    if (!strchr(value, ','))
+        return;
+    vary.values = value;
+    vary.size = !strcmp(name, "--size") ? &opt.size : !strcmp(name, "--max") ? &opt.max : NULL;
+    vary.count = !strcmp(name, "--live") ? &opt.live : NULL;
+    vary.threads = !strcmp(name, "--threads") ? &opt.threads : NULL;
 }
 
 static void parse(int argc, char **argv)
 {
     opt.what = argc > 1 ? argv[1] : "";
     for (int i = 2; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-
-        i++;
-        if (!strcmp(name, "--how"))
-            opt.how = !strcmp(value, "async") ? ASYNC : !strcmp(value, "order") ? ORDER : CUDA;
-        else if (!strcmp(name, "--size"))
-            opt.size = bytes_of(value);
-        else if (!strcmp(name, "--max"))
-            opt.max = bytes_of(value);
-        else if (!strcmp(name, "--cap"))
-            opt.cap = bytes_of(value);
-        else if (!strcmp(name, "--pairs"))
-            opt.pairs = atol(value);
-        else if (!strcmp(name, "--live"))
-            opt.live = atol(value);
-        else if (!strcmp(name, "--threads"))
-            opt.threads = atoi(value);
-        else if (!strcmp(name, "--devices"))
-            opt.devices = atoi(value);
-        else if (!strcmp(name, "--seed"))
-            opt.seed = strtoull(value, NULL, 0);
-        else if (!strcmp(name, "--uniform"))
-            opt.uniform = true, i--;
-        else {
-            fprintf(stderr, "bench: %s?\n", name);
-            exit(2);
+        if (!strcmp(argv[i], "--uniform")) {
+            opt.uniform = true;
+            continue;
         }
+        parse_one(argv[i], i + 1 < argc ? argv[i + 1] : "");
+        i++;
     }
-    if (opt.threads < 1 || opt.threads > THREADS_MAX || opt.devices < 1 || opt.pairs < 1) {
-        fprintf(stderr, "bench: --threads 1 to %d, --devices and --pairs at least 1\n", THREADS_MAX);
+    if (opt.threads < 1 || opt.threads > THREADS_MAX || opt.devices < 0 || opt.pairs < 1) {
+        fprintf(stderr, "bench: --threads 1 to %d, --pairs at least 1\n", THREADS_MAX);
         exit(2);
     }
+}
+
+/* The next of the values that vary. False: there are no more. */
+static bool next_value(void)
+{
+    char *end = NULL;
+    const size_t n = bytes_of(vary.values, &end);
+
+    if (!*vary.values)
+        return false;
+    if (vary.size)
+        *vary.size = n;
+    if (vary.count)
+        *vary.count = (long)n;
+    if (vary.threads)
+        *vary.threads = n < THREADS_MAX ? (int)n : THREADS_MAX;
+    vary.values = *end == ',' ? end + 1 : "";
+    return true;
+}
+
+static void count(void)
+{
+    struct worker w = {.id = 0};
+
+    open_worker(&w);
+    for (long i = 0; i < opt.pairs; i++)
+        pair(&w, false);
 }
 
 int main(int argc, char **argv)
 {
     parse(argc, argv);
-    if (!strcmp(opt.what, "pair") || !strcmp(opt.what, "work")) {
-        printf("%.1f\n", pairs());
-    } else if (!strcmp(opt.what, "live")) {
-        printf("%.1f\n", live());
-    } else if (!strcmp(opt.what, "mix")) {
-        printf("%.1f\n", mix());
-    } else if (!strcmp(opt.what, "count")) {
-        struct worker w = {.id = 0};
-
-        open_worker(&w);
-        for (long i = 0; i < opt.pairs; i++)
-            pair(&w, false);
-    } else {
-        fprintf(stderr, "usage: bench pair|work|live|mix|count [options], see the source\n");
-        return 2;
+    while (next_value()) {
+        if (!strcmp(opt.what, "pair") || !strcmp(opt.what, "work")) {
+            printf("%.1f\n", pairs());
+        } else if (!strcmp(opt.what, "live")) {
+            printf("%.1f\n", live());
+        } else if (!strcmp(opt.what, "mix")) {
+            printf("%.1f\n", mix());
+        } else if (!strcmp(opt.what, "count")) {
+            count();
+        } else {
+            fprintf(stderr, "usage: bench pair|work|live|mix|count [options], see the source\n");
+            return 2;
+        }
+        fflush(stdout);
     }
     return 0;
 }
