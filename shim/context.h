@@ -42,6 +42,9 @@ void context_bypassed(struct context *context);
 /* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
 uint64_t context_idle_bytes(int device);
 
+/* Where the bytes of all of the device's pools are; largest is the largest of any. */
+void context_survey(int device, struct pool_survey *ret_sum);
+
 /* Before the driver is asked how much is free: let arrive what is on its way to it. Waits for what the program's frees
  * would natively have waited for. */
 void context_settle_device(int device);

@@ -35,16 +35,10 @@ static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
                 (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
 }
 
-static void on_oom(void *arg, size_t size, size_t held, size_t live)
-{
-    trace_event("oom", "\"d\":%d,\"n\":%zu,\"held\":%zu,\"live\":%zu", context_device(arg), size, held, live);
-}
-
 const struct pool_observer_ops observe_ops = {.segment_alloc = on_segment_alloc,
                                               .segment_free = on_segment_free,
                                               .segment_lost = on_segment_lost,
-                                              .trim = on_trim,
-                                              .oom = on_oom};
+                                              .trim = on_trim};
 
 static void stats_trace(int device, const struct pool_stats *s, uint64_t bypassed)
 {

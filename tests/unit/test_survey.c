@@ -100,7 +100,7 @@ static void test_survey_of_what_is_withdrawn(void **state)
     s = survey_of(env->pool);
     assert_int_equal(s.withdrawn, UNIT / 2);
     assert_holes(env->pool, 0, 0, 0, 0); /* it serves nobody */
-    release(c); /* not merged with its free neighbours */
+    release(c);                          /* not merged with its free neighbours */
     assert_int_equal(survey_of(env->pool).withdrawn, 3 * (UNIT / 4));
     release(a); /* and with this one it goes */
     assert_int_equal(survey_of(env->pool).held, 0);
