@@ -91,7 +91,12 @@ void context_decay_all(unsigned int age);
 /* Wait until no call that orders frees is in flight in the context of this handle. */
 void context_settle(CUcontext handle);
 
-/* Statistics by device: the sums over its contexts, live or gone. For exit. */
-void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed));
+/*
+ * Statistics by device: the sums over its contexts, live or gone. ending: at exit, maybe below a signal handler, where
+ * nothing waits for long; else contexts that are about to go are left out.
+ */
+void context_stats_each(bool ending,
+                        void (*each)(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed),
+                        void *arg);
 
 #endif

@@ -12,10 +12,10 @@
 #include "debug.h"
 #include "decay.h"
 #include "log.h"
-#include "observe.h"
 #include "policy.h"
 #include "pool.h"
 #include "real.h"
+#include "stats.h"
 #include "trace.h"
 
 enum state {
@@ -77,6 +77,7 @@ static void start(void)
     conf_report();
     real_fill();
     debug_start();
+    stats_start();
     pthread_atfork(NULL, NULL, forked_child);
     log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
     atomic_store(&state, STATE_ACTIVE);
@@ -269,6 +270,6 @@ __attribute__((destructor)) static void finish(void)
 {
     if (atomic_load(&state) != STATE_ACTIVE)
         return;
-    observe_finish();
+    stats_finish();
     trace_close();
 }
