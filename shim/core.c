@@ -11,6 +11,7 @@
 #include "context.h"
 #include "debug.h"
 #include "decay.h"
+#include "live.h"
 #include "log.h"
 #include "policy.h"
 #include "pool.h"
@@ -271,5 +272,6 @@ __attribute__((destructor)) static void finish(void)
     if (atomic_load(&state) != STATE_ACTIVE)
         return;
     stats_finish();
+    live_finish();
     trace_close();
 }

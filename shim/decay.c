@@ -16,6 +16,7 @@
 #include "conf.h"
 #include "context.h"
 #include "core.h"
+#include "live.h"
 #include "log.h"
 #include "stats.h"
 
@@ -66,6 +67,7 @@ static void *run(void *arg)
         now = monotonic_ns();
         /* Also when it is the end: a signal just before that is not lost. */
         stats_tick(now);
+        live_tick(now);
         if (atomic_load(&decay.stop))
             break;
         if (now >= tick) {
@@ -73,6 +75,7 @@ static void *run(void *arg)
             tick = monotonic_ns() + tick_ns;
         }
         next = stats_due(now);
+        next = live_due() < next ? live_due() : next;
         next = next < tick ? next : tick;
         now = monotonic_ns();
         if (next > now)
@@ -112,6 +115,7 @@ void decay_start(void)
     if (atomic_load_explicit(&decay.state, memory_order_relaxed) ||
         !atomic_compare_exchange_strong(&decay.state, &none, 1))
         return;
+    live_open();
     /* The program's signals are for its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -130,4 +134,5 @@ void decay_forget(void)
 {
     atomic_store(&decay.state, 1);
     stats_forget();
+    live_forget();
 }

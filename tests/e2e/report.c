@@ -7,6 +7,7 @@
  *   many:N:SIZE    N of them, kept
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
+ *   device:N       from here on
  *   other:SIZE     memory that is not pooled, kept
  *   limit          print what cudaMemGetInfo says
  *   last           print the runtime's last error, peeked at, got, and got again
@@ -19,6 +20,7 @@
  *   ready          create the file "ready" in the working folder
  *   await:FILE     until there is such a file
  *   sleep:MS       so long, whatever signals come
+ *   fsize:N        limit the size of files
  *   closefrom:FD kill _exit:N pid chdir:DIR
  *
  * Exit code 0; 5 for a word that is none.
@@ -31,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -129,6 +132,8 @@ static int memory_command(const char *word, const long n[3])
         for (long i = 0; i < n[1]; i++)
             if (cudaMalloc(&p, (size_t)n[2]) == cudaSuccess)
                 cudaFree(p);
+    } else if (IS("device")) {
+        printf("device %d\n", (int)cudaSetDevice((int)n[1]));
     } else if (IS("other")) {
         printf("other %d\n", (int)cudaMallocAsync(&p, (size_t)n[1], NULL));
         cudaStreamSynchronize(NULL);
@@ -190,6 +195,12 @@ static int commands(int argc, char **argv)
             if (syscall(SYS_close_range, (unsigned int)n[1], ~0u, 0u))
                 for (int fd = (int)n[1]; fd < 2048; fd++)
                     close(fd);
+        } else if (IS("fsize")) {
+            struct rlimit limit;
+
+            getrlimit(RLIMIT_FSIZE, &limit);
+            limit.rlim_cur = (rlim_t)n[1];
+            setrlimit(RLIMIT_FSIZE, &limit);
         } else if (IS("kill")) {
             fflush(stdout);
             raise(SIGKILL);

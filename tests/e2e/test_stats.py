@@ -199,7 +199,7 @@ class Timer(Base):
 
     def test_nothing_in_a_child(self) -> None:
         done = self.report("alloc:4096", "fork{", "sleep:1500", "}", CUPOOL_STATS="timer:1s", CUPOOL_TRACE_FILE="off")
-        self.assertEqual(len(HEAD.findall(done.err)), 1)
+        self.assertEqual(len({h[0] for h in HEAD.findall(done.err)}), 1)
 
     def test_no_exit_waits_for_it(self) -> None:
         before = time.monotonic()

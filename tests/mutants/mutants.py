@@ -180,7 +180,7 @@ MUTANTS = [
     Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
         ("shim/launch.c", "if (*at + n >= len) return -ENAMETOOLONG;", "if (*at + n > len) return -ENAMETOOLONG;")]),
     Mutant("a trace is overwritten", ["trace / Contents"], [
-        ("shim/trace.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
+        ("shim/file.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
     Mutant("a segment's end is traced after it has gone", ["order"], [
         (RELEASE, """if (config->observer && config->observer->segment_free)
          config->observer->segment_free(config->arg, segment->addr, segment->size);
