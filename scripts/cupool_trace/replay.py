@@ -172,7 +172,7 @@ class Replay:
     def _oom(self, line: int, ev: Event, dev: Device) -> None:
         dev.oom += 1
         if len(dev.oom_moments) < KEEP:
-            dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live")})
+            dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
         dev.name = ev["name"]

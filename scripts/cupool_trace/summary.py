@@ -91,7 +91,7 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
         yield f"{who}: policy {ev['free']} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
     for ev in f["oom_moments"][:5]:
         yield (f"{who}: out of memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, "
-               f"{human_size(ev['held'])} held, {human_size(ev['live'])} live")
+               f"{human_size(ev['held'])} held, {human_size(ev['live'])} live" + (f"; why: {ev['why']}" if "why" in ev else ""))
     if f["oom"] > 5:
         yield f"{who}: out of memory {f['oom']} times in all"
     if f["trims"]:

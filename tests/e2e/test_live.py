@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable
 
-from e2e import BIN, INFO, MIB, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, app
+from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, app
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
@@ -173,6 +173,7 @@ class Never(Base):
         code, cwd = self.running("alloc:4096", "ready", "await:go", then=then)
         self.assertEqual((code, [p for p in cwd.iterdir() if ".page" in p.name]), (0, []))
 
+    @unittest.skipIf("thread" in SANITIZE, "a program that closes a descriptor in use is a race by itself")
     def test_closed_descriptors(self) -> None:
         """Its number may be that of a file of the program's then."""
         done = self.go(app("shared"), "alloc:1:4096", "closefrom:3", "occupy:260:mine", "sleep:1200", "churn:9:4096",
@@ -329,9 +330,8 @@ class Export(Base):
             with self.assertRaises(urllib.error.HTTPError):
                 urllib.request.urlopen(url + "/else", timeout=30)
         finally:
-            server.send_signal(signal.SIGINT)
-            self.assertEqual(server.wait(30), 130)
-            server.communicate()
+            server.terminate()  # not SIGINT, which whoever started the tests may have ignored
+            server.communicate(timeout=30)
 
     def test_listen_where(self) -> None:
         [page, _] = self.pages()
