@@ -11,6 +11,7 @@
 #include "context.h"
 #include "debug.h"
 #include "decay.h"
+#include "frames.h"
 #include "live.h"
 #include "log.h"
 #include "policy.h"
@@ -119,7 +120,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     }
     debug_alloc(context, *ret_addr, size, caller);
     if (trace_allocs())
-        trace_block("alloc", context_device(context), *ret_addr, size);
+        frames_alloc(context_device(context), *ret_addr, size, caller);
     return CORE_DONE;
 }
 

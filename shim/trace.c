@@ -259,6 +259,12 @@ static char *hexadecimal(char *at, uint64_t n)
 
 void trace_block(const char *event, int device, uint64_t addr, size_t size)
 {
+    trace_block_from(event, device, addr, size, NULL, 0);
+}
+
+void trace_block_from(const char *event, int device, uint64_t addr, size_t size, const unsigned int *frames,
+                      unsigned int count)
+{
     const int saved = errno, thread = tid();
     const size_t len = strlen(event);
     char *at;
@@ -281,7 +287,11 @@ void trace_block(const char *event, int device, uint64_t addr, size_t size)
         at = hexadecimal(at, addr);
         at = LITERAL(at, "\",\"n\":");
         at = decimal(at, size);
-        at = LITERAL(at, "}\n");
+        for (unsigned int i = 0; i < count; i++) {
+            at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
+            at = decimal(at, frames[i]);
+        }
+        at = count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
         trace.buffered = (size_t)(at - trace.buffer);
     }
     trace_unlock(cancel);
