@@ -190,4 +190,22 @@ MUTANTS = [
          config->observer->segment_free(config->arg, segment->addr, segment->size);""")]),
     Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
         ("shim/trace.c", 'memcpy(line + used, "}\\n", 3); flush();', 'memcpy(line + used, "}\\n", 3);')]),
+
+    # --- reports ---
+    Mutant("holes are counted by blocks", ["survey"], [
+        ("pool/inspect.c", "ranges += !range;", "ranges += 1;")]),
+    Mutant("out of memory: others include the pool", ["oom_report / Numbers"], [
+        ("shim/oom.c", "p.others = p.total - p.free - p.pool.held;", "p.others = p.total - p.free;")]),
+    Mutant("out of memory: the driver is asked while a stream captures", ["oom_report / Numbers"], [
+        ("shim/oom.c", "if (!capture_active() && driver->", "if (driver->")]),
+    Mutant("statistics replace a handler of the program", ["stats / Signal"], [
+        ("shim/stats.c", "is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now)", "sigaction(sig, &ours, &now) == 0")]),
+    Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
+        ("shim/stats.c", "decay_wake();", "")]),
+    Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [
+        ("shim/decay.c", "stats_forget();", "")]),
+    Mutant("the page has one half", ["live / Reader"], [
+        ("shim/live.c", "(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
+    Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
+        ("shim/live.c", "if (file_is(fd, &live.file)) while", "while")]),
 ]
