@@ -84,23 +84,6 @@ void segment_retire(struct segment *segment)
     pthread_mutex_unlock(&retired.lock);
 }
 
-/* Once for each descriptor: another thread may still be waiting for the lock of the pool that it was. */
-static struct pool *pool_make(void)
-{
-    struct pool *pool = host_pages(sizeof(*pool));
-    pthread_mutexattr_t attr;
-
-    if (!pool)
-        return NULL;
-    pthread_mutexattr_init(&attr);
-    /* Held for some tens of nanoseconds at a time: spinning a little beats sleeping. */
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(&pool->lock, &attr);
-    pthread_mutexattr_destroy(&attr);
-    pthread_cond_init(&pool->released, NULL);
-    return pool;
-}
-
 struct pool *pool_descriptor_new(void)
 {
     struct pool *pool;
@@ -110,7 +93,7 @@ struct pool *pool_descriptor_new(void)
     if (pool)
         retired.pools = pool->next_retired;
     pthread_mutex_unlock(&retired.lock);
-    return pool ? pool : pool_make();
+    return pool ? pool : host_pages(sizeof(*pool));
 }
 
 void pool_descriptor_retire(struct pool *pool)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. Changes nothing. */
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "map.h"
 #include "pool.h"
@@ -39,13 +37,13 @@ int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
 
     if (!pool)
         return rc;
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     if (map_segment_get(addr) == segment && segment->pool == pool && segment->used) {
         *ret_base = segment->addr;
         *ret_size = segment->size;
         rc = 0;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return rc;
 }
 
@@ -58,7 +56,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 
     if (!pool)
         return rc;
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     if (map_segment_get(addr) == segment && segment->pool == pool)
         block = segment->first;
     while (block && block->addr + block->size <= addr)
@@ -69,25 +67,17 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
         *ret_segment = segment->addr;
         rc = 0;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return rc;
 }
 
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
-    int rc = pthread_mutex_trylock(&pool->lock);
-    struct timespec limit;
+    const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
 
-    if (rc) {
-        clock_gettime(CLOCK_REALTIME, &limit);
-        limit.tv_nsec += STATS_WAIT_NS;
-        limit.tv_sec += limit.tv_nsec / 1000000000;
-        limit.tv_nsec %= 1000000000;
-        rc = pthread_mutex_timedlock(&pool->lock, &limit);
-    }
     *ret_stats = pool->stats;
-    if (!rc)
-        pthread_mutex_unlock(&pool->lock);
+    if (taken)
+        lock_give(&pool->lock);
 }
 
 /* Free ranges of a segment; neighbours count as one, also where they are not merged any more. */
@@ -150,7 +140,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
             return "free neighbours were not merged";
         if ((map_block_get(at) == block) != (state != BLOCK_FREE))
             return "the map disagrees with a block's state";
-        used += state == BLOCK_FREE ? 0 : block->size;
+        used += is_unused(block) ? 0 : block->size;
         at += block->size;
     }
     if (at != segment->addr + segment->size)
@@ -163,12 +153,28 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
     return NULL;
 }
 
+/* Blocks that are recent; *ret_listed: those of them that are on a list. */
+static size_t recent_count(const struct pool *pool, size_t *ret_listed)
+{
+    const struct block *block;
+    size_t count = 0;
+
+    *ret_listed = 0;
+    for (const struct segment *segment = pool->segments; segment; segment = segment->next)
+        for (block = segment->first; block; block = block->next)
+            count += atomic_load(&block->state) == BLOCK_RECENT;
+    for (unsigned int i = 0; i < RECENT; i++)
+        for (block = pool->recent[i]; block && *ret_listed <= count; block = block->link)
+            *ret_listed += atomic_load(&block->state) == BLOCK_RECENT && (pool->recent_set >> i & 1);
+    return count;
+}
+
 int pool_check(struct pool *pool, char *buf, size_t len)
 {
-    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0;
+    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0, listed;
     const char *fault = NULL;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
         fault = segment_fault(pool, segment, &live);
         held += segment->size;
@@ -178,13 +184,15 @@ int pool_check(struct pool *pool, char *buf, size_t len)
     }
     if (!fault && live != pool->stats.live)
         fault = "live bytes are wrong";
+    if (!fault && recent_count(pool, &listed) != listed)
+        fault = "the lists of recent blocks are wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)
         fault = "held bytes are wrong";
     if (!fault && idle != pool->stats.idle)
         fault = "idle bytes are wrong";
     if (!fault && (withdrawn != pool->withdrawn || broken != pool->broken))
         fault = "withdrawn or broken bytes are wrong";
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     if (!fault)
         return 0;
     snprintf(buf, len, "%s", fault);

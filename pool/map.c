@@ -111,12 +111,22 @@ int map_block_set(uint64_t addr, struct block *block)
     return 0;
 }
 
-struct block *map_block_get(uint64_t addr)
+struct segment *map_find(uint64_t addr, struct block **ret_block)
 {
     struct unit *unit = unit_get(addr);
-    slot *slots = unit ? atomic_load_explicit(&unit->slots, memory_order_acquire) : NULL;
+    struct segment *segment = unit ? atomic_load_explicit(&unit->segment, memory_order_acquire) : NULL;
+    slot *slots = segment ? atomic_load_explicit(&unit->slots, memory_order_acquire) : NULL;
 
-    if (!slots || addr % POOL_GRANULE)
-        return NULL;
-    return atomic_load_explicit(&slots[(addr / POOL_GRANULE) % SLOTS], memory_order_acquire);
+    *ret_block = slots && addr % POOL_GRANULE == 0
+                     ? atomic_load_explicit(&slots[(addr / POOL_GRANULE) % SLOTS], memory_order_acquire)
+                     : NULL;
+    return segment;
+}
+
+struct block *map_block_get(uint64_t addr)
+{
+    struct block *block;
+
+    map_find(addr, &block);
+    return block;
 }

@@ -23,6 +23,9 @@ void map_segment_remove(uint64_t addr, size_t size);
 /* NULL: the address is in no pool. */
 struct segment *map_segment_get(uint64_t addr);
 
+/* The same, and which block starts at addr, NULL: none. */
+struct segment *map_find(uint64_t addr, struct block **ret_block);
+
 /* Note which block starts at addr, which lies in an entered segment; NULL: none does. -ENOMEM only if block is not
  * NULL. */
 int map_block_set(uint64_t addr, struct block *block);

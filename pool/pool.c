@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -102,6 +101,114 @@ static int block_hand_out(struct pool *pool, struct block *block, size_t size, s
     return 0;
 }
 
+/* Swallow the neighbour after block, which is free. */
+void block_merge_next(struct pool *pool, struct block *block)
+{
+    struct block *next = block->next;
+
+    bins_remove(bins_for(pool, block->segment), next);
+    block->size += next->size;
+    block->next = next->next;
+    if (block->next)
+        block->next->prev = block;
+    spare_push(pool, next);
+    if (!block->segment->shared && block->size == block->segment->size)
+        pool->broken -= block->size;
+}
+
+/* A block of which nothing is used any more becomes a free one, whole with its free neighbours. */
+static void block_free(struct pool *pool, struct block *block)
+{
+    struct segment *segment = block->segment;
+
+    map_block_set(block->addr, NULL);
+    atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
+    if (segment->withdrawn)
+        return;
+    if (is_free(block->next))
+        block_merge_next(pool, block);
+    if (is_free(block->prev)) {
+        block = block->prev;
+        bins_remove(bins_for(pool, segment), block);
+        /* Its successor is the block that is in no bin; put it there so that merging is one thing only. */
+        bins_insert(bins_for(pool, segment), block->next);
+        block_merge_next(pool, block);
+    }
+    bins_insert(bins_for(pool, segment), block);
+}
+
+/* --- recently freed, with the lock --- */
+
+static size_t rounded(size_t requested)
+{
+    return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
+}
+
+static unsigned int recent_index(size_t size)
+{
+    return (unsigned int)((uint64_t)(size / POOL_GRANULE) * 0x9e3779b97f4a7c15u >> 58);
+}
+
+static void recent_join(struct pool *pool, unsigned int i)
+{
+    struct block *block = pool->recent[i], *next;
+
+    pool->recent[i] = NULL;
+    pool->recent_set &= ~((uint64_t)1 << i);
+    for (; block; block = next) {
+        next = block->link;
+        block_free(pool, block);
+    }
+}
+
+void recent_flush(struct pool *pool)
+{
+    while (pool->recent_set)
+        recent_join(pool, (unsigned int)__builtin_ctzll(pool->recent_set));
+}
+
+/* A PENDING block has been ordered: it may be handed out again. */
+static void block_publish(struct pool *pool, struct block *block)
+{
+    const size_t size = rounded(block->requested);
+    const unsigned int i = recent_index(size);
+
+    used_sub(pool, block->segment, block->size);
+    if (block->segment->withdrawn) {
+        block_free(pool, block);
+        return;
+    }
+    if (pool->recent[i] && rounded(pool->recent[i]->requested) != size)
+        recent_join(pool, i);
+    atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
+    block->link = pool->recent[i];
+    pool->recent[i] = block;
+    pool->recent_set |= (uint64_t)1 << i;
+}
+
+/* Hand out a block that was freed by a request of the same size. */
+static bool recent_take(struct pool *pool, size_t requested, uint64_t *ret_addr)
+{
+    const size_t size = rounded(requested);
+    const unsigned int i = recent_index(size);
+    struct block *block = pool->recent[i];
+
+    if (!block || rounded(block->requested) != size)
+        return false;
+    pool->recent[i] = block->link;
+    if (!block->link)
+        pool->recent_set &= ~((uint64_t)1 << i);
+    block->requested = requested;
+    used_add(pool, block->segment, block->size);
+    pool->stats.allocs++;
+    pool->stats.hits++;
+    *ret_addr = block->addr;
+    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
+    return true;
+}
+
+/* --- choosing, with the lock --- */
+
 /* How large a free segment may be broken into: the fuller the device, the less, by the square of what is not handed
  * out. */
 static size_t break_max(const struct pool *pool)
@@ -127,6 +234,7 @@ static int block_take(struct pool *pool, size_t size, size_t requested, bool ref
 {
     struct block *block;
 
+    recent_flush(pool);
     if (size < LARGE_MIN) /* of one unit each: never broken into, in the sense of bins_find */
         block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
     else if (refused)
@@ -140,43 +248,6 @@ static int block_take(struct pool *pool, size_t size, size_t requested, bool ref
         return -ENOENT;
     *ret_addr = block->addr;
     return 0;
-}
-
-/* Swallow the neighbour after block, which is free. */
-void block_merge_next(struct pool *pool, struct block *block)
-{
-    struct block *next = block->next;
-
-    bins_remove(bins_for(pool, block->segment), next);
-    block->size += next->size;
-    block->next = next->next;
-    if (block->next)
-        block->next->prev = block;
-    spare_push(pool, next);
-    if (!block->segment->shared && block->size == block->segment->size)
-        pool->broken -= block->size;
-}
-
-/* A PENDING block has been ordered: it may be handed out again. */
-static void block_publish(struct pool *pool, struct block *block)
-{
-    struct segment *segment = block->segment;
-
-    map_block_set(block->addr, NULL);
-    used_sub(pool, segment, block->size);
-    atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
-    if (segment->withdrawn)
-        return;
-    if (is_free(block->next))
-        block_merge_next(pool, block);
-    if (is_free(block->prev)) {
-        block = block->prev;
-        bins_remove(bins_for(pool, segment), block);
-        /* Its successor is the block that is in no bin; put it there so that merging is one thing only. */
-        bins_insert(bins_for(pool, segment), block->next);
-        block_merge_next(pool, block);
-    }
-    bins_insert(bins_for(pool, segment), block);
 }
 
 /* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
@@ -220,6 +291,7 @@ static void block_keep(struct pool *pool, struct block *block)
 {
     block->link = pool->kept;
     pool->kept = block;
+    pool->kept_bytes += block->size;
     atomic_store_explicit(&pool->has_kept, true, memory_order_relaxed);
 }
 
@@ -239,6 +311,33 @@ static int order_and_fill(struct pool *pool, const struct block *blocks, bool ma
     return !rc && filled ? order->order(pool->config.arg, may_wait) : rc;
 }
 
+/* The program's PENDING block has been ordered, or has not (rc); with the lock. */
+static void block_settle(struct pool *pool, struct block *block, int rc)
+{
+    if (rc == -ENOTRECOVERABLE) {
+        atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_relaxed);
+        return;
+    }
+    pool->stats.frees++;
+    if (rc == 0) {
+        pool->stats.order++;
+        block_publish(pool, block);
+    } else {
+        pool->stats.kept++;
+        block_keep(pool, block);
+    }
+}
+
+/* The end of a free: gives the lock. */
+static void free_finish(struct pool *pool)
+{
+    const bool idle = pool->stats.idle != 0, withdrawn = pool->withdrawn != 0;
+
+    lock_give(&pool->lock);
+    if (idle)
+        release_some(pool, withdrawn);
+}
+
 /*
  * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
  * was kept back before the call may be handed out. An order() that starts after a free covers all work that could use
@@ -247,42 +346,36 @@ static int order_and_fill(struct pool *pool, const struct block *blocks, bool ma
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
 {
     struct block *kept = NULL, *next;
-    bool idle, withdrawn;
     int rc;
 
     /* While order() would only fail, leave the list alone: taking it and putting it back costs its length. */
     if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) && !pool->config.order->frozen(pool->config.arg)) {
-        pthread_mutex_lock(&pool->lock);
+        lock_take(&pool->lock);
         kept = pool->kept;
         pool->kept = NULL;
+        pool->kept_bytes = 0;
         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);
-        pthread_mutex_unlock(&pool->lock);
+        lock_give(&pool->lock);
     }
-    if (block) {
+    if (block)
         block->link = kept;
-        kept = block;
-    }
-    rc = order_and_fill(pool, kept, may_wait);
+    rc = order_and_fill(pool, block ? block : kept, may_wait);
 
-    pthread_mutex_lock(&pool->lock);
-    if (block) {
-        pool->stats.frees++;
-        pool->stats.kept += rc != 0;
-    }
-    pool->stats.order += rc == 0;
+    lock_take(&pool->lock);
     for (; kept; kept = next) {
         next = kept->link;
-        if (rc == 0) {
+        if (rc == 0)
             block_publish(pool, kept);
-        } else {
+        else
             block_keep(pool, kept);
-        }
     }
-    idle = pool->stats.idle != 0;
-    withdrawn = pool->withdrawn != 0;
-    pthread_mutex_unlock(&pool->lock);
-    if (idle && block)
-        release_some(pool, withdrawn);
+    if (block) {
+        block_settle(pool, block, rc);
+        free_finish(pool);
+    } else {
+        pool->stats.order += rc == 0;
+        lock_give(&pool->lock);
+    }
     return rc;
 }
 
@@ -300,9 +393,8 @@ static int block_claim(uint64_t addr, struct block **ret_block)
     struct block *block;
     int live = BLOCK_LIVE;
 
-    if (!map_segment_get(addr))
+    if (!map_find(addr, &block))
         return -ENOENT;
-    block = map_block_get(addr);
     if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))
         return -EINVAL;
     if (block->addr != addr) {
@@ -314,14 +406,50 @@ static int block_claim(uint64_t addr, struct block **ret_block)
     return 0;
 }
 
+/* How much may be kept, with the lock. */
+static size_t slack_now(const struct pool *pool)
+{
+    const size_t slack = pool->stats.peak_live / 100 * pool->config.slack_percent;
+
+    return slack > pool->config.slack_min ? slack : pool->config.slack_min;
+}
+
+/* Keep a block until there are more of them. False: there are enough, with it. */
+static bool block_defer(struct pool *pool, struct block *block)
+{
+    bool more;
+
+    lock_take(&pool->lock);
+    if (!pool->kept)
+        pool->ask_from = slack_now(pool) / 2;
+    more = pool->kept_bytes + block->size <= slack_now(pool);
+    if (more) {
+        pool->stats.frees++;
+        block_keep(pool, block);
+    }
+    lock_give(&pool->lock);
+    return more;
+}
+
 int pool_free(uint64_t addr)
 {
     struct block *block;
+    struct pool *pool;
     int rc = block_claim(addr, &block);
 
     if (rc)
         return rc;
-    rc = order_and_publish(block->segment->pool, block, /* may_wait: */ true);
+    pool = block->segment->pool;
+    if (pool->config.slack_min && block_defer(pool, block))
+        return 0;
+    if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) || pool->config.order->fill) {
+        rc = order_and_publish(pool, block, /* may_wait: */ true);
+    } else { /* what most frees are: one block, and nothing but order */
+        rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true);
+        lock_take(&pool->lock);
+        block_settle(pool, block, rc);
+        free_finish(pool);
+    }
     return rc == -EBUSY ? 0 : rc;
 }
 
@@ -334,10 +462,10 @@ int pool_free_later(uint64_t addr)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     pool->stats.frees++;
     block_keep(pool, block);
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return 0;
 }
 
@@ -349,19 +477,19 @@ static bool ask(struct pool *pool, size_t size)
     const size_t limit = pool->config.limit;
     bool fits;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     fits = !limit || (size <= limit && pool->stats.held + pool->asked <= limit - size);
     if (fits)
         pool->asked += size;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return fits;
 }
 
 static void asked(struct pool *pool, size_t size)
 {
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     pool->asked -= size;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
 }
 
 /* Ask the backend for a segment. 0, -ENOMEM, or -EAGAIN. */
@@ -411,7 +539,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
         segment_retire(segment);
         return rc;
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     pool->asked -= segment_size;
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
@@ -424,7 +552,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
             pool->stats.misses++;
         }
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     if (!entered) {
         segment_put(pool, segment);
         segment_retire(segment);
@@ -436,13 +564,13 @@ static int take(struct pool *pool, size_t size, size_t requested, bool refused, 
 {
     int rc;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     rc = block_take(pool, size, requested, refused, ret_addr);
     if (!rc) {
         pool->stats.allocs++;
         pool->stats.hits++;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return rc;
 }
 
@@ -452,7 +580,8 @@ static int take_from_large(struct pool *pool, size_t size, size_t requested, uin
     struct block *block;
     int rc = -ENOENT;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
+    recent_flush(pool);
     block = bins_find(&pool->large, size, 0, 0);
     if (block) {
         bins_remove(&pool->large, block);
@@ -463,7 +592,7 @@ static int take_from_large(struct pool *pool, size_t size, size_t requested, uin
         pool->stats.allocs++;
         pool->stats.hits++;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return rc;
 }
 
@@ -475,9 +604,9 @@ static bool more_to_give(struct pool *pool)
 
     if (config->order->frozen(config->arg))
         return false;
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     more = pool->stats.idle || pool->releasing;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return more;
 }
 
@@ -501,31 +630,50 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     if (rc == -ENOMEM && size < LARGE_MIN && take_from_large(pool, size, requested, ret_addr) == 0)
         return 0;
     if (rc == -ENOMEM) {
-        pthread_mutex_lock(&pool->lock);
+        lock_take(&pool->lock);
         pool->stats.oom++;
         stats = pool->stats;
-        pthread_mutex_unlock(&pool->lock);
+        lock_give(&pool->lock);
         if (config->observer && config->observer->oom)
             config->observer->oom(config->arg, requested, stats.held, stats.live);
     }
     return rc;
 }
 
-int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
+/*
+ * Before the driver is asked for more: what was kept, if all that came before it has ended. With slack not each time,
+ * or the calls that deferring saves would be made here.
+ */
+static void kept_ask(struct pool *pool)
+{
+    bool due = true;
+
+    if (pool->config.slack_min) {
+        lock_take(&pool->lock);
+        due = pool->kept_bytes >= pool->ask_from;
+        if (due)
+            pool->ask_from = pool->kept_bytes + slack_now(pool) / 8;
+        lock_give(&pool->lock);
+    }
+    if (due)
+        pool_flush(pool);
+}
+
+/* Nothing of this size was freed recently. */
+static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
     const struct pool_config *config = &pool->config;
-    size_t size;
+    const size_t size = rounded(requested);
     int rc;
 
     if (config->capacity && requested > config->capacity)
         return -EAGAIN; /* nothing that could be given back would make it fit */
-    size = round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
     if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
         return 0;
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
-        pool_flush(pool);
+        kept_ask(pool);
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         rc = grow(pool, size, requested, ret_addr);
@@ -533,11 +681,21 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
             rc = alloc_ladder(pool, size, requested, ret_addr);
     }
     if (rc) {
-        pthread_mutex_lock(&pool->lock);
+        lock_take(&pool->lock);
         pool->stats.failed++;
-        pthread_mutex_unlock(&pool->lock);
+        lock_give(&pool->lock);
     }
     return rc;
+}
+
+int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
+{
+    bool found;
+
+    lock_take(&pool->lock);
+    found = recent_take(pool, requested, ret_addr);
+    lock_give(&pool->lock);
+    return found ? 0 : alloc_looking(pool, requested, ret_addr);
 }
 
 /* --- life --- */
@@ -548,10 +706,10 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
 
     if (!pool)
         return -ENOMEM;
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     memset((char *)pool + offsetof(struct pool, shared), 0, sizeof(*pool) - offsetof(struct pool, shared));
     pool->config = *config;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     *ret_pool = pool;
     return 0;
 }
@@ -562,7 +720,7 @@ void pool_destroy(struct pool *pool)
     struct segment *segment, *next, *going;
     struct block *block, *following;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     going = pool->segments;
     for (segment = going; segment; segment = segment->next) {
         for (block = segment->first; block; block = following) {
@@ -575,7 +733,7 @@ void pool_destroy(struct pool *pool)
         map_segment_remove(segment->addr, segment->size);
     }
     pool->segments = NULL;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     for (segment = going; segment; segment = next) {
         next = segment->next;
         if (config.observer && config.observer->segment_lost)

@@ -45,8 +45,9 @@ struct pool_backend_ops {
 struct pool_order_ops {
     /* Make everything that any caller hands to the device after this call run behind everything handed to it before.
      * Returns 0 when done; -EBUSY when it cannot be done now (a capture is under way): the block is kept back and
-     * published by a later successful call; another error: the same, and pool_free returns it. Without may_wait the
-     * host must not wait: -EBUSY if it would have to. */
+     * published by a later successful call; -ENOTRECOVERABLE if it never can be: pool_free returns it, and the block
+     * stays live; another error: pool_free returns it, and the block is kept back. Without may_wait the host must not
+     * wait: -EBUSY if it would have to. */
     int (*order)(void *arg, bool may_wait);
     /* May be NULL: what is in a block does not matter. Otherwise: hand a fill of these bytes to the device, behind what
      * was ordered before. shared: for requests under POOL_SEGMENT_UNIT. Returns 1 if it did, and order() must
@@ -75,6 +76,12 @@ struct pool_config {
     size_t limit;                             /* most bytes held in segments; 0: no limit */
     size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
+    /*
+     * Frees wait for company until this many bytes have been freed, and one order() serves them all: at least slack_min
+     * and slack_percent of peak_live. Both 0: every free is ordered.
+     */
+    size_t slack_min;
+    unsigned int slack_percent;
 };
 
 struct pool_stats {
@@ -117,8 +124,8 @@ int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
 
 /*
  * Free a block by its address, from whichever pool it came. -ENOENT: the address lies in no pool. -EINVAL: it lies in a
- * pool but no live block starts there (double free, interior pointer). Any other error comes from order(): the block is
- * no longer live and will be reused only after a later order() succeeds.
+ * pool but no live block starts there (double free, interior pointer). Any other error comes from order(): except after
+ * -ENOTRECOVERABLE the block is no longer live and will be reused only after a later order() succeeds.
  */
 int pool_free(uint64_t addr);
 

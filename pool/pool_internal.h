@@ -3,7 +3,6 @@
 #ifndef CUPOOL_POOL_INTERNAL_H
 #define CUPOOL_POOL_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,22 +10,24 @@
 #include <time.h>
 
 #include "bins.h"
+#include "lock.h"
 #include "pool.h"
 
 enum block_state {
     BLOCK_FREE,    /* in a bin */
     BLOCK_LIVE,    /* handed out */
     BLOCK_PENDING, /* freed by the program, not yet ordered: in pool_free's hands, or kept back */
+    BLOCK_RECENT,  /* in pool->recent: free, but not merged with its neighbours and still on the map */
 };
 
 /* Descriptors of blocks and segments are recycled but never unmapped: a double free may read one at any time. */
 struct block {
     uint64_t addr;
     size_t size;
-    size_t requested; /* what was asked for, while live */
+    size_t requested; /* what was asked for, while live or recent */
     struct segment *segment;
     struct block *prev, *next;     /* neighbours by address, of the same segment */
-    struct block *bin_prev, *link; /* a bin's list; link alone: the kept and the spare lists */
+    struct block *bin_prev, *link; /* a bin's list; link alone: the recent, kept and spare lists */
     _Atomic int state;             /* LIVE to PENDING without a lock, everything else under the pool's */
 };
 
@@ -43,6 +44,8 @@ struct segment {
     unsigned int idle_since;     /* the pool's clock when the last of it was freed */
 };
 
+#define RECENT 64
+
 struct pool {
     struct pool_config config;
     struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
@@ -50,13 +53,21 @@ struct pool {
      * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
      * addresses. block->state alone is also changed without it, from LIVE to PENDING.
      */
-    pthread_mutex_t lock;
-    pthread_cond_t released; /* releasing has become 0 */
+    struct lock lock;
     struct bins shared, large;
+    /*
+     * Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
+     * which has this hash. Most programs ask for the same sizes again and again. When none fits, or memory is given
+     * back, they join first, so nothing that is free is overlooked.
+     */
+    struct block *recent[RECENT];
+    uint64_t recent_set; /* a bit for each list that is not empty */
     struct segment *segments;
-    size_t asked;           /* bytes that the backend is being asked for */
-    size_t broken;          /* bytes in large segments that are broken into */
-    struct block *kept;     /* PENDING blocks whose order() has not succeeded yet */
+    size_t asked;       /* bytes that the backend is being asked for */
+    size_t broken;      /* bytes in large segments that are broken into */
+    struct block *kept; /* PENDING blocks that have not been ordered yet */
+    size_t kept_bytes;
+    size_t ask_from; /* with slack: only from so many kept bytes on a request asks whether they can be used again */
     unsigned int releasing; /* threads that are giving segments back right now */
     unsigned int clock;     /* calls of pool_decay */
     size_t withdrawn;       /* bytes in withdrawn segments of which nothing is handed out */
@@ -68,6 +79,14 @@ struct pool {
 static inline bool is_free(const struct block *block)
 {
     return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
+}
+
+/* Is nothing of it in the program's hands or on its way back? */
+static inline bool is_unused(const struct block *block)
+{
+    const int state = atomic_load_explicit(&block->state, memory_order_relaxed);
+
+    return state == BLOCK_FREE || state == BLOCK_RECENT;
 }
 
 static inline struct bins *bins_for(struct pool *pool, const struct segment *segment)
@@ -106,6 +125,8 @@ void releases_wait(struct pool *pool);
 /* pool.c, with the lock. So many bytes of a segment are no longer handed out; block swallows its neighbour, free. */
 void used_sub(struct pool *pool, struct segment *segment, size_t size);
 void block_merge_next(struct pool *pool, struct block *block);
+/* pool.c, with the lock. Merge what was freed recently: before anybody looks at bins, or at what is free. */
+void recent_flush(struct pool *pool);
 
 /* Order, then publish block (NULL: none) and what was kept back before; an error: they are kept back. */
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait);

@@ -6,7 +6,6 @@
  * Locking: as in pool.c.
  */
 #include <errno.h>
-#include <pthread.h>
 
 #include "bins.h"
 #include "map.h"
@@ -70,7 +69,8 @@ static size_t release(struct pool *pool, const struct release *what)
     size_t released = 0;
     uint64_t start;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
+    recent_flush(pool);
     for (segment = pool->segments; segment; segment = next) {
         next = segment->next;
         if (!goes(pool, segment, what))
@@ -80,7 +80,7 @@ static size_t release(struct pool *pool, const struct release *what)
         going = segment;
     }
     pool->releasing += going != NULL;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     if (!going)
         return 0;
 
@@ -90,7 +90,7 @@ static size_t release(struct pool *pool, const struct release *what)
     if (what->collect && config->backend->collect)
         config->backend->collect(config->arg);
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     for (segment = going; segment; segment = next) {
         next = segment->next;
         released += segment->size;
@@ -98,9 +98,8 @@ static size_t release(struct pool *pool, const struct release *what)
         pool->stats.segments_free++;
         segment_retire(segment);
     }
-    if (--pool->releasing == 0)
-        pthread_cond_broadcast(&pool->released);
-    pthread_mutex_unlock(&pool->lock);
+    pool->releasing--;
+    lock_give(&pool->lock);
     if (config->observer && config->observer->trim)
         config->observer->trim(config->arg, released, now_ns() - start, what->why);
     return released;
@@ -126,9 +125,9 @@ size_t pool_decay(struct pool *pool, unsigned int age)
 {
     const struct release what = {.why = "decay", .age = age};
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     pool->clock++;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
 }
 
@@ -140,7 +139,8 @@ int pool_withdraw(uint64_t addr)
 
     if (!pool)
         return rc;
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
+    recent_flush(pool);
     if (map_segment_get(addr) == segment && segment->pool == pool)
         rc = 0;
     if (!rc && !segment->withdrawn) {
@@ -153,7 +153,7 @@ int pool_withdraw(uint64_t addr)
             pool->withdrawn += segment->size;
         segment->withdrawn = true;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return rc;
 }
 
@@ -166,6 +166,24 @@ void release_some(struct pool *pool, bool withdrawn)
 
     if ((scarce || withdrawn) && !config->order->frozen(config->arg))
         release(pool, &what);
+}
+
+/* What was kept back of a segment counts as live again; with the lock. */
+static void kept_drop(struct pool *pool, const struct segment *segment)
+{
+    struct block **link = &pool->kept;
+
+    while (*link) {
+        struct block *block = *link;
+
+        if (block->segment != segment) {
+            link = &block->link;
+            continue;
+        }
+        *link = block->link;
+        pool->kept_bytes -= block->size;
+        atomic_store(&block->state, BLOCK_LIVE);
+    }
 }
 
 /* Take every live block of a segment out of the program's hands, with the lock. False: a thread is freeing one. */
@@ -193,9 +211,11 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     struct pool *pool = segment->pool;
     struct block *block;
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
+    recent_flush(pool);
+    kept_drop(pool, segment);
     if (map_segment_get(at) != segment || !blocks_seize(segment)) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_give(&pool->lock);
         return false;
     }
     block = segment->first;
@@ -218,7 +238,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     segment_leave(pool, segment);
     pool->stats.held -= segment->size;
     pool->stats.segments_free++;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     return true;
 }
 
@@ -239,12 +259,11 @@ void pool_disown(uint64_t addr, size_t size)
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool)
 {
-    int cancel;
-
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&pool->lock);
-    while (pool->releasing)
-        pthread_cond_wait(&pool->released, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
-    pthread_setcancelstate(cancel, NULL);
+    lock_take(&pool->lock);
+    for (unsigned int i = 0; pool->releasing; i++) {
+        lock_give(&pool->lock);
+        lock_relax(i);
+        lock_take(&pool->lock);
+    }
+    lock_give(&pool->lock);
 }

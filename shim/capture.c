@@ -19,16 +19,12 @@ struct capture {
     struct capture *next;
 };
 
+atomic_uint capture_count;
+
 static struct {
     pthread_mutex_t lock; /* guards list */
     struct capture *list;
-    atomic_uint active; /* captures under way or about to begin */
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-bool capture_active(void)
-{
-    return atomic_load(&gate.active) != 0;
-}
 
 /* Take captures off the list for which wanted says yes; each opens the gate by one. */
 static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
@@ -44,7 +40,7 @@ static void captures_remove(bool (*wanted)(const struct capture *capture, const 
         }
         *link = found->next;
         free(found);
-        atomic_fetch_sub(&gate.active, 1);
+        atomic_fetch_sub(&capture_count, 1);
     }
     pthread_mutex_unlock(&gate.lock);
 }
@@ -94,7 +90,7 @@ CUcontext capture_begin(CUstream stream)
     CUcontext own;
 
     capture_active_now();
-    atomic_fetch_add(&gate.active, 1);
+    atomic_fetch_add(&capture_count, 1);
     if (!driver)
         return NULL;
     own = context_stream(driver, stream);
@@ -107,7 +103,7 @@ void capture_begun(CUcontext own, CUstream stream, bool success)
     struct capture *capture = success ? malloc(sizeof(*capture)) : NULL;
 
     if (!success) {
-        atomic_fetch_sub(&gate.active, 1);
+        atomic_fetch_sub(&capture_count, 1);
     } else if (capture) {
         capture->context = own;
         capture->stream = stream;

@@ -7,6 +7,7 @@
 #ifndef CUPOOL_SHIM_CAPTURE_H
 #define CUPOOL_SHIM_CAPTURE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "hooks.h"
@@ -20,8 +21,13 @@
 CUcontext capture_begin(CUstream stream);
 void capture_begun(CUcontext own, CUstream stream, bool success);
 void capture_check(CUstream stream, bool destroyed);
+/* Captures under way or about to begin. Only capture.c writes it. */
+extern atomic_uint capture_count;
 /* True while any stream captures. */
-bool capture_active(void);
+static inline bool capture_active(void)
+{
+    return atomic_load(&capture_count) != 0;
+}
 /* The same, after dropping captures whose thread is gone; not for the hit path. */
 bool capture_active_now(void);
 /* A context took its captures with it. */

@@ -14,7 +14,7 @@
 enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_SECONDS, CONF_FILL, CONF_STATS, CONF_STRING };
 
 /* In the order of their choices in conf.def. */
-enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT };
+enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT, FREE_RELAXED };
 /* Numbers of CONF_FILL that are no byte. */
 enum conf_fill { FILL_OFF = 256, FILL_NATIVE };
 enum conf_hook { HOOK_AUTO, HOOK_RUNTIME };

@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "conf.h"
 #include "context_internal.h"
+#include "lock.h"
 #include "log.h"
 #include "observe.h"
 #include "policy.h"
@@ -24,6 +25,8 @@
  * that a program that fills the device finds nearly all that the driver would have.
  */
 #define BREAK_PART 32
+/* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
+#define SLACK_MIN ((size_t)32 << 20)
 
 /* Counters of a device's contexts that are gone. */
 struct past {
@@ -157,6 +160,11 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .break_max = as->capacity / BREAK_PART,
                                  .capacity = as->capacity};
 
+    if (conf_get()->free.number == FREE_RELAXED && as->orders) {
+        config.slack_min = SLACK_MIN;
+        config.slack_percent = (unsigned int)conf_get()->slack.number;
+    }
+
     /* An earlier context's events and stream went with it. */
     for (int i = 0; i <= SLOTS; i++)
         atomic_store(&context->slots[i].event, NULL);
@@ -240,7 +248,10 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
         return context;
     device_trace(driver, as.device);
     trace_event("policy", "\"d\":%d,\"free\":\"%s\",\"why\":\"%s\"", as.device,
-                policy_is_strict(&context->policy) ? "strict" : "ordered", why);
+                policy_is_strict(&context->policy)        ? "strict"
+                : conf_get()->free.number == FREE_RELAXED ? "relaxed"
+                                                          : "ordered",
+                why);
     policy_context_seen(handle, as.device);
     return context;
 }
@@ -308,6 +319,11 @@ struct pool *context_pool(const struct context *context)
     return context->pool;
 }
 
+bool context_failed(const struct context *context)
+{
+    return atomic_load_explicit(&context->failed, memory_order_relaxed);
+}
+
 int context_device(const struct context *context)
 {
     return context->device;
@@ -350,7 +366,7 @@ struct context *context_leaving(CUcontext handle)
     atomic_fetch_add(&context->leaving, 1);
     context_changed();
     for (unsigned int i = 0; atomic_load(&context->users); i++)
-        order_relax(i * SLOTS);
+        lock_relax(i);
     return context;
 }
 

@@ -34,6 +34,8 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);
 /* The driver's ordinal of a context's device. */
 int context_device(const struct context *context);
+/* Has it met an error that it does not recover from? */
+bool context_failed(const struct context *context);
 /* The context of a pool's arg. */
 struct context *context_of(const struct pool *pool);
 /* Count a request that went to the driver unpooled. */

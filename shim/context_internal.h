@@ -82,8 +82,6 @@ extern const struct pool_backend_ops memory_ops;
 
 /* Wait on the host for all that was handed to the context. */
 CUresult order_on_host(struct context *context);
-/* A pause while somebody else's call is waited for, longer with the number of times. */
-void order_relax(unsigned int times);
 /* Of the order table: fill a block by CUPOOL_FILL. */
 int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
 /* Can the driver free through a stream on this device? */

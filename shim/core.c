@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "caller.h"
+#include "capture.h"
 #include "conf.h"
 #include "context.h"
 #include "debug.h"
@@ -108,17 +109,18 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
         return CORE_FORWARD;
     if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW)
         pthread_once(&started, start);
-    if (debug_own())
+    if (debug_on() && debug_own())
         return CORE_BYPASS;
     context = context_current(driver);
     if (!context)
         return CORE_FORWARD;
-    rc = pool_alloc(context_pool(context), debug_padded(size), ret_addr);
+    rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
     if (rc) {
         context_bypassed(context);
         return CORE_BYPASS;
     }
-    debug_alloc(context, *ret_addr, size, caller);
+    if (debug_on())
+        debug_alloc(context, *ret_addr, size, caller);
     if (trace_allocs())
         frames_alloc(context_device(context), *ret_addr, size, caller);
     return CORE_DONE;
@@ -128,30 +130,34 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
 {
     pool_disown(addr, size);
     caller = begun_by ? begun_by : caller;
-    if (debug_own() && !core_passive() && !is_outside(caller_of(caller)))
+    if (debug_on() && debug_own() && !core_passive() && !is_outside(caller_of(caller)))
         debug_alloc(NULL, addr, size, caller);
+}
+
+static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+{
+    struct pool *pool = pool_of(addr);
+    const size_t size = pool ? pool_live_size(addr) : 0;
+    const int device = size ? context_device(context_of(pool)) : -1;
+    int rc;
+
+    if (size)
+        trace_block("free_requested", device, addr, size);
+    rc = release(addr);
+    if (size && rc == 0)
+        trace_block("free_completed", device, addr, size);
+    return rc;
 }
 
 static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
-    struct pool *pool;
-    int device = -1, rc;
-    size_t size = 0;
+    int rc;
 
     if (core_passive())
         return CORE_FORWARD;
-    debug_free(addr);
-    if (trace_allocs()) {
-        pool = pool_of(addr);
-        size = pool ? pool_live_size(addr) : 0;
-        if (size) {
-            device = context_device(context_of(pool));
-            trace_block("free_requested", device, addr, size);
-        }
-    }
-    rc = release(addr);
-    if (size && rc == 0)
-        trace_block("free_completed", device, addr, size);
+    if (debug_on())
+        debug_free(addr);
+    rc = trace_allocs() ? release_traced(release, addr) : release(addr);
     switch (rc) {
     case 0:
         return CORE_DONE;
@@ -171,7 +177,22 @@ enum core_verdict core_free(uint64_t addr)
 
 enum core_verdict core_free_later(uint64_t addr)
 {
+    struct pool *pool = core_passive() ? NULL : pool_of(addr);
+
+    if (pool && context_failed(context_of(pool)))
+        return CORE_FAILED;
     return free_with(pool_free_later, addr);
+}
+
+bool core_lacks_context(void)
+{
+    static __thread bool had __attribute__((tls_model("initial-exec")));
+    const struct real_driver *driver = had ? NULL : real_driver_get();
+    CUcontext handle = NULL;
+
+    if (driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS)
+        had = handle != NULL;
+    return driver && !had && !capture_active();
 }
 
 bool core_give_back(void)

@@ -47,6 +47,12 @@ enum core_verdict core_free(uint64_t addr);
 /* A free that natively does not wait. */
 enum core_verdict core_free_later(uint64_t addr);
 
+/*
+ * A pooled call of the runtime is about to end that natively would have left the thread with a context: true if it has
+ * none, and making one disturbs no capture. Answers from memory once the thread had one.
+ */
+bool core_lacks_context(void);
+
 /* The driver refused memory to a call that is not pooled: true if asking again may help. */
 bool core_give_back(void);
 

@@ -29,8 +29,9 @@ struct entry {
     struct context *context; /* NULL: not ours to look into */
 };
 
+atomic_int debug_mode;
+
 static struct {
-    atomic_int mode;      /* enum conf_debug */
     pthread_mutex_t lock; /* guards the rest */
     struct entry *table;  /* open addressing */
     size_t slots, used;
@@ -39,7 +40,7 @@ static struct {
 
 bool debug_own(void)
 {
-    return atomic_load_explicit(&debug.mode, memory_order_relaxed) == DEBUG_OWN;
+    return atomic_load_explicit(&debug_mode, memory_order_relaxed) == DEBUG_OWN;
 }
 
 /* --- the table, with the lock --- */
@@ -136,7 +137,7 @@ static void guard_check(const struct entry *entry, const char *when)
 
 size_t debug_padded(size_t size)
 {
-    if (atomic_load_explicit(&debug.mode, memory_order_relaxed) != DEBUG_GUARD || size > SIZE_MAX / 2)
+    if (atomic_load_explicit(&debug_mode, memory_order_relaxed) != DEBUG_GUARD || size > SIZE_MAX / 2)
         return size;
     return (size + GUARD_MIN + UNIT - 1) / UNIT * UNIT;
 }
@@ -144,10 +145,8 @@ size_t debug_padded(size_t size)
 void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller)
 {
     struct entry entry = {.addr = addr, .size = size, .caller = caller};
-    const int mode = atomic_load_explicit(&debug.mode, memory_order_relaxed);
+    const int mode = atomic_load_explicit(&debug_mode, memory_order_relaxed);
 
-    if (mode == DEBUG_OFF)
-        return;
     if (mode == DEBUG_GUARD && context && context_write(context, addr + size, GUARD_BYTE, guard_size(size)) == 0)
         entry.context = context;
     pthread_mutex_lock(&debug.lock);
@@ -160,7 +159,7 @@ void debug_free(uint64_t addr)
 {
     struct entry entry = {0}, *found;
 
-    if (!addr || atomic_load_explicit(&debug.mode, memory_order_relaxed) == DEBUG_OFF)
+    if (!addr)
         return;
     pthread_mutex_lock(&debug.lock);
     found = find(addr);
@@ -265,7 +264,7 @@ void debug_start(void)
         log_write(LOG_INFO, "%s is loaded: every request is a driver allocation of its own", tools[i]);
         mode = DEBUG_OWN;
     }
-    atomic_store(&debug.mode, mode);
+    atomic_store(&debug_mode, mode);
     if (conf_get()->debug.number != DEBUG_OFF)
         atexit(report);
 }

@@ -14,11 +14,21 @@
 #ifndef CUPOOL_SHIM_DEBUG_H
 #define CUPOOL_SHIM_DEBUG_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct context;
+
+/* enum conf_debug; known once debug_start was called, and DEBUG_OFF, which is 0, before. Only debug.c writes it. */
+extern atomic_int debug_mode;
+
+/* False: none of the functions below has anything to do. */
+static inline bool debug_on(void)
+{
+    return atomic_load_explicit(&debug_mode, memory_order_relaxed) != 0;
+}
 
 /* Look at the setting and at what is loaded; once, before the rest. */
 void debug_start(void);

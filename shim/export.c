@@ -82,8 +82,11 @@ EXPORT cudaError_t cudaFree(void *ptr)
 {
     const enum core_verdict verdict = ptr ? core_free((uintptr_t)ptr) : CORE_FORWARD;
 
-    if (verdict == CORE_DONE)
+    if (verdict == CORE_DONE) {
+        if (core_lacks_context()) /* the runtime gives it one on the way */
+            BYPASS(real_runtime(cudaFree, CALLER)(NULL));
         return cudaSuccess;
+    }
     return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : runtime_free_failed(verdict, CALLER);
 }
 

@@ -7,12 +7,12 @@
  * he holds.
  */
 #include <errno.h>
-#include <sched.h>
 #include <time.h>
 
 #include "capture.h"
 #include "conf.h"
 #include "context_internal.h"
+#include "lock.h"
 #include "log.h"
 
 /* How long others' frees are waited for; see context_wait_frees. */
@@ -30,17 +30,6 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Wait a little. Sleeps when it has taken long: whoever is waited for may have a lower priority. */
-void order_relax(unsigned int times)
-{
-    const struct timespec some = {0, 50000};
-
-    if (times < 100 * SLOTS)
-        sched_yield();
-    else
-        nanosleep(&some, NULL);
-}
-
 static struct slot *slot_acquire(struct context *context)
 {
     if (!thread_slot)
@@ -53,7 +42,7 @@ static struct slot *slot_acquire(struct context *context)
             return slot;
         }
         if (i % SLOTS == thread_slot % SLOTS)
-            order_relax(i - thread_slot);
+            lock_relax((i - thread_slot) / SLOTS);
     }
 }
 
@@ -251,10 +240,11 @@ static int context_order(void *arg, bool may_wait)
         return -EBUSY;
     }
     if (result) {
-        log_once(LOG_INFO, "a free could not be ordered (error %d); its block is kept back", (int)result);
+        log_once(LOG_INFO, "a free could not be ordered (error %d); its block is not used again", (int)result);
         fail(context, result);
+        return is_sticky(result) ? -ENOTRECOVERABLE : -EIO;
     }
-    return result ? -EIO : 0;
+    return 0;
 }
 
 static bool context_frozen(void *arg)
@@ -271,7 +261,7 @@ void context_settle(CUcontext handle)
 
     for (int i = 0; context && i <= SLOTS; i++)
         for (unsigned int j = 0; atomic_load(&context->slots[i].busy); j++)
-            order_relax(j * SLOTS);
+            lock_relax(j);
 }
 
 void context_saw(CUresult result)
@@ -291,7 +281,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
 
     /* Another thread's may be about to be recorded. */
     for (unsigned int i = 0; limit && atomic_load(&slot->busy) && now_ns() < limit; i++)
-        order_relax(i);
+        lock_relax(i);
     event = atomic_load(&slot->event);
     if (!event)
         return;
@@ -300,7 +290,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
         return;
     }
     for (unsigned int i = 0; driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
-        order_relax(i);
+        lock_relax(i);
 }
 
 static void slots_wait(const struct context *context, bool others)

@@ -47,8 +47,8 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
         why = "driver older than 12.5";
     else if (wanted == FREE_AUTO && !core_hooks_driver())
         why = "CUPOOL_HOOK=runtime sees too little";
-    if (why && wanted == FREE_ORDERED)
-        log_once(LOG_WARN, "CUPOOL_FREE=ordered needs driver 12.5 or later; using strict");
+    if (why && (wanted == FREE_ORDERED || wanted == FREE_RELAXED))
+        log_once(LOG_WARN, "CUPOOL_FREE=%s needs driver 12.5 or later; using strict", conf_get()->free.text);
     *ret_why = why ? why : wanted == FREE_AUTO ? "default" : "CUPOOL_FREE";
 }
 

@@ -24,8 +24,10 @@
 /* How long the lock is waited for; it is held over one write(2) at most. */
 #define LOCK_WAIT_S 5
 
+atomic_bool trace_allocs_wanted; /* and the file is open */
+
 static struct {
-    pthread_mutex_t lock; /* guards the rest of this struct, except what is atomic */
+    pthread_mutex_t lock; /* guards the rest of this struct */
     int fd;               /* -1: not open */
     struct stat file;     /* what fd was when it was opened */
     char path[4096];
@@ -35,7 +37,6 @@ static struct {
     bool torn; /* the file ends in part of a line */
     bool tried;
     char buffer[64 << 10];
-    atomic_bool allocs; /* allocation events are wanted and the file is open */
 } trace = {.lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, .fd = -1};
 
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
@@ -190,7 +191,7 @@ void trace_open(void)
             trace.fd = fd;
             trace.t0 = clock_ns(CLOCK_MONOTONIC);
             header_write(&launch);
-            atomic_store(&trace.allocs, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
+            atomic_store(&trace_allocs_wanted, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
         }
     }
     trace.tried = true;
@@ -223,11 +224,6 @@ void trace_event(const char *event, const char *format, ...)
     }
     trace_unlock(cancel);
     errno = saved;
-}
-
-bool trace_allocs(void)
-{
-    return atomic_load_explicit(&trace.allocs, memory_order_relaxed);
 }
 
 /* snprintf costs more than everything else on this path together. */
@@ -304,7 +300,7 @@ void trace_close(void)
     char line[128];
     int used, cancel;
 
-    atomic_store(&trace.allocs, false);
+    atomic_store(&trace_allocs_wanted, false);
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {
@@ -324,7 +320,7 @@ void trace_close(void)
 void trace_forget(void)
 {
     /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
-    atomic_store(&trace.allocs, false);
+    atomic_store(&trace_allocs_wanted, false);
     trace.fd = -1;
 }
 

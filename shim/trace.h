@@ -10,6 +10,7 @@
 #ifndef CUPOOL_SHIM_TRACE_H
 #define CUPOOL_SHIM_TRACE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,8 +21,14 @@ void trace_open(void);
 /* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format holds the rest of the object's members. */
 void trace_event(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* True if allocation events are wanted. Cheap. */
-bool trace_allocs(void);
+/* Only trace.c writes it. */
+extern atomic_bool trace_allocs_wanted;
+
+/* True if allocation events are wanted. */
+static inline bool trace_allocs(void)
+{
+    return atomic_load_explicit(&trace_allocs_wanted, memory_order_relaxed);
+}
 /* One allocation event, through the buffer. */
 void trace_block(const char *event, int device, uint64_t addr, size_t size);
 

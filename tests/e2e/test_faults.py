@@ -125,8 +125,9 @@ class Faults(Case):
                             or (how == "error" and (call, seen) == ("elapsed", NOT_READY) and call in row.sees)
                             or (lost and seen == 2 and call == "alloc"), f"{how} {seen} in {call}, which {TABLE.name} does not allow")
         self.assertEqual(outcome.lost, lost, "memory that nobody holds and the driver counts as taken")
-        self.assertEqual(outcome.before - outcome.shown, lost, "memory that the program is not told to be free in the end")
-        self.assertEqual(outcome.live, 0, "bytes never handed out again")
+        if code not in STICKY:  # natively, too, a free that returns such an error has freed nothing
+            self.assertEqual(outcome.before - outcome.shown, lost, "memory that the program is not told to be free in the end")
+            self.assertEqual(outcome.live, 0, "bytes never handed out again")
         if not lost and code not in STICKY:
             self.assertLessEqual(allocs - outcome.allocs, row.unpooled, "requests that were not pooled")
 

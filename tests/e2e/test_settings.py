@@ -139,9 +139,22 @@ class Effects(Base):
                 self.assertGreaterEqual(done.counts.get("cuCtxSynchronize", 0), waits)
                 self.assertEqual(done.err, "")
 
+    def test_free_relaxed(self) -> None:
+        """Frees share their ordering calls, as many bytes of them as the slack allows."""
+        done, trace = self.used(CUPOOL_FREE="relaxed")
+        self.assertEqual(self.policy(trace), ("relaxed", "CUPOOL_FREE"))
+        for call in ("cuCtxRecordEvent", "cuCtxWaitEvent", "cuCtxSynchronize"):
+            self.assertEqual(done.counts.get(call, 0), 0)  # 60 small blocks are less than 32 MiB
+        records = []
+        for slack in ("0", "100"):
+            done = self.go(app("shared"), "churn:300:20000000", CUPOOL_FREE="relaxed", CUPOOL_SLACK=slack)
+            records.append(done.counts.get("cuCtxRecordEvent", 0))
+        self.assertLess(records[0], 300)
+        self.assertLess(records[1], records[0] / 2)
+
     def test_free_with_an_old_driver(self) -> None:
         for value, why, warnings in (("auto", "driver older than 12.5", 0), ("ordered", "driver older than 12.5", 1),
-                                     ("strict", "CUPOOL_FREE", 0)):
+                                     ("relaxed", "driver older than 12.5", 1), ("strict", "CUPOOL_FREE", 0)):
             with self.subTest(value):
                 # Natively the same program: a newer runtime on an older driver need not work at all.
                 if self.go(app("driver"), "churn:9:4096", preload=None, rc=None, SIMGPU_DRIVER_VERSION="12040").rc:
@@ -151,7 +164,7 @@ class Effects(Base):
                 self.assertEqual(self.policy(trace), ("strict", why))
                 self.assertEqual(len(done.warnings), warnings, done.err)
                 if warnings:
-                    self.assertRegex(done.warnings[0], "CUPOOL_FREE=ordered.*12.5.*strict")
+                    self.assertRegex(done.warnings[0], f"CUPOOL_FREE={value}.*12.5.*strict")
                 self.assertEqual(done.counts.get("cuCtxWaitEvent", 0), 0)
                 self.assertEqual((trace.total("allocs"), trace.total("frees")), (60, 60))
 

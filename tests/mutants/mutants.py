@@ -32,18 +32,20 @@ MUTANTS = [
     Mutant("strict is treated as ordered", ["settings"], [
         ("shim/policy.c", "policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
     Mutant("a block is published before it is ordered", ["threads"], [
-        (POOL, "rc = order_and_fill(pool, kept, may_wait);", "rc = 0;"),
-        (POOL, "if (idle && block) release_some(pool, withdrawn);", "rc = order_and_fill(pool, NULL, may_wait);")]),
+        (POOL, "lock_take(&pool->lock); block_settle(pool, block, rc); free_finish(pool);", ""),
+        (POOL, "rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true);",
+         "lock_take(&pool->lock); block_settle(pool, block, 0); free_finish(pool); "
+         "rc = pool->config.order->order(pool->config.arg, true);")]),
     Mutant("a block is published although ordering failed", ["order"], [
-        (POOL, "if (rc == 0) { block_publish(pool, kept);", "if (rc <= 0) { block_publish(pool, kept);")]),
+        (POOL, "if (rc == 0) { pool->stats.order++;", "if (rc <= 0) { pool->stats.order++;")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        (POOL, """pthread_mutex_lock(&pool->lock); kept = pool->kept; pool->kept = NULL;
-         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed); pthread_mutex_unlock(&pool->lock);""",
+        (POOL, """lock_take(&pool->lock); kept = pool->kept; pool->kept = NULL;
+         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed); lock_give(&pool->lock);""",
          "kept = pool->kept; pool->kept = NULL; atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);")], 10),
     Mutant("what is kept back while an order is under way is published by it", ["order"], [
-        (POOL, "rc = order_and_fill(pool, kept, may_wait); pthread_mutex_lock(&pool->lock);",
-         "rc = order_and_fill(pool, kept, may_wait); pthread_mutex_lock(&pool->lock); "
-         "while (rc == 0 && pool->kept) { next = pool->kept; pool->kept = next->link; next->link = kept; kept = next; }")]),
+        (POOL, "lock_take(&pool->lock); block_settle(pool, block, rc); free_finish(pool);",
+         "lock_take(&pool->lock); block_settle(pool, block, rc); while (rc == 0 && pool->kept) { block = pool->kept; "
+         "pool->kept = block->link; block_publish(pool, block); } free_finish(pool);")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),
@@ -55,9 +57,9 @@ MUTANTS = [
     Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
         (ORDER, "beside_capture = capture_active();", "beside_capture = false;")]),
     Mutant("the gate closes only after a capture has begun", ["capture static ordered / under_load"], [
-        (CAPTURE, "capture_active_now(); atomic_fetch_add(&gate.active, 1);", "capture_active_now();"),
-        (CAPTURE, "if (!success) { atomic_fetch_sub(&gate.active, 1);", "if (!success) { ;"),
-        (CAPTURE, "capture->context = own;", "capture->context = own; atomic_fetch_add(&gate.active, 1);")], 10),
+        (CAPTURE, "capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
+        (CAPTURE, "if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
+        (CAPTURE, "capture->context = own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
         (CAPTURE, "context_settle(own);", "")], 20),
     Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
@@ -65,7 +67,7 @@ MUTANTS = [
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         (CAPTURE, "(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
-        (CAPTURE, "if (!success) { atomic_fetch_sub(&gate.active, 1);", "if (!success) { ;")]),
+        (CAPTURE, "if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
     Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
         (CAPTURE, "if (capture_active()) captures_remove(is_of_dead_thread, NULL);", "")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
@@ -79,7 +81,7 @@ MUTANTS = [
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
         (EXPORT, "return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
     Mutant("an interior pointer is freed", ["pool", "free_errors static preloaded / interior"], [
-        (MAP, "if (!slots || addr % POOL_GRANULE)", "if (!slots)"),
+        (MAP, "*ret_block = slots && addr % POOL_GRANULE == 0 ?", "*ret_block = slots ?"),
         (POOL, "if (block->addr != addr) {", "if (false) {")]),
     Mutant("a block is freed twice", ["pool", "free_errors static preloaded / twice"], [
         (POOL, "if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return -EINVAL;",
@@ -103,8 +105,13 @@ MUTANTS = [
     Mutant("a merge forgets who follows", ["pool", "random"], [
         (POOL, "block->next = next->next; if (block->next) block->next->prev = block;", "block->next = next->next;")]),
     Mutant("the map keeps a block that was freed", ["pool"], [
-        (POOL, "map_block_set(block->addr, NULL); used_sub(pool, segment, block->size); atomic_store_explicit",
-         "used_sub(pool, segment, block->size); atomic_store_explicit")]),
+        (POOL, "map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
+    Mutant("what was freed last is not looked for", ["pool"], [
+        (POOL, "recent_flush(pool); if (size < LARGE_MIN)", "if (size < LARGE_MIN)")]),
+    Mutant("what was freed last is not given back", ["pool"], [
+        (RELEASE, "recent_flush(pool); for (segment = pool->segments;", "for (segment = pool->segments;")]),
+    Mutant("what was freed last is handed out for any size", ["random"], [
+        (POOL, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),
@@ -127,7 +134,7 @@ MUTANTS = [
     Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
         (POOL, 'released = pool_trim(pool, "oom");', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
-        (RELEASE, "while (pool->releasing) pthread_cond_wait(&pool->released, &pool->lock);", ""),
+        (RELEASE, "for (unsigned int i = 0; pool->releasing; i++) {", "for (unsigned int i = 0; false; i++) {"),
         (POOL, "more = pool->stats.idle || pool->releasing;", "more = pool->stats.idle;")]),
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         (MEMORY, "if (other == except) continue;", "if (other) continue;")]),

@@ -189,18 +189,45 @@ static void test_segment_that_the_driver_hands_out_again_is_forgotten(void **sta
     fake_delete(fake);
 }
 
-/* But not while a block of it is on its way back to the pool. */
-static void test_segment_with_a_kept_block_that_is_handed_out_again_is_refused(void **state)
+/* So is what was freed and is kept back. */
+static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten(void **state)
 {
     struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
-    const uint64_t a = alloc(env->pool, MIB), b = alloc(env->pool, MIB);
-    uint64_t addr;
+    const uint64_t a = alloc(env->pool, MIB), b = alloc(env->pool, MIB - 512), other = alloc(env->pool, 4 * MIB);
 
     env->fake->order_rc = -EBUSY;
     release(b);
+    release(other);
+    fake->base = env->fake->base;
+    assert_int_equal(alloc(second, 2 * MIB), a & ~(uint64_t)(2 * MIB - 1));
+    assert_ptr_equal(pool_of(a), second);
+    assert_int_equal(stats_of(env->pool).live, 4 * MIB);
+    assert_sound(env->pool, env->fake);
+    env->fake->order_rc = 0;
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    assert_sound(env->pool, env->fake);
+    assert_sound(second, fake);
+    pool_destroy(second);
+    fake_delete(fake);
+}
+
+/* But not while a thread is freeing a block of it. */
+static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void **state)
+{
+    struct env *env = *state;
+    struct fake *fake = fake_new();
+    struct pool_config config = fake_config(fake);
+    struct pool *second = pool_new(&config);
+    const uint64_t a = alloc(env->pool, MIB);
+    struct call call = {.addr = alloc(env->pool, MIB - 512)};
+    uint64_t addr;
+
+    fake_stop(env->fake, FAKE_ORDER);
+    call_start(&call, call_free);
+    fake_wait(env->fake, FAKE_ORDER);
     fake->base = env->fake->base;
     assert_int_equal(pool_alloc(second, 8 * MIB, &addr), -EAGAIN);
     assert_int_equal(fake->in_use, 0); /* given back */
@@ -208,7 +235,8 @@ static void test_segment_with_a_kept_block_that_is_handed_out_again_is_refused(v
     assert_int_equal(pool_live_size(a), MIB);
     assert_int_equal(stats_of(second).held, 0);
     assert_sound(second, fake);
-    env->fake->order_rc = 0;
+    fake_go(env->fake, FAKE_ORDER);
+    call_join(&call);
     release(a);
     assert_sound(env->pool, env->fake);
     pool_destroy(second);
@@ -246,7 +274,8 @@ int main(void)
         POOL_TEST(test_two_pools_free_goes_to_owner),
         POOL_TEST(test_two_pools_kept_block_waits_for_own_order),
         POOL_TEST(test_segment_that_the_driver_hands_out_again_is_forgotten),
-        POOL_TEST(test_segment_with_a_kept_block_that_is_handed_out_again_is_refused),
+        POOL_TEST(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten),
+        POOL_TEST(test_segment_that_is_handed_out_again_during_a_free_is_refused),
         POOL_TEST(test_segment_beyond_48_bits_is_refused),
     };
 

@@ -106,6 +106,75 @@ static void test_free_with_order_error_returns_it_and_keeps_block(void **state)
     assert_int_equal(alloc(env->pool, 8 * MIB), addr);
 }
 
+/* As natively, where a cudaFree that returns the error of a lost context has freed nothing. */
+static void test_free_that_never_works_leaves_block_live(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 8 * MIB), kept = alloc(env->pool, 512);
+
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    env->fake->order_rc = -ENOTRECOVERABLE;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pool_free(addr), -ENOTRECOVERABLE);
+    assert_int_equal(pool_live_size(addr), 8 * MIB);
+    assert_int_equal(pool_free(kept), -EINVAL);
+    assert_int_equal(stats_of(env->pool).frees, 1);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Frees wait for company up to the slack; what exceeds it is ordered once, with all that waited. */
+static void test_free_with_slack_orders_once_for_many(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[9];
+
+    config.slack_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 9; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (int i = 0; i < 8; i++) {
+        release(addr[i]);
+        assert_int_equal(pool_free(addr[i]), -EINVAL);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    assert_int_equal(stats_of(env->pool).kept, 0);
+    release(addr[8]);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
+    assert_int_equal(stats_of(env->pool).frees, 9);
+    assert_int_equal(stats_of(env->pool).idle, 9 * 2 * MIB);
+    assert_sound(env->pool, env->fake);
+    /* The next ones wait again. */
+    release(alloc(env->pool, 2 * MIB));
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
+    /* What waits is not lost to a request that the driver refuses. */
+    env->fake->capacity = 9 * 2 * MIB;
+    assert_int_not_equal(alloc(env->pool, 18 * MIB), 0);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_free_with_slack_in_percent_of_the_peak(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[20];
+
+    config.slack_min = 2 * MIB;
+    config.slack_percent = 20;
+    env_pool(env, &config);
+    for (int i = 0; i < 20; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (int i = 0; i < 3; i++)
+        release(addr[i]);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    for (int i = 3; i < 10; i++)
+        release(addr[i]);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 2);
+    assert_sound(env->pool, env->fake);
+}
+
 static void test_alloc_prompt_publishes_kept(void **state)
 {
     struct env *env = *state;
@@ -339,6 +408,9 @@ int main(void)
         POOL_TEST(test_kept_during_order_of_other_thread_stays_kept),
         POOL_TEST(test_free_while_busy_keeps_blocks_until_next_success),
         POOL_TEST(test_free_with_order_error_returns_it_and_keeps_block),
+        POOL_TEST(test_free_that_never_works_leaves_block_live),
+        POOL_TEST(test_free_with_slack_orders_once_for_many),
+        POOL_TEST(test_free_with_slack_in_percent_of_the_peak),
         POOL_TEST(test_alloc_prompt_publishes_kept),
         POOL_TEST(test_alloc_prompt_without_kept_does_not_order),
         POOL_TEST(test_alloc_not_prompt_does_not_order),

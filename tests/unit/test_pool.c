@@ -20,6 +20,34 @@ static void test_alloc_after_free_returns_same_block(void **state)
     assert_int_equal(stats_of(env->pool).hits, 2 + 6);
 }
 
+/* What was freed last comes back first, and its neighbours only join when something else is asked for. */
+static void test_alloc_of_freed_sizes_takes_the_last_of_each(void **state)
+{
+    static const size_t sizes[] = {4 * KIB, 4 * KIB, 12 * KIB, 2 * MIB, 2 * MIB, 3 * MIB};
+    struct env *env = *state;
+    uint64_t addr[6];
+    unsigned int asked;
+
+    for (int i = 0; i < 6; i++)
+        addr[i] = alloc(env->pool, sizes[i]);
+    asked = env->fake->calls[FAKE_ALLOC];
+    for (int i = 0; i < 6; i++)
+        release(addr[i]);
+    assert_sound(env->pool, env->fake);
+    assert_int_equal(pool_free(addr[1]), -EINVAL);
+    assert_int_equal(pool_live_size(addr[1]), 0);
+    assert_int_equal(alloc(env->pool, 4 * KIB), addr[1]);
+    assert_int_equal(alloc(env->pool, 4 * KIB - 511), addr[0]); /* the same in granules */
+    assert_int_equal(alloc(env->pool, 12 * KIB), addr[2]);
+    assert_int_equal(alloc(env->pool, 2 * MIB), addr[4]);
+    assert_sound(env->pool, env->fake);
+    for (int i = 0; i < 3; i++)
+        release(addr[i]);
+    assert_int_equal(alloc(env->pool, 20 * KIB), addr[0]);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], asked);
+    assert_sound(env->pool, env->fake);
+}
+
 static void test_alloc_any_size_is_aligned_and_live(void **state)
 {
     struct env *env = *state;
@@ -514,6 +542,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_alloc_after_free_returns_same_block),
+        POOL_TEST(test_alloc_of_freed_sizes_takes_the_last_of_each),
         POOL_TEST(test_alloc_any_size_is_aligned_and_live),
         POOL_TEST(test_alloc_large_in_new_pool_starts_at_segment_base),
         POOL_TEST(test_alloc_small_never_returns_segment_base),

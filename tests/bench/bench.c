@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.c - what allocating and freeing costs the host. One measurement a run; scripts/bench runs them natively,
+ * preloaded and against other allocators in alternation.
+ *
+ *   bench MEASUREMENT [--how cuda|async|order] [--size BYTES] [--pairs N] [--threads N] [--devices N] [--live N]
+ *                     [--max BYTES] [--cap BYTES] [--uniform] [--seed N]
+ *
+ *   pair     allocate and free one size, --threads threads on --devices devices; nanoseconds for a pair and thread
+ *   work     the same with cudaMemsetAsync in between, and nothing waited for but the end
+ *   live     the same while --live blocks of 512 B to 16 KiB are held
+ *   mix      allocations (73 %) and frees of random size up to --max, log-uniform unless --uniform, with at most --cap
+ *            bytes live; nanoseconds for a request
+ *   count    nothing but --pairs pairs, for callgrind
+ *
+ * --how: cudaMalloc and cudaFree; cudaMallocAsync and cudaFreeAsync on a stream of each thread, with a pool that keeps
+ * all; or, instead of a pair, what orders a free: cuCtxRecordEvent and cuCtxWaitEvent (the floor of
+ * CUPOOL_FREE=ordered).
+ *
+ * What it is not: it checks no bytes (tests/behaviour/stamp.c does), and says nothing of the GPU's time.
+ */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define THREADS_MAX 64
+
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        int rc_ = (int)(call);                                                                                         \
+        if (rc_) {                                                                                                     \
+            fprintf(stderr, "bench: line %d: %s: %d\n", __LINE__, #call, rc_);                                         \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+enum how { CUDA, ASYNC, ORDER };
+
+static struct {
+    const char *what;
+    enum how how;
+    size_t size, max, cap;
+    long pairs, live;
+    int threads, devices;
+    bool uniform;
+    uint64_t seed;
+} opt = {.size = 4096, .pairs = 100000, .max = 64 << 20, .cap = (size_t)8 << 30, .threads = 1, .devices = 1, .seed = 1};
+
+struct worker {
+    pthread_t thread;
+    int id;
+    cudaStream_t stream;
+    CUcontext context;
+    CUevent event;
+    double ns; /* for a pair */
+};
+
+static pthread_barrier_t line;
+
+static double now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static uint64_t draw(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state * 0x2545f4914f6cdd1dull;
+}
+
+static void *take(struct worker *w, size_t size)
+{
+    void *p = NULL;
+
+    if (opt.how == ASYNC)
+        MUST(cudaMallocAsync(&p, size, w->stream));
+    else
+        MUST(cudaMalloc(&p, size));
+    return p;
+}
+
+static void give(struct worker *w, void *p)
+{
+    if (opt.how == ASYNC)
+        MUST(cudaFreeAsync(p, w->stream));
+    else
+        MUST(cudaFree(p));
+}
+
+static void pair(struct worker *w, bool work)
+{
+    void *p;
+
+    if (opt.how == ORDER) {
+        MUST(cuCtxRecordEvent(w->context, w->event));
+        MUST(cuCtxWaitEvent(w->context, w->event));
+        return;
+    }
+    p = take(w, opt.size);
+    if (work)
+        MUST(cudaMemsetAsync(p, 1, opt.size < 4096 ? opt.size : 4096, w->stream));
+    give(w, p);
+}
+
+static void open_worker(struct worker *w)
+{
+    const int device = w->id % opt.devices;
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+
+    MUST(cudaSetDevice(device));
+    MUST(cudaFree(NULL));
+    MUST(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
+    if (opt.how == ASYNC) {
+        MUST(cudaDeviceGetDefaultMemPool(&pool, device));
+        MUST(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
+    }
+    if (opt.how == ORDER) {
+        MUST(cuCtxGetCurrent(&w->context));
+        MUST(cuEventCreate(&w->event, CU_EVENT_DISABLE_TIMING));
+    }
+}
+
+static void *run_pairs(void *arg)
+{
+    const bool work = strcmp(opt.what, "work") == 0;
+    struct worker *w = arg;
+    double start;
+
+    open_worker(w);
+    for (int i = 0; i < 100; i++)
+        pair(w, work);
+    MUST(cudaDeviceSynchronize());
+    pthread_barrier_wait(&line);
+    start = now_ns();
+    for (long i = 0; i < opt.pairs; i++)
+        pair(w, work);
+    w->ns = (now_ns() - start) / (double)opt.pairs;
+    MUST(cudaDeviceSynchronize());
+    return NULL;
+}
+
+/* The slowest thread's. */
+static double pairs(void)
+{
+    static struct worker workers[THREADS_MAX];
+    double slowest = 0;
+
+    pthread_barrier_init(&line, NULL, (unsigned int)opt.threads);
+    for (int i = 0; i < opt.threads; i++) {
+        workers[i].id = i;
+        MUST(pthread_create(&workers[i].thread, NULL, run_pairs, &workers[i]));
+    }
+    for (int i = 0; i < opt.threads; i++) {
+        pthread_join(workers[i].thread, NULL);
+        if (workers[i].ns > slowest)
+            slowest = workers[i].ns;
+    }
+    return slowest;
+}
+
+static double live(void)
+{
+    static struct worker w;
+    void **held = calloc((size_t)opt.live, sizeof(void *));
+    uint64_t state = opt.seed;
+
+    MUST(!held);
+    open_worker(&w);
+    for (long i = 0; i < opt.live; i++)
+        held[i] = take(&w, 512 + draw(&state) % (16384 - 512));
+    /* Holes, as a program that has run for a while leaves them. */
+    for (long i = 0; i < opt.live; i += 7) {
+        give(&w, held[i]);
+        held[i] = take(&w, 512 + draw(&state) % (16384 - 512));
+    }
+    return pairs();
+}
+
+/* 2^x for 0 <= x < 1, near enough, so that libm is not needed. */
+static double power(double x)
+{
+    return 1 + x * (0.6951786 + x * (0.2261721 + x * 0.0786493));
+}
+
+static size_t random_size(uint64_t *state, double bits)
+{
+    const double u = (double)(draw(state) >> 11) / 9007199254740992.0;
+    double exponent;
+
+    if (opt.uniform)
+        return 256 + (size_t)(u * (double)(opt.max - 256));
+    exponent = 8 + u * (bits - 8);
+    return (size_t)((double)(1ull << (unsigned int)exponent) * power(exponent - (double)(unsigned int)exponent));
+}
+
+static double mix(void)
+{
+    static struct worker w;
+    struct {
+        void *p;
+        size_t n;
+    } *held = calloc(1 << 20, sizeof(*held));
+    uint64_t state = opt.seed;
+    size_t bytes = 0;
+    double start, bits = 0;
+    long n = 0;
+
+    MUST(!held);
+    open_worker(&w);
+    while ((size_t)1 << (unsigned int)(bits + 1) <= opt.max)
+        bits++;
+    start = now_ns();
+    for (long i = 0; i < opt.pairs; i++) {
+        const size_t size = random_size(&state, bits);
+
+        if (n < 1 << 20 && bytes + size <= opt.cap && draw(&state) % 100 < 73) {
+            held[n].p = take(&w, size);
+            held[n].n = size;
+            bytes += size;
+            n++;
+        } else if (n) {
+            const long k = (long)(draw(&state) % (uint64_t)n);
+
+            give(&w, held[k].p);
+            bytes -= held[k].n;
+            held[k] = held[--n];
+        }
+    }
+    start = (now_ns() - start) / (double)opt.pairs;
+    while (n)
+        give(&w, held[--n].p);
+    free(held);
+    return start;
+}
+
+static size_t bytes_of(const char *text)
+{
+    char *end;
+    const size_t n = strtoull(text, &end, 0);
+
+    return *end == 'K' ? n << 10 : *end == 'M' ? n << 20 : *end == 'G' ? n << 30 : n;
+}
+
+static void parse(int argc, char **argv)
+{
+    opt.what = argc > 1 ? argv[1] : "";
+    for (int i = 2; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+
+        i++;
+        if (!strcmp(name, "--how"))
+            opt.how = !strcmp(value, "async") ? ASYNC : !strcmp(value, "order") ? ORDER : CUDA;
+        else if (!strcmp(name, "--size"))
+            opt.size = bytes_of(value);
+        else if (!strcmp(name, "--max"))
+            opt.max = bytes_of(value);
+        else if (!strcmp(name, "--cap"))
+            opt.cap = bytes_of(value);
+        else if (!strcmp(name, "--pairs"))
+            opt.pairs = atol(value);
+        else if (!strcmp(name, "--live"))
+            opt.live = atol(value);
+        else if (!strcmp(name, "--threads"))
+            opt.threads = atoi(value);
+        else if (!strcmp(name, "--devices"))
+            opt.devices = atoi(value);
+        else if (!strcmp(name, "--seed"))
+            opt.seed = strtoull(value, NULL, 0);
+        else if (!strcmp(name, "--uniform"))
+            opt.uniform = true, i--;
+        else {
+            fprintf(stderr, "bench: %s?\n", name);
+            exit(2);
+        }
+    }
+    if (opt.threads < 1 || opt.threads > THREADS_MAX || opt.devices < 1 || opt.pairs < 1) {
+        fprintf(stderr, "bench: --threads 1 to %d, --devices and --pairs at least 1\n", THREADS_MAX);
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    parse(argc, argv);
+    if (!strcmp(opt.what, "pair") || !strcmp(opt.what, "work")) {
+        printf("%.1f\n", pairs());
+    } else if (!strcmp(opt.what, "live")) {
+        printf("%.1f\n", live());
+    } else if (!strcmp(opt.what, "mix")) {
+        printf("%.1f\n", mix());
+    } else if (!strcmp(opt.what, "count")) {
+        struct worker w = {.id = 0};
+
+        open_worker(&w);
+        for (long i = 0; i < opt.pairs; i++)
+            pair(&w, false);
+    } else {
+        fprintf(stderr, "usage: bench pair|work|live|mix|count [options], see the source\n");
+        return 2;
+    }
+    return 0;
+}
