@@ -86,7 +86,7 @@ static void segment_survey(const struct segment *segment, struct pool_survey *su
     uint64_t range = 0, ranges = 0;
 
     for (const struct block *block = segment->first; block; block = block->next) {
-        if (!is_free(block)) {
+        if (!is_unused(block)) {
             const bool live = atomic_load(&block->state) == BLOCK_LIVE;
 
             *(live ? &survey->live : &survey->pending) += block->size;
@@ -113,14 +113,14 @@ void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
 {
     struct pool_survey survey = {0};
 
-    pthread_mutex_lock(&pool->lock);
+    lock_take(&pool->lock);
     for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
         segment_survey(segment, &survey);
         survey.leaving -= segment->size; /* what is on the books; what is held and not there is leaving */
     }
     survey.held = pool->stats.held;
     survey.leaving += survey.held;
-    pthread_mutex_unlock(&pool->lock);
+    lock_give(&pool->lock);
     *ret_survey = survey;
 }
 
