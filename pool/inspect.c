@@ -80,6 +80,50 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
         lock_give(&pool->lock);
 }
 
+/* Free ranges of a segment; neighbours count as one, also where they are not merged any more. */
+static void segment_survey(const struct segment *segment, struct pool_survey *survey)
+{
+    uint64_t range = 0, ranges = 0;
+
+    for (const struct block *block = segment->first; block; block = block->next) {
+        if (!is_unused(block)) {
+            const bool live = atomic_load(&block->state) == BLOCK_LIVE;
+
+            *(live ? &survey->live : &survey->pending) += block->size;
+            range = 0;
+            continue;
+        }
+        if (segment->used)
+            *(segment->withdrawn ? &survey->withdrawn : &survey->holes) += block->size;
+        ranges += !range;
+        range += block->size;
+        if (range > survey->largest && !segment->withdrawn)
+            survey->largest = range;
+    }
+    if (!segment->used) {
+        survey->idle += segment->size;
+    } else {
+        survey->skipped += segment->skip;
+        survey->ranges += segment->withdrawn ? 0 : ranges;
+        survey->segments += ranges && !segment->withdrawn;
+    }
+}
+
+void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
+{
+    struct pool_survey survey = {0};
+
+    lock_take(&pool->lock);
+    for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
+        segment_survey(segment, &survey);
+        survey.leaving -= segment->size; /* what is on the books; what is held and not there is leaving */
+    }
+    survey.held = pool->stats.held;
+    survey.leaving += survey.held;
+    lock_give(&pool->lock);
+    *ret_survey = survey;
+}
+
 static const char *segment_fault(struct pool *pool, struct segment *segment, size_t *ret_live)
 {
     uint64_t at = segment->addr + segment->skip;

@@ -91,6 +91,20 @@ struct pool_stats {
     uint64_t segments_alloc, segments_free, oom, order, kept;
 };
 
+/* Where the bytes of a pool are, and how its free ones lie. The first seven add up to held. */
+struct pool_survey {
+    uint64_t live;      /* in blocks that are handed out, rounded */
+    uint64_t pending;   /* in blocks that were freed and may not be handed out yet */
+    uint64_t idle;      /* in segments of which nothing is handed out: they could go back */
+    uint64_t holes;     /* free, in segments of which something is handed out */
+    uint64_t withdrawn; /* the same, in segments that serve nobody any more */
+    uint64_t skipped;   /* never handed out, in segments of which something is */
+    uint64_t leaving;   /* in segments that are on their way back right now */
+    uint64_t held;
+    uint64_t ranges, segments; /* how many holes there are, and in how many segments */
+    uint64_t largest;          /* bytes of the largest free range that serves requests, idle or hole */
+};
+
 /* Create a pool. The pool owns nothing of config but copies it. -ENOMEM. */
 int pool_create(const struct pool_config *config, struct pool **ret_pool);
 
@@ -164,6 +178,9 @@ int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size);
  * after a fifth of a second without the lock, the copy is taken as it is.
  */
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats);
+
+/* Walk all segments, for a report: holds the lock for as long as that takes. */
+void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey);
 
 /* Check every invariant; for tests. Returns 0, or -EINVAL with a description in buf. */
 int pool_check(struct pool *pool, char *buf, size_t len);

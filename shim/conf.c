@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,86 @@ static int fill_parse(const char *text, uint64_t *ret_number)
     return 0;
 }
 
+/* Signals that a program can do without, by name or number; 0: not one of these. */
+static int signal_parse(const char *text)
+{
+    static const struct {
+        const char *name;
+        int number;
+    } known[] = {{"HUP", SIGHUP}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2},  {"URG", SIGURG},
+                 {"IO", SIGIO},   {"PWR", SIGPWR},   {"WINCH", SIGWINCH}};
+    const size_t digits = strspn(text, "0123456789");
+    int number = 0;
+
+    if (digits && digits <= 2 && !text[digits]) {
+        number = atoi(text);
+    } else {
+        if (strncasecmp(text, "SIG", 3) == 0)
+            text += 3;
+        if (strncasecmp(text, "RTMIN", 5) == 0) {
+            text += 5;
+            if (!*text)
+                return SIGRTMIN;
+            number = *text == '+' && strlen(text) <= 3 && text[1] && text[strspn(text + 1, "0123456789") + 1] == '\0'
+                         ? SIGRTMIN + atoi(text + 1)
+                         : 0;
+        }
+    }
+    if (number >= SIGRTMIN && number <= SIGRTMAX)
+        return number;
+    for (unsigned int i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (number ? number == known[i].number : strcasecmp(text, known[i].name) == 0)
+            return known[i].number;
+    return 0;
+}
+
+/* 30, 30s, 5m, 1h; 0: none of these. */
+static uint64_t period_parse(const char *text)
+{
+    const size_t digits = strspn(text, "0123456789");
+    const int unit = tolower((unsigned char)text[digits]);
+    uint64_t seconds;
+
+    if (!digits || digits > 6 || (text[digits] && text[digits + 1]))
+        return 0;
+    seconds = strtoull(text, NULL, 10);
+    return !unit || unit == 's' ? seconds : unit == 'm' ? seconds * 60 : unit == 'h' ? seconds * 3600 : 0;
+}
+
+/* A list of exit, signal:NAME and timer:TIME, each once. */
+static int stats_parse(const char *text, uint64_t *ret_number)
+{
+    uint64_t number = 0, part;
+    char word[24];
+
+    if (strcasecmp(text, "off") == 0) {
+        *ret_number = 0;
+        return 0;
+    }
+    for (;; text++) {
+        const size_t len = strcspn(text, ",");
+
+        if (len >= sizeof(word))
+            return -EINVAL;
+        memcpy(word, text, len);
+        word[len] = '\0';
+        part = strcasecmp(word, "exit") == 0          ? STATS_EXIT
+               : strncasecmp(word, "signal:", 7) == 0 ? (uint64_t)signal_parse(word + 7) << 8
+               : strncasecmp(word, "timer:", 6) == 0  ? period_parse(word + 6) << 32
+                                                      : 0;
+        if (!part || (part == STATS_EXIT   ? number & STATS_EXIT
+                      : STATS_SIGNAL(part) ? STATS_SIGNAL(number) != 0
+                                           : STATS_TIMER_S(number) != 0))
+            return -EINVAL;
+        number |= part;
+        text += len;
+        if (!*text)
+            break;
+    }
+    *ret_number = number;
+    return 0;
+}
+
 int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_number)
 {
     int i;
@@ -144,6 +225,8 @@ int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_numbe
         return seconds_parse(text, ret_number);
     case CONF_FILL:
         return fill_parse(text, ret_number);
+    case CONF_STATS:
+        return stats_parse(text, ret_number);
     case CONF_STRING:
         *ret_number = 0;
         return strlen(text) < CONF_TEXT_MAX ? 0 : -EINVAL;

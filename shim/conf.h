@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_SECONDS, CONF_FILL, CONF_STRING };
+enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_SECONDS, CONF_FILL, CONF_STATS, CONF_STRING };
 
 /* In the order of their choices in conf.def. */
 enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT, FREE_RELAXED };
@@ -20,14 +20,17 @@ enum conf_fill { FILL_OFF = 256, FILL_NATIVE };
 enum conf_hook { HOOK_AUTO, HOOK_RUNTIME };
 enum conf_debug { DEBUG_OFF, DEBUG_OWN, DEBUG_GUARD };
 enum conf_trace_events { TRACE_SEGMENT, TRACE_ALLOC };
-enum conf_stats { STATS_OFF, STATS_EXIT };
+/* Numbers of CONF_STATS; 0: off. */
+#define STATS_EXIT            1u
+#define STATS_SIGNAL(number)  ((int)((number) >> 8 & 0xff)) /* 0: none */
+#define STATS_TIMER_S(number) ((number) >> 32)              /* seconds; 0: none */
 enum conf_log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 #define CONF_TEXT_MAX 1024
 
 struct conf_value {
     /* BOOL, CHOICE: its index, SIZE: bytes, NUMBER and SECONDS: UINT64_MAX if not set and off, FILL: a byte or enum
-     * conf_fill */
+     * conf_fill, STATS: see there */
     uint64_t number;
     char text[CONF_TEXT_MAX]; /* the value in force, as text */
     bool from_env;

@@ -491,28 +491,44 @@ void context_sweep_end(void)
     memset(sweeping, 0, sizeof(sweeping));
 }
 
-void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed))
+/* What a device's contexts that are gone have counted. At exit nothing waits for the lock. */
+static struct past past_get(int device, bool ending)
+{
+    struct past past;
+
+    if (!ending)
+        pthread_mutex_lock(&contexts.lock);
+    past = contexts.past[device];
+    if (!ending)
+        pthread_mutex_unlock(&contexts.lock);
+    return past;
+}
+
+void context_stats_each(bool ending,
+                        void (*each)(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed),
+                        void *arg)
 {
     for (int device = 0; device < DEVICES_MAX; device++) {
-        /* At exit, maybe below a signal handler: nothing waits for the lock. */
-        struct pool_stats sum = contexts.past[device].stats, stats;
-        uint64_t bypassed = contexts.past[device].bypassed;
-        bool any = contexts.past[device].any;
+        struct past sum = past_get(device, ending);
+        struct pool_stats stats;
 
         for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
             struct context *context = atomic_load(&contexts.entries[i]);
 
-            /* One that is leaving as well: cudart lets go of its contexts at exit. */
-            atomic_fetch_add(&context->users, 1);
+            /* At exit one that is leaving as well: cudart lets go of its contexts then. */
+            if (ending)
+                atomic_fetch_add(&context->users, 1);
+            else if (!context_pin(context))
+                continue;
             if (atomic_load(&context->handle) && context->pool && context->device == device) {
                 pool_stats_get(context->pool, &stats);
-                stats_add(&sum, &stats);
-                bypassed += atomic_load(&context->bypassed);
-                any = true;
+                stats_add(&sum.stats, &stats);
+                sum.bypassed += atomic_load(&context->bypassed);
+                sum.any = true;
             }
             context_unpin(context);
         }
-        if (any)
-            each(device, &sum, bypassed);
+        if (sum.any)
+            each(arg, device, &sum.stats, sum.bypassed);
     }
 }

@@ -44,6 +44,9 @@ void context_bypassed(struct context *context);
 /* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
 uint64_t context_idle_bytes(int device);
 
+/* Where the bytes of all of the device's pools are; largest is the largest of any. */
+void context_survey(int device, struct pool_survey *ret_sum);
+
 /* Before the driver is asked how much is free: let arrive what is on its way to it. Waits for what the program's frees
  * would natively have waited for. */
 void context_settle_device(int device);
@@ -90,7 +93,12 @@ void context_decay_all(unsigned int age);
 /* Wait until no call that orders frees is in flight in the context of this handle. */
 void context_settle(CUcontext handle);
 
-/* Statistics by device: the sums over its contexts, live or gone. For exit. */
-void context_stats_each(void (*each)(int device, const struct pool_stats *stats, uint64_t bypassed));
+/*
+ * Statistics by device: the sums over its contexts, live or gone. ending: at exit, maybe below a signal handler, where
+ * nothing waits for long; else contexts that are about to go are left out.
+ */
+void context_stats_each(bool ending,
+                        void (*each)(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed),
+                        void *arg);
 
 #endif

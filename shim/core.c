@@ -12,11 +12,13 @@
 #include "context.h"
 #include "debug.h"
 #include "decay.h"
+#include "frames.h"
+#include "live.h"
 #include "log.h"
-#include "observe.h"
 #include "policy.h"
 #include "pool.h"
 #include "real.h"
+#include "stats.h"
 #include "trace.h"
 
 enum state {
@@ -78,6 +80,7 @@ static void start(void)
     conf_report();
     real_fill();
     debug_start();
+    stats_start();
     pthread_atfork(NULL, NULL, forked_child);
     log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
     atomic_store(&state, STATE_ACTIVE);
@@ -119,7 +122,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     if (debug_on())
         debug_alloc(context, *ret_addr, size, caller);
     if (trace_allocs())
-        trace_block("alloc", context_device(context), *ret_addr, size);
+        frames_alloc(context_device(context), *ret_addr, size, caller);
     return CORE_DONE;
 }
 
@@ -290,6 +293,7 @@ __attribute__((destructor)) static void finish(void)
 {
     if (atomic_load(&state) != STATE_ACTIVE)
         return;
-    observe_finish();
+    stats_finish();
+    live_finish();
     trace_close();
 }

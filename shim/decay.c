@@ -2,17 +2,23 @@
 /* decay.c - see decay.h. */
 #include "decay.h"
 
+#include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "conf.h"
 #include "context.h"
 #include "core.h"
+#include "live.h"
 #include "log.h"
+#include "stats.h"
 
 /* A decay time is so many ticks. What was idle in all but one of them goes back, so nothing is kept for longer. */
 #define TICKS 8
@@ -20,22 +26,29 @@
 #define EXIT_WAIT_S 2
 
 static struct {
-    pthread_mutex_t lock; /* guards stop */
-    pthread_cond_t wake;
-    bool stop;
+    atomic_uint wakes; /* what the thread sleeps on; a futex and not a lock, so that a signal handler can wake it */
+    atomic_bool stop;
     pthread_t thread;
     atomic_int state; /* 0: not started, 1: somebody has begun to, 2: runs */
-} decay = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} decay;
 
-static struct timespec after_ns(clockid_t clock, uint64_t ns)
+static uint64_t monotonic_ns(void)
 {
-    struct timespec at;
+    struct timespec ts;
 
-    clock_gettime(clock, &at);
-    ns += (uint64_t)at.tv_nsec;
-    at.tv_sec += (time_t)(ns / 1000000000);
-    at.tv_nsec = (long)(ns % 1000000000);
-    return at;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Sleep for so long, or until somebody wakes the thread after it has read wakes. */
+static void sleep_ns(unsigned int wakes, uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+
+    if (syscall(SYS_futex, &decay.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
+        errno == EAGAIN || errno == EINTR)
+        return;
+    nanosleep(&time, NULL); /* somebody forbids it: not to spin */
 }
 
 static void *run(void *arg)
@@ -43,51 +56,66 @@ static void *run(void *arg)
     const uint64_t seconds = conf_get()->decay.number;
     const bool off = seconds == UINT64_MAX;
     const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / TICKS : 100000000;
-    struct timespec next;
+    uint64_t tick = monotonic_ns() + tick_ns, now, next;
 
     (void)arg;
     /* Whatever is called from here is our own. */
     core_bypass_begin();
-    pthread_mutex_lock(&decay.lock);
-    while (!decay.stop) {
-        next = after_ns(CLOCK_MONOTONIC, tick_ns);
-        if (pthread_cond_timedwait(&decay.wake, &decay.lock, &next) == 0 || decay.stop)
-            continue;
-        pthread_mutex_unlock(&decay.lock);
-        context_decay_all(off ? 0 : TICKS - 1);
-        pthread_mutex_lock(&decay.lock);
+    for (;;) {
+        const unsigned int wakes = atomic_load(&decay.wakes);
+
+        now = monotonic_ns();
+        /* Also when it is the end: a signal just before that is not lost. */
+        stats_tick(now);
+        live_tick(now);
+        if (atomic_load(&decay.stop))
+            break;
+        if (now >= tick) {
+            context_decay_all(off ? 0 : TICKS - 1);
+            tick = monotonic_ns() + tick_ns;
+        }
+        next = stats_due(now);
+        next = live_due() < next ? live_due() : next;
+        next = next < tick ? next : tick;
+        now = monotonic_ns();
+        if (next > now)
+            sleep_ns(wakes, next - now);
     }
-    pthread_mutex_unlock(&decay.lock);
     return NULL;
+}
+
+void decay_wake(void)
+{
+    const int saved = errno;
+
+    atomic_fetch_add(&decay.wakes, 1);
+    syscall(SYS_futex, &decay.wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = saved;
 }
 
 /* Before the driver's own handlers, which were registered earlier: no CUDA call of ours may be under way in them. */
 static void stop(void)
 {
-    const struct timespec limit = after_ns(CLOCK_REALTIME, EXIT_WAIT_S * 1000000000ull);
+    struct timespec limit;
 
     if (atomic_load(&decay.state) != 2)
         return;
-    pthread_mutex_lock(&decay.lock);
-    decay.stop = true;
-    pthread_cond_signal(&decay.wake);
-    pthread_mutex_unlock(&decay.lock);
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += EXIT_WAIT_S;
+    atomic_store(&decay.stop, true);
+    decay_wake();
     pthread_timedjoin_np(decay.thread, NULL, &limit);
 }
 
 void decay_start(void)
 {
-    pthread_condattr_t clock;
     sigset_t all, before;
     int none = 0, rc;
 
     if (atomic_load_explicit(&decay.state, memory_order_relaxed) ||
         !atomic_compare_exchange_strong(&decay.state, &none, 1))
         return;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&decay.wake, &clock);
-    pthread_condattr_destroy(&clock);
+    live_open();
     /* The program's signals are for its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -105,4 +133,6 @@ void decay_start(void)
 void decay_forget(void)
 {
     atomic_store(&decay.state, 1);
+    stats_forget();
+    live_forget();
 }

@@ -11,6 +11,7 @@
 #include "context.h"
 #include "core.h"
 #include "hooks.h"
+#include "oom.h"
 #include "policy.h"
 #include "real.h"
 
@@ -62,6 +63,8 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
         error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
         if (!error)
             core_bypassed((uintptr_t)*ptr, size, CALLER);
+        else if (error == cudaErrorMemoryAllocation)
+            oom_report(size);
         return error;
     }
 }
@@ -255,6 +258,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         result = TWICE(real_next(cuMemAlloc_v2)(ptr, size));
         if (!result)
             core_bypassed(*ptr, size, CALLER);
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+            oom_report(size);
         return result;
     }
 }

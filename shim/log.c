@@ -26,9 +26,10 @@ bool log_is_open(void)
     return !closed;
 }
 
+static const char *const names[] = {"", "error", "warning", "info", "debug"};
+
 void log_write(enum conf_log_level level, const char *format, ...)
 {
-    static const char *const names[] = {"", "error", "warning", "info", "debug"};
     const int saved = errno;
     char line[512];
     va_list args;
@@ -47,5 +48,37 @@ void log_write(enum conf_log_level level, const char *format, ...)
         /* The system call itself: write() would be a cancellation point in somebody else's thread. */
         (void)syscall(SYS_write, STDERR_FILENO, line, (size_t)used);
     }
+    errno = saved;
+}
+
+void log_lines(enum conf_log_level level, const char *format, ...)
+{
+    const int saved = errno;
+    char text[1400], out[1600];
+    const char *line = text;
+    va_list args;
+    size_t used;
+
+    if (closed || level > conf_get()->log_level.number)
+        return;
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): as above. */
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    used = (size_t)snprintf(out, sizeof(out), "cupool[%d]: %s: ", (int)getpid(), names[level]);
+    for (;;) {
+        const size_t len = strcspn(line, "\n");
+
+        if (used + len + 40 > sizeof(out))
+            break;
+        memcpy(out + used, line, len);
+        used += len;
+        out[used++] = '\n';
+        if (!line[len])
+            break;
+        line += len + 1;
+        used += (size_t)snprintf(out + used, sizeof(out) - used, "cupool[%d]:   ", (int)getpid());
+    }
+    (void)syscall(SYS_write, STDERR_FILENO, out, used);
     errno = saved;
 }

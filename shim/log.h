@@ -16,6 +16,10 @@ bool log_is_open(void);
 /* Written if CUPOOL_LOG_LEVEL is at least level. Lines over 500 bytes are cut. */
 void log_write(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The same for several lines with newlines between them, which stay together; each goes on behind who says it. Over
+ * 1400 bytes are cut. */
+void log_lines(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* The same, once per place in the code and process. */
 #define log_once(level, ...)                                                                                           \
     do {                                                                                                               \

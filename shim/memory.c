@@ -214,6 +214,28 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
+void context_survey(int device, struct pool_survey *ret_sum)
+{
+    struct pool_survey sum = {0}, survey;
+    struct context *context;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        pool_survey_get(context->pool, &survey);
+        sum.live += survey.live;
+        sum.pending += survey.pending;
+        sum.idle += survey.idle;
+        sum.holes += survey.holes;
+        sum.withdrawn += survey.withdrawn;
+        sum.skipped += survey.skipped;
+        sum.leaving += survey.leaving;
+        sum.held += survey.held;
+        sum.ranges += survey.ranges;
+        sum.segments += survey.segments;
+        sum.largest = survey.largest > sum.largest ? survey.largest : sum.largest;
+    }
+    *ret_sum = sum;
+}
+
 int context_write(struct context *context, uint64_t addr, unsigned char byte, size_t size)
 {
     const struct real_driver *driver = context->driver;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* observe.h - what happens in a pool, put into the trace; and the statistics at exit. */
+/* observe.h - what happens in a pool, put into the trace. */
 #ifndef CUPOOL_SHIM_OBSERVE_H
 #define CUPOOL_SHIM_OBSERVE_H
 
@@ -7,8 +7,5 @@
 
 /* For pools whose arg is a struct context. */
 extern const struct pool_observer_ops observe_ops;
-
-/* Write each device's counters into the trace, and the table on stderr if CUPOOL_STATS asks for it. For exit. */
-void observe_finish(void);
 
 #endif

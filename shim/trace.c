@@ -16,12 +16,11 @@
 #include <unistd.h>
 
 #include "conf.h"
+#include "file.h"
 #include "launch.h"
 #include "log.h"
 
 #define LINE_MAX_ 512
-/* The file is kept away from the numbers that programs expect to get, or close wholesale. */
-#define FD_MIN 200
 /* How long the lock is waited for; it is held over one write(2) at most. */
 #define LOCK_WAIT_S 5
 
@@ -100,32 +99,18 @@ static void trace_unlock(int cancel)
     pthread_setcancelstate(cancel, NULL);
 }
 
-/* A program may have closed our descriptor and got the number for a file of its own. */
-static bool fd_is_ours(void)
-{
-    struct stat now;
-
-    return fstat(trace.fd, &now) == 0 && now.st_dev == trace.file.st_dev && now.st_ino == trace.file.st_ino;
-}
-
 /* write(2) all of data. What does not arrive is counted, by lines. */
 static void put(const char *data, size_t len)
 {
-    const struct timespec now = {0, 0};
-    sigset_t limit, before, pending;
-    bool was_pending, started = false;
+    struct file_quiet quiet;
+    bool started = false;
     ssize_t n;
 
     if (trace.fd < 0 || !len)
         return;
-    /* At the file size limit SIGXFSZ would end the program. */
-    sigemptyset(&limit);
-    sigaddset(&limit, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &limit, &before);
-    sigpending(&pending);
-    was_pending = sigismember(&pending, SIGXFSZ) == 1;
+    file_quiet_begin(&quiet);
     errno = EBADF;
-    if (fd_is_ours()) {
+    if (file_is(trace.fd, &trace.file)) {
         if (trace.torn && write(trace.fd, "\n", 1) == 1)
             trace.torn = false;
         while (!trace.torn && len) {
@@ -144,50 +129,13 @@ static void put(const char *data, size_t len)
         log_once(LOG_WARN, "cannot write the trace %s: %s; events are being lost", trace.path, strerror(errno));
     for (size_t i = 0; i < len; i++)
         trace.dropped += data[i] == '\n';
-    if (!was_pending)
-        while (sigtimedwait(&limit, NULL, &now) < 0 && errno == EINTR)
-            ;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    file_quiet_end(&quiet);
 }
 
 static void flush(void)
 {
     put(trace.buffer, trace.buffered);
     trace.buffered = 0;
-}
-
-/* /dev/null and the like: there is no file to be made. */
-static bool is_special(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
-}
-
-/* Create path, or path.1, path.2, ...; never an existing file. Writes the name used into trace.path. */
-static int file_create(const char *path)
-{
-    int fd = -1, high;
-
-    for (int i = 0; i < 1000; i++) {
-        const int n = snprintf(trace.path, sizeof(trace.path), i ? "%s.%d" : "%s", path, i);
-
-        if (n < 0 || (size_t)n >= sizeof(trace.path)) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        fd = open(trace.path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
-        if (fd >= 0 || errno != EEXIST)
-            break;
-    }
-    if (fd < 0)
-        return -1;
-    high = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
-    if (high >= 0) {
-        close(fd);
-        fd = high;
-    }
-    return fd;
 }
 
 static void header_write(const struct launch *launch)
@@ -234,8 +182,8 @@ void trace_open(void)
         launch_detect(&launch);
         if (launch_expand(&launch, pattern, path, sizeof(path))) {
             log_write(LOG_WARN, "no trace: CUPOOL_TRACE_FILE is too long");
-        } else if (!is_special(path)) {
-            fd = file_create(path);
+        } else if (!file_is_special(path)) {
+            fd = file_create(path, O_APPEND, trace.path, sizeof(trace.path));
             if (fd < 0)
                 log_write(LOG_WARN, "no trace: cannot create %s: %s", path, strerror(errno));
             else
@@ -307,6 +255,12 @@ static char *hexadecimal(char *at, uint64_t n)
 
 void trace_block(const char *event, int device, uint64_t addr, size_t size)
 {
+    trace_block_from(event, device, addr, size, NULL, 0);
+}
+
+void trace_block_from(const char *event, int device, uint64_t addr, size_t size, const unsigned int *frames,
+                      unsigned int count)
+{
     const int saved = errno, thread = tid();
     const size_t len = strlen(event);
     char *at;
@@ -329,7 +283,11 @@ void trace_block(const char *event, int device, uint64_t addr, size_t size)
         at = hexadecimal(at, addr);
         at = LITERAL(at, "\",\"n\":");
         at = decimal(at, size);
-        at = LITERAL(at, "}\n");
+        for (unsigned int i = 0; i < count; i++) {
+            at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
+            at = decimal(at, frames[i]);
+        }
+        at = count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
         trace.buffered = (size_t)(at - trace.buffer);
     }
     trace_unlock(cancel);
@@ -351,7 +309,7 @@ void trace_close(void)
                         (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
                         (unsigned long long)trace.dropped);
         put(line, (size_t)used);
-        if (fd_is_ours())
+        if (file_is(trace.fd, &trace.file))
             close(trace.fd);
         trace.fd = -1;
     }

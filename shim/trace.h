@@ -32,6 +32,10 @@ static inline bool trace_allocs(void)
 /* One allocation event, through the buffer. */
 void trace_block(const char *event, int device, uint64_t addr, size_t size);
 
+/* The same with the numbers of the frames that it came through, 16 at most. */
+void trace_block_from(const char *event, int device, uint64_t addr, size_t size, const unsigned int *frames,
+                      unsigned int count);
+
 /* Write what is buffered and the end line; later events are dropped. For exit. */
 void trace_close(void);
 

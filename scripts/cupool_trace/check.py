@@ -21,7 +21,7 @@ a rank number that occurs twice is a warning; the first segment in which two ran
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
 # Settings that change what a rank writes, not what it does: often set for one rank alone.
-OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_STATS", "CUPOOL_LOG_LEVEL"}
+OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL_TRACE_STACKS", "CUPOOL_LOG_LEVEL"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,12 +9,13 @@ import signal
 import sys
 from types import ModuleType
 
-from . import VERSION, check, offline, summary
+from . import VERSION, check, export, offline, summary
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
     "check": check,
     "replay": offline,
+    "export": export,
 }
 
 

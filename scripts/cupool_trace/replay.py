@@ -67,6 +67,7 @@ class Device:
         self.policy: list[Event] = []
         self.name: Optional[str] = None
         self.stats: Optional[Event] = None
+        self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
         self.sequence = array("q")  # sizes of segments in the order they were got
 
@@ -171,7 +172,7 @@ class Replay:
     def _oom(self, line: int, ev: Event, dev: Device) -> None:
         dev.oom += 1
         if len(dev.oom_moments) < KEEP:
-            dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live")})
+            dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
         dev.name = ev["name"]
@@ -188,6 +189,7 @@ class Replay:
 
     def _stats(self, line: int, ev: Event, dev: Device) -> None:
         dev.stats = {k: ev[k] for k in STATS}
+        dev.stats_at = ev["t"] if "why" in ev else None
 
 
 class Rank:

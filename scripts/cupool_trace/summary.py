@@ -15,7 +15,8 @@ HELP = "what each rank did on each device"
 DESCRIPTION = """\
 Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
 trims, the free policy and why, refused IPC handles, the largest segments. Requests, hits and peaks come from the stats lines;
-a killed process wrote none, so they are then counted from events as far as these tell, and marked with ~.
+a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
+marked with ~.
 Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments."""
 
 
@@ -28,7 +29,7 @@ def device_summary(rank: Rank, dev: Device) -> Event:
     s = dev.stats
     allocs = dev.allocs if rank.traces_allocs else None
     out: Event = {
-        "from_stats": s is not None,
+        "from_stats": s is not None, "stats_at": None if dev.stats_at is None else dev.stats_at / 1e9,
         "requests": s["allocs"] if s else allocs,
         # Every miss brings one segment, as far as events can tell.
         "hits": s["hits"] if s else None if allocs is None else max(0, allocs - dev.segments_alloc),
@@ -84,11 +85,13 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
             yield f"{who}: no stats line; requests counted from events (~), each new segment taken as one miss"
         else:
             yield f"{who}: no stats line and no allocation events; requests and hits are unknown"
+    elif f["stats_at"] is not None:
+        yield f"{who}: requests, hits and peaks as of {f['stats_at']:.3f} s (~), the last stats line"
     for ev in f["policy"]:
         yield f"{who}: policy {ev['free']} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
     for ev in f["oom_moments"][:5]:
         yield (f"{who}: out of memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, "
-               f"{human_size(ev['held'])} held, {human_size(ev['live'])} live")
+               f"{human_size(ev['held'])} held, {human_size(ev['live'])} live" + (f"; why: {ev['why']}" if "why" in ev else ""))
     if f["oom"] > 5:
         yield f"{who}: out of memory {f['oom']} times in all"
     if f["trims"]:
@@ -127,8 +130,8 @@ def run(args: argparse.Namespace) -> int:
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
             free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
-            rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"]))
-            guessed = guessed or not f["from_stats"]
+            rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
+            guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
             notes.extend(summary_notes(d, f, r))
         if not devices:
             notes.append(f"{r.name}: no event on any device")

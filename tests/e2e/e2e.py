@@ -52,8 +52,8 @@ class Trace:
         return [e for e in self.events if e["e"] in names]
 
     def total(self, key: str) -> int:
-        """A counter, summed over the stats lines of all devices and contexts."""
-        return sum(e[key] for e in self.of("stats"))
+        """A counter at the end, summed over the stats lines of all devices."""
+        return sum(e[key] for e in self.of("stats") if "why" not in e)
 
     @property
     def ended(self) -> bool:

@@ -21,6 +21,8 @@ ACCEPTED = {
     "NUMBER": ["", "0", "7", "123456"],
     "SECONDS": ["0", "1", "30", "off", "OFF"],
     "FILL": ["off", "native", "0x00", "0xA5", "0xff", "0Xfe"],
+    "STATS": ["off", "OFF", "signal:USR2", "signal:sigusr1", "signal:10", "signal:RTMIN", "signal:RTMIN+5", "signal:64", "timer:30",
+              "timer:30s", "Timer:5M", "timer:1h", "signal:HUP,timer:100"],
     "STRING": ["", "off", "x/y"],
 }
 REFUSED = {
@@ -30,6 +32,9 @@ REFUSED = {
     "NUMBER": ["-1", "x", "1.5", "99999999999", " 1", "0x1"],
     "SECONDS": ["", "-1", "1s", "0.5", "never", "99999999999"],
     "FILL": ["", "on", "0x", "0x1", "0x123", "165", "0xGG", "x12"],
+    "STATS": ["", "exit,", ",exit", "exit,exit", "exit,off", "signal:", "signal:KILL", "signal:9", "signal:SEGV", "signal:32", "signal:65",
+              "signal:RTMIN+", "signal:RTMIN+99", "signal:RTMIN-1", "signal:USR1,signal:USR2", "timer:", "timer:0", "timer:-1", "timer:1d",
+              "timer:1.5s", "timer:99999999", "timer:1s,timer:2s", "exit signal:USR2", "signal:012"],
     "STRING": ["y" * 1024],
 }
 

@@ -36,6 +36,8 @@ def counted(done: Done) -> int:
 class World(Case):
     def same(self, *commands: str, preload: str = str(LIB), **more: "Word | None") -> Done:
         """Run them without and with the library; both have to say the same, and nothing on stderr."""
+        if any(c.startswith("huge:") for c in commands):
+            more.setdefault("CUPOOL_LOG_LEVEL", "error")  # the report of what was refused is another file's
         native = self.go(WORLD, *commands, preload=None, **more)
         done = self.go(WORLD, *commands, preload=preload, **more)
         self.assertEqual((done.out, done.err), (native.out, ""))
@@ -373,8 +375,10 @@ class Sandbox(World):
     def test_small_stacks(self) -> None:
         for kind in ("13", "static"):
             for stack in (16 << 10, 32 << 10, 64 << 10):  # from the least that there is
-                done = self.same(load("A", kind), "start:A", f"stack:{stack}", "churn:A:50:300000", CUPOOL_STATS=None,
-                                 CUPOOL_TRACE_EVENTS="segment,alloc")
+                words = (load("A", kind), "start:A", f"stack:{stack}", "churn:A:50:300000", "huge:A", "last:A")
+                done = self.go(WORLD, *words, CUPOOL_STATS_FILE="page", CUPOOL_TRACE_EVENTS="segment,alloc")
+                self.assertEqual(done.out, self.go(WORLD, *words, preload=None).out)
+                self.assertIn("out of memory", done.err)
                 self.assertEqual(self.one_trace(done).total("allocs"), 50)
 
 

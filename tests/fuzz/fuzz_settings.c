@@ -89,6 +89,26 @@ static void check_size(const struct conf_row *row, const char *text, bool accept
         FAULT("%.99s is %s, which is read as %llu", text, canonical, (unsigned long long)again);
 }
 
+/* Every accepted list of CUPOOL_STATS can be told from its number, but for spelling. */
+static bool is_stats(const char *text, uint64_t number)
+{
+    static const int signals[] = {1, 10, 12, 23, 28, 29, 30};
+    const int sig = (int)(number >> 8 & 0xff);
+    unsigned int words = 0, known = sig == 0 || (sig >= 34 && sig <= 64);
+    const bool off = strcasecmp(text, "off") == 0;
+
+    for (const char *at = text; *at; at++)
+        words += *at == ',';
+    for (unsigned int i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        known |= sig == signals[i];
+    if (off)
+        return number == 0;
+    return known && !(number & 0xffff00fe) &&
+           words + 1 == (unsigned int)((number & 1) + (sig != 0) + (number >> 32 != 0)) &&
+           (number & 1) == (strcasestr(text, "exit") != NULL) && (sig != 0) == (strcasestr(text, "signal:") != NULL) &&
+           (number >> 32 != 0) == (strcasestr(text, "timer:") != NULL);
+}
+
 static void check_value(const struct conf_row *row, const char *text)
 {
     uint64_t number = 0x5555555555555555;
@@ -129,6 +149,10 @@ static void check_value(const struct conf_row *row, const char *text)
         if (valid && number != (len == 4 ? strtoull(text, NULL, 16) : (uint64_t)(index ? FILL_NATIVE : FILL_OFF)))
             FAULT("%s is read as the byte %llu", text, (unsigned long long)number);
         break;
+    case CONF_STATS:
+        if (rc == 0 && !is_stats(text, number))
+            FAULT("CUPOOL_STATS=%.99s is read as %llx", text, (unsigned long long)number);
+        return;
     case CONF_STRING:
         valid = len < CONF_TEXT_MAX;
         break;

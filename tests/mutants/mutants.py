@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
         ("shim/launch.c", "if (*at + n >= len) return -ENAMETOOLONG;", "if (*at + n > len) return -ENAMETOOLONG;")]),
     Mutant("a trace is overwritten", ["trace / Contents"], [
-        ("shim/trace.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
+        ("shim/file.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
     Mutant("a segment's end is traced after it has gone", ["order"], [
         (RELEASE, """if (config->observer && config->observer->segment_free)
          config->observer->segment_free(config->arg, segment->addr, segment->size);
@@ -199,4 +199,22 @@ MUTANTS = [
          config->observer->segment_free(config->arg, segment->addr, segment->size);""")]),
     Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
         ("shim/trace.c", 'memcpy(line + used, "}\\n", 3); flush();', 'memcpy(line + used, "}\\n", 3);')]),
+
+    # --- reports ---
+    Mutant("holes are counted by blocks", ["survey"], [
+        ("pool/inspect.c", "ranges += !range;", "ranges += 1;")]),
+    Mutant("out of memory: others include the pool", ["oom_report / Numbers"], [
+        ("shim/oom.c", "p.others = p.total - p.free - p.pool.held;", "p.others = p.total - p.free;")]),
+    Mutant("out of memory: the driver is asked while a stream captures", ["oom_report / Numbers"], [
+        ("shim/oom.c", "if (!capture_active() && driver->", "if (driver->")]),
+    Mutant("statistics replace a handler of the program", ["stats / Signal"], [
+        ("shim/stats.c", "is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now)", "sigaction(sig, &ours, &now) == 0")]),
+    Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
+        ("shim/stats.c", "decay_wake();", "")]),
+    Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [
+        ("shim/decay.c", "stats_forget();", "")]),
+    Mutant("the page has one half", ["live / Reader"], [
+        ("shim/live.c", "(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
+    Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
+        ("shim/live.c", "if (file_is(fd, &live.file)) while", "while")]),
 ]

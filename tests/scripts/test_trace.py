@@ -308,6 +308,26 @@ class Incomplete(Case):
         self.assertEqual(dev["peak_held"], 66 * MIB)
         self.assertIn("requests and hits are unknown", self.run_tool("summary", path).stdout)
 
+    def test_stats_while_it_runs(self) -> None:
+        """The last line of a device counts: at the end that one, else as of then."""
+        early = stats(290, allocs=3, hits=1, misses=2, frees=1, segments_alloc=2, why="timer")
+        whole = good()[:13] + [early] + good()[13:]
+        self.check(whole, 0, "ok; complete")
+        self.assertNotIn("warning", self.check(whole, 0))
+        dev = self.summary(self.write(whole))["ranks"][0]["devices"]["0"]
+        self.assertEqual((dev["stats_at"], dev["requests"], dev["hits"]), (None, 4, 2))
+        path = self.write(whole[:-2])
+        dev = self.summary(path)["ranks"][0]["devices"]["0"]
+        self.assertEqual((dev["from_stats"], dev["stats_at"], dev["requests"], dev["hits"]), (True, 290 / 1e9, 3, 1))
+        self.assertRegex(self.run_tool("summary", path).stdout, r"~3 +~1 +~2 +~33.3%")
+
+    def test_why_there_was_no_memory(self) -> None:
+        events = good()
+        events[14]["why"] = "pieces"
+        path = self.write(events)
+        self.assertEqual(self.summary(path)["ranks"][0]["devices"]["0"]["oom_moments"][0]["why"], "pieces")
+        self.assertIn("live; why: pieces", self.run_tool("summary", path).stdout)
+
     def test_really_killed(self) -> None:
         path = str(self.dir / "k.jsonl")
         writer = ("import os,sys,time\nf=os.open(sys.argv[1],os.O_WRONLY|os.O_CREAT)\nos.write(f,sys.stdin.buffer.read())\n"

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* frames.c - see frames.h. */
+#include "frames.h"
+
+#include <execinfo.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "caller.h"
+#include "conf.h"
+#include "trace.h"
+
+/* Of the program, innermost first; ours in front of them are left out. */
+#define DEPTH 8
+#define OURS  8
+/* Addresses that get a number; what comes when all are taken has none. */
+#define NUMBERS 8192
+
+/* By hash; an address's number is its place, from 1. */
+static _Atomic(uintptr_t) known[NUMBERS];
+
+/* Names come from files; what JSON would have to escape is replaced. */
+static void clean(char *text)
+{
+    for (; *text; text++)
+        if (*text < 32 || *text > 126 || *text == '"' || *text == '\\')
+            *text = '?';
+}
+
+static unsigned int number_of(const void *address)
+{
+    const uintptr_t key = (uintptr_t)address;
+    char name[300];
+
+    for (unsigned int i = 0; i < 64; i++) {
+        const unsigned int place = ((unsigned int)((key * 0x9e3779b97f4a7c15u) >> 40) + i) % NUMBERS;
+        uintptr_t seen = atomic_load_explicit(&known[place], memory_order_relaxed);
+
+        if (!seen && atomic_compare_exchange_strong(&known[place], &seen, key)) {
+            caller_name(address, name, sizeof(name));
+            clean(name);
+            trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", place + 1, (unsigned long long)key, name);
+            return place + 1;
+        }
+        if (seen == key)
+            return place + 1;
+    }
+    return 0;
+}
+
+void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
+{
+    void *stack[OURS + DEPTH];
+    unsigned int numbers[DEPTH], count = 0;
+    int depth, first = 0;
+
+    if (!conf_get()->trace_stacks.number) {
+        trace_block("alloc", device, addr, size);
+        return;
+    }
+    depth = backtrace(stack, OURS + DEPTH);
+    while (first < depth && stack[first] != caller)
+        first++;
+    if (first == depth) { /* unknown to the unwinder */
+        stack[0] = (void *)caller;
+        first = 0;
+        depth = 1;
+    }
+    for (int i = first; i < depth && count < DEPTH; i++)
+        numbers[count++] = number_of(stack[i]);
+    trace_block_from("alloc", device, addr, size, numbers, count);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* live.c - see live.h. */
+#include "live.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conf.h"
+#include "context.h"
+#include "file.h"
+#include "launch.h"
+#include "log.h"
+
+#define SLOTS     64
+#define PERIOD_NS 1000000000u
+#define VERSION   1
+/* In the file: the header, then the halves, on pages of their own. */
+#define HEADER_SIZE 4096
+#define HALF_SIZE   12288
+
+/* The counters of one device, in the order of names. */
+struct live_slot {
+    uint64_t device;
+    struct pool_stats stats;
+    uint64_t bypassed;
+};
+
+static const char names[] = "device allocs hits misses frees failed live held peak_live peak_held idle "
+                            "segments_alloc segments_free oom order kept bypassed";
+
+struct header {
+    char magic[8];
+    uint32_t version, header_size, half_size, slot_size, slots, counters;
+    int32_t pid, rank, local_rank, reserved;
+    uint64_t start_unix_ns;
+    char library[32], host[256], exe[256], names[512];
+};
+
+struct half {
+    uint32_t crc; /* of what follows, as far as the slots are in use */
+    uint32_t count;
+    uint64_t seq, unix_ns, uptime_ns;
+    uint32_t ended, reserved;
+    struct live_slot slots[SLOTS];
+};
+
+_Static_assert(sizeof(struct live_slot) == 17 * sizeof(uint64_t), "a name for each counter");
+_Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
+_Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below, but what is atomic */
+    struct stat file;     /* what fd was when it was opened */
+    char path[4096];
+    struct half half; /* the one that is being written */
+    struct header header;
+    uint64_t start; /* ns */
+    atomic_int fd;  /* -1: not open */
+    /* Of the clock's thread alone. */
+    uint64_t next;
+} live = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec ts;
+
+    clock_gettime(clock, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* As zlib's and gzip's. A few hundred bytes a second: no table. */
+static uint32_t crc32_of(const void *data, size_t len)
+{
+    const unsigned char *byte = data;
+    uint32_t crc = ~0u;
+
+    for (; len--; byte++) {
+        crc ^= *byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0xedb88320u : crc >> 1;
+    }
+    return ~crc;
+}
+
+static void add(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed)
+{
+    struct half *half = arg;
+
+    if (half->count < SLOTS)
+        half->slots[half->count++] =
+            (struct live_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
+}
+
+/* All of it, or false; with the lock. */
+static bool put(const void *data, size_t len, off_t at)
+{
+    const int fd = atomic_load(&live.fd);
+    struct file_quiet quiet;
+    const char *rest = data;
+    ssize_t n = 1;
+
+    file_quiet_begin(&quiet);
+    errno = EBADF;
+    if (file_is(fd, &live.file))
+        while (len && ((n = pwrite(fd, rest, len, at)) > 0 || (n < 0 && errno == EINTR))) {
+            n = n < 0 ? 0 : n;
+            rest += n;
+            at += n;
+            len -= (size_t)n;
+        }
+    if (len)
+        log_once(LOG_WARN, "cannot write the statistics file %.300s: %s", live.path, strerror(n ? errno : ENOSPC));
+    file_quiet_end(&quiet);
+    return !len;
+}
+
+/* The older half gets what is true now; with the lock. */
+static bool update(bool ending)
+{
+    struct half *half = &live.half;
+
+    half->count = 0;
+    context_stats_each(ending, add, half);
+    half->seq++;
+    half->unix_ns = clock_ns(CLOCK_REALTIME);
+    half->uptime_ns = clock_ns(CLOCK_MONOTONIC) - live.start;
+    half->ended = ending;
+    half->crc = crc32_of(&half->count, offsetof(struct half, slots) - offsetof(struct half, count) +
+                                           half->count * sizeof(half->slots[0]));
+    return put(half, offsetof(struct half, slots) + half->count * sizeof(half->slots[0]),
+               HEADER_SIZE + (off_t)(half->seq % 2) * HALF_SIZE);
+}
+
+static void header_fill(const struct launch *launch)
+{
+    struct header *header = &live.header;
+
+    memcpy(header->magic, "CUPOOLST", sizeof(header->magic));
+    header->version = VERSION;
+    header->header_size = HEADER_SIZE;
+    header->half_size = HALF_SIZE;
+    header->slot_size = sizeof(struct live_slot);
+    header->slots = SLOTS;
+    header->counters = sizeof(struct live_slot) / sizeof(uint64_t);
+    header->pid = (int32_t)getpid();
+    header->rank = launch->rank;
+    header->local_rank = launch->local_rank;
+    header->start_unix_ns = clock_ns(CLOCK_REALTIME);
+    snprintf(header->library, sizeof(header->library), "%s", CUPOOL_VERSION);
+    snprintf(header->host, sizeof(header->host), "%s", launch->host);
+    snprintf(header->exe, sizeof(header->exe), "%s", launch->exe);
+    memcpy(header->names, names, sizeof(names));
+}
+
+/* With the lock. */
+static void create(void)
+{
+    static char path[4096]; /* a thread's stack may be no larger */
+    struct launch launch;
+    int fd;
+
+    launch_detect(&launch);
+    if (launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path))) {
+        log_write(LOG_WARN, "no statistics file: CUPOOL_STATS_FILE is too long");
+        return;
+    }
+    if (file_is_special(path))
+        return;
+    fd = file_create(path, 0, live.path, sizeof(live.path));
+    if (fd < 0) {
+        log_write(LOG_WARN, "no statistics file: cannot create %.300s: %s", path, strerror(errno));
+        return;
+    }
+    fstat(fd, &live.file);
+    atomic_store(&live.fd, fd);
+    live.start = clock_ns(CLOCK_MONOTONIC);
+    header_fill(&launch);
+    /* All of its size at once, so that no later update needs more of the disk. The header last: with it the file is
+     * one. */
+    live.half.seq = 1;
+    if (!put(&live.half, sizeof(live.half), HEADER_SIZE) ||
+        !put(&live.half, sizeof(live.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
+        !put(&live.header, sizeof(live.header), 0)) {
+        if (file_is(fd, &live.file)) {
+            close(fd);
+            unlink(live.path);
+        }
+        atomic_store(&live.fd, -1);
+    }
+}
+
+void live_open(void)
+{
+    const char *pattern = conf_get()->stats_file.text;
+    const int saved = errno;
+    int cancel;
+
+    if (!*pattern || strcmp(pattern, "off") == 0)
+        return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&live.lock);
+    create();
+    pthread_mutex_unlock(&live.lock);
+    pthread_setcancelstate(cancel, NULL);
+    errno = saved;
+}
+
+uint64_t live_due(void)
+{
+    return atomic_load(&live.fd) < 0 ? UINT64_MAX : live.next;
+}
+
+void live_tick(uint64_t now)
+{
+    if (now < live_due() || pthread_mutex_trylock(&live.lock))
+        return;
+    if (atomic_load(&live.fd) >= 0)
+        update(false);
+    live.next = now + PERIOD_NS;
+    pthread_mutex_unlock(&live.lock);
+}
+
+void live_finish(void)
+{
+    const int saved = errno;
+
+    if (atomic_load(&live.fd) < 0 || pthread_mutex_trylock(&live.lock))
+        return;
+    update(true);
+    if (file_is(atomic_load(&live.fd), &live.file))
+        close(atomic_load(&live.fd));
+    atomic_store(&live.fd, -1);
+    pthread_mutex_unlock(&live.lock);
+    errno = saved;
+}
+
+void live_forget(void)
+{
+    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    atomic_store(&live.fd, -1);
+}

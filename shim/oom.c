@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oom.c - see oom.h. */
+#include "oom.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "capture.h"
+#include "conf.h"
+#include "context.h"
+#include "core.h"
+#include "log.h"
+#include "pool.h"
+#include "real.h"
+#include "trace.h"
+
+#define DEVICES_MAX 64
+/* A program that lives on refusals, asking for less each time, is told every so many doublings. */
+#define DOUBLINGS 10
+
+typedef unsigned long long ull;
+
+/* Why the request could not be served, most telling first. */
+enum why { WHY_CAPTURE, WHY_SIZE, WHY_PIECES, WHY_DRIVER, WHY_LIMIT, WHY_OTHERS, WHY_LIVE, WHY_UNKNOWN };
+
+static const struct {
+    const char *name, *advice;
+} reasons[] = {
+    [WHY_SIZE] = {"size", "it is more than the device has in all"},
+    [WHY_CAPTURE] = {"capture", "a stream captures: what is idle or kept back can go to the driver when it has ended"},
+    [WHY_PIECES] = {"pieces", "what is free would suffice, but lies in pieces between blocks that are live; with "
+                              "CUPOOL_ENABLE=0 the driver has it"},
+    [WHY_DRIVER] = {"driver", "the driver says that it has as much, and refuses: it was taken or given back meanwhile, "
+                              "or is the driver's reserve"},
+    [WHY_LIMIT] = {"limit",
+                   "CUPOOL_LIMIT is reached, so the request went to the driver; what it got so is counted with "
+                   "others"},
+    [WHY_OTHERS] = {"others", "others have most of it: other processes (see nvidia-smi), contexts, and memory of this "
+                              "process that is not pooled"},
+    [WHY_LIVE] = {"live", "the program itself has most of it, and no setting makes more"},
+    [WHY_UNKNOWN] = {"unknown", "the driver does not say how much it has"},
+};
+
+/* What is known at the moment of the refusal; bytes. */
+struct picture {
+    int device;
+    uint64_t asked, free, total, others; /* total 0: the driver cannot be asked */
+    struct pool_survey pool;             /* of all contexts of the device */
+    uint64_t held_here;                  /* of the current context */
+};
+
+static enum why why(const struct picture *p)
+{
+    const uint64_t unit = POOL_SEGMENT_UNIT, limit = conf_get()->limit.number;
+    const uint64_t need = p->asked < unit ? unit : p->asked / unit * unit + (p->asked % unit ? unit : 0);
+    const uint64_t loose = p->free + p->pool.idle + p->pool.holes;
+
+    if (capture_active() && loose + p->pool.pending >= need)
+        return WHY_CAPTURE;
+    if (!p->total)
+        return WHY_UNKNOWN;
+    if (p->asked > p->total)
+        return WHY_SIZE;
+    if (p->free >= need)
+        return WHY_DRIVER;
+    if (loose >= need)
+        return WHY_PIECES;
+    if (limit && p->held_here + need > limit)
+        return WHY_LIMIT;
+    return p->others > p->pool.live + p->pool.pending ? WHY_OTHERS : WHY_LIVE;
+}
+
+/* Bytes, and the same for people. */
+struct text {
+    char t[40];
+};
+
+static struct text text(uint64_t n)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double size = (double)n;
+    unsigned int unit = 0;
+    struct text out;
+
+    for (; size >= 1023.95 && unit < 4; unit++)
+        size /= 1024;
+    if (unit)
+        snprintf(out.t, sizeof(out.t), "%llu (%.1f %s)", (ull)n, size, units[unit]);
+    else
+        snprintf(out.t, sizeof(out.t), "%llu", (ull)n);
+    return out;
+}
+
+static void say(const struct picture *p, enum why reason, unsigned int times)
+{
+    char again[48] = "", device[200] = "";
+    const struct pool_survey *s = &p->pool;
+
+    if (times > 1)
+        snprintf(again, sizeof(again), ", for the %uth time", times);
+    if (p->total)
+        snprintf(device, sizeof(device), "device: %s free of %s; others hold %s\n", text(p->free).t, text(p->total).t,
+                 text(p->others).t);
+    log_lines(
+        LOG_WARN,
+        "out of memory on device %d%s: a request of %s was refused\n"
+        "pool: %s held; %s live, %s idle, %s kept back, %s in %llu holes of %llu segments, largest free range %s\n"
+        "%s%s",
+        p->device, again, text(p->asked).t, text(s->held).t, text(s->live).t, text(s->idle).t, text(s->pending).t,
+        text(s->holes).t, (ull)s->ranges, (ull)s->segments, text(s->largest).t, device, reasons[reason].advice);
+}
+
+void oom_report(size_t size)
+{
+    static atomic_uint times[DEVICES_MAX];
+    const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
+    struct picture p = {.asked = size};
+    const struct context *context;
+    struct pool_stats stats;
+    size_t free, total;
+    unsigned int time;
+    CUdevice device;
+    enum why reason;
+
+    /* These two are the driver's, which has no last error; and not while a capture could be destroyed by a question. */
+    if (!driver || driver->cuCtxGetDevice(&device))
+        return;
+    p.device = device;
+    if (!capture_active() && driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS) {
+        p.free = free;
+        p.total = total;
+    }
+    context = context_current(driver);
+    if (context) {
+        pool_stats_get(context_pool(context), &stats);
+        p.held_here = stats.held;
+    }
+    context_survey(device, &p.pool);
+    if (p.total > p.free + p.pool.held)
+        p.others = p.total - p.free - p.pool.held;
+    reason = why(&p);
+    trace_event("oom",
+                "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu,\"idle\":%llu,\"pending\":%llu,\"holes\":%llu,"
+                "\"ranges\":%llu,\"segments\":%llu,\"largest\":%llu,\"device_free\":%llu,\"device_total\":%llu,"
+                "\"others\":%llu,\"why\":\"%s\"",
+                p.device, size, (ull)p.pool.held, (ull)p.pool.live, (ull)p.pool.idle, (ull)p.pool.pending,
+                (ull)p.pool.holes, (ull)p.pool.ranges, (ull)p.pool.segments, (ull)p.pool.largest, (ull)p.free,
+                (ull)p.total, (ull)p.others, reasons[reason].name);
+    time = atomic_fetch_add(&times[(unsigned int)device % DEVICES_MAX], 1) + 1;
+    if (time && !(time & (time - 1)) && __builtin_ctz(time) % DOUBLINGS == 0)
+        say(&p, reason, time);
+}

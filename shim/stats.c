@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stats.c - see stats.h. */
+#include "stats.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conf.h"
+#include "context.h"
+#include "decay.h"
+#include "log.h"
+#include "trace.h"
+
+typedef unsigned long long ull;
+
+static struct {
+    pthread_mutex_t lock; /* guards out and used */
+    char out[4096];       /* not on a stack, which may be small */
+    size_t used;
+    atomic_bool asked;     /* by a signal, since the last table */
+    uint64_t next, period; /* of the timer, ns; the clock's thread alone */
+    uint64_t start;        /* ns; written before any thread of ours */
+} stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t monotonic_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
+{
+    const char *why = arg;
+
+    trace_event("stats",
+                "\"d\":%d,\"allocs\":%llu,\"hits\":%llu,\"misses\":%llu,\"frees\":%llu,\"bypassed\":%llu,\"live\":%llu,"
+                "\"held\":%llu,\"peak_live\":%llu,\"peak_held\":%llu,\"segments_alloc\":%llu,\"segments_free\":%llu,"
+                "\"oom\":%llu,\"order\":%llu,\"kept\":%llu%s%s%s",
+                device, (ull)s->allocs, (ull)s->hits, (ull)s->misses, (ull)s->frees, (ull)bypassed, (ull)s->live,
+                (ull)s->held, (ull)s->peak_live, (ull)s->peak_held, (ull)s->segments_alloc, (ull)s->segments_free,
+                (ull)s->oom, (ull)s->order, (ull)s->kept, why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
+}
+
+/* The system call itself: write() would be a cancellation point in somebody else's thread. */
+static void out_flush(void)
+{
+    const int saved = errno;
+
+    if (stats.used)
+        (void)syscall(SYS_write, STDERR_FILENO, stats.out, stats.used);
+    stats.used = 0;
+    errno = saved;
+}
+
+__attribute__((format(printf, 1, 2))) static void out_line(const char *format, ...)
+{
+    va_list args;
+    int n;
+
+    if (stats.used + 512 > sizeof(stats.out))
+        out_flush();
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang-tidy 14 misses the va_start above. */
+    n = vsnprintf(stats.out + stats.used, 512, format, args);
+    va_end(args);
+    stats.used += n < 512 ? (size_t)n : 511;
+}
+
+static void print_row(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
+{
+    const double mib = 1024.0 * 1024.0;
+
+    (void)arg;
+    out_line("cupool: %6d %11llu %6.2f%% %11llu %9llu %9llu %9llu %11.1f %11.1f\n", device, (ull)s->allocs,
+             s->allocs ? 100.0 * (double)s->hits / (double)s->allocs : 0.0, (ull)s->frees, (ull)bypassed,
+             (ull)s->segments_alloc + (ull)s->segments_free, (ull)s->oom, (double)s->peak_live / mib,
+             (double)s->peak_held / mib);
+}
+
+/* why: NULL at exit. */
+static void print(const char *why)
+{
+    const char *path = why ? NULL : trace_path();
+
+    if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
+        return;
+    if (why)
+        out_line("cupool: process %d after %.1f s (%s):\n", (int)getpid(), (double)(monotonic_ns() - stats.start) / 1e9,
+                 why);
+    out_line("cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
+             "driver", "oom", "peak MiB", "held MiB");
+    context_stats_each(/* ending: */ !why, print_row, NULL);
+    if (path)
+        out_line("cupool: trace: %.480s\n", path);
+    out_flush();
+    pthread_mutex_unlock(&stats.lock);
+}
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    atomic_store(&stats.asked, true);
+    decay_wake();
+}
+
+static bool is_default(const struct sigaction *action)
+{
+    return !(action->sa_flags & SA_SIGINFO) && action->sa_handler == SIG_DFL;
+}
+
+void stats_start(void)
+{
+    const uint64_t wanted = conf_get()->stats.number;
+    struct sigaction ours = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, now;
+    const int sig = STATS_SIGNAL(wanted);
+
+    stats.start = monotonic_ns();
+    stats.period = STATS_TIMER_S(wanted) * 1000000000u;
+    if (!sig)
+        return;
+    sigemptyset(&ours.sa_mask);
+    if (sigaction(sig, NULL, &now) == 0 && is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now))
+        return;
+    /* Somebody's came between the two questions. */
+    if (!is_default(&now))
+        sigaction(sig, &now, NULL);
+    log_write(LOG_WARN, "signal %d is handled or ignored by the program and stays so: no statistics at it", sig);
+}
+
+uint64_t stats_due(uint64_t now)
+{
+    if (!stats.period)
+        return UINT64_MAX;
+    if (!stats.next)
+        stats.next = now + stats.period;
+    return stats.next;
+}
+
+void stats_tick(uint64_t now)
+{
+    const bool asked = atomic_load(&stats.asked), due = now >= stats_due(now);
+    char *why = asked ? "signal" : "timer";
+
+    if (!asked && !due)
+        return;
+    atomic_store(&stats.asked, false);
+    if (due)
+        stats.next += stats.period * ((now - stats.next) / stats.period + 1);
+    context_stats_each(/* ending: */ false, write_trace, why);
+    print(why);
+}
+
+void stats_finish(void)
+{
+    context_stats_each(/* ending: */ true, write_trace, NULL);
+    if (conf_get()->stats.number & STATS_EXIT)
+        print(NULL);
+}
+
+void stats_forget(void)
+{
+    const int sig = STATS_SIGNAL(conf_get()->stats.number);
+    struct sigaction now, none = {.sa_handler = SIG_DFL};
+
+    if (sig && sigaction(sig, NULL, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == on_signal)
+        sigaction(sig, &none, NULL);
+}

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUPOOL_STATS while a program runs: at a signal, every so often; and what that must not do: take a signal away from the
+program, end it, or write into a child's or a parent's output.
+"""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from e2e import BIN, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace
+
+USR2 = int(signal.SIGUSR2)
+HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
+
+
+class Base(Case):
+    def report(self, *words: str, **env: Any) -> Done:
+        return self.go(BIN / "report_shared", *words, **env)
+
+    def running(self, *words: str, then: "Callable[[subprocess.Popen[str], Path], None]", rc: int = 0, stderr: Optional[int] = None,
+                **env: str) -> "tuple[str, str, Path]":
+        """Start the program, wait for its word "ready", do something to it, let it go on past "await:go"; its output, errors, folder."""
+        cwd = self.folder()
+        child = subprocess.Popen([BIN / "report_shared", *words], env=self.env(**env), cwd=cwd, text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE if stderr is None else stderr)
+        try:
+            self.wait_for(lambda: (cwd / "ready").exists() or child.poll() is not None, "ready")
+            then(child, cwd)
+            (cwd / "go").touch()
+            out, err = child.communicate(timeout=TIMEOUT)
+        finally:
+            child.kill()
+            child.wait()
+        self.assertEqual(child.returncode, rc, out + (err or ""))
+        return out, err or "", cwd
+
+    def wait_for(self, what: "Callable[[], object]", name: str) -> None:
+        limit = time.monotonic() + TIMEOUT
+        while not what():
+            self.assertLess(time.monotonic(), limit, f"no {name}")
+            time.sleep(0.005)
+
+    @staticmethod
+    def stats(cwd: Path, why: Optional[str]) -> "list[dict[str, Any]]":
+        [path] = [p for p in cwd.iterdir() if ".jsonl" in p.name]
+        # It may still be being written.
+        lines = path.read_text().split("\n")[:-1]
+        import json
+        return [e for e in map(json.loads, lines) if e.get("e") == "stats" and e.get("why") == why]
+
+
+class Signal(Base):
+    WORDS = ("churn:50:4096", "ready", "await:go", "churn:50:4096")
+
+    def at_signals(self, *words: str, times: int = 1, number: int = USR2, value: str = "signal:USR2", **env: str) -> "tuple[str, str, Path]":
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
+            for i in range(times):
+                child.send_signal(number)
+                self.wait_for(lambda: child.poll() is not None or len(self.stats(cwd, "signal")) > i, "stats")
+        # With a clock that slow nobody else wakes the thread in time.
+        return self.running(*(words or self.WORDS), then=then, CUPOOL_STATS=value, CUPOOL_DECAY="600", **env)
+
+    def test_counters_so_far(self) -> None:
+        _, err, cwd = self.at_signals()
+        heads = HEAD.findall(err)
+        self.assertEqual([h[2] for h in heads], ["signal"])
+        lines = err.splitlines()
+        self.assertEqual(len(lines), 3, err)
+        self.assertEqual(lines[1].split()[1:4], ["device", "allocs", "hits"])
+        self.assertEqual(lines[2].split()[1:3], ["0", "50"])
+        [early] = self.stats(cwd, "signal")
+        [last] = self.stats(cwd, None)
+        self.assertEqual((early["allocs"], last["allocs"], last["frees"]), (50, 100, 100))
+        [path] = [p for p in cwd.iterdir() if ".jsonl" in p.name]
+        self.assert_fine(path)
+        self.assertEqual(Trace(path).total("allocs"), 100)
+
+    def test_again_and_again(self) -> None:
+        _, err, cwd = self.at_signals(times=5)
+        self.assertEqual(len(HEAD.findall(err)), 5)
+        self.assertEqual(len(self.stats(cwd, "signal")), 5)
+
+    def test_other_signals_and_exit(self) -> None:
+        for value, number in (("signal:HUP", int(signal.SIGHUP)), ("signal:10,exit", 10), ("exit,signal:rtmin+2", int(signal.SIGRTMIN) + 2)):
+            with self.subTest(value):
+                _, err, _ = self.at_signals(number=number, value=value)
+                self.assertEqual(len(HEAD.findall(err)), 1)
+                self.assertEqual("cupool: trace: " in err, "exit" in value)
+
+    def test_a_storm_is_survived(self) -> None:
+        """As many as come, while the program works; no call of it fails."""
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
+            for _ in range(300):
+                child.send_signal(USR2)
+        out, err, cwd = self.running("churn:50:4096", "ready", "churn:3000:100000", "await:go", "sleep:50", then=then,
+                                     CUPOOL_STATS="signal:USR2", CUPOOL_TRACE_EVENTS="segment,alloc")
+        self.assertGreaterEqual(len(HEAD.findall(err)), 1)
+        self.assertEqual(self.stats(cwd, None)[0]["allocs"], 3050)
+        self.assert_fine(*[p for p in cwd.iterdir() if ".jsonl" in p.name])
+
+    def test_calls_go_on(self) -> None:
+        """System calls that a handler may interrupt are restarted."""
+        out = self.report("alloc:4096", f"caught:{USR2}", f"raise:{USR2}", "sleep:100", CUPOOL_STATS="signal:USR2")
+        self.assertEqual(out.out, "caught 0 other's\n")
+        self.assertEqual(len(HEAD.findall(out.err)), 1)
+
+    def test_before_the_first_request_it_ends_the_program(self) -> None:
+        """As natively: nothing of ours is there yet."""
+        self.report(f"raise:{USR2}", rc=-USR2, CUPOOL_STATS="signal:USR2")
+        self.report("alloc:4096", f"raise:{USR2}", rc=-USR2)
+
+    def test_the_programs_handler_stays(self) -> None:
+        done = self.report(f"handler:{USR2}", "alloc:4096", f"raise:{USR2}", f"caught:{USR2}", "sleep:50", CUPOOL_STATS="signal:USR2")
+        self.assertEqual(done.out, "caught 1 ours\n")
+        self.assertEqual(len(done.warnings), 1, done.err)
+        self.assertIn(f"signal {USR2}", done.warnings[0])
+        self.assertEqual(HEAD.findall(done.err), [])
+        done = self.report(f"ignore:{USR2}", "alloc:4096", f"raise:{USR2}", f"caught:{USR2}", CUPOOL_STATS="signal:USR2")
+        self.assertEqual((done.out, len(done.warnings)), ("caught 0 ignored\n", 1))
+
+    def test_the_program_takes_it_later(self) -> None:
+        done = self.report("alloc:4096", f"handler:{USR2}", f"raise:{USR2}", f"caught:{USR2}", "sleep:50", CUPOOL_STATS="signal:USR2")
+        self.assertEqual((done.out, done.err), ("caught 1 ours\n", ""))
+
+    def test_off_touches_no_signal(self) -> None:
+        for value in ("off", "exit", "timer:100"):
+            self.assertEqual(self.report("alloc:4096", f"caught:{USR2}", CUPOOL_STATS=value).out, "caught 0 default\n")
+
+    def test_a_child_has_no_handler(self) -> None:
+        """It would wake nobody: the signal does what it does natively."""
+        done = self.report("alloc:4096", "fork{", f"caught:{USR2}", f"raise:{USR2}", "}", f"raise:{USR2}", "sleep:100",
+                           CUPOOL_STATS="signal:USR2")
+        self.assertEqual(done.out, f"caught 0 default\nchild ended: signal {USR2}\n")
+        self.assertEqual(len(HEAD.findall(done.err)), 1)
+
+    def test_blocked_where_the_program_blocks_it(self) -> None:
+        done = self.report("alloc:4096", f"mask:{USR2}", f"raise:{USR2}", "sleep:50", CUPOOL_STATS="signal:USR2")
+        self.assertEqual(done.err, "")
+
+    def test_without_stderr(self) -> None:
+        """Closed, closed from the start, full: the program goes on, and the trace has it all the same."""
+        words = ("alloc:4096", f"raise:{USR2}", "sleep:100")
+        self.report("closefrom:2", *words, CUPOOL_STATS="signal:USR2,exit")
+        for redirect in ("2>&-", "2>/dev/full"):
+            cwd = self.folder()
+            subprocess.run(["sh", "-c", f'exec "$@" {redirect}', "sh", BIN / "report_shared", *words], cwd=cwd, check=True,
+                           env=self.env(CUPOOL_STATS="signal:USR2,exit"), timeout=TIMEOUT)
+            self.assertEqual(len(self.stats(cwd, "signal")), 1)
+
+    def test_without_a_trace(self) -> None:
+        done = self.report("alloc:4096", f"raise:{USR2}", "sleep:100", CUPOOL_STATS="signal:USR2", CUPOOL_TRACE_FILE="off")
+        self.assertEqual((len(HEAD.findall(done.err)), done.files), (1, []))
+
+    def test_nobody_reads_stderr(self) -> None:
+        """A full pipe holds up the thread that writes, not the program; its exit waits for two seconds at most."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        try:
+            while True:
+                os.write(write, b"x" * 4096)
+        except BlockingIOError:
+            os.set_blocking(write, True)
+        try:
+            before = time.monotonic()
+            self.running("alloc:4096", "ready", "await:go", "churn:100:4096", stderr=write, CUPOOL_STATS="signal:USR2",
+                         then=lambda child, cwd: child.send_signal(USR2))
+            self.assertLess(time.monotonic() - before, TIMEOUT / 2)
+        finally:
+            os.close(read)
+            os.close(write)
+
+    def test_killed_the_last_one_counts(self) -> None:
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
+            child.send_signal(USR2)
+            self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
+        _, _, cwd = self.running("churn:70:4096", "ready", "await:go", "kill", rc=-9, then=then, CUPOOL_STATS="signal:USR2")
+        [path] = [p for p in cwd.iterdir() if ".jsonl" in p.name]
+        self.assert_fine(path, complete=False)
+        done = subprocess.run([SOURCE / "scripts" / "cupool-trace", "summary", path], capture_output=True, text=True, timeout=60)
+        self.assertIn(" ~70 ", done.stdout)
+        self.assertIn("the last stats line", done.stdout)
+
+
+class Timer(Base):
+    def test_every_so_often(self) -> None:
+        done = self.report("churn:20:4096", "sleep:2300", "churn:20:4096", CUPOOL_STATS="timer:1s")
+        heads = HEAD.findall(done.err)
+        self.assertEqual([h[2] for h in heads], ["timer", "timer"])
+        for i, head in enumerate(heads):
+            self.assertLess(abs(float(head[1]) - 1 - i), 0.5 if SANITIZE == "none" else 1.5)
+        trace = self.one_trace(done)
+        self.assertEqual([e["allocs"] for e in trace.of("stats")], [20, 20, 40])
+        self.assert_fine(trace.path)
+
+    def test_nothing_in_a_child(self) -> None:
+        done = self.report("alloc:4096", "fork{", "sleep:1500", "}", CUPOOL_STATS="timer:1s", CUPOOL_TRACE_FILE="off")
+        self.assertEqual(len({h[0] for h in HEAD.findall(done.err)}), 1)
+
+    def test_no_exit_waits_for_it(self) -> None:
+        before = time.monotonic()
+        self.report("alloc:4096", CUPOOL_STATS="timer:1h")
+        self.assertLess(time.monotonic() - before, 2 if SANITIZE == "none" else 20)
+
+    def test_switched_off(self) -> None:
+        done = self.report("alloc:4096", "sleep:1100", CUPOOL_STATS="timer:1s", CUPOOL_ENABLE="0")
+        self.assertEqual((done.err, done.files), ("", []))
+
+
+if __name__ == "__main__":
+    unittest.main()
