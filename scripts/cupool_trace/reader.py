@@ -234,6 +234,19 @@ class Reader:
             add(1, "the header is cut")
 
     @property
+    def name(self) -> str:
+        """How to call the process, once the header was read."""
+        if self.header.get("rank") is not None:
+            return f"rank {self.header['rank']}"
+        return f"pid {self.header['pid']}" if "pid" in self.header else self.path
+
+    @property
+    def order(self) -> tuple[bool, int, str]:
+        """By what files are sorted: rank, those without one last."""
+        rank = self.header.get("rank")
+        return rank is None, rank or 0, str(self.header.get("host"))
+
+    @property
     def complete(self) -> bool:
         return self.ended and not self.cut and not self.dropped
 
