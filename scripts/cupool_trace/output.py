@@ -6,11 +6,11 @@ What it is: the option -o, and what must be refused before a file is harmed. Wha
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
-import io
 import os
 import sys
-from typing import BinaryIO, Callable, Iterator, Optional, TextIO
+from typing import BinaryIO, Callable, Iterator, Optional, TextIO, cast
 
 
 class CannotWrite(Exception):
@@ -52,11 +52,8 @@ def binary_output(path: Optional[str], inputs: list[str], text: bool = False) ->
 def text_output(path: Optional[str], inputs: list[str]) -> Iterator[TextIO]:
     """The same for text. It is UTF-8 wherever it goes: a program reads it, in another place perhaps."""
     with binary_output(path, inputs, text=True) as raw:
-        f = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n")
-        try:
-            yield f
-        finally:
-            f.detach()  # flushes, and leaves standard output open
+        # Not a TextIOWrapper: when that is gone it closes what is below it, which may be standard output.
+        yield cast(TextIO, codecs.getwriter("utf-8")(raw, errors="backslashreplace"))
 
 
 def guarded(path: Optional[str], convert: Callable[[], int]) -> int:
@@ -69,4 +66,7 @@ def guarded(path: Optional[str], convert: Callable[[], int]) -> int:
         raise
     except OSError as e:  # what goes wrong with an input is a CannotRead
         print(f"cupool-trace: {path or 'standard output'}: {e.strerror or e}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            # What could not be written is written once more when Python ends, which must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 2
