@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cupool-trace merge: the traces of several ranks and hosts as one stream, by time."""
+"""cupool-trace merge: the traces of several ranks and hosts as one stream, by time.
+
+What it is: a merge of streams, for programs; one event of each file is in memory, and what sorting needs. What it is not: a
+judge of clocks; it believes each header's.
+"""
 from __future__ import annotations
 
 import argparse

@@ -53,7 +53,7 @@ def text_output(path: Optional[str], inputs: list[str]) -> Iterator[TextIO]:
     """The same for text. It is UTF-8 wherever it goes: a program reads it, in another place perhaps."""
     with binary_output(path, inputs, text=True) as raw:
         # Not a TextIOWrapper: when that is gone it closes what is below it, which may be standard output.
-        yield cast(TextIO, codecs.getwriter("utf-8")(raw, errors="backslashreplace"))
+        yield cast(TextIO, codecs.getwriter("utf-8")(raw, "backslashreplace"))
 
 
 def guarded(path: Optional[str], convert: Callable[[], int]) -> int:
@@ -68,5 +68,6 @@ def guarded(path: Optional[str], convert: Callable[[], int]) -> int:
         print(f"cupool-trace: {path or 'standard output'}: {e.strerror or e}", file=sys.stderr)
         with contextlib.suppress(OSError):
             # What could not be written is written once more when Python ends, which must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stdout = sys.stdout.fileno()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
     return 2

@@ -279,7 +279,7 @@ def convert(args: argparse.Namespace) -> int:
         snapshot.write()
     status = sources.finish()
     for d in snapshot.devices:
-        if len(snapshot.index) > 1 or snapshot.index[d] != d.number:
+        if len(sources.files) > 1 or snapshot.index[d] != d.number:
             print(f"cupool-trace: the viewer's device {snapshot.index[d]} is {d.name}", file=sys.stderr)
         if d.entries.dropped:
             print(f"cupool-trace: {d.name}: the oldest {d.entries.dropped} of {count_of(d.entries.count, 'entry', 'entries')} "
