@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace merge: the traces of several ranks and hosts as one stream, by time.
 
-What it is: a merge of streams, for programs; one event of each file is in memory, and what sorting needs. What it is not: a
-judge of clocks; it believes each header's.
+What it is: a merge of streams, for programs; of each file as many events are in memory as sorting needs. What it is not: a judge
+of clocks; it believes each header's.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import json
 from typing import Iterator
 
 from .output import CannotWrite, add_argument, guarded, text_output
-from .reader import Event
+from .reader import WINDOW, Event
 from .source import Source, Sources, known_keys
 
 HELP = "several traces as one stream by time"
@@ -23,6 +23,9 @@ is the event "merged": for each file how it ended, how many lines it has and how
 Hosts are apart by as much as their wall clocks were when the processes began; within a file t is exact. It is not a trace that
 the other commands read: thread numbers and addresses of different processes are unrelated."""
 JSON = False
+
+MOST_HELD = 16 * WINDOW  # events in memory, some 200 MB
+LEAST_WINDOW = 1 << 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,12 +52,18 @@ def header_of(s: Source) -> Event:
     return out
 
 
+def window_of(files: int) -> int:
+    """How many events of each file are held back to be sorted. All files are open at once here, and there may be thousands."""
+    return max(LEAST_WINDOW, min(WINDOW, MOST_HELD // files))
+
+
 def by_time(sources: Sources) -> Iterator[tuple[int, int, Source, Event]]:
     def of(number: int, s: Source, offset: int) -> Iterator[tuple[int, int, Source, Event]]:
-        for t, ev in s.events():
+        for t, ev in s.events(window):
             # The number decides between equal times, so that events are never compared and every run gives the same.
             yield t + offset, number, s, ev
 
+    window = window_of(max(1, len(sources.files)))
     return heapq.merge(*(of(i, s, sources.offset(s)) for i, s in enumerate(sources.files)), key=lambda x: x[:2])
 
 

@@ -257,7 +257,7 @@ class Reader:
         return "killed or still running (no end line" + (", last line cut)" if self.cut else ")")
 
 
-def in_time_order(events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
+def in_time_order(events: Iterable[tuple[int, Event]], window: int = WINDOW) -> Iterator[tuple[int, Event]]:
     """Sort by time within a window; events of one thread never change places.
 
     A thread takes the time of an event before it waits for the file, so lines of several threads are slightly out of order.
@@ -269,7 +269,7 @@ def in_time_order(events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Ev
         t = max(ev["t"], last.get(tid, 0))
         last[tid] = t
         # The line number is unique, so events themselves are never compared.
-        if len(heap) < WINDOW:
+        if len(heap) < window:
             heapq.heappush(heap, (t, line, ev))
         else:
             _, line, ev = heapq.heappushpop(heap, (t, line, ev))

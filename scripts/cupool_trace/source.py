@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Iterator, Optional
 
-from .reader import REQUIRED, CannotRead, Event, Problems, Reader, in_time_order
+from .reader import REQUIRED, WINDOW, CannotRead, Event, Problems, Reader, in_time_order
 from .text import count_of
 
 # The keys of each event whose values the reader has looked at. Others may hold anything, also what no format can.
@@ -72,10 +72,10 @@ class Source:
         """A header that does not say what is traced (because it is missing) is no reason to believe that nothing was."""
         return "events" not in self.header or "alloc" in self.header["events"].split(",")
 
-    def events(self) -> Iterator[tuple[int, Event]]:
+    def events(self, window: int = WINDOW) -> Iterator[tuple[int, Event]]:
         """Each event and its time, which never goes back. Can be asked for once."""
         last = 0
-        for at, (_, ev) in enumerate(in_time_order(self._all()), 1):
+        for at, (_, ev) in enumerate(in_time_order(self._all(), window), 1):
             last = max(last, ev["t"])
             if at % PROGRESS_EVERY == 0:
                 self._progress.add(PROGRESS_EVERY)

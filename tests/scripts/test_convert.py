@@ -30,7 +30,7 @@ from unittest import mock
 import test_trace_fuzz
 from test_trace import BASE, MIB, TOOL, Case, Event, ev, good, header, stats, text
 
-from cupool_trace import source, to_perfetto
+from cupool_trace import merge, source, to_perfetto
 from cupool_trace.cli import main
 
 TRACES = Path(__file__).resolve().parent / "traces"
@@ -454,8 +454,8 @@ class Snapshot:
     not inside a segment at that time, or a free_requested of a block that is not there, ends in a TypeError and an empty page."""
 
     OPCODES = set("PROTO STOP FRAME MARK MEMOIZE BINGET LONG_BINGET EMPTY_DICT SETITEMS SETITEM EMPTY_LIST APPENDS APPEND "
-                  "EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE BININT BININT1 BININT2 LONG1 BINUNICODE SHORT_BINUNICODE NONE NEWTRUE NEWFALSE "
-                  "BINFLOAT".split())
+                  "EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE BININT BININT1 BININT2 LONG1 BINUNICODE SHORT_BINUNICODE NONE "
+                  "NEWTRUE NEWFALSE BINFLOAT".split())
 
     def __init__(self, out: bytes) -> None:
         names = set()
@@ -682,6 +682,15 @@ class Merge(ConvertCase):
         self.assertNotIn(b"NaN", out)
         self.assertEqual(json.loads(out.splitlines()[4])["n"], 512)
         self.assertEqual(json.loads(out.splitlines()[5])["later"], [1])
+
+    def test_many_files(self) -> None:
+        for files in (1, 10, 100, 1000):
+            self.assertLessEqual(files * merge.window_of(files), max(16 << 14, files << 10))
+            self.assertGreaterEqual(merge.window_of(files), 1 << 10)
+        paths = [self.write(Run(seed=i, rank=i, steps=20).events, f"{i}.jsonl") for i in range(60)]
+        _, events, last = self.lines(*paths)
+        self.assertEqual([e["t"] for e in events], sorted(e["t"] for e in events))
+        self.assertEqual(len(events), sum(f["lines"] - 1 for f in last["files"]))
 
     def test_no_clock(self) -> None:
         events = good()
