@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from .replay import Rank, load
 from .text import count_of, human_size
@@ -78,6 +78,11 @@ def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
     return errors, warnings, infos
 
 
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int:
+    """The index of the first that differs; the length of the shorter one if there is none."""
+    return next((k for k, (m, n) in enumerate(zip(a, b)) if m != n), min(len(a), len(b)))
+
+
 def divergence(a: Rank, b: Rank) -> Iterator[str]:
     """Where two ranks first took segments of different sizes. Their k-th devices are compared: device numbers differ."""
     da, db = sorted(a.replay.devices.items()), sorted(b.replay.devices.items())
@@ -86,7 +91,7 @@ def divergence(a: Rank, b: Rank) -> Iterator[str]:
     for (i, x), (j, y) in zip(da, db):
         names = f"{a.name} device {i} and {b.name} device {j}"
         sx, sy = x.sequence, y.sequence
-        at = next((k for k, (m, n) in enumerate(zip(sx, sy)) if m != n), min(len(sx), len(sy)))
+        at = first_difference(sx, sy)
         if at < min(len(sx), len(sy)):
             yield f"{names} diverge at segment {at} (counted from 0): {human_size(sx[at])} and {human_size(sy[at])}"
         elif x.segments_alloc != y.segments_alloc:

@@ -9,14 +9,24 @@ import signal
 import sys
 from types import ModuleType
 
-from . import VERSION, check, export, offline, summary
+from . import VERSION, check, diff, export, merge, offline, summary, to_csv, to_perfetto, to_pytorch, to_rmm
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
     "check": check,
     "replay": offline,
     "export": export,
+    "diff": diff,
+    "merge": merge,
+    "to-csv": to_csv,
+    "to-perfetto": to_perfetto,
+    "to-pytorch": to_pytorch,
+    "to-rmm": to_rmm,
 }
+
+# What a command reads, and whether it has --json, unless its module says otherwise (FILES, JSON).
+FILES = {"nargs": "+", "metavar": "FILE", "help": "a trace, plain or gzip, one per rank; - is standard input"}
+JSON = True
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
@@ -28,8 +38,9 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     for name, module in COMMANDS.items():
         sub = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION,
                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-        sub.add_argument("files", nargs="+", metavar="FILE", help="a trace, plain or gzip, one per rank; - is standard input")
-        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.add_argument("files", **getattr(module, "FILES", FILES))
+        if getattr(module, "JSON", JSON):
+            sub.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(sub)
     args = parser.parse_args(argv)
     if args.files.count("-") > 1:

@@ -234,6 +234,19 @@ class Reader:
             add(1, "the header is cut")
 
     @property
+    def name(self) -> str:
+        """How to call the process, once the header was read."""
+        if self.header.get("rank") is not None:
+            return f"rank {self.header['rank']}"
+        return f"pid {self.header['pid']}" if "pid" in self.header else self.path
+
+    @property
+    def order(self) -> tuple[bool, int, str]:
+        """By what files are sorted: rank, those without one last."""
+        rank = self.header.get("rank")
+        return rank is None, rank or 0, str(self.header.get("host"))
+
+    @property
     def complete(self) -> bool:
         return self.ended and not self.cut and not self.dropped
 
@@ -244,7 +257,7 @@ class Reader:
         return "killed or still running (no end line" + (", last line cut)" if self.cut else ")")
 
 
-def in_time_order(events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
+def in_time_order(events: Iterable[tuple[int, Event]], window: int = WINDOW) -> Iterator[tuple[int, Event]]:
     """Sort by time within a window; events of one thread never change places.
 
     A thread takes the time of an event before it waits for the file, so lines of several threads are slightly out of order.
@@ -256,7 +269,7 @@ def in_time_order(events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Ev
         t = max(ev["t"], last.get(tid, 0))
         last[tid] = t
         # The line number is unique, so events themselves are never compared.
-        if len(heap) < WINDOW:
+        if len(heap) < window:
             heapq.heappush(heap, (t, line, ev))
         else:
             _, line, ev = heapq.heappushpop(heap, (t, line, ev))

@@ -11,7 +11,7 @@ import bisect
 import heapq
 import sys
 from array import array
-from typing import Callable, Optional
+from typing import Callable, Iterator, Optional
 
 from .reader import KEEP, CannotRead, Event, Problems, Reader, STATS, in_time_order
 
@@ -39,6 +39,12 @@ class Ranges:
     def pop(self, start: int) -> tuple[int, int, int]:
         del self._starts[bisect.bisect_left(self._starts, start)]
         return self._of.pop(start)
+
+    def items(self) -> Iterator[tuple[int, int, int]]:
+        """Start, end and size as traced of each, by address."""
+        for start in self._starts:
+            end, n, _ = self._of[start]
+            yield start, end, n
 
     def containing(self, p: int) -> Optional[int]:
         """The start of the range that p lies in."""
@@ -210,9 +216,7 @@ class Rank:
 
     @property
     def name(self) -> str:
-        if self.rank is not None:
-            return f"rank {self.rank}"
-        return f"pid {self.header['pid']}" if "pid" in self.header else self.path
+        return self.reader.name
 
     def live_at_end(self) -> tuple[int, int]:
         devices = self.replay.devices.values()
@@ -228,5 +232,5 @@ def load(paths: list[str]) -> tuple[list[Rank], int]:
         except CannotRead as e:
             unreadable += 1
             print(f"cupool-trace: {e}", file=sys.stderr)
-    ranks.sort(key=lambda r: (r.rank is None, r.rank or 0, str(r.header.get("host")), r.path))
+    ranks.sort(key=lambda r: (*r.reader.order, r.path))
     return ranks, unreadable

@@ -22,8 +22,8 @@ def human_time(us: float) -> str:
     return f"{us / 1000:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
 
 
-def count_of(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")
+def count_of(n: int, noun: str, plural: str = "") -> str:
+    return f"{n} {noun if n == 1 else plural or noun + 's'}"
 
 
 def table(head: list[str], rows: list[list[str]], left: int) -> str:

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool-trace to-perfetto: a timeline for ui.perfetto.dev and chrome://tracing (the trace-event format, JSON).
+
+What it is: counters, slices and marks, thinned out where there are too many to look at. What it is not: every event; to-csv is.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Optional, TextIO
+
+from .output import add_argument, guarded, text_output
+from .reader import Event
+from .replay import Device, Replay
+from .source import Source, Sources, known_keys
+from .text import human_size
+
+HELP = "a timeline for Perfetto and Chrome"
+DESCRIPTION = """\
+Writes trace-event JSON: a process for each rank; for each device counters of bytes live (in blocks handed out, if the trace has
+allocation events), cached (held, not live) and held (got from the driver); a slice on its thread for each driver call whose
+duration is in the trace; a mark for each trim, oom, policy, and the end, also the sudden one.
+Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
+highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
+50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn
+up to 100000 of a rank; then only those of at least 1 us, after 100000 more 2 us, and so on. Marks are drawn up to 100000 of a
+rank. What was left out is said on stderr and in the file."""
+JSON = False
+
+FIRST_EVERY = 100_000  # ns
+MOMENTS = 50_000
+SLICES = 100_000
+MARKS = 100_000
+MARKED = ("trim", "oom", "policy", "end")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_argument(parser)
+    parser.add_argument("--every", type=every_us, metavar="US", help="coalesce counters to this many microseconds; 0: not at all")
+
+
+def every_us(text: str) -> int:
+    """In nanoseconds, as all times here."""
+    us = float(text)
+    if not 0 <= us < 1e15:
+        raise ValueError
+    return round(us * 1000)
+
+
+class Timeline:
+    """The file. Times are nanoseconds here, and microseconds there."""
+
+    def __init__(self, f: TextIO) -> None:
+        self._f = f
+        self._separator = ""
+        f.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+
+    def put(self, ph: str, name: str, pid: int, tid: int, t: int, args: Event, **more: Any) -> None:
+        # ts is written by hand: as a float it would lose nanoseconds after a few months, and be 1e+16 at last.
+        fields = json.dumps({"ph": ph, "name": name, "pid": pid, "tid": tid, **more, "args": args}, separators=(",", ":"))
+        self._f.write(f'{self._separator}{{"ts":{microseconds(t)},{fields[1:]}')
+        self._separator = ",\n"
+
+    def end(self, notes: Event) -> None:
+        self._f.write('\n],"otherData":' + json.dumps(notes) + "}\n")
+
+
+def microseconds(ns: int) -> str:
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
+
+
+Moment = tuple[int, int, int]  # time, held, live
+
+
+class Counters:
+    """The counters of one device: of each interval those moments that the description promises."""
+
+    def __init__(self, timeline: Timeline, pid: int, device: int, t0: int, every: Optional[int]) -> None:
+        self._timeline, self._pid, self._t0 = timeline, pid, t0
+        self._name = f"device {device}"
+        self._adapt = every is None
+        self._every = FIRST_EVERY if every is None else every
+        self._interval = -1
+        self._last: Optional[Moment] = None
+        self._most_live: Moment = (0, 0, 0)
+        self._most_held: Moment = (0, 0, 0)
+        self._written = 0
+        self.live_known = False
+
+    def add(self, t: int, held: int, live: int) -> None:
+        now = (t, held, live)
+        interval = t // self._every if self._every else t
+        if self._last is None or interval != self._interval:
+            self.flush()
+            self._interval = interval
+            self._most_live = self._most_held = now
+        else:
+            if held >= self._most_held[1]:
+                self._most_held = now
+            if live >= self._most_live[2]:
+                self._most_live = now
+        self._last = now
+
+    def flush(self) -> None:
+        if self._last is None:
+            return
+        for t, held, live in sorted({self._most_live, self._most_held, self._last}):
+            self._written += 1
+            # Two events, because viewers stack the values of one: live and cached are parts of held.
+            if self.live_known:
+                self._put("pool", t, {"live": live, "cached": held - live})
+            self._put("driver", t, {"held": held})
+        self._last = None
+        if self._adapt and self._written >= MOMENTS:
+            self._written = 0
+            self._every *= 2
+
+    def _put(self, what: str, t: int, values: dict[str, int]) -> None:
+        self._timeline.put("C", f"{self._name} {what}", self._pid, 0, self._t0 + t, values)
+
+
+class Process:
+    """One rank on the timeline."""
+
+    def __init__(self, timeline: Timeline, source: Source, pid: int, t0: int, every: Optional[int]) -> None:
+        self._timeline, self._source, self._pid, self._t0, self._every = timeline, source, pid, t0, every
+        self._replay = Replay(source.problems)
+        self._counters: dict[int, Counters] = {}
+        self._threads: dict[Any, list[int]] = {}  # thread: its number here, and the end of its last slice
+        self._slices = self._slices_wanted = 0
+        self._shortest = 0.0
+        self._marks = 0
+        self.left_out = {"slices": 0, "marks": 0}
+
+    def run(self) -> None:
+        put, pid = self._timeline.put, self._pid
+        # Viewers sort processes by number unless told otherwise, and take process 0 for the idle one.
+        put("M", "process_name", pid, 0, 0, {"name": self._source.full_name})
+        put("M", "process_sort_index", pid, 0, 0, {"sort_index": pid})
+        for t, ev in self._source.events():
+            self._replay.apply(0, ev)
+            d = ev.get("d")
+            if "us" in ev:
+                self._slice(t, ev)
+            if ev["e"] in MARKED:
+                self._mark(t, ev)
+            elif d is not None:
+                self._count(t, d, self._replay.devices.get(d), ev)
+        for counters in self._counters.values():
+            counters.flush()
+        if not self._source.reader.ended:
+            self._put_mark(self._source.last_t, self._source.reader.state, None, {})
+
+    def _count(self, t: int, d: int, dev: Optional[Device], ev: Event) -> None:
+        if dev is None or ev["e"] not in ("segment_alloc", "segment_free", "alloc", "free_requested"):
+            return
+        counters = self._counters.get(d)
+        if counters is None:
+            counters = self._counters[d] = Counters(self._timeline, self._pid, d, self._t0, self._every)
+            counters.live_known = self._source.announces_allocs
+        counters.add(t, dev.held, min(dev.live, dev.held))
+
+    def _thread(self, tid: Any) -> list[int]:
+        """Threads get numbers of ours: two processes on two hosts may well use the same ones, which viewers take for one thread."""
+        thread = self._threads.get(tid)
+        if thread is None:
+            number = self._pid * 1_000_000 + len(self._threads)
+            thread = self._threads[tid] = [number, -1]
+            name = "process" if tid is None else f"thread {tid}"
+            self._timeline.put("M", "thread_name", self._pid, number, 0, {"name": name})
+        return thread
+
+    def _slice(self, t: int, ev: Event) -> None:
+        if ev["e"] not in ("segment_alloc", "segment_free") or ev["us"] < self._shortest:
+            self.left_out["slices"] += ev["e"] in ("segment_alloc", "segment_free")
+            return
+        thread = self._thread(ev["tid"])
+        # The event was written when the call had returned. What is rounded must not make two calls of a thread overlap.
+        start = max(t - round(ev["us"] * 1000), thread[1], 0)
+        thread[1] = t
+        self._timeline.put("X", f"{ev['e']} {human_size(ev['n'])}", self._pid, thread[0], self._t0 + start,
+                           {"device": ev["d"], "bytes": ev["n"], "address": ev["p"]}, cat="driver", dur=(t - start) / 1000)
+        self._slices += 1
+        if self._slices >= SLICES:
+            self._slices = 0
+            self._shortest = max(1.0, 2 * self._shortest)
+
+    def _mark(self, t: int, ev: Event) -> None:
+        name = ev["e"]
+        if name in ("trim", "oom"):
+            name += f" {human_size(ev['n'])}"
+        elif name == "policy":
+            name += f" {ev['free']}"
+        details = {k: v for k, v in known_keys(ev).items() if k not in ("t", "e", "tid")}
+        self._put_mark(t, name, ev.get("tid"), details)
+
+    def _put_mark(self, t: int, name: str, tid: Any, args: Event) -> None:
+        if self._marks >= MARKS:
+            self.left_out["marks"] += 1
+            return
+        self._marks += 1
+        self._timeline.put("i", name, self._pid, self._thread(tid)[0], self._t0 + t, args, s="p")
+
+
+def convert(args: argparse.Namespace) -> int:
+    sources = Sources(args.files)
+    left_out: dict[str, dict[str, int]] = {}
+    with text_output(args.output, args.files) as f:
+        timeline = Timeline(f)
+        for pid, source in enumerate(sources.files, 1):
+            process = Process(timeline, source, pid, sources.offset(source), args.every)
+            process.run()
+            if any(process.left_out.values()):
+                left_out[source.full_name] = process.left_out
+        timeline.end({"made by": "cupool-trace to-perfetto", "time 0, ns since 1970": str(sources.base), "left out": left_out})
+    status = sources.finish()
+    for who, what in left_out.items():
+        said = ", ".join(f"{n} {k}" for k, n in what.items() if n)
+        print(f"cupool-trace: {who}: left out for size: {said}", file=sys.stderr)
+    return status
+
+
+def run(args: argparse.Namespace) -> int:
+    return guarded(args.output, lambda: convert(args))

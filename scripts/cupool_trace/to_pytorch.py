@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool-trace to-pytorch: a memory snapshot for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
+
+What it is: the history of each device as entries of a few bytes, and a writer of the part of pickle that a snapshot needs.
+What it is not: a use of the module pickle, which would want millions of entries as dictionaries, all at once.
+"""
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+from array import array
+from typing import Any, BinaryIO, Iterator
+
+from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, TOP, Lives
+from .output import add_argument, binary_output, guarded
+from .source import Source, Sources
+from .text import count_of
+
+HELP = "a snapshot for PyTorch's memory viewer"
+DESCRIPTION = """\
+Writes a pickle (protocol 4) as torch.cuda.memory._dump_snapshot() does: open it at https://pytorch.org/memory_viz (it stays in
+the browser), or with python3 -m torch.cuda._memory_viz trace|segments|memory FILE. The views "Active Memory Timeline",
+"Active Cached Segment Timeline" and "Allocator State History" work. With one rank its devices keep their numbers; with several,
+each device of each rank becomes one of the viewer's devices, which stderr lists. There are no stacks: the frame of each entry
+names the rank. Without allocation events each segment is shown as one block. The viewer is slow beyond half a million entries,
+so only the newest --max-entries of each device are kept; the state at the end is whole in any case. What the device had free at
+an oom is not in a trace, and is written as 0."""
+JSON = False
+
+OOM = 4
+ACTIVE, INACTIVE = "active_allocated", "inactive"
+NAMES = {ALLOC: "alloc", SEGMENT_ALLOC: "segment_alloc", SEGMENT_FREE: "segment_free", OOM: "oom"}
+MAX_ENTRIES = 500_000
+BATCH = 1000  # items that a pickle adds to a list at a time; the viewer's reader has them all on its stack
+WORDS = ["action", "addr", "size", "stream", "frames", "time_us", "compile_context", "user_metadata", "N/A", "", "free_requested",
+         "free_completed", *NAMES.values(), "address", "requested_size", "state", ACTIVE, INACTIVE]
+SMALL = 2 << 20  # PyTorch calls segments up to this size small
+MOST_DEVICES = 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_argument(parser)
+    parser.add_argument("--max-entries", type=count, default=MAX_ENTRIES, metavar="N",
+                        help="keep the newest N entries of each device (default: %(default)s)")
+
+
+def count(text: str) -> int:
+    n = int(text)
+    if n < 0:
+        raise ValueError
+    return n
+
+
+class Entries:
+    """The newest entries of one device: what happened, address, bytes, time. 25 bytes each."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.count = 0
+        self._what, self._p, self._n, self._us = array("B"), array("q"), array("q"), array("q")
+
+    def add(self, what: int, p: int, n: int, us: int) -> None:
+        if self.count < self._most:
+            self._what.append(what)
+            self._p.append(p)
+            self._n.append(n)
+            self._us.append(us)
+        elif self._most:
+            at = self.count % self._most
+            self._what[at], self._p[at], self._n[at], self._us[at] = what, p, n, us
+        self.count += 1
+
+    @property
+    def dropped(self) -> int:
+        return self.count - len(self._what)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        size = len(self._what)
+        first = self.count % size if self.dropped and size else 0
+        for i in range(size):
+            at = (first + i) % size
+            yield self._what[at], self._p[at], self._n[at], self._us[at]
+
+
+LONG = struct.Struct("<BBq")  # opcode, length, value
+
+
+class Pickle:
+    """Writes protocol 4, with only the opcodes that the viewer's own reader knows."""
+
+    def __init__(self, f: BinaryIO) -> None:
+        self.write = f.write
+        self._shared: dict[str, bytes] = {}
+        self._count = 0
+        self.write(b"\x80\x04")
+
+    def share(self, v: Any) -> bytes:
+        """Write a value that occurs often. What is returned stands for it from then on; for a text also where of() meets it."""
+        self.write(self.of(v) + b"\x94")
+        got = b"h" + bytes((self._count,)) if self._count < 256 else b"j" + struct.pack("<I", self._count)
+        self._count += 1
+        if isinstance(v, str):
+            self._shared[v] = got
+        return got
+
+    def of(self, v: Any) -> bytes:
+        """A value of those kinds that occur here; bytes are what share() returned."""
+        if isinstance(v, bytes):
+            return v
+        if v is True or v is False:
+            return b"\x88" if v else b"\x89"
+        if isinstance(v, int):
+            return b"K" + bytes((v,)) if 0 <= v < 256 else LONG.pack(0x8A, 8, v)
+        if isinstance(v, str):
+            # Half of a pair of surrogates is no character, and nothing that a browser could decode.
+            data = v.encode(errors="backslashreplace")
+            return self._shared.get(v) or b"X" + struct.pack("<I", len(data)) + data
+        if isinstance(v, tuple):  # of two
+            return b"".join(map(self.of, v)) + b"\x86"
+        if isinstance(v, dict):
+            return b"}(" + b"".join(self.of(x) for pair in v.items() for x in pair) + b"u"
+        out = bytearray(b"]")
+        for at in range(0, len(v), BATCH):
+            out += b"(" + b"".join(map(self.of, v[at:at + BATCH])) + b"e"
+        return bytes(out)
+
+    def items(self, each: Iterator[bytes]) -> None:
+        """Write a list of any length, whose items have this form already."""
+        self.write(b"]")
+        at = 0
+        for item in each:
+            if at % BATCH == 0:
+                self.write(b"e(" if at else b"(")
+            self.write(item)
+            at += 1
+        if at:
+            self.write(b"e")
+
+
+class Device:
+    """One device of one rank: a device of the viewer."""
+
+    def __init__(self, rank: Rank, number: int, most: int) -> None:
+        self.name = f"{rank.source.name} device {number}"
+        self.rank, self.number = rank, number
+        self.entries = Entries(most)
+
+
+class Rank:
+    """One file, read to its end: entries, and what lives then."""
+
+    def __init__(self, source: Source, most: int) -> None:
+        self.source = source
+        self.lives = Lives(whole=not source.announces_allocs)
+        self.devices: dict[int, Device] = {}
+        t0 = source.t0 or 0
+        for t, ev in source.events():
+            steps = self.lives.feed(ev)
+            if not steps and ev["e"] != "oom":
+                continue
+            d: int = ev["d"]
+            if d not in self.devices:
+                self.devices[d] = Device(self, d, most)
+            entries = self.devices[d].entries
+            us = in_64_bits((t0 + t) // 1000)
+            for what, p, n in steps:
+                entries.add(what, p, n, us)
+            if ev["e"] == "oom":
+                entries.add(OOM, min(ev["held"], TOP - 1), min(ev["n"], TOP - 1), us)
+        self.end_us = in_64_bits((t0 + source.last_t) // 1000)
+        source.contradictions = self.lives.contradictions
+
+
+def in_64_bits(v: int) -> int:
+    return max(-TOP, min(v, TOP - 1))
+
+
+def tile(start: int, end: int, live: list[tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
+    """The blocks of a segment from its first byte to its last: viewers add up their sizes to know where the next one is."""
+    at = start
+    for p, p_end, n in [*live, (end, end, 0)]:
+        if at < p:
+            yield {"address": at, "size": p - at, "requested_size": 0, "state": INACTIVE}
+        if p < end:
+            yield {"address": p, "size": p_end - p, "requested_size": n, "state": ACTIVE}
+        at = p_end
+
+
+class Snapshot:
+    """The pickle."""
+
+    def __init__(self, f: BinaryIO, ranks: list[Rank], most: int) -> None:
+        self._ranks = ranks
+        self._most = most
+        self._pickle = Pickle(f)
+        self._frames: dict[Source, bytes] = {}
+        self.devices = [d for r in ranks for _, d in sorted(r.devices.items())]
+        keep = len(ranks) == 1 and all(d.number < MOST_DEVICES for d in self.devices)
+        self.index = {d: d.number if keep else i for i, d in enumerate(self.devices)}  # the viewer's number
+
+    def write(self) -> None:
+        p = self._pickle
+        # Viewers pass over keys that they do not know. This one is first, so that all the others can refer to what is in it.
+        p.write(b"}(" + p.of("shared") + b"](")
+        for word in WORDS:
+            p.share(word)
+        for r in self._ranks:
+            # A trace knows no stacks. An empty one would make the viewer explain at length why it is empty.
+            frame = {"filename": str(r.source.header.get("exe", "?")), "line": 0, "name": r.source.full_name}
+            self._frames[r.source] = p.share([frame])
+        p.write(b"e")
+        for key, value in (("allocator_settings", self._settings()), ("external_annotations", [])):
+            p.write(p.of(key) + p.of(value))
+        p.write(p.of("segments"))
+        p.items(self._segments())
+        p.write(p.of("device_traces") + b"](")
+        at = {i: d for d, i in self.index.items()}
+        for i in range(max(at, default=-1) + 1):
+            p.items(self._trace(at[i]) if i in at else iter(()))
+        p.write(b"eu.")
+
+    def _settings(self) -> dict[str, Any]:
+        """A tab of the viewer: what is shown here, and how the library was set."""
+        out: dict[str, Any] = {"made by": "cupool-trace to-pytorch", "trace_alloc_max_entries": self._most,
+                               "trace_alloc_overflowed": any(d.entries.dropped for d in self.devices)}
+        out.update({f"device {i}": d.name for d, i in self.index.items()})
+        for r in self._ranks:
+            prefix = f"{r.source.name} " if len(self._ranks) > 1 else ""
+            out.update({prefix + k: v for k, v in r.source.header.get("settings", {}).items() if isinstance(v, str)})
+        return out
+
+    def _segments(self) -> Iterator[bytes]:
+        for r in self._ranks:
+            for d, segments in sorted(r.lives.segments.items()):
+                blocks = r.lives.blocks[d]
+                for start, end, n in segments.items():
+                    live = [(b, *blocks.get(b)[:2]) for b in blocks.overlapping(start, end)]  # type: ignore[index]
+                    yield self._segment(r, d, start, n, list(tile(start, end, live)))
+
+    def _segment(self, r: Rank, d: int, start: int, n: int, blocks: list[dict[str, Any]]) -> bytes:
+        active = [b for b in blocks if b["state"] == ACTIVE]
+        size = sum(b["size"] for b in active)
+        frames = self._frames[r.source]
+        return self._pickle.of({
+            "device": self.index[r.devices[d]], "address": start, "total_size": n, "stream": 0, "is_expandable": False,
+            "segment_type": "small" if n <= SMALL else "large", "segment_pool_id": (0, 0), "allocated_size": size,
+            "active_size": size, "requested_size": sum(b["requested_size"] for b in active), "frames": frames,
+            "blocks": [{**b, "frames": frames} for b in blocks]})
+
+    def _trace(self, device: Device) -> Iterator[bytes]:
+        p = self._pickle
+        frames = self._frames[device.rank.source]
+
+        def start(action: str, note: str = "") -> bytes:
+            same = {"action": action, "stream": 0, "frames": frames, "compile_context": "N/A", "user_metadata": note}
+            return p.of(same)[:-1]  # without the end of the dictionary
+
+        starts = {what: [start(name)] for what, name in NAMES.items()}
+        # The viewer makes one event of the two if they are neighbours, and fails on the first alone if it does not know the block.
+        starts[FREE] = [start("free_requested"), start("free_completed")]
+        addr, size, time_us = map(p.of, ("addr", "size", "time_us"))
+        long = LONG.pack
+        for what, a, n, us in device.entries:
+            rest = size + long(0x8A, 8, n) + time_us + long(0x8A, 8, us) + b"u"
+            if what == OOM:
+                yield start("oom", f"{a} bytes held by the pool") + p.of("device_free") + p.of(0) + rest
+            else:
+                where = addr + long(0x8A, 8, a)
+                for s in starts[what]:
+                    yield s + where + rest
+        yield start("snapshot") + addr + p.of(0) + size + p.of(0) + time_us + p.of(device.rank.end_us) + b"u"
+
+
+def convert(args: argparse.Namespace) -> int:
+    with binary_output(args.output, args.files) as f:
+        sources = Sources(args.files)
+        snapshot = Snapshot(f, [Rank(s, args.max_entries) for s in sources.files], args.max_entries)
+        snapshot.write()
+    status = sources.finish()
+    for d in snapshot.devices:
+        if len(sources.files) > 1 or snapshot.index[d] != d.number:
+            print(f"cupool-trace: the viewer's device {snapshot.index[d]} is {d.name}", file=sys.stderr)
+        if d.entries.dropped:
+            print(f"cupool-trace: {d.name}: the oldest {d.entries.dropped} of {count_of(d.entries.count, 'entry', 'entries')} "
+                  "were left out (--max-entries)", file=sys.stderr)
+    return status
+
+
+def run(args: argparse.Namespace) -> int:
+    return guarded(args.output, lambda: convert(args))
