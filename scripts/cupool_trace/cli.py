@@ -9,11 +9,12 @@ import signal
 import sys
 from types import ModuleType
 
-from . import VERSION, check, summary
+from . import VERSION, check, plot, summary
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
     "check": check,
+    "plot": plot,
 }
 
 
