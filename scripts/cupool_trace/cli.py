@@ -9,12 +9,13 @@ import signal
 import sys
 from types import ModuleType
 
-from . import VERSION, check, plot, summary
+from . import VERSION, check, plot, summary, top
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
     "check": check,
     "plot": plot,
+    "top": top,
 }
 
 
