@@ -658,6 +658,30 @@ class InBrowser(PlotCase):
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('img, td b, #charts b').length"), 0)
         self.assertIn(hostile, self.browser.evaluate("document.body.textContent"))
 
+    def test_map_of_only_the_time_shown(self) -> None:
+        far = BASE + (1 << 40)
+        self.show([header(), ev(100, "segment_alloc", p=BASE, n=8 * MIB), ev(400, "segment_free", p=BASE, n=8 * MIB),
+                   ev(600, "segment_alloc", p=far, n=2 * MIB), ev(1000, "end", dropped=0)])
+        whole = self.browser.evaluate("cupoolPlot.locate('segment', 0)")
+        self.assertIsNotNone(whole)
+        x0, y = self.point_at_time(0, 700)
+        x1, _ = self.point_at_time(0, 900)
+        self.browser.drag(x0, y, x1, y)
+        # The first segment is gone by then, and the second has the whole height.
+        self.assertIsNone(self.browser.evaluate("cupoolPlot.locate('segment', 0)"))
+        self.assertEqual(self.state()["map"], {"lo": 0, "hi": 1})
+        self.browser.key("f")
+        self.assertFalse(self.state()["fitting"])
+        self.browser.key("0")
+        self.assertEqual((self.state()["fitting"], self.browser.evaluate("cupoolPlot.locate('segment', 0)")), (True, whole))
+
+    def test_stats_that_say_more_than_events(self) -> None:
+        events = good()
+        events[-2]["peak_live"] += 4096
+        self.show(events)
+        self.assertIn("rounded up to 512 B, at most 64.00 MiB (67,110,400 B); its stats line counts whole blocks",
+                      self.browser.evaluate("document.getElementById('notes').textContent"))
+
     def test_odd_traces(self) -> None:
         for events in ([header(None)], [header(), ev(5, "policy", free="strict", why="x")],
                        [header(), ev(0, "segment_alloc", p=BASE, n=512), ev(0, "end", dropped=0)],
