@@ -164,8 +164,8 @@ def columns(series: Event, name: str, offset: int, end: int, t0: int, t1: int, n
 
 def time_step(span: float) -> float:
     raw = span / 8
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(k * power for k in (1, 2, 5, 10) if raw <= k * power * 1.0000001)
+    power = math.pow(10, math.floor(math.log10(raw)))
+    return next(k * power for k in (1.0, 2.0, 5.0, 10.0) if raw <= k * power * 1.0000001)
 
 
 def mark(on: Surface, kind: str, x: float, y: float) -> None:

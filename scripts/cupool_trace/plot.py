@@ -155,7 +155,7 @@ def page_data(ranks: list[Rank], begin: int, end: int) -> Event:
             out.append(track_data(r, len(processes), d, recorder.tracks[d]))
         processes.append({
             "name": r.name, "file": os.path.basename(r.path), "rank": r.rank,
-            **{k: r.header.get(k) for k in ("host", "pid", "exe", "version", "settings")},
+            **{k: r.header.get(k) for k in ("host", "pid", "exe", "version")},
             "state": r.reader.state, "complete": r.reader.complete, "problems": r.problems.count, "lines": r.reader.lines,
             "events": recorder.events, "last_ns": recorder.last_t, "allocs": r.traces_allocs,
             "offset_ns": r.header.get("t0_unix_ns", first) - first})

@@ -25,7 +25,7 @@ def find() -> Optional[str]:
 
 class Browser:
     def __init__(self, program: str, width: int = 1300, height: int = 1400) -> None:
-        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._profile = tempfile.mkdtemp()
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         # It reads commands from descriptor 3 and answers on 4. Nothing outside this machine is asked for or offered.
@@ -33,7 +33,7 @@ class Browser:
             ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "sh", program, "--headless", "--no-sandbox", "--disable-gpu",
              "--remote-debugging-pipe", "--no-first-run", "--disable-extensions", "--disable-background-networking",
              "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-device-scale-factor=1",
-             f"--user-data-dir={self._profile.name}", f"--window-size={width},{height}", "about:blank"],
+             f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
             pass_fds=(to_read, to_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True)
         os.close(to_read)
@@ -57,7 +57,7 @@ class Browser:
             self._child.kill()
             self._child.wait()
         os.close(self._read)
-        self._profile.cleanup()
+        shutil.rmtree(self._profile, ignore_errors=True)  # processes of the browser may still write there
 
     def __enter__(self) -> Browser:
         return self
