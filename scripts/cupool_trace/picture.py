@@ -194,7 +194,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
     on.text(LEFT, y + 14, f"{title:.60s}{peaks}", "text")
     low, high = columns(series, "held", process["offset_ns"], process["last_ns"], t0, t1, n)
     most = max(1, *high) * 1.06
-    step = 2 ** max(0, math.ceil(math.log2(most / 4)))
+    step = 1 << max(0, math.ceil(math.log2(most / 4)))
     full = math.ceil(most / step) * step
 
     def up(v: float) -> float:
