@@ -23,7 +23,7 @@ MOST = 64  # devices in one picture
 COLORS = {
     "page": ("#ffffff", "#12161c"), "text": ("#1c2430", "#e4e8ee"), "dim": ("#5c6675", "#9aa5b4"), "grid": ("#e4e8ee", "#262e39"),
     "line": ("#c3cad5", "#343d4a"), "live": ("#2f74d0", "#4d94ee"), "cached": ("#f2c14e", "#a97f24"), "held": ("#7d9cc4", "#56749c"),
-    "live-range": ("#90abb6", "#6b8aa0"), "cached-range": ("#f9e3b0", "#5d4c25"), "held-range": ("#bccce0", "#364659"),
+    "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
@@ -216,12 +216,16 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
             on.area(LEFT, [None if v < 0 else up(v) for v in greatest], ground, color + "-range")
             on.area(LEFT, [None if v < 0 else up(v) for v in least], ground, color)
     on.rect(LEFT, ground, n, 1, "line")
-    for t, kind, _, _ in track["marks"]:
-        x = LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n
-        if LEFT <= x <= LEFT + n:
-            if kind in ("oom", "killed", "end"):
+    for kind in ("policy", "ipc", "trim", "end", "killed", "oom"):  # the most important on top
+        xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t, k, _, _ in track["marks"] if k == kind]
+        last = -99.0
+        for x in xs:
+            # As many lines as leave the curves to be seen, and no mark on another.
+            if kind in ("oom", "killed", "end") and len(xs) < 40:
                 on.rect(x, top, 1, ground - top, kind)
-            mark(on, kind, x, top - 9)
+            if x - last > 5:
+                mark(on, kind, x, top - 9)
+                last = x
 
 
 def draw(data: Event, surface: type) -> Union[str, bytes]:

@@ -24,6 +24,7 @@ from typing import Any, Iterator, Optional
 from unittest import mock
 
 import chromium
+import test_trace_fuzz
 from test_trace import BASE, MIB, ROOT, Case, Event, ev, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -433,6 +434,18 @@ class Files(PlotCase):
         got = json.loads(done.stdout)
         self.assertEqual((got["bytes"], got["devices"][0]["peaks"]["held"]["n"]), ((self.dir / "x.svg").stat().st_size, 66 * MIB))
 
+    def test_damaged_traces(self) -> None:
+        r = random.Random(3)
+        for i in range(120):
+            path = self.write(test_trace_fuzz.damaged(r), f"{i % 2}.jsonl")
+            out = self.dir / ("x.html", "x.svg")[i % 2]
+            status, _, said = test_trace_fuzz.run(["plot", path, self.write(good(), "good.jsonl"), "-o", str(out)], "utf-8")
+            self.assertIn(status, (0, 1, 2), said)
+            if i % 2:
+                xml.etree.ElementTree.parse(out)
+            else:
+                self.data_of(out)
+
     def test_standard_input(self) -> None:
         done = self.run_tool("plot", "-", "-o", str(self.dir / "x.html"), stdin=gzip.compress(text(good())))
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -701,6 +714,17 @@ class InBrowser(PlotCase):
             with self.subTest(events=events[1:]):
                 self.browser.open(self.plot(self.write(events)))
                 for key in "+-f0[]":
+                    self.browser.key(key)
+                self.assertEqual(self.state()["errors"], [])
+
+    def test_damaged_traces_draw(self) -> None:
+        r = random.Random(4)
+        for _ in range(12):
+            status, _, _ = test_trace_fuzz.run(
+                ["plot", self.write(test_trace_fuzz.damaged(r), "a"), self.write(test_trace_fuzz.damaged(r), "b"), "-o", str(self.dir / "x.html")], "utf-8")
+            if status != 2:
+                self.browser.open(self.dir / "x.html")
+                for key in "++f]0":
                     self.browser.key(key)
                 self.assertEqual(self.state()["errors"], [])
 
