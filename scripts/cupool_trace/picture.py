@@ -251,10 +251,13 @@ def draw(data: Event, surface: type) -> Union[str, bytes]:
     t1 += (t1 - t0) // 100
     for i, track in enumerate(tracks):
         draw_track(on, data, track, 40 + i * (HEAD + HEIGHT), t0, t1)
-    if not tracks:
-        on.text(WIDTH / 2, 120, "no event on any device", "dim", "middle")
+    bottom = 50 + len(tracks) * (HEAD + HEIGHT) + 6
     if len(tracks) < len(data["tracks"]):
-        on.text(12, 50 + len(tracks) * (HEAD + HEIGHT) + 8, f"{len(data['tracks']) - len(tracks)} more devices are not drawn", "text")
+        on.text(WIDTH - RIGHT, bottom, f"{len(data['tracks']) - len(tracks)} more devices are not drawn", "text", "end")
+    elif not tracks:
+        on.text(WIDTH / 2, 120, "no event on any device", "dim", "middle")
+    if tracks:
+        on.text(LEFT, bottom, "lighter: only at times, within the width of a pixel or more", "dim")
     done: Union[str, bytes] = on.done()
     return done
 
