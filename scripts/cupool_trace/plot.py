@@ -28,11 +28,11 @@ Live memory and the blocks within segments are known only with CUPOOL_TRACE_EVEN
 A long trace is reduced, and the page says how: curves keep the least and the greatest value of each interval, so no peak is lost;
 the largest segments and blocks stay exact, the others are added up. With --from and --to, all of that goes to a shorter time."""
 
-# What a page may hold, all devices together: about 18 MB at most. The second figure is for one device: more would be slow to draw.
-POINTS = (64_000, 32_768)
+# What a page may hold, all devices together: below 20 MB. The second figure is for one device: more would be slow to draw.
+POINTS = (48_000, 32_768)
 SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
-MARKS = (6_000, 400)
+MARKS = (3_000, 300)  # of each kind
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 

@@ -283,7 +283,7 @@ class Recorder(Replay):
         marks = self.tracks[d].marks
         if kind not in marks:
             marks[kind] = Thinned(self._limits.marks, merge_marks)
-        marks[kind].add([t, 1, n, text])
+        marks[kind].add([t, 1, n, text[:300]])  # a reason of any length would be no mark
 
     def finish(self) -> None:
         """After the last event: what is live stays live."""
