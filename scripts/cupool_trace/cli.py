@@ -9,11 +9,13 @@ import signal
 import sys
 from types import ModuleType
 
-from . import VERSION, check, diff, export, merge, offline, summary, to_csv, to_perfetto, to_pytorch, to_rmm
+from . import VERSION, check, diff, export, merge, offline, plot, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
     "check": check,
+    "plot": plot,
+    "top": top,
     "replay": offline,
     "export": export,
     "diff": diff,

@@ -199,12 +199,12 @@ class Replay:
 
 
 class Rank:
-    """One file, read to its end."""
+    """One file, read to its end, by `follow`: a kind of Replay that may note more than the counters."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, follow: Callable[[Problems], Replay] = Replay) -> None:
         self.problems = Problems()
         self.reader = Reader(path, self.problems)
-        self.replay = Replay(self.problems)
+        self.replay = follow(self.problems)
         for line, ev in in_time_order(self.reader.events()):
             self.replay.apply(line, ev)
         self.path = path
@@ -223,12 +223,12 @@ class Rank:
         return sum(len(d.segments) for d in devices), sum(len(d.blocks) for d in devices)
 
 
-def load(paths: list[str]) -> tuple[list[Rank], int]:
+def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tuple[list[Rank], int]:
     """Read all files, sorted by rank. Those that cannot be read are named on stderr; the other value is their number."""
     ranks, unreadable = [], 0
     for path in paths:
         try:
-            ranks.append(Rank(path))
+            ranks.append(Rank(path, follow))
         except CannotRead as e:
             unreadable += 1
             print(f"cupool-trace: {e}", file=sys.stderr)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool-trace plot: a picture of memory over time.
+
+What it is: the data of a page (page_data: everything that plot.html or picture.py draws, as plain JSON values) and the command
+that writes it. What it is not: drawing; plot.html does that in the browser, picture.py for SVG and PNG.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from . import VERSION
+from .picture import png, svg
+from .reader import Event
+from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
+from .replay import Rank, load
+from .summary import device_summary
+from .text import count_of
+
+HELP = "draw memory over time: a page, SVG or PNG"
+DESCRIPTION = """\
+Writes one file that needs no other: OUT.html, a page to zoom and to point at (memory over time of each rank and device, segments
+as a map of addresses by time, events), or OUT.svg or OUT.png, the same curves as a picture.
+Live memory and the blocks within segments are known only with CUPOOL_TRACE_EVENTS=segment,alloc.
+A long trace is reduced, and the page says how: curves keep the least and the greatest value of each interval, so no peak is lost;
+the largest segments and blocks stay exact, the others are added up. With --from and --to, all of that goes to a shorter time."""
+
+# What a page may hold, all devices together: below 20 MB. The second figure is for one device: more would be slow to draw.
+POINTS = (48_000, 32_768)
+SEGMENTS = (60_000, 20_000)
+BLOCKS = (80_000, 30_000)
+MARKS = (3_000, 300)  # of each kind
+GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    def out(path: str) -> str:
+        if not path.endswith((".html", ".svg", ".png")):
+            raise argparse.ArgumentTypeError(f"{path}: must end in .html, .svg or .png")
+        return path
+
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, type=out, help="OUT.html, OUT.svg or OUT.png")
+    parser.add_argument("--from", dest="begin", metavar="S", type=float, default=0.0, help="seconds after the start of each trace")
+    parser.add_argument("--to", dest="end", metavar="S", type=float, default=float(1 << 53) / 1e9, help="likewise")
+
+
+def limits_for(devices: int) -> Limits:
+    return Limits(*(min(most, all_together // max(1, devices)) for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS)))
+
+
+class Regions:
+    """Addresses without the gaps between them, so that a map of them is not empty: pieces of [start, end)."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self.pieces: list[list[int]] = []
+        for p, end in sorted(ranges):
+            if self.pieces and p <= self.pieces[-1][1] + GAP:
+                self.pieces[-1][1] = max(self.pieces[-1][1], end)
+            else:
+                self.pieces.append([p, end])
+        self._last = 0
+
+    def locate(self, p: int) -> tuple[int, int]:
+        """Which piece, and how far into it."""
+        lo, hi = 0, len(self.pieces)
+        while hi - lo > 1:
+            mid = (lo + hi) // 2
+            lo, hi = (mid, hi) if self.pieces[mid][0] <= p else (lo, mid)
+        return lo, p - self.pieces[lo][0]
+
+
+def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
+    at = [regions.locate(b.p) for b in boxes]
+    out: Event = {"t0": [b.t0 for b in boxes], "t1": [b.t1 for b in boxes], "region": [r for r, _ in at],
+                  "offset": [o for _, o in at], "n": [b.n for b in boxes]}
+    if segments:
+        out["us"] = [b.us for b in boxes]
+        out["why"] = {str(i): b.why for i, b in enumerate(boxes) if b.why is not None}
+    return out
+
+
+def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:
+    return [[t0, t1, *regions.locate(p), end - p, count, total, most]
+            for t0, t1, p, end, count, total, most in sorted(kept.rest.cells.values())]
+
+
+def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
+    dev = rank.replay.devices[d]
+    segments, blocks = track.segments.boxes, track.blocks.boxes
+    regions = Regions([(b.p, b.p + b.n) for b in segments + blocks]
+                      + [(c[2], c[3]) for kept in (track.segments, track.blocks) for c in kept.rest.cells.values()])
+    known = QUANTITIES if rank.traces_allocs else ("held",)
+    columns = list(zip(*track.values.items)) or [()] * (1 + 3 * len(QUANTITIES))
+    series: Event = {"width_ns": 1 << track.values.shift, "t": columns[0]}
+    for i, name in enumerate(QUANTITIES):
+        if name in known:
+            low, high, last = columns[1 + 3 * i:4 + 3 * i]
+            # Most curves are exact, and then these are the same.
+            series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
+    return {
+        "process": process, "device": d, "figures": device_summary(rank, dev), "series": series,
+        "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},
+        # As text: JavaScript's numbers hold no 64 bits.
+        "regions": [[hex(p), end - p] for p, end in regions.pieces],
+        "segments": boxes_data(segments, regions, True), "blocks": boxes_data(blocks, regions, False),
+        "merged_segments": merged_data(track.segments, regions), "merged_blocks": merged_data(track.blocks, regions),
+        "marks": sorted(([t, kind, count, text] for kind, marks in track.marks.items() for t, count, _, text in marks.items),
+                        key=lambda m: (m[0], m[1])),
+        "merged": merged_notes(track),
+    }
+
+
+def merged_notes(track: Track) -> list[str]:
+    """What a reader of the picture has to know: none if it is exact."""
+    notes = []
+    if track.values.shift:
+        notes.append(f"curves: least and greatest value of every {time_text(1 << track.values.shift)}; peaks are exact")
+    for kept, noun, largest in ((track.segments, "segment", "largest"), (track.blocks, "block", "largest (by size and time)")):
+        if kept.rest.count:
+            notes.append(f"{noun}s: the {len(kept.boxes)} {largest} are exact, {count_of(kept.rest.count, 'other')} "
+                         f"merged into {count_of(len(kept.rest.cells), 'area')}")
+    for kind, marks in sorted(track.marks.items()):
+        if marks.shift:
+            notes.append(f"{kind}: events within {time_text(1 << marks.shift)} are one mark, with their number")
+    return notes
+
+
+def time_text(ns: int) -> str:
+    for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us")):
+        if ns >= unit:
+            return f"{ns / unit:.3g} {name}"
+    return f"{ns} ns"
+
+
+def page_data(ranks: list[Rank], begin: int, end: int) -> Event:
+    """Everything that is drawn. Times are ns since the process's own start; `offset` is that start after the first one's."""
+    starts = [r.header["t0_unix_ns"] for r in ranks if "t0_unix_ns" in r.header]
+    first = min(starts, default=0)
+    tracks = sum(len(r.replay.devices) for r in ranks)
+    processes: list[Event] = []
+    out: list[Event] = []
+    for r in ranks:
+        recorder = r.replay
+        assert isinstance(recorder, Recorder)
+        recorder.finish()
+        for d in sorted(recorder.tracks):
+            if r.reader.ended:
+                recorder.mark(d, "end", recorder.last_t, 0, "the process ended")
+            else:
+                recorder.mark(d, "killed", recorder.last_t, 0, "the last event: the process was killed or still runs")
+            recorder.tracks[d].fit(limits_for(tracks), recorder.last_t)
+            out.append(track_data(r, len(processes), d, recorder.tracks[d]))
+        processes.append({
+            "name": r.name, "file": os.path.basename(r.path), "rank": r.rank,
+            **{k: r.header.get(k) for k in ("host", "pid", "exe", "version")},
+            "state": r.reader.state, "complete": r.reader.complete, "problems": r.problems.count, "lines": r.reader.lines,
+            "events": recorder.events, "last_ns": recorder.last_t, "allocs": r.traces_allocs,
+            "offset_ns": r.header.get("t0_unix_ns", first) - first})
+    return {"made_by": f"cupool-trace {VERSION}", "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out}
+
+
+def html(data: Event) -> str:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "plot.html"), encoding="ascii") as f:
+        page = f.read()
+    # Names come from whoever wrote the trace: nothing of them may end the element that holds the data.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    before, mark, after = page.partition("@DATA@")
+    assert mark
+    return before + text + after
+
+
+def write(path: str, content: bytes) -> None:
+    """Whole or not at all: nobody should look at half a page."""
+    part = f"{path}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as f:
+            f.write(content)
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+
+
+def run(args: argparse.Namespace) -> int:
+    # What is kept while reading is bounded by what one page can hold; a file has seldom more than one device.
+    limits = limits_for(len(args.files))
+    begin, end = (int(max(0.0, min(s, (1 << 53) / 1e9)) * 1e9) for s in (args.begin, args.end))
+    ranks, unreadable = load(args.files, lambda problems: Recorder(problems, limits, begin, end))
+    if not ranks:
+        return 2
+    data = page_data(ranks, begin, end)
+    content = (html(data).encode("ascii") if args.output.endswith(".html") else
+               svg(data).encode() if args.output.endswith(".svg") else png(data))
+    try:
+        write(args.output, content)
+    except OSError as e:
+        print(f"cupool-trace: {args.output}: {e.strerror or e}", file=sys.stderr)
+        return 2
+    bad = sum(1 for p in data["processes"] if p["problems"])
+    if args.json:
+        json.dump(report(args.output, len(content), data), sys.stdout, indent=1)
+        print()
+    else:
+        print(f"{args.output}: {count_of(len(ranks), 'file')}, {count_of(len(data['tracks']), 'device')}, "
+              f"{len(content) / 1e6:.1f} MB" + (f"; problems in {bad}, see cupool-trace check" if bad else ""))
+    return 2 if unreadable else 1 if bad else 0
+
+
+def report(path: str, size: int, data: Event) -> dict[str, Any]:
+    return {"output": path, "bytes": size, "devices": [{
+        "file": data["processes"][t["process"]]["file"], "rank": data["processes"][t["process"]]["rank"], "device": t["device"],
+        "peaks": t["peaks"], "merged": t["merged"]} for t in data["tracks"]]}

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace of any length in a bounded amount of data: what a picture of it needs.
+
+What it is: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Replay that
+fills them. Peaks are never lost: a bucket keeps the least and the greatest value in it. What it is not: it draws nothing, and
+it keeps no events. Everything is exact until its limit is reached; what had to be merged then can be told.
+"""
+from __future__ import annotations
+
+import heapq
+from typing import Any, Callable, Optional
+
+from .reader import Event, Problems
+from .replay import Device, Ranges, Replay
+from .text import human_size
+
+# Curves over time. Memory registered with NCCL belongs here as soon as there are events about it.
+QUANTITIES = ("held", "live", "cached")
+
+
+def quantities(dev: Device) -> tuple[int, int, int]:
+    return dev.held, dev.live, dev.held - dev.live
+
+
+class Thinned:
+    """A list ordered by time with at most `limit` items, one per bucket of 2**shift ns; merge(a, b) adds item b to a.
+
+    An item is a list that begins with its time. Buckets are as wide as they must be: 1 ns, so exact, at first.
+    """
+
+    def __init__(self, limit: int, merge: Callable[[list[Any], list[Any]], None]) -> None:
+        self.limit = limit
+        self.shift = 0
+        self.items: list[list[Any]] = []
+        self._merge = merge
+
+    def add(self, item: list[Any]) -> None:
+        items = self.items
+        # Time may go back where lines of threads are further apart than the reader's window.
+        if items and item[0] >> self.shift <= items[-1][0] >> self.shift:
+            self._merge(items[-1], item)
+            return
+        items.append(item)
+        if len(items) > self.limit:
+            self.fit(max(1, self.limit // 2))
+
+    def fit(self, limit: int) -> None:
+        """Widen the buckets until there are at most `limit`."""
+        while len(self.items) > limit:
+            self.shift += 1
+            fewer = [self.items[0]]
+            for item in self.items[1:]:
+                if item[0] >> self.shift == fewer[-1][0] >> self.shift:
+                    self._merge(fewer[-1], item)
+                else:
+                    fewer.append(item)
+            self.items = fewer
+
+
+def merge_values(into: list[Any], other: list[Any]) -> None:
+    """Items [time, then for each quantity least, greatest, last]."""
+    for i in range(1, len(into), 3):
+        if other[i] < into[i]:
+            into[i] = other[i]
+        if other[i + 1] > into[i + 1]:
+            into[i + 1] = other[i + 1]
+        into[i + 2] = other[i + 2]
+
+
+def merge_marks(into: list[Any], other: list[Any]) -> None:
+    """Items [time, count, size, text]: the text stays that of the largest."""
+    into[1] += other[1]
+    if other[2] > into[2]:
+        into[2:] = other[2:]
+
+
+class Box:
+    """A range of addresses for a time: a segment or a block. t1 is None if it was live at the end."""
+
+    __slots__ = ("p", "n", "t0", "t1", "us", "why")
+
+    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], why: Optional[str]) -> None:
+        self.p, self.n, self.t0, self.t1, self.us, self.why = p, n, t0, t1, us, why
+
+
+class Merged:
+    """Boxes too many to be kept, added up by where they lay and when they began: at most `limit` cells.
+
+    A cell is [first begin, last end, lowest address, highest end, count, bytes in all, largest].
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.cells: dict[tuple[int, int], list[int]] = {}
+        self.count = 0
+        self._p_shift, self._t_shift = 21, 10
+
+    def add(self, box: Box, end: int) -> None:
+        self.count += 1
+        self._put([box.t0, end if box.t1 is None else box.t1, box.p, box.p + box.n, 1, box.n, box.n])
+        if len(self.cells) > self.limit:
+            self.fit(max(1, self.limit // 2))
+
+    def _put(self, c: list[int]) -> None:
+        key = (c[2] >> self._p_shift, c[0] >> self._t_shift)
+        into = self.cells.get(key)
+        if into is None:
+            self.cells[key] = c
+            return
+        into[0], into[1] = min(into[0], c[0]), max(into[1], c[1])
+        into[2], into[3] = min(into[2], c[2]), max(into[3], c[3])
+        into[4] += c[4]
+        into[5] += c[5]
+        into[6] = max(into[6], c[6])
+
+    def fit(self, limit: int) -> None:
+        while len(self.cells) > limit:
+            # Time first: there is far more of it than of addresses.
+            if self._t_shift < 2 * self._p_shift:
+                self._t_shift += 1
+            else:
+                self._p_shift += 1
+            old, self.cells = self.cells, {}
+            for c in old.values():
+                self._put(c)
+
+
+class Largest:
+    """The `limit` largest boxes by `size`, each as it was; the others are merged."""
+
+    def __init__(self, limit: int, size: Callable[[Box, int], tuple[int, int]]) -> None:
+        self.limit = limit
+        self.rest = Merged(max(16, limit // 5))
+        self._size = size
+        self._heap: list[tuple[tuple[int, int], int, Box]] = []
+        self._count = 0
+
+    def add(self, box: Box, now: int) -> None:
+        self._count += 1  # unique, so boxes themselves are never compared
+        entry = (self._size(box, now), -self._count, box)
+        if len(self._heap) < self.limit:
+            heapq.heappush(self._heap, entry)
+        else:
+            self.rest.add(heapq.heappushpop(self._heap, entry)[2], now)
+
+    def fit(self, limit: int, now: int) -> None:
+        while len(self._heap) > limit:
+            self.rest.add(heapq.heappop(self._heap)[2], now)
+        self.rest.fit(max(16, limit // 5))
+
+    @property
+    def boxes(self) -> list[Box]:
+        return sorted((b for _, _, b in self._heap), key=lambda b: (b.t0, b.p))
+
+
+def by_bytes(box: Box, now: int) -> tuple[int, int]:
+    return box.n, (now if box.t1 is None else box.t1) - box.t0
+
+
+def by_area(box: Box, now: int) -> tuple[int, int]:
+    """For blocks: what is large on the map, not the thousandth buffer that was there for a moment."""
+    return box.n * ((now if box.t1 is None else box.t1) - box.t0), box.n
+
+
+class Lifetimes(Ranges):
+    """Ranges that hand a Box to `into` whenever one goes."""
+
+    def __init__(self, recorder: Recorder, into: Largest) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._into = into
+        self._since: dict[int, tuple[int, Optional[float]]] = {}
+
+    def add(self, start: int, end: int, n: int, line: int) -> None:
+        super().add(start, end, n, line)
+        self._since[start] = (self._recorder.now, self._recorder.event.get("us"))
+
+    def pop(self, start: int) -> tuple[int, int, int]:
+        gone = super().pop(start)
+        r = self._recorder
+        t0, us = self._since.pop(start)
+        if r.now >= r.begin and t0 <= r.end:
+            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, r.event.get("why")), r.now)
+        return gone
+
+    def still_there(self, now: int) -> None:
+        for start, (t0, us) in self._since.items():
+            known = self.get(start)
+            assert known
+            if t0 <= self._recorder.end:
+                self._into.add(Box(start, known[1], t0, None, us, None), max(t0, now))
+
+
+class Limits:
+    """How much is kept of each device."""
+
+    def __init__(self, points: int, segments: int, blocks: int, marks: int) -> None:
+        self.points, self.segments, self.blocks, self.marks = max(64, points), max(64, segments), max(64, blocks), max(16, marks)
+
+
+class Track:
+    """What is kept of one device of one process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.values = Thinned(limits.points, merge_values)
+        self.segments = Largest(limits.segments, by_bytes)
+        self.blocks = Largest(limits.blocks, by_area)
+        self.marks: dict[str, Thinned] = {}
+        self.peaks = [(-1, 0)] * len(QUANTITIES)  # value, and when it was first reached
+
+    def fit(self, limits: Limits, now: int) -> None:
+        self.values.fit(limits.points)
+        self.segments.fit(limits.segments, now)
+        self.blocks.fit(limits.blocks, now)
+        for marks in self.marks.values():
+            marks.fit(limits.marks)
+
+
+def mark_of(ev: Event) -> Optional[tuple[int, str]]:
+    """Size and text of an event that is shown by itself; None for all others."""
+    e = ev["e"]
+    if e == "oom":
+        return ev["n"], (f"out of memory: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
+                         f"{human_size(ev['live'])} live")
+    if e == "trim":
+        return ev["n"], f"trim gave back {human_size(ev['n'])}: {ev['why']}"
+    if e == "policy":
+        return 0, f"free policy {ev['free']}: {ev['why']}"
+    if e == "ipc":
+        return 1 - ev["ok"], f"IPC handle of {ev['p']} {'passed on' if ev['ok'] else 'refused'}"
+    return None
+
+
+class Recorder(Replay):
+    """A Replay that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
+
+    def __init__(self, problems: Problems, limits: Limits, begin: int, end: int) -> None:
+        super().__init__(problems)
+        self.tracks: dict[int, Track] = {}
+        self.begin, self.end = begin, end
+        self.now = 0
+        self.event: Event = {}
+        self._limits = limits
+        self._before: dict[int, tuple[int, ...]] = {}  # values at `begin`, as far as is known
+
+    def apply(self, line: int, ev: Event) -> None:
+        self.now, self.event = ev["t"], ev
+        d = ev.get("d")
+        if d is None:
+            super().apply(line, ev)
+            return
+        track = self.tracks.get(d)
+        if track is None:
+            track = self.tracks[d] = Track(self._limits)
+            dev = self.devices[d] = Device()
+            dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
+        super().apply(line, ev)
+        e = ev["e"]
+        if e in ("alloc", "free_requested", "segment_alloc", "segment_free"):
+            now = quantities(self.devices[d])
+            if self.now < self.begin:
+                self._before[d] = now
+            elif self.now <= self.end:
+                if d in self._before:
+                    self._sample(track, self.begin, self._before.pop(d))
+                self._sample(track, self.now, now)
+        elif e != "free_completed":
+            mark = mark_of(ev)
+            if mark:
+                self.mark(d, e, ev["t"], *mark)
+
+    def _sample(self, track: Track, t: int, values: tuple[int, ...]) -> None:
+        item = [t]
+        for i, v in enumerate(values):
+            item += (v, v, v)
+            if v > track.peaks[i][0]:
+                track.peaks[i] = (v, t)
+        track.values.add(item)
+
+    def mark(self, d: int, kind: str, t: int, n: int, text: str) -> None:
+        if not self.begin <= t <= self.end:
+            return
+        marks = self.tracks[d].marks
+        if kind not in marks:
+            marks[kind] = Thinned(self._limits.marks, merge_marks)
+        marks[kind].add([t, 1, n, text[:300]])  # a reason of any length would be no mark
+
+    def finish(self) -> None:
+        """After the last event: what is live stays live."""
+        for d, track in self.tracks.items():
+            if d in self._before:
+                self._sample(track, self.begin, self._before.pop(d))
+            for ranges in (self.devices[d].segments, self.devices[d].blocks):
+                assert isinstance(ranges, Lifetimes)
+                ranges.still_there(self.last_t)
