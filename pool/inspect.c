@@ -29,6 +29,13 @@ size_t pool_live_size(uint64_t addr)
     return block && atomic_load(&block->state) == BLOCK_LIVE ? block->requested : 0;
 }
 
+size_t pool_block_size(uint64_t addr)
+{
+    struct block *block = map_segment_get(addr) ? map_block_get(addr) : NULL;
+
+    return block && atomic_load(&block->state) == BLOCK_LIVE ? block->size : 0;
+}
+
 int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
 {
     struct segment *segment = map_segment_get(addr);

@@ -185,7 +185,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
 }
 
 /* Which device it is: an ordinal says little where CUDA_VISIBLE_DEVICES or MIG are in use. */
-static void device_trace(const struct real_driver *driver, int device)
+static void device_trace(const struct real_driver *driver, int device, size_t total)
 {
     char name[128] = "", text[2 * sizeof(CUuuid) + 5] = "";
     size_t at = 0;
@@ -200,7 +200,7 @@ static void device_trace(const struct real_driver *driver, int device)
             at +=
                 (size_t)snprintf(text + at, sizeof(text) - at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
                                  (unsigned char)uuid.bytes[i]);
-    trace_event("device", "\"d\":%d,\"name\":\"%s\",\"uuid\":\"%s\"", device, name, text);
+    trace_event("device", "\"d\":%d,\"name\":\"%s\",\"uuid\":\"%s\",\"total\":%zu", device, name, text, total);
 }
 
 /* A number that no other context has had; 0: the driver cannot say. */
@@ -246,7 +246,7 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
         log_once(LOG_WARN, "more than %d contexts at a time; the others are not pooled", CONTEXTS_MAX);
     if (!made)
         return context;
-    device_trace(driver, as.device);
+    device_trace(driver, as.device, as.capacity);
     trace_event("policy", "\"d\":%d,\"free\":\"%s\",\"why\":\"%s\"", as.device,
                 policy_is_strict(&context->policy)        ? "strict"
                 : conf_get()->free.number == FREE_RELAXED ? "relaxed"

@@ -138,14 +138,15 @@ static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct pool *pool = pool_of(addr);
     const size_t size = pool ? pool_live_size(addr) : 0;
-    const int device = size ? context_device(context_of(pool)) : -1;
+    const struct trace_block event = {
+        .device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
     int rc;
 
     if (size)
-        trace_block("free_requested", device, addr, size);
+        trace_block("free_requested", &event);
     rc = release(addr);
     if (size && rc == 0)
-        trace_block("free_completed", device, addr, size);
+        trace_block("free_completed", &event);
     return rc;
 }
 

@@ -8,6 +8,7 @@
 
 #include "caller.h"
 #include "conf.h"
+#include "pool.h"
 #include "trace.h"
 
 /* Of the program, innermost first; ours in front of them are left out. */
@@ -51,11 +52,17 @@ static unsigned int number_of(const void *address)
 void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
 {
     void *stack[OURS + DEPTH];
-    unsigned int numbers[DEPTH], count = 0;
+    const size_t block = pool_block_size(addr);
+    unsigned int numbers[DEPTH];
+    struct trace_block event = {.device = device,
+                                .addr = addr,
+                                .size = size,
+                                .block = block == (size + POOL_GRANULE - 1) / POOL_GRANULE * POOL_GRANULE ? 0 : block,
+                                .frames = numbers};
     int depth, first = 0;
 
     if (!conf_get()->trace_stacks.number) {
-        trace_block("alloc", device, addr, size);
+        trace_block("alloc", &event);
         return;
     }
     depth = backtrace(stack, OURS + DEPTH);
@@ -66,7 +73,7 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
         first = 0;
         depth = 1;
     }
-    for (int i = first; i < depth && count < DEPTH; i++)
-        numbers[count++] = number_of(stack[i]);
-    trace_block_from("alloc", device, addr, size, numbers, count);
+    for (int i = first; i < depth && event.frames_count < DEPTH; i++)
+        numbers[event.frames_count++] = number_of(stack[i]);
+    trace_block("alloc", &event);
 }

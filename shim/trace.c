@@ -253,13 +253,7 @@ static char *hexadecimal(char *at, uint64_t n)
 
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
 
-void trace_block(const char *event, int device, uint64_t addr, size_t size)
-{
-    trace_block_from(event, device, addr, size, NULL, 0);
-}
-
-void trace_block_from(const char *event, int device, uint64_t addr, size_t size, const unsigned int *frames,
-                      unsigned int count)
+void trace_block(const char *event, const struct trace_block *block)
 {
     const int saved = errno, thread = tid();
     const size_t len = strlen(event);
@@ -278,16 +272,20 @@ void trace_block_from(const char *event, int device, uint64_t addr, size_t size,
         at = LITERAL(at, "\",\"tid\":");
         at = decimal(at, (uint64_t)thread);
         at = LITERAL(at, ",\"d\":");
-        at = decimal(at, (uint64_t)device);
+        at = decimal(at, (uint64_t)block->device);
         at = LITERAL(at, ",\"p\":\"0x");
-        at = hexadecimal(at, addr);
+        at = hexadecimal(at, block->addr);
         at = LITERAL(at, "\",\"n\":");
-        at = decimal(at, size);
-        for (unsigned int i = 0; i < count; i++) {
-            at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
-            at = decimal(at, frames[i]);
+        at = decimal(at, block->size);
+        if (block->block) {
+            at = LITERAL(at, ",\"block\":");
+            at = decimal(at, block->block);
         }
-        at = count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
+        for (unsigned int i = 0; i < block->frames_count; i++) {
+            at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
+            at = decimal(at, block->frames[i]);
+        }
+        at = block->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
         trace.buffered = (size_t)(at - trace.buffer);
     }
     trace_unlock(cancel);

@@ -29,12 +29,18 @@ static inline bool trace_allocs(void)
 {
     return atomic_load_explicit(&trace_allocs_wanted, memory_order_relaxed);
 }
-/* One allocation event, through the buffer. */
-void trace_block(const char *event, int device, uint64_t addr, size_t size);
+/* What an allocation event is about. */
+struct trace_block {
+    int device;
+    uint64_t addr;
+    size_t size;                /* that was asked for */
+    size_t block;               /* that was handed out; 0: not to be said */
+    const unsigned int *frames; /* the numbers of those that it came through */
+    unsigned int frames_count;  /* 16 at most */
+};
 
-/* The same with the numbers of the frames that it came through, 16 at most. */
-void trace_block_from(const char *event, int device, uint64_t addr, size_t size, const unsigned int *frames,
-                      unsigned int count);
+/* One allocation event, through the buffer. */
+void trace_block(const char *event, const struct trace_block *block);
 
 /* Write what is buffered and the end line; later events are dropped. For exit. */
 void trace_close(void);

@@ -7,7 +7,7 @@ blocks in one place. What it is not: a judge; it leaves out or completes, and co
 from __future__ import annotations
 
 from .reader import Event
-from .replay import GRANULE, Ranges
+from .replay import Ranges, block_of
 from .source import why_of
 
 TOP = 1 << 63  # addresses and sizes from here on are none of a device, and do not fit into other formats' signed numbers
@@ -72,7 +72,7 @@ class Lives:
         return [*((FREE, b, blocks.pop(b)[1]) for b in blocks.overlapping(p, end)), (SEGMENT_FREE, p, n)]
 
     def _alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
-        end = p + (n + GRANULE - 1) // GRANULE * GRANULE
+        end = p + block_of(ev)
         if not self._loose:
             start = segments.containing(p)
             segment_end = 0 if start is None else segments.get(start)[0]  # type: ignore[index]

@@ -47,7 +47,7 @@ class Unusable(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes",
                         help="a setting to change, such as CUPOOL_LIMIT=4G or CUPOOL_DECAY=off; may be repeated")
-    parser.add_argument("--capacity", metavar="SIZE", help=f"memory of each device; traces do not say it ({DEFAULT_CAPACITY})")
+    parser.add_argument("--capacity", metavar="SIZE", help=f"memory of each device (what the trace says, else {DEFAULT_CAPACITY})")
     parser.add_argument("--program", metavar="FILE", help="cupool-replay, where it is not beside this program or in build/")
 
 
@@ -166,6 +166,7 @@ class Source:
     def __init__(self, path: str) -> None:
         self.path = path
         self.rank: Optional[int] = None
+        self.capacity: Optional[int] = None  # of its first device, if the file says it
         self.settings: dict[str, str] = {}
         self.devices: dict[int, Traced] = {}
         self.notes: list[str] = []
@@ -217,6 +218,8 @@ class TraceSource(Source):
         self.rank = header.get("rank")
         self.settings = {k: v for k, v in header.get("settings", {}).items() if isinstance(v, str)}
         self._guard = self.settings.get("CUPOOL_DEBUG") == "guard"
+        if self._first and self._first[1]["e"] == "device":
+            self.capacity = self._first[1].get("total")
         if "alloc" not in header.get("events", "alloc").split(","):
             raise Unusable(f"{self.path}: no allocation events to replay; trace again with CUPOOL_TRACE_EVENTS=segment,alloc")
 
@@ -359,10 +362,11 @@ def source_of(path: str) -> Source:
 
 # --- the command ---
 
-def replay_file(path: str, changes: dict[str, str], program: str, capacity: str) -> tuple[Source, list[Run]]:
+def replay_file(path: str, changes: dict[str, str], program: str, capacity: Optional[int]) -> tuple[Source, list[Run]]:
     source = source_of(path)
     source.prepare()
-    common = [program, "--capacity", capacity]
+    source.capacity = capacity or source.capacity or size_of(DEFAULT_CAPACITY)
+    common = [program, "--capacity", str(source.capacity)]
     runs: list[Run] = []
     try:
         runs.append(Run("replayed", common + options_of(source.settings)))
@@ -422,22 +426,22 @@ def run(args: argparse.Namespace) -> int:
     try:
         changes = changes_of(args.changes)
         program = find_program(args.program)
-        capacity = args.capacity or DEFAULT_CAPACITY
-        if size_of(capacity) is None:
-            raise Unusable(f"--capacity {capacity}: not a size")
+        capacity = size_of(args.capacity) if args.capacity else None
+        if args.capacity and not capacity:
+            raise Unusable(f"--capacity {args.capacity}: not a size")
     except Unusable as e:
         print(f"cupool-trace: {e}", file=sys.stderr)
         return 2
     for path in args.files:
         try:
-            done.append(replay_file(path, changes, program, str(size_of(capacity))))
+            done.append(replay_file(path, changes, program, capacity))
         except (CannotRead, Unusable) as e:
             print(f"cupool-trace: {e}", file=sys.stderr)
             status = 2
     done.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0, pair[0].path))
     if args.json:
-        json.dump({"capacity": size_of(capacity), "files": [{
-            "path": source.path, "rank": source.rank, "settings": source.settings, "notes": list(notes_of(source, runs)),
+        json.dump({"files": [{
+            "path": source.path, "rank": source.rank, "capacity": source.capacity, "settings": source.settings, "notes": list(notes_of(source, runs)),
             "devices": {str(d): {"traced": dev.result() if isinstance(source, TraceSource) else None,
                                  "runs": {r.name: r.devices[d] for r in runs if d in r.devices}}
                         for d, dev in sorted(source.devices.items())},
@@ -454,7 +458,9 @@ def run(args: argparse.Namespace) -> int:
     if rows:
         print(table(["rank", "device", "what", "requests", "hit rate", "peak live", "peak held", "ratio", "segments", "given back",
                      "bypassed", "oom"], rows, left=3))
-        print(f"\ndevices of {human_size(size_of(capacity))}" + ("" if args.capacity else ", as --capacity does not say otherwise"))
+        for size in sorted({source.capacity for source, _ in done if source.capacity}):
+            print(f"\ndevices of {human_size(size)}" + ("" if size != size_of(DEFAULT_CAPACITY) or args.capacity else
+                                                      ", as neither the trace nor --capacity says otherwise"))
     for source, runs in done:
         for note in notes_of(source, runs):
             print(note)

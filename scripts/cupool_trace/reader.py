@@ -62,6 +62,7 @@ def _or_null(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "t": (_is_size, "nanoseconds"), "tid": (_is_int, "a number"), "d": (_is_size, "a device number"),
     "p": (_is_address, "a hexadecimal string"), "n": (_is_size, "a number of bytes"), "b": (_is_str, "a string"),
+    "block": (_is_size, "a number of bytes"), "total": (_is_size, "a number of bytes"),
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
@@ -86,7 +87,7 @@ REQUIRED: dict[str, list[str]] = {
     "end": ["dropped"],
 }
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}
-_OPTIONAL = [(k, *TYPES[k]) for k in ("tid", "us")]
+_OPTIONAL = [(k, *TYPES[k]) for k in ("tid", "us", "block", "total")]
 
 HEADER: list[tuple[str, Callable[[Any], bool], str]] = [
     ("version", _is_str, "a string"), ("host", _is_str, "a string"), ("pid", _is_int, "a number"),

@@ -15,7 +15,15 @@ from typing import Callable, Iterator, Optional
 
 from .reader import KEEP, CannotRead, Event, Problems, Reader, STATS, in_time_order
 
-GRANULE = 512  # blocks are multiples of this; `n` of an allocation event is what was asked for
+GRANULE = 512  # blocks are multiples of this
+
+
+def block_of(ev: Event) -> int:
+    """What an alloc event's request took: `n`, which was asked for, rounded up, unless it says otherwise."""
+    n: int = ev["n"]
+    return max(ev.get("block", 0), (n + GRANULE - 1) // GRANULE * GRANULE)
+
+
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
 
 
@@ -146,7 +154,7 @@ class Replay:
 
     def _alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
-        end = p + (n + GRANULE - 1) // GRANULE * GRANULE
+        end = p + block_of(ev)
         seg = dev.segments.containing(p)
         if seg is None or dev.segments.get(seg)[0] < p + n:  # type: ignore[index]
             self._add(line, f"alloc {ev['p']} {n}: not inside a live segment")

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "scripts")]
 
+from cupool_trace.replay import Rank  # noqa: E402
 from e2e import MIB, TRACE_TOOL, Case, app  # noqa: E402
 
 PROGRAM = os.environ["REPLAY_PROGRAM"]
@@ -270,7 +271,10 @@ class Trace(Case):
                 trace = self.run_app(*words, SIMGPU_MEMORY=memory, **env)
                 stats = trace.of("stats")[0]
                 self.assertGreater(stats["segments_alloc"], 15)
-                found = self.device(trace.path, "--capacity", memory)
+                found = self.device(trace.path)  # the trace says how much memory the device has
+                events = Rank(str(trace.path)).replay.devices[0]
+                self.assertEqual((events.peak_live, events.live, events.peak_held, events.held),
+                                 (stats["peak_live"], stats["live"], stats["peak_held"], stats["held"]))
                 again = found["runs"]["replayed"]
                 self.assertEqual({k: again[k] for k in SAME}, {k: stats[k] for k in SAME})
                 self.assertEqual({k: found["traced"][k] for k in SAME if k not in ("live", "oom")},
@@ -318,7 +322,9 @@ class Trace(Case):
         self.assertRegex(out, r"(?m)^2 +0 +replayed +3 +0\.0% +14\.3 MiB +18\.0 MiB +1\.258 +3 ")
         self.assertRegex(out, r"(?m)^2 +0 +model: pytorch +3 .* 20\.0 MiB +1\.398 +1 ")
         self.assertRegex(out, r"(?m)^2 +0 +model: driver +3 .* 18\.0 MiB ")
-        self.assertIn("80.0 GiB, as --capacity does not say otherwise", out)
+        self.assertRegex(out, r"(?m)^devices of [\d.]+ [GM]iB$")
+        old = b"\n".join(line for line in trace.path.read_bytes().split(b"\n") if b'"device"' not in line)
+        self.assertIn("devices of 80.0 GiB, as neither the trace nor --capacity says otherwise", self.tool("-", stdin=old).stdout)
         # From standard input, compressed; and a killed process's, which has no stats.
         cut = b"\n".join(trace.path.read_bytes().split(b"\n")[:-3]) + b"\n"
         self.assertNotIn(b'"stats"', cut)
