@@ -2,8 +2,11 @@
 /* lock.c - waiting; see lock.h. */
 #include "lock.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "pool_internal.h"
 
@@ -14,6 +17,7 @@
 void lock_relax(unsigned int times)
 {
     const struct timespec some = {0, 50000};
+    const int saved = errno;
 
     if (times < LOOKS) {
 #if defined(__x86_64__)
@@ -24,7 +28,8 @@ void lock_relax(unsigned int times)
     } else if (times < YIELDS) {
         sched_yield();
     } else {
-        nanosleep(&some, NULL);
+        syscall(SYS_nanosleep, &some, NULL); /* nanosleep is a cancellation point */
+        errno = saved;
     }
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lock.h - the lock of a pool: held for tens of nanoseconds, mostly by one thread, twice for each pair of calls. Half
- * as many atomic operations as a pthread mutex, for which giving back is one, too.
+ * lock.h - the lock of a pool: held for tens of nanoseconds, now and then for some microseconds, mostly by one thread,
+ * twice for each pair of calls. Half as many atomic operations as a pthread mutex, for which giving back is one, too.
  *
  * What it is not: fair, recursive or a wait for anything long. No CUDA call and no system call happens under it, but
  * for a page of host memory now and then.
  *
  * Locking: who waits looks again and again, then yields, then sleeps a little at a time, so that a holder of lower
- * priority gets to run.
+ * priority gets to run. Waiting is no cancellation point: what the thread is in the middle of has to be finished.
  */
 #ifndef CUPOOL_POOL_LOCK_H
 #define CUPOOL_POOL_LOCK_H
@@ -27,7 +27,8 @@ bool lock_take_within(struct lock *lock, uint64_t ns);
 
 static inline bool lock_try(struct lock *lock)
 {
-    return !atomic_exchange_explicit(&lock->taken, true, memory_order_acquire);
+    return !atomic_load_explicit(&lock->taken, memory_order_relaxed) &&
+           !atomic_exchange_explicit(&lock->taken, true, memory_order_acquire);
 }
 
 static inline void lock_take(struct lock *lock)

@@ -157,6 +157,7 @@ static void recent_join(struct pool *pool, unsigned int i)
     pool->recent_set &= ~((uint64_t)1 << i);
     for (; block; block = next) {
         next = block->link;
+        pool->recent_count--;
         block_free(pool, block);
     }
 }
@@ -174,7 +175,7 @@ static void block_publish(struct pool *pool, struct block *block)
     const unsigned int i = recent_index(size);
 
     used_sub(pool, block->segment, block->size);
-    if (block->segment->withdrawn) {
+    if (block->segment->withdrawn || pool->recent_count >= RECENT_MAX) {
         block_free(pool, block);
         return;
     }
@@ -184,6 +185,7 @@ static void block_publish(struct pool *pool, struct block *block)
     block->link = pool->recent[i];
     pool->recent[i] = block;
     pool->recent_set |= (uint64_t)1 << i;
+    pool->recent_count++;
 }
 
 /* Hand out a block that was freed by a request of the same size. */
@@ -196,6 +198,7 @@ static bool recent_take(struct pool *pool, size_t requested, uint64_t *ret_addr)
     if (!block || rounded(block->requested) != size)
         return false;
     pool->recent[i] = block->link;
+    pool->recent_count--;
     if (!block->link)
         pool->recent_set &= ~((uint64_t)1 << i);
     block->requested = requested;
@@ -362,7 +365,11 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
     rc = order_and_fill(pool, block ? block : kept, may_wait);
 
     lock_take(&pool->lock);
-    for (; kept; kept = next) {
+    for (unsigned int i = 1; kept; kept = next, i++) {
+        if (i % RECENT_MAX == 0) { /* with slack these may be many */
+            lock_give(&pool->lock);
+            lock_take(&pool->lock);
+        }
         next = kept->link;
         if (rc == 0)
             block_publish(pool, kept);
@@ -406,29 +413,34 @@ static int block_claim(uint64_t addr, struct block **ret_block)
     return 0;
 }
 
-/* How much may be kept, with the lock. */
+/* How much may be kept, with the lock. What is kept is part of peak_live, and not of what the percentage is of. */
 static size_t slack_now(const struct pool *pool)
 {
-    const size_t slack = pool->stats.peak_live / 100 * pool->config.slack_percent;
+    const size_t percent = pool->config.slack_percent, slack = pool->stats.peak_live / (100 + percent) * percent;
 
     return slack > pool->config.slack_min ? slack : pool->config.slack_min;
 }
 
-/* Keep a block until there are more of them. False: there are enough, with it. */
-static bool block_defer(struct pool *pool, struct block *block)
+/* The program has freed a block that is kept without having tried to order it; with the lock. */
+static void block_defer(struct pool *pool, struct block *block)
 {
-    bool more;
-
-    lock_take(&pool->lock);
     if (!pool->kept)
         pool->ask_from = slack_now(pool) / 2;
-    more = pool->kept_bytes + block->size <= slack_now(pool);
-    if (more) {
-        pool->stats.frees++;
-        block_keep(pool, block);
-    }
+    pool->stats.frees++;
+    block_keep(pool, block);
+}
+
+/* Keep a block until there are more of them. False: there are enough, with it. */
+static bool slack_takes(struct pool *pool, struct block *block)
+{
+    bool fits;
+
+    lock_take(&pool->lock);
+    fits = pool->kept_bytes + block->size <= slack_now(pool);
+    if (fits)
+        block_defer(pool, block);
     lock_give(&pool->lock);
-    return more;
+    return fits;
 }
 
 int pool_free(uint64_t addr)
@@ -440,7 +452,7 @@ int pool_free(uint64_t addr)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    if (pool->config.slack_min && block_defer(pool, block))
+    if (atomic_load_explicit(&pool->defers, memory_order_relaxed) && slack_takes(pool, block))
         return 0;
     if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, /* may_wait: */ true);
@@ -463,10 +475,14 @@ int pool_free_later(uint64_t addr)
         return rc;
     pool = block->segment->pool;
     lock_take(&pool->lock);
-    pool->stats.frees++;
-    block_keep(pool, block);
+    block_defer(pool, block);
     lock_give(&pool->lock);
     return 0;
+}
+
+void pool_defer_never(struct pool *pool)
+{
+    atomic_store(&pool->defers, false);
 }
 
 /* --- allocation --- */
@@ -619,6 +635,9 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     int rc;
 
     do {
+        pool_flush(pool);
+        if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
+            return 0;
         if (atomic_load(&pool->has_kept))
             order_and_publish(pool, NULL, /* may_wait: */ true);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
@@ -709,6 +728,7 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     lock_take(&pool->lock);
     memset((char *)pool + offsetof(struct pool, shared), 0, sizeof(*pool) - offsetof(struct pool, shared));
     pool->config = *config;
+    atomic_store(&pool->defers, config->slack_min != 0);
     lock_give(&pool->lock);
     *ret_pool = pool;
     return 0;
@@ -733,6 +753,11 @@ void pool_destroy(struct pool *pool)
         map_segment_remove(segment->addr, segment->size);
     }
     pool->segments = NULL;
+    memset(pool->recent, 0, sizeof(pool->recent));
+    pool->recent_set = 0;
+    pool->recent_count = 0;
+    pool->kept = NULL;
+    pool->kept_bytes = 0;
     lock_give(&pool->lock);
     for (segment = going; segment; segment = next) {
         next = segment->next;

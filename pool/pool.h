@@ -133,6 +133,9 @@ int pool_free(uint64_t addr);
  * ordered, or pool_alloc needs it. -ENOENT and -EINVAL as above. */
 int pool_free_later(uint64_t addr);
 
+/* From now on every free is ordered by itself: for a context that has failed, whose frees return its error. */
+void pool_defer_never(struct pool *pool);
+
 /*
  * The driver has just handed out this memory. A segment of ours that lies there was given back behind our back, by
  * somebody whose calls do not pass by us: it is forgotten, with every block in it, and reported through segment_lost.

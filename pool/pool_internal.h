@@ -18,13 +18,14 @@ enum block_state {
     BLOCK_LIVE,    /* handed out */
     BLOCK_PENDING, /* freed by the program, not yet ordered: in pool_free's hands, or kept back */
     BLOCK_RECENT,  /* in pool->recent: free, but not merged with its neighbours and still on the map */
+    BLOCK_SEIZED,  /* handed out, and about to be forgotten together with its segment */
 };
 
 /* Descriptors of blocks and segments are recycled but never unmapped: a double free may read one at any time. */
 struct block {
     uint64_t addr;
     size_t size;
-    size_t requested; /* what was asked for, while live or recent */
+    size_t requested; /* what was asked for, until it is free */
     struct segment *segment;
     struct block *prev, *next;     /* neighbours by address, of the same segment */
     struct block *bin_prev, *link; /* a bin's list; link alone: the recent, kept and spare lists */
@@ -45,6 +46,9 @@ struct segment {
 };
 
 #define RECENT 64
+/* More recent blocks than these join their neighbours at once, so that nobody waits for all of a program's at a time.
+ */
+#define RECENT_MAX 256u
 
 struct pool {
     struct pool_config config;
@@ -61,7 +65,8 @@ struct pool {
      * back, they join first, so nothing that is free is overlooked.
      */
     struct block *recent[RECENT];
-    uint64_t recent_set; /* a bit for each list that is not empty */
+    uint64_t recent_set;       /* a bit for each list that is not empty */
+    unsigned int recent_count; /* blocks on all lists */
     struct segment *segments;
     size_t asked;       /* bytes that the backend is being asked for */
     size_t broken;      /* bytes in large segments that are broken into */
@@ -73,6 +78,7 @@ struct pool {
     size_t withdrawn;       /* bytes in withdrawn segments of which nothing is handed out */
     struct pool_stats stats;
     atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
+    atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     struct pool *next_retired;
 };
 
@@ -128,7 +134,8 @@ void block_merge_next(struct pool *pool, struct block *block);
 /* pool.c, with the lock. Merge what was freed recently: before anybody looks at bins, or at what is free. */
 void recent_flush(struct pool *pool);
 
-/* Order, then publish block (NULL: none) and what was kept back before; an error: they are kept back. */
+/* Order, then publish block (NULL: none) and what was kept back before; an error: what became of block see pool_free,
+ * the others are kept on. */
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait);
 
 #endif

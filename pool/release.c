@@ -140,9 +140,10 @@ int pool_withdraw(uint64_t addr)
     if (!pool)
         return rc;
     lock_take(&pool->lock);
-    recent_flush(pool);
     if (map_segment_get(addr) == segment && segment->pool == pool)
         rc = 0;
+    if (!rc)
+        recent_flush(pool);
     if (!rc && !segment->withdrawn) {
         for (struct block *block = segment->first; block; block = block->next)
             if (is_free(block))
@@ -168,39 +169,49 @@ void release_some(struct pool *pool, bool withdrawn)
         release(pool, &what);
 }
 
-/* What was kept back of a segment counts as live again; with the lock. */
-static void kept_drop(struct pool *pool, const struct segment *segment)
+static unsigned int kept_count(const struct pool *pool, const struct segment *segment)
+{
+    unsigned int count = 0;
+
+    for (const struct block *block = pool->kept; block; block = block->link)
+        count += block->segment == segment;
+    return count;
+}
+
+static void kept_remove(struct pool *pool, const struct segment *segment)
 {
     struct block **link = &pool->kept;
 
     while (*link) {
-        struct block *block = *link;
-
-        if (block->segment != segment) {
-            link = &block->link;
-            continue;
+        if ((*link)->segment == segment) {
+            pool->kept_bytes -= (*link)->size;
+            *link = (*link)->link;
+        } else {
+            link = &(*link)->link;
         }
-        *link = block->link;
-        pool->kept_bytes -= block->size;
-        atomic_store(&block->state, BLOCK_LIVE);
     }
 }
 
-/* Take every live block of a segment out of the program's hands, with the lock. False: a thread is freeing one. */
-static bool blocks_seize(struct segment *segment)
+/*
+ * Take every block of a segment out of the program's hands, and off the list of those that were kept, with the lock.
+ * False: a thread is freeing one.
+ */
+static bool blocks_seize(struct pool *pool, struct segment *segment)
 {
-    struct block *block, *last;
+    unsigned int pending = 0;
 
-    for (block = segment->first; block; block = block->next) {
+    for (struct block *block = segment->first; block; block = block->next) {
         int live = BLOCK_LIVE;
 
-        if (!is_free(block) && !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))
-            break;
+        if (!is_free(block) && !atomic_compare_exchange_strong(&block->state, &live, BLOCK_SEIZED))
+            pending++;
     }
-    if (!block)
+    if (pending == kept_count(pool, segment)) {
+        kept_remove(pool, segment);
         return true;
-    for (last = block, block = segment->first; block != last; block = block->next)
-        if (!is_free(block))
+    }
+    for (struct block *block = segment->first; block; block = block->next)
+        if (atomic_load(&block->state) == BLOCK_SEIZED)
             atomic_store(&block->state, BLOCK_LIVE);
     return false;
 }
@@ -212,9 +223,12 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     struct block *block;
 
     lock_take(&pool->lock);
+    if (map_segment_get(at) != segment || segment->pool != pool) {
+        lock_give(&pool->lock);
+        return false;
+    }
     recent_flush(pool);
-    kept_drop(pool, segment);
-    if (map_segment_get(at) != segment || !blocks_seize(segment)) {
+    if (!blocks_seize(pool, segment)) {
         lock_give(&pool->lock);
         return false;
     }

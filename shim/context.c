@@ -162,7 +162,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
         config.slack_min = SLACK_MIN;
-        config.slack_percent = (unsigned int)conf_get()->slack.number;
+        config.slack_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
     }
 
     /* An earlier context's events and stream went with it. */

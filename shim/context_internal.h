@@ -26,7 +26,7 @@
 struct slot {
     _Alignas(64) atomic_bool busy; /* somebody is ordering with it; also how the capture gate counts calls in flight */
     _Atomic(CUevent) event;        /* made and recorded by whoever has set busy; others may wait for it */
-    atomic_uint user;              /* the thread that recorded it last: its here.slot */
+    atomic_uint user;              /* the thread that recorded it last: its thread_slot */
 };
 
 struct context {

@@ -153,8 +153,11 @@ static bool is_sticky(CUresult result)
 /* From now on requests go to the driver, for its error. */
 static void fail(struct context *context, CUresult result)
 {
-    if (is_sticky(result) && !atomic_exchange(&context->failed, true))
+    if (is_sticky(result) && !atomic_exchange(&context->failed, true)) {
         context_changed();
+        if (context->pool)
+            pool_defer_never(context->pool);
+    }
 }
 
 static bool is_capture_error(CUresult result)
@@ -240,7 +243,7 @@ static int context_order(void *arg, bool may_wait)
         return -EBUSY;
     }
     if (result) {
-        log_once(LOG_INFO, "a free could not be ordered (error %d); its block is not used again", (int)result);
+        log_once(LOG_INFO, "a free could not be ordered (error %d)", (int)result);
         fail(context, result);
         return is_sticky(result) ? -ENOTRECOVERABLE : -EIO;
     }

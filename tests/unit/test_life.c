@@ -221,9 +221,13 @@ static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void 
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
-    const uint64_t a = alloc(env->pool, MIB);
-    struct call call = {.addr = alloc(env->pool, MIB - 512)};
+    const uint64_t a = alloc(env->pool, MIB), kept = alloc(env->pool, MIB / 2);
+    struct call call = {.addr = alloc(env->pool, MIB / 4)};
     uint64_t addr;
+
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    env->fake->order_rc = 0;
 
     fake_stop(env->fake, FAKE_ORDER);
     call_start(&call, call_free);
@@ -234,10 +238,12 @@ static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void 
     assert_ptr_equal(pool_of(a), env->pool);
     assert_int_equal(pool_live_size(a), MIB);
     assert_int_equal(stats_of(second).held, 0);
+    assert_int_equal(pool_free(kept), -EINVAL);
     assert_sound(second, fake);
     fake_go(env->fake, FAKE_ORDER);
     call_join(&call);
     release(a);
+    assert_int_equal(pool_trim(env->pool, "test"), 2 * MIB);
     assert_sound(env->pool, env->fake);
     pool_destroy(second);
     fake_delete(fake);

@@ -175,6 +175,68 @@ static void test_free_with_slack_in_percent_of_the_peak(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* What is kept does not count as in use, or the slack would feed itself. */
+static void test_slack_is_of_what_is_in_use(void **state)
+{
+    static const struct {
+        unsigned int percent;
+        size_t most;
+    } cases[] = {{10, 112}, {50, 152}, {100, 202}, {300, 402}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct env *env = *state;
+        struct pool_config config = fake_config(env->fake);
+        uint64_t addr[50];
+
+        config.slack_min = 1;
+        config.slack_percent = cases[i].percent;
+        env_pool(env, &config);
+        env->fake->prompt = false;
+        for (int n = 0; n < 50; n++)
+            addr[n] = alloc(env->pool, 2 * MIB);
+        for (int n = 0; n < 2000; n++) {
+            /* No two of a size in a row, so that no request finds what was freed last. */
+            release(addr[n % 50]);
+            addr[n % 50] = alloc(env->pool, 2 * MIB);
+        }
+        assert_true(stats_of(env->pool).peak_held <= cases[i].most * MIB);
+        assert_sound(env->pool, env->fake);
+        for (int n = 0; n < 50; n++)
+            release(addr[n]);
+        pool_trim(env->pool, "test");
+        assert_int_equal(stats_of(env->pool).held, 0);
+    }
+}
+
+/* A request that finds nothing asks what was kept again and again, however it was freed. */
+static void test_slack_with_frees_that_wait_for_nothing_does_not_grow(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.slack_min = 32 * MIB;
+    config.slack_percent = 10;
+    env_pool(env, &config);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(pool_free_later(alloc(env->pool, 10 * MIB)), 0);
+    assert_true(stats_of(env->pool).peak_held <= 60 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_context_that_failed_defers_nothing(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    addr = alloc(env->pool, MIB);
+    pool_defer_never(env->pool);
+    env->fake->order_rc = -ENOTRECOVERABLE;
+    assert_int_equal(pool_free(addr), -ENOTRECOVERABLE);
+}
+
 static void test_alloc_prompt_publishes_kept(void **state)
 {
     struct env *env = *state;
@@ -411,6 +473,9 @@ int main(void)
         POOL_TEST(test_free_that_never_works_leaves_block_live),
         POOL_TEST(test_free_with_slack_orders_once_for_many),
         POOL_TEST(test_free_with_slack_in_percent_of_the_peak),
+        POOL_TEST(test_slack_is_of_what_is_in_use),
+        POOL_TEST(test_slack_with_frees_that_wait_for_nothing_does_not_grow),
+        POOL_TEST(test_context_that_failed_defers_nothing),
         POOL_TEST(test_alloc_prompt_publishes_kept),
         POOL_TEST(test_alloc_prompt_without_kept_does_not_order),
         POOL_TEST(test_alloc_not_prompt_does_not_order),
