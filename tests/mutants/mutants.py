@@ -43,7 +43,7 @@ MUTANTS = [
          atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed); lock_give(&pool->lock);""",
          "kept = pool->kept; pool->kept = NULL; pool->kept_bytes = 0; atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
-        (POOL, "if (more) { pool->stats.frees++; block_keep(pool, block);", "if (more) { pool->stats.frees++; block_publish(pool, block);")]),
+        (POOL, "if (fits) block_defer(pool, block);", "if (fits) block_publish(pool, block);")]),
     Mutant("what is kept back while an order is under way is published by it", ["order"], [
         (POOL, "lock_take(&pool->lock); block_settle(pool, block, rc); free_finish(pool);",
          "lock_take(&pool->lock); block_settle(pool, block, rc); while (rc == 0 && pool->kept) { block = pool->kept; "

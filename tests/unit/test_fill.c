@@ -447,7 +447,7 @@ static void test_alloc_that_is_refused_may_wait(void **state)
     env->fake->prompt = true;
     env->fake->order_rc = -EBUSY;
     assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -ENOMEM);
-    expect_waits(env, "-ww"); /* before the refusal, after it, and to trim */
+    expect_waits(env, "--ww"); /* before the refusal, after it, and to trim */
     env->fake->prompt = false;
     env->fake->order_rc = 0;
     assert_int_equal(alloc(env->pool, 8 * MIB), kept);
