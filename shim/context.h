@@ -44,8 +44,11 @@ void context_bypassed(struct context *context);
 /* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
 uint64_t context_idle_bytes(int device);
 
-/* Where the bytes of all of the device's pools are; largest is the largest of any. */
-void context_survey(int device, struct pool_survey *ret_sum);
+/*
+ * Where the bytes of all of the device's pools are; largest is the largest of any. Looks at every block, unless whole is
+ * false: then held and live alone are set, and live includes what is kept back.
+ */
+void context_survey(int device, bool whole, struct pool_survey *ret_sum);
 
 /* Before the driver is asked how much is free: let arrive what is on its way to it. Waits for what the program's frees
  * would natively have waited for. */

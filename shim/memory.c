@@ -214,12 +214,19 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
-void context_survey(int device, struct pool_survey *ret_sum)
+void context_survey(int device, bool whole, struct pool_survey *ret_sum)
 {
     struct pool_survey sum = {0}, survey;
     struct context *context;
+    struct pool_stats stats;
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        if (!whole) {
+            pool_stats_get(context->pool, &stats);
+            sum.live += stats.live;
+            sum.held += stats.held;
+            continue;
+        }
         pool_survey_get(context->pool, &survey);
         sum.live += survey.live;
         sum.pending += survey.pending;

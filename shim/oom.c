@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "capture.h"
 #include "conf.h"
@@ -18,6 +19,8 @@
 #define DEVICES_MAX 64
 /* A program that lives on refusals, asking for less each time, is told every so many doublings. */
 #define DOUBLINGS 10
+/* How often every block is looked at, at most, but for what is said on stderr. */
+#define EVERY_NS 1000000000u
 
 typedef unsigned long long ull;
 
@@ -111,34 +114,70 @@ static void say(const struct picture *p, enum why reason, unsigned int times)
         text(s->holes).t, (ull)s->ranges, (ull)s->segments, text(s->largest).t, device, reasons[reason].advice);
 }
 
+static bool is_said(unsigned int time)
+{
+    return time && !(time & (time - 1)) && __builtin_ctz(time) % DOUBLINGS == 0;
+}
+
+/*
+ * Is it time to look at every block? Some programs live on refusals, and while one thread looks, others wait for the
+ * pool.
+ */
+static bool is_due(int device, unsigned int time)
+{
+    static _Atomic(uint64_t) looked[DEVICES_MAX];
+    _Atomic(uint64_t) *last = &looked[(unsigned int)device % DEVICES_MAX];
+    uint64_t before = atomic_load(last);
+    struct timespec ts;
+    uint64_t now;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    if (!is_said(time) && before && now - before < EVERY_NS)
+        return false;
+    return atomic_compare_exchange_strong(last, &before, now) || is_said(time);
+}
+
+static void picture_take(struct picture *p, const struct real_driver *driver)
+{
+    const struct context *context = context_current(driver);
+    struct pool_stats stats;
+    size_t free, total;
+
+    /* The driver's, which has no last error; and not while a capture could be destroyed by a question. */
+    if (!capture_active() && driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS) {
+        p->free = free;
+        p->total = total;
+    }
+    if (context) {
+        pool_stats_get(context_pool(context), &stats);
+        p->held_here = stats.held;
+    }
+    context_survey(p->device, /* whole: */ true, &p->pool);
+    if (p->total > p->free + p->pool.held)
+        p->others = p->total - p->free - p->pool.held;
+}
+
 void oom_report(size_t size)
 {
     static atomic_uint times[DEVICES_MAX];
     const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
     struct picture p = {.asked = size};
-    const struct context *context;
-    struct pool_stats stats;
-    size_t free, total;
     unsigned int time;
     CUdevice device;
     enum why reason;
 
-    /* These two are the driver's, which has no last error; and not while a capture could be destroyed by a question. */
     if (!driver || driver->cuCtxGetDevice(&device))
         return;
     p.device = device;
-    if (!capture_active() && driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS) {
-        p.free = free;
-        p.total = total;
+    time = atomic_fetch_add(&times[(unsigned int)device % DEVICES_MAX], 1) + 1;
+    if (!is_due(device, time)) {
+        context_survey(device, /* whole: */ false, &p.pool);
+        trace_event("oom", "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu", p.device, size, (ull)p.pool.held,
+                    (ull)p.pool.live);
+        return;
     }
-    context = context_current(driver);
-    if (context) {
-        pool_stats_get(context_pool(context), &stats);
-        p.held_here = stats.held;
-    }
-    context_survey(device, &p.pool);
-    if (p.total > p.free + p.pool.held)
-        p.others = p.total - p.free - p.pool.held;
+    picture_take(&p, driver);
     reason = why(&p);
     trace_event("oom",
                 "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu,\"idle\":%llu,\"pending\":%llu,\"holes\":%llu,"
@@ -147,7 +186,6 @@ void oom_report(size_t size)
                 p.device, size, (ull)p.pool.held, (ull)p.pool.live, (ull)p.pool.idle, (ull)p.pool.pending,
                 (ull)p.pool.holes, (ull)p.pool.ranges, (ull)p.pool.segments, (ull)p.pool.largest, (ull)p.free,
                 (ull)p.total, (ull)p.others, reasons[reason].name);
-    time = atomic_fetch_add(&times[(unsigned int)device % DEVICES_MAX], 1) + 1;
-    if (time && !(time & (time - 1)) && __builtin_ctz(time) % DOUBLINGS == 0)
+    if (is_said(time))
         say(&p, reason, time);
 }

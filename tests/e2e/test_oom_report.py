@@ -145,6 +145,11 @@ class Often(Base):
         firsts = [w for w in done.warnings if w.startswith("warning: out of memory")]
         self.assertEqual(len(firsts), 2, firsts)
         self.assertIn("for the 1024th time", firsts[1])
+        # Every block is looked at for these two, and besides once a second at most.
+        looked = [e for e in trace.of("oom") if "why" in e]
+        self.assertEqual(trace.of("oom")[0], looked[0])
+        self.assertIn(trace.of("oom")[1023], looked)
+        self.assertLess(len(looked), 500)
 
     def test_log_level(self) -> None:
         for level, said in (("off", False), ("error", False), ("warn", True), ("info", True)):
