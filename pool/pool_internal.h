@@ -13,6 +13,14 @@
 #include "lock.h"
 #include "pool.h"
 
+/*
+ * Requests under this share segments. These are of one unit, like the driver's own pages for small requests, so that no
+ * small block keeps more from going back than it does natively.
+ */
+#define LARGE_MIN ((size_t)POOL_SEGMENT_UNIT)
+/* No device has this much; the backend refuses it, and sums of sizes cannot overflow. */
+#define SIZE_LARGEST ((size_t)1 << 47)
+
 enum block_state {
     BLOCK_FREE,    /* in a bin */
     BLOCK_LIVE,    /* handed out */
@@ -100,6 +108,17 @@ static inline struct bins *bins_for(struct pool *pool, const struct segment *seg
     return segment->shared ? &pool->shared : &pool->large;
 }
 
+static inline size_t round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+/* What a request takes of its segment, unless it gets a block whole. */
+static inline size_t rounded(size_t requested)
+{
+    return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
+}
+
 /* Nanoseconds of the monotonic clock. */
 static inline uint64_t now_ns(void)
 {
@@ -128,12 +147,28 @@ void release_some(struct pool *pool, bool withdrawn);
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool);
 
-/* pool.c, with the lock. So many bytes of a segment are no longer handed out; block swallows its neighbour, free. */
-void used_sub(struct pool *pool, struct segment *segment, size_t size);
-void block_merge_next(struct pool *pool, struct block *block);
-/* pool.c, with the lock. Merge what was freed recently: before anybody looks at bins, or at what is free. */
+/*
+ * blocks.c, with the lock. Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so
+ * look at every block; but break nothing, because a whole segment given back serves this request as well and leaves the
+ * driver able to serve the next one.
+ */
+int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
+/* Hand out a block that was freed by a request of the same size. False: there is none. */
+bool recent_take(struct pool *pool, size_t requested, uint64_t *ret_addr);
+/* Merge what was freed recently: before anybody looks at bins, or at what is free. */
 void recent_flush(struct pool *pool);
+/* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
+int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested);
+/* A PENDING block has been ordered: it may be handed out again. */
+void block_publish(struct pool *pool, struct block *block);
+/* Swallow the neighbour after block, which is free. */
+void block_merge_next(struct pool *pool, struct block *block);
+/* So many bytes of a segment are no longer handed out. */
+void used_sub(struct pool *pool, struct segment *segment, size_t size);
+/* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
+int segment_enter(struct pool *pool, struct segment *segment);
 
+/* pool.c. */
 /* Order, then publish block (NULL: none) and what was kept back before; an error: what became of block see pool_free,
  * the others are kept on. */
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait);

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
-POOL, RELEASE, MAP, BINS = "pool/pool.c", "pool/release.c", "pool/map.c", "pool/bins.c"
+POOL, BLOCKS, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/release.c"
+MAP, BINS = "pool/map.c", "pool/bins.c"
 
 
 class Mutant(NamedTuple):
@@ -101,19 +102,19 @@ MUTANTS = [
 
     # --- blocks and segments ---
     Mutant("a split is off by one granule", ["pool", "random"], [
-        (POOL, "rest->addr = block->addr + size;", "rest->addr = block->addr + size - POOL_GRANULE;")]),
+        (BLOCKS, "rest->addr = block->addr + size;", "rest->addr = block->addr + size - POOL_GRANULE;")]),
     Mutant("a merge takes the wrong neighbour", ["random"], [
-        (POOL, "if (is_free(block->next)) block_merge_next(pool, block);", "if (block->next) block_merge_next(pool, block);")]),
+        (BLOCKS, "if (is_free(block->next)) block_merge_next(pool, block);", "if (block->next) block_merge_next(pool, block);")]),
     Mutant("a merge forgets who follows", ["pool", "random"], [
-        (POOL, "block->next = next->next; if (block->next) block->next->prev = block;", "block->next = next->next;")]),
+        (BLOCKS, "block->next = next->next; if (block->next) block->next->prev = block;", "block->next = next->next;")]),
     Mutant("the map keeps a block that was freed", ["pool"], [
-        (POOL, "map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
+        (BLOCKS, "map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
     Mutant("what was freed last is not looked for", ["pool"], [
-        (POOL, "recent_flush(pool); if (size < LARGE_MIN)", "if (size < LARGE_MIN)")]),
+        (BLOCKS, "recent_flush(pool); if (size < LARGE_MIN)", "if (size < LARGE_MIN)")]),
     Mutant("what was freed last is not given back", ["pool"], [
         (RELEASE, "recent_flush(pool); for (segment = pool->segments;", "for (segment = pool->segments;")]),
     Mutant("what was freed last is handed out for any size", ["random"], [
-        (POOL, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
+        (BLOCKS, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),
@@ -126,7 +127,7 @@ MUTANTS = [
     Mutant("segments are broken without a budget", ["break"], [
         (BINS, "return block->size <= break_max && ", "return ")]),
     Mutant("the budget is not given back by merging", ["break"], [
-        (POOL, "pool->broken -= block->size; }", "; }")]),
+        (BLOCKS, "pool->broken -= block->size; }", "; }")]),
     Mutant("a segment with a live block is given back", ["pool", "random"], [
         (RELEASE, "if (segment->used) return false;", "")]),
 
@@ -204,7 +205,7 @@ MUTANTS = [
     Mutant("holes are counted by blocks", ["survey"], [
         ("pool/inspect.c", "ranges += !range;", "ranges += 1;")]),
     Mutant("out of memory: others include the pool", ["oom_report / Numbers"], [
-        ("shim/oom.c", "p.others = p.total - p.free - p.pool.held;", "p.others = p.total - p.free;")]),
+        ("shim/oom.c", "p->others = p->total - p->free - p->pool.held;", "p->others = p->total - p->free;")]),
     Mutant("out of memory: the driver is asked while a stream captures", ["oom_report / Numbers"], [
         ("shim/oom.c", "if (!capture_active() && driver->", "if (driver->")]),
     Mutant("statistics replace a handler of the program", ["stats / Signal"], [
