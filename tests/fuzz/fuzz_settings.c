@@ -221,7 +221,8 @@ static unsigned int lines_of_report(void)
     char text[4096];
     ssize_t n;
 
-    if (real < 0 || out < 0 || dup2(out, STDERR_FILENO) < 0)
+    /* Appended to: else it could be a file of data, for all that the library knows. */
+    if (real < 0 || out < 0 || fcntl(out, F_SETFL, O_APPEND) || dup2(out, STDERR_FILENO) < 0)
         abort();
     conf_report();
     dup2(real, STDERR_FILENO);
