@@ -16,7 +16,7 @@ bool file_is_special(const char *path)
 {
     struct stat st;
 
-    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
 int file_create(const char *path, int flags, char *name, size_t len)

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-/* /dev/null and the like: there is no file to be made. */
+/* /dev/null, a pipe and the like: there is no file to be made. */
 bool file_is_special(const char *path);
 
 /* Create path, or path.1, path.2, ...; never an existing file. flags: further ones of open. name: the one used. Returns

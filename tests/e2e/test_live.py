@@ -333,6 +333,32 @@ class Export(Base):
             server.terminate()  # not SIGINT, which whoever started the tests may have ignored
             server.communicate(timeout=30)
 
+    def test_listen_on_ipv6(self) -> None:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("no IPv6 here")
+        pages = self.pages()
+        for address in ("::1:0", "[::1]:0"):
+            server = subprocess.Popen([sys.executable, TRACE_TOOL, "export", "--listen", address, *pages], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                assert server.stdout
+                line = server.stdout.readline()
+                self.assertIn("http://[::1]:", line)
+                with urllib.request.urlopen(line.split()[-1], timeout=30) as answer:
+                    self.assertEqual(self.samples(answer.read().decode()), self.samples(self.export(*pages).stdout))
+            finally:
+                server.terminate()
+                server.communicate(timeout=30)
+
+    def test_what_is_no_file(self) -> None:
+        """A pipe that nobody writes is not waited for."""
+        folder = self.folder()
+        os.mkfifo(folder / "pipe")
+        for path in (folder / "pipe", folder, "/dev/zero"):
+            self.assertIn(str(path), self.export(path, rc=2).stderr)
+
     def test_listen_where(self) -> None:
         [page, _] = self.pages()
         for where in ("0.0.0.0:0", "::1", "localhost:1", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "8.8.8.8:9400"):
