@@ -3,8 +3,10 @@
 #include "caller.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -46,18 +48,42 @@ enum caller caller_of_name(const char *path)
     return CALLER_PROGRAM;
 }
 
+/* The object that holds an address, and what else is known of it. */
+struct place {
+    const char *object, *symbol; /* NULL: unknown */
+    const char *start;           /* of the object */
+};
+
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+/* glibc 2.35: without the loader's lock, which a constructor may hold that waits for us. Nothing tells the symbol so.
+ */
+static bool place_of(const void *address, struct place *ret_place)
+{
+    struct dl_find_object object;
+
+    if (_dl_find_object((void *)address, &object))
+        return false;
+    *ret_place = (struct place){.object = object.dlfo_link_map->l_name, .start = object.dlfo_map_start};
+    return true;
+}
+#else
+static bool place_of(const void *address, struct place *ret_place)
+{
+    Dl_info info;
+
+    if (!dladdr(address, &info) || !info.dli_fname)
+        return false;
+    *ret_place = (struct place){.object = info.dli_fname, .symbol = info.dli_sname, .start = info.dli_fbase};
+    return true;
+}
+#endif
+
 /* By the name of the object that holds address. */
 static enum caller look_up(const void *address)
 {
-    Dl_info info;
-#ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc 2.35: without the loader's lock, which a constructor may hold that waits for  \
-                                   us */
-    struct dl_find_object object;
+    struct place place;
 
-    if (_dl_find_object((void *)address, &object) == 0)
-        return object.dlfo_link_map->l_name ? caller_of_name(object.dlfo_link_map->l_name) : CALLER_PROGRAM;
-#endif
-    return dladdr(address, &info) && info.dli_fname ? caller_of_name(info.dli_fname) : CALLER_PROGRAM;
+    return place_of(address, &place) && place.object ? caller_of_name(place.object) : CALLER_PROGRAM;
 }
 
 enum caller caller_of(const void *address)
@@ -76,15 +102,16 @@ enum caller caller_of(const void *address)
 
 void caller_name(const void *address, char *buf, size_t len)
 {
-    Dl_info info;
+    struct place place;
     const char *slash;
 
-    if (!dladdr(address, &info) || !info.dli_fname) {
+    if (!place_of(address, &place)) {
         snprintf(buf, len, "%p", address);
         return;
     }
-    slash = strrchr(info.dli_fname, '/');
-    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : info.dli_fname,
-             (size_t)((const char *)address - (const char *)info.dli_fbase), info.dli_sname ? " (" : "",
-             info.dli_sname ? info.dli_sname : "", info.dli_sname ? ")" : "");
+    if (!place.object || !*place.object) /* the loader has no name for the program itself */
+        place.object = program_invocation_name;
+    slash = strrchr(place.object, '/');
+    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : place.object, (size_t)((const char *)address - place.start),
+             place.symbol ? " (" : "", place.symbol ? place.symbol : "", place.symbol ? ")" : "");
 }

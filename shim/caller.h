@@ -25,7 +25,7 @@ enum caller caller_of(const void *address);
 /* Of an object's file name; for tests. */
 enum caller caller_of_name(const char *path);
 
-/* Where an address is, for people: object, and function if it has a name. */
+/* Where an address is, for people: object and offset; before glibc 2.35 the function too, under the loader's lock. */
 void caller_name(const void *address, char *buf, size_t len);
 
 #endif

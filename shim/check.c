@@ -206,7 +206,7 @@ static void look_at_env(int program)
             SAY_MISSED("env %s empties the environment; put cupool-run behind it", arg);
         else if (strncmp(arg, "LD_PRELOAD=", 11) == 0 && !strstr(arg, "libcupool.so"))
             SAY_MISSED("env replaces LD_PRELOAD; put cupool-run behind it");
-        else if ((strcmp(arg, "-u") == 0 && strcmp(check.argv[i + 1], "LD_PRELOAD") == 0) ||
+        else if ((strcmp(arg, "-u") == 0 && i + 1 < check.argc && strcmp(check.argv[i + 1], "LD_PRELOAD") == 0) ||
                  strcmp(arg, "-uLD_PRELOAD") == 0 || strcmp(arg, "--unset=LD_PRELOAD") == 0)
             SAY_MISSED("env takes LD_PRELOAD away; put cupool-run behind it");
     }
@@ -215,21 +215,24 @@ static void look_at_env(int program)
 /* env -S holds a command in one word, as #! lines need it. */
 static void split_env(void)
 {
-    static const char *const forms[] = {"-S", "--split-string="};
-    char *words[32], *save = NULL, *text;
+    static const char *const forms[] = {"-S", "--split-string=", "--split-string"};
+    char *words[ARGS_MAX], *save = NULL, *text;
     int n = 0;
 
-    for (unsigned int i = 0; check.argc > 1 && i < 2; i++) {
+    for (unsigned int i = 0; check.argc > 1 && i < sizeof(forms) / sizeof(forms[0]); i++) {
         const size_t len = strlen(forms[i]);
+        int used = 2;
 
         if (strncmp(check.argv[1], forms[i], len) != 0)
             continue;
-        text = keep(check.argv[1] + len, strlen(check.argv[1] + len));
-        for (char *w = text ? strtok_r(text, " \t", &save) : NULL; w && n < 32; w = strtok_r(NULL, " \t", &save))
+        text = check.argv[1] + len;
+        if (!*text && check.argc > 2 && forms[i][len - 1] != '=') /* the command is a word of its own */
+            text = check.argv[used++];
+        text = keep(text, strlen(text));
+        for (char *w = text ? strtok_r(text, " \t", &save) : NULL; w && n < ARGS_MAX; w = strtok_r(NULL, " \t", &save))
             words[n++] = w;
-        words[n] = NULL;
         text = check.argv[0];
-        drop(2);
+        drop(used);
         put_in_front(n, words);
         put_in_front(1, &text);
         return;

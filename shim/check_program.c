@@ -4,6 +4,9 @@
 #include "check_internal.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +14,14 @@
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "conf.h"
 
 #define LIBS_MAX 1024
+/* How long a loader may take for its answer; on a slow network it may well be seconds. */
+#define ANSWER_S 10
 
 /* What the program's own loader would load. */
 static struct {
@@ -40,18 +46,76 @@ static void look_at_privileges(const char *program)
         SAY_MISSED("it has file capabilities: the loader takes no preload, and cupool would do nothing");
 }
 
+static bool is_roots_alone(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && st.st_uid == 0 && !(st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* The file names its interpreter itself, and asking means to run that: only what is a loader by name, whatever links
+ * lead there, and nobody but root can have put in its place. ret_path: where it is. */
+static bool is_loader(const char *interp, char ret_path[PATH_MAX])
+{
+    static const char *const names[] = {"ld-linux", "ld64", "ld.so", "ld-2."}; /* the last is what links lead to */
+    bool named = false, trusted;
+    char *slash;
+
+    if (!realpath(interp, ret_path))
+        return false;
+    slash = strrchr(ret_path, '/');
+    for (unsigned int i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        named = named || strncmp(slash + 1, names[i], strlen(names[i])) == 0;
+    *slash = '\0';
+    trusted = is_roots_alone(*ret_path ? ret_path : "/");
+    *slash = '/';
+    return named && trusted && is_roots_alone(ret_path) && access(ret_path, X_OK) == 0;
+}
+
+static int left_ms(const struct timespec *end)
+{
+    struct timespec now;
+    time_t left;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    left = (end->tv_sec - now.tv_sec) * 1000 + (end->tv_nsec - now.tv_nsec) / 1000000;
+    return left > 0 ? (int)left : 0;
+}
+
+/* All that comes, in loads.text; false: there was no end of it in time. */
+static bool read_answer(int fd)
+{
+    struct pollfd in = {.fd = fd, .events = POLLIN};
+    struct timespec end;
+    size_t used = 0;
+    ssize_t n = 1;
+
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += ANSWER_S;
+    while (n && used < sizeof(loads.text) - 1) {
+        const int rc = poll(&in, 1, left_ms(&end));
+
+        if (rc < 0 && errno == EINTR)
+            continue;
+        n = rc > 0 ? read(fd, loads.text + used, sizeof(loads.text) - 1 - used) : -1;
+        if (n < 0)
+            break;
+        used += (size_t)n;
+    }
+    loads.text[n < 0 ? 0 : used] = '\0';
+    return n == 0;
+}
+
 /* Ask the program's own loader what it would load, the preloads and, as one more of those, the driver. It runs no code
  * of theirs. One answer for all: the loader's search has more rules than one would want to write down again. */
 static void ask_loader(const char *interp, const char *program)
 {
     const char *preload = getenv("LD_PRELOAD");
-    char *env_preload = NULL;
-    size_t used = 0;
-    ssize_t n;
+    char *env_preload = NULL, loader[PATH_MAX];
     pid_t pid;
     int fds[2];
 
-    if (access(interp, X_OK) != 0 || pipe(fds) != 0 ||
+    if (!is_loader(interp, loader) || pipe(fds) != 0 ||
         asprintf(&env_preload, "%s:libcuda.so.1", preload ? preload : "") < 0)
         return;
     fflush(stdout);
@@ -62,22 +126,18 @@ static void ask_loader(const char *interp, const char *program)
         dup2(fds[1], STDERR_FILENO);
         close(fds[0]);
         close(fds[1]);
-        execl(interp, interp, "--list", program, (char *)NULL);
+        execl(loader, interp, "--list", program, (char *)NULL);
         _exit(127);
     }
     close(fds[1]);
-    while (pid > 0 && used < sizeof(loads.text) - 1 &&
-           (n = read(fds[0], loads.text + used, sizeof(loads.text) - 1 - used)) != 0) {
-        if (n < 0 && errno != EINTR)
-            break;
-        used += n > 0 ? (size_t)n : 0;
-    }
-    close(fds[0]);
-    if (pid > 0)
+    if (pid > 0) {
+        if (!read_answer(fds[0]))
+            kill(pid, SIGKILL);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             ;
+    }
+    close(fds[0]);
     free(env_preload);
-    loads.text[used] = '\0';
 }
 
 /* A line is "NAME => PATH (0x..)", "PATH (0x..)", "NAME => not found", or an error. */

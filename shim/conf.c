@@ -314,9 +314,21 @@ static bool known(const char *name, size_t len)
     return false;
 }
 
+/* What is set, and has no effect with the rest as it is. */
+static void report_idle(void)
+{
+    const struct conf *conf = &settings.u.conf;
+
+    if (conf->trace_stacks.number && conf->trace_events.number != TRACE_ALLOC)
+        log_write(LOG_WARN, "CUPOOL_TRACE_STACKS does nothing without CUPOOL_TRACE_EVENTS=segment,alloc");
+    if (conf->slack.from_env && !conf->slack.invalid && *conf->slack.text && conf->free.number != FREE_RELAXED)
+        log_write(LOG_WARN, "CUPOOL_SLACK does nothing without CUPOOL_FREE=relaxed");
+}
+
 void conf_report(void)
 {
     conf_get();
+    report_idle();
     for (unsigned int i = 0; i < conf_count; i++)
         if (settings.u.values[i].invalid)
             log_write(LOG_WARN, "%s has a value that is not accepted (%s); using %s", conf_rows[i].name,

@@ -514,14 +514,16 @@ void context_stats_each(bool ending,
 
         for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
             struct context *context = atomic_load(&contexts.entries[i]);
+            struct pool *pool;
 
             /* At exit one that is leaving as well: cudart lets go of its contexts then. */
             if (ending)
                 atomic_fetch_add(&context->users, 1);
             else if (!context_pin(context))
                 continue;
-            if (atomic_load(&context->handle) && context->pool && context->device == device) {
-                pool_stats_get(context->pool, &stats);
+            pool = context->pool; /* once: what was found to be there is what is read */
+            if (atomic_load(&context->handle) && pool && context->device == device) {
+                pool_stats_get(pool, &stats);
                 stats_add(&sum.stats, &stats);
                 sum.bypassed += atomic_load(&context->bypassed);
                 sum.any = true;

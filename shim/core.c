@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "caller.h"
 #include "capture.h"
@@ -65,6 +66,14 @@ void core_bypass_end(void)
     depth--;
 }
 
+/* Who started the library. */
+static pid_t starter;
+
+bool core_is_foreign(void)
+{
+    return getpid() != starter;
+}
+
 static void forked_child(void)
 {
     /* CUDA does not work in a child of a process that has used it; the parent's pool and file are not ours. */
@@ -77,6 +86,7 @@ static void start(void)
 {
     const int saved = errno;
 
+    starter = getpid();
     conf_report();
     real_fill();
     debug_start();
@@ -124,6 +134,12 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     if (trace_allocs())
         frames_alloc(context_device(context), *ret_addr, size, caller);
     return CORE_DONE;
+}
+
+bool core_would_pool(const void *caller)
+{
+    return !core_passive() && atomic_load_explicit(&state, memory_order_acquire) == STATE_ACTIVE &&
+           !is_outside(caller_of(begun_by ? begun_by : caller));
 }
 
 void core_bypassed(uint64_t addr, size_t size, const void *caller)
@@ -292,9 +308,14 @@ void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
 /* At exit: no CUDA call, no memory given back; the driver does that. */
 __attribute__((destructor)) static void finish(void)
 {
-    if (atomic_load(&state) != STATE_ACTIVE)
+    int cancel;
+
+    if (atomic_load(&state) != STATE_ACTIVE || core_is_foreign())
         return;
+    /* Half a line or half an update is what a thread that is cancelled in here would leave. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     stats_finish();
     live_finish();
     trace_close();
+    pthread_setcancelstate(cancel, NULL);
 }

@@ -39,8 +39,15 @@ void core_bypass_end(void);
 /* Until it is called with NULL: what reaches the hooks on this thread was begun by this caller. */
 void core_call_from(const void *caller);
 
+/* Once started. True: this is a child by _Fork or the system call, which no handler of ours has heard of; nothing is to
+ * be written there, for the files are the parent's. */
+bool core_is_foreign(void);
+
 /* Serve a request. caller: the return address of the exported function. */
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);
+/* A call that was bypassed was refused: true if it is one of those that the pool serves, and something was pooled or
+ * tried before. Others' requests are the driver's business alone, and nothing is to be started for them. */
+bool core_would_pool(const void *caller);
 /* A call that was bypassed has got memory from the driver. */
 void core_bypassed(uint64_t addr, size_t size, const void *caller);
 enum core_verdict core_free(uint64_t addr);

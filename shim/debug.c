@@ -238,7 +238,7 @@ static void report(void)
     unsigned int count;
     char caller[256];
 
-    if (core_passive())
+    if (core_passive() || core_is_foreign())
         return;
     guards_check();
     count = leaks_sum(leaks, &rest);

@@ -98,7 +98,7 @@ static void stop(void)
 {
     struct timespec limit;
 
-    if (atomic_load(&decay.state) != 2)
+    if (atomic_load(&decay.state) != 2 || core_is_foreign())
         return;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += EXIT_WAIT_S;

@@ -63,7 +63,7 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
         error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
         if (!error)
             core_bypassed((uintptr_t)*ptr, size, CALLER);
-        else if (error == cudaErrorMemoryAllocation)
+        else if (error == cudaErrorMemoryAllocation && core_would_pool(CALLER))
             oom_report(size);
         return error;
     }
@@ -258,7 +258,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         result = TWICE(real_next(cuMemAlloc_v2)(ptr, size));
         if (!result)
             core_bypassed(*ptr, size, CALLER);
-        else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY && core_would_pool(CALLER))
             oom_report(size);
         return result;
     }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@ bool file_is_special(const char *path)
 {
     struct stat st;
 
-    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
 int file_create(const char *path, int flags, char *name, size_t len)
@@ -50,30 +51,34 @@ bool file_is(int fd, const struct stat *file)
     return fstat(fd, &now) == 0 && now.st_dev == file->st_dev && now.st_ino == file->st_ino;
 }
 
-static void size_limit(sigset_t *ret_set)
+static void writers_signals(sigset_t *ret_set)
 {
     sigemptyset(ret_set);
     sigaddset(ret_set, SIGXFSZ);
+    sigaddset(ret_set, SIGPIPE);
 }
 
 void file_quiet_begin(struct file_quiet *quiet)
 {
-    sigset_t limit, pending;
+    sigset_t set, pending;
 
-    size_limit(&limit);
-    pthread_sigmask(SIG_BLOCK, &limit, &quiet->before);
+    writers_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, &quiet->before);
     sigpending(&pending);
-    quiet->was_pending = sigismember(&pending, SIGXFSZ) == 1;
+    /* What was pending before is the program's, to be delivered when it wants. */
+    quiet->ours = set;
+    if (sigismember(&pending, SIGXFSZ) == 1)
+        sigdelset(&quiet->ours, SIGXFSZ);
+    if (sigismember(&pending, SIGPIPE) == 1)
+        sigdelset(&quiet->ours, SIGPIPE);
 }
 
 void file_quiet_end(const struct file_quiet *quiet)
 {
     const struct timespec now = {0, 0};
-    sigset_t limit;
 
-    size_limit(&limit);
-    if (!quiet->was_pending)
-        while (sigtimedwait(&limit, NULL, &now) < 0 && errno == EINTR)
-            ;
+    /* The system call itself: sigtimedwait() would be a cancellation point in somebody else's thread. */
+    while (syscall(SYS_rt_sigtimedwait, &quiet->ours, NULL, &now, (size_t)_NSIG / 8) > 0 || errno == EINTR)
+        ;
     pthread_sigmask(SIG_SETMASK, &quiet->before, NULL);
 }

@@ -2,9 +2,12 @@
 /* frames.c - see frames.h. */
 #include "frames.h"
 
+#include <errno.h>
 #include <execinfo.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "caller.h"
 #include "conf.h"
@@ -19,6 +22,24 @@
 
 /* By hash; an address's number is its place, from 1. */
 static _Atomic(uintptr_t) known[NUMBERS];
+
+/* The unwinder is loaded: asking for it takes no lock of the loader's. */
+static bool ready;
+
+/* The first backtrace() loads libgcc_s. In the middle of a request the loader's lock could be held by a constructor
+ * that waits for this very request. conf_get() would settle the other settings too early. */
+__attribute__((constructor)) static void load(void)
+{
+    static const struct conf_row row = {.name = "CUPOOL_TRACE_STACKS", .type = CONF_BOOL};
+    const char *text = secure_getenv(row.name);
+    const int saved = errno;
+    uint64_t wanted = 0;
+    void *here;
+
+    if (text && conf_parse(&row, text, &wanted) == 0 && wanted)
+        ready = backtrace(&here, 1) > 0;
+    errno = saved;
+}
 
 /* Names come from files; what JSON would have to escape is replaced. */
 static void clean(char *text)
@@ -65,10 +86,10 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
         trace_block("alloc", &event);
         return;
     }
-    depth = backtrace(stack, OURS + DEPTH);
+    depth = ready ? backtrace(stack, OURS + DEPTH) : 0;
     while (first < depth && stack[first] != caller)
         first++;
-    if (first == depth) { /* unknown to the unwinder */
+    if (first == depth) { /* unknown to the unwinder, or there is none */
         stack[0] = (void *)caller;
         first = 0;
         depth = 1;

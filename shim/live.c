@@ -15,6 +15,7 @@
 
 #include "conf.h"
 #include "context.h"
+#include "core.h"
 #include "file.h"
 #include "launch.h"
 #include "log.h"
@@ -220,7 +221,7 @@ uint64_t live_due(void)
 
 void live_tick(uint64_t now)
 {
-    if (now < live_due() || pthread_mutex_trylock(&live.lock))
+    if (now < live_due() || core_is_foreign() || pthread_mutex_trylock(&live.lock))
         return;
     if (atomic_load(&live.fd) >= 0)
         update(false);

@@ -4,20 +4,70 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-/* Descriptor 2 was closed when the program started: whatever gets that number later is a file of the program's own. */
-static bool closed;
+#include "file.h"
+
+/* What descriptor 2 was when the program started. Closed: whatever gets that number later is a file of the program's
+ * own. */
+static bool looked, closed;
+static struct stat first;
 
 __attribute__((constructor)) static void look(void)
 {
     const int saved = errno;
 
-    closed = fcntl(STDERR_FILENO, F_GETFD) < 0 && errno == EBADF;
+    closed = fstat(STDERR_FILENO, &first) != 0;
+    looked = true;
+    errno = saved;
+}
+
+/* Another file than at the start may be data of a program that has closed its stderr. Nobody keeps data in what cannot
+ * be positioned, and what is appended to overwrites nothing: that is where a program has sent its stderr. */
+static bool is_for_messages(void)
+{
+    struct stat now;
+    int flags;
+
+    if (!looked || file_is(STDERR_FILENO, &first))
+        return true;
+    if (fstat(STDERR_FILENO, &now) != 0)
+        return false;
+    if (S_ISCHR(now.st_mode) || S_ISFIFO(now.st_mode) || S_ISSOCK(now.st_mode))
+        return true;
+    flags = fcntl(STDERR_FILENO, F_GETFL);
+    return flags >= 0 && flags & O_APPEND;
+}
+
+/* False: a write would wait, for as long as it takes somebody to read. */
+static bool is_ready(void)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    const struct timespec now = {0, 0};
+
+    /* Where somebody forbids the question the write has to do without. */
+    return syscall(SYS_ppoll, &out, 1, &now, NULL, (size_t)_NSIG / 8) != 0;
+}
+
+void log_put(const char *text, size_t len)
+{
+    const int saved = errno;
+    struct file_quiet quiet;
+
+    if (!closed && is_for_messages() && is_ready()) {
+        file_quiet_begin(&quiet);
+        /* The system calls themselves: write() and poll() would be cancellation points in somebody else's thread. */
+        (void)syscall(SYS_write, STDERR_FILENO, text, len);
+        file_quiet_end(&quiet);
+    }
     errno = saved;
 }
 
@@ -45,8 +95,7 @@ void log_write(enum conf_log_level level, const char *format, ...)
     if (more > 0) {
         used = used + more < (int)sizeof(line) - 1 ? used + more : (int)sizeof(line) - 2;
         line[used++] = '\n';
-        /* The system call itself: write() would be a cancellation point in somebody else's thread. */
-        (void)syscall(SYS_write, STDERR_FILENO, line, (size_t)used);
+        log_put(line, (size_t)used);
     }
     errno = saved;
 }
@@ -79,6 +128,6 @@ void log_lines(enum conf_log_level level, const char *format, ...)
         line += len + 1;
         used += (size_t)snprintf(out + used, sizeof(out) - used, "cupool[%d]:   ", (int)getpid());
     }
-    (void)syscall(SYS_write, STDERR_FILENO, out, used);
+    log_put(out, used);
     errno = saved;
 }

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.h - messages for people, on stderr, one write(2) a line. No memory, no lock, errno untouched: safe anywhere.
+ * log.h - messages for people, on stderr, one write(2) a line. No memory, no lock, errno untouched: safe anywhere. It
+ * neither waits for a reader nor raises a signal, and writes into no file that is the program's own: what cannot be
+ * said so is not said.
  */
 #ifndef CUPOOL_SHIM_LOG_H
 #define CUPOOL_SHIM_LOG_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "conf.h"
 
 /* False: the program was started without a stderr; nothing is to be written there. */
 bool log_is_open(void);
+
+/* Text as it is, whatever the level. */
+void log_put(const char *text, size_t len);
 
 /* Written if CUPOOL_LOG_LEVEL is at least level. Lines over 500 bytes are cut. */
 void log_write(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

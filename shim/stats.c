@@ -2,7 +2,6 @@
 /* stats.c - see stats.h. */
 #include "stats.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -10,7 +9,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,15 +50,11 @@ static void write_trace(void *arg, int device, const struct pool_stats *s, uint6
                 (ull)s->oom, (ull)s->order, (ull)s->kept, why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
 }
 
-/* The system call itself: write() would be a cancellation point in somebody else's thread. */
 static void out_flush(void)
 {
-    const int saved = errno;
-
     if (stats.used)
-        (void)syscall(SYS_write, STDERR_FILENO, stats.out, stats.used);
+        log_put(stats.out, stats.used);
     stats.used = 0;
-    errno = saved;
 }
 
 __attribute__((format(printf, 1, 2))) static void out_line(const char *format, ...)

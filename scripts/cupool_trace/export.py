@@ -13,6 +13,7 @@ import http.server
 import ipaddress
 import json
 import os
+import socket
 import sys
 import tempfile
 from typing import Callable, Iterator
@@ -120,6 +121,8 @@ def write_textfile(path: str, text: str) -> None:
 
 def serve(files: "list[str]", address: str, port: int) -> None:
     class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 10  # seconds, for a client that says nothing: it has a thread of ours
+
         def do_GET(self) -> None:
             if self.path.split("?")[0] not in ("/", "/metrics"):
                 self.send_error(404)
@@ -134,14 +137,20 @@ def serve(files: "list[str]", address: str, port: int) -> None:
         def log_message(self, format: str, *args: object) -> None:
             pass  # a scrape a second is no news
 
-    with http.server.ThreadingHTTPServer((address, port), Handler) as server:
-        print(f"listening on http://{address}:{server.server_address[1]}/metrics", flush=True)
+    class Server(http.server.ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+    with Server((address, port), Handler) as server:
+        host = f"[{address}]" if ":" in address else address
+        print(f"listening on http://{host}:{server.server_address[1]}/metrics", flush=True)
         server.serve_forever()
 
 
 def run(args: argparse.Namespace) -> int:
     if args.listen:
         address, _, port = args.listen.rpartition(":")
+        if address.startswith("[") and address.endswith("]") and ":" in address:
+            address = address[1:-1]
         try:
             loopback = ipaddress.ip_address(address).is_loopback
             if not 0 <= int(port) < 65536:

@@ -6,6 +6,8 @@ What it is: read_page. What it is not: a trace; a page has the latest counters a
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 import struct
 import time
 import zlib
@@ -68,7 +70,10 @@ def _half(data: bytes, at: int, slot_size: int, slots: int, names: "list[str]") 
 
 def _read_once(path: str) -> "Page | None":
     try:
-        with open(path, "rb") as f:
+        # A pipe that was named by mistake is not waited for.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as f:
+            if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+                raise NotAPage(f"{path}: not a regular file")
             data = f.read(LARGEST)
     except OSError as e:
         raise NotAPage(f"{path}: {e.strerror or e}") from e

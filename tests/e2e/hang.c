@@ -5,6 +5,7 @@
  *   sigexit US          allocate and free for ever; a timer's signal handler calls exit(7) after US microseconds
  *   frees N             N frees during one capture, which has to survive
  *   dlopen LIBRARY      load a library (loaded.c) whose constructor waits for a thread that allocates
+ *   refused LIBRARY     have a library (loaded.c) ask for more than there is, as the first request of all
  *   theirs LIBRARY      fill the device, free it all, and have a library (loaded.c) allocate half of it
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
@@ -97,6 +98,16 @@ static void theirs(const char *path)
     OK(cudaMemset(p, 1, avail / 2));
 }
 
+static void refused(const char *path)
+{
+    int (*allocate)(void **p, size_t n);
+    void *p;
+
+    *(void **)&allocate = dlsym(load(path), "loaded_allocate");
+    if (!allocate || allocate(&p, (size_t)1 << 50) != (int)cudaErrorMemoryAllocation)
+        exit(5);
+}
+
 int main(int argc, char **argv)
 {
     void *p;
@@ -112,6 +123,8 @@ int main(int argc, char **argv)
         OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
         alarm(20);
         load(argv[2]);
+    } else if (strcmp(argv[1], "refused") == 0) {
+        refused(argv[2]);
     } else if (strcmp(argv[1], "theirs") == 0) {
         theirs(argv[2]);
     } else {

@@ -16,11 +16,16 @@
  *   raise:SIG      send it to this process
  *   caught:SIG     print how often our handler was called, and whose handler it is: ours, default, ignored, other's
  *   fork{ ... }    a child does what is between; the parent waits and prints how it ended
+ *   _fork{ ... }   the same by the system call itself: no handler of pthread_atfork runs
  *   mask:SIG       block it in this thread
  *   ready          create the file "ready" in the working folder
  *   await:FILE     until there is such a file
  *   sleep:MS       so long, whatever signals come
  *   fsize:N        limit the size of files
+ *   open:FD:FILE   close FD and create FILE, which gets the number
+ *   append:FD:FILE the same, to be appended to
+ *   sigpipe        one that is blocked and pending
+ *   pending:SIG    print whether it is
  *   closefrom:FD kill _exit:N pid chdir:DIR
  *
  * Exit code 0; 5 for a word that is none.
@@ -95,7 +100,7 @@ static void sleep_ms(long ms)
 static int commands(int argc, char **argv);
 
 /* Returns how many words were used. */
-static int in_child(int argc, char **argv)
+static int in_child(int argc, char **argv, bool bare)
 {
     int n = 0, status = 0;
     pid_t pid;
@@ -103,7 +108,7 @@ static int in_child(int argc, char **argv)
     while (n < argc && strcmp(argv[n], "}") != 0)
         n++;
     fflush(stdout);
-    pid = fork();
+    pid = bare ? (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0l, 0l, 0l, 0l) : fork();
     if (!pid)
         exit(commands(n, argv));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
@@ -168,7 +173,25 @@ static int commands(int argc, char **argv)
                 *field[f]++ = '\0';
             n[f] = strtol(field[f], NULL, 0);
         }
-        if (IS("handler")) {
+        if (IS("open") || IS("append")) {
+            const int fd = (int)n[1];
+
+            close(fd);
+            if (open(field[2], O_CREAT | O_RDWR | (IS("append") ? O_APPEND : 0), 0666) != fd)
+                return 5;
+        } else if (IS("sigpipe")) {
+            sigset_t set;
+
+            sigemptyset(&set);
+            sigaddset(&set, SIGPIPE);
+            pthread_sigmask(SIG_BLOCK, &set, NULL);
+            raise(SIGPIPE);
+        } else if (IS("pending")) {
+            sigset_t set;
+
+            sigpending(&set);
+            printf("pending %d\n", sigismember(&set, (int)n[1]));
+        } else if (IS("handler")) {
             handle((int)n[1], on_signal);
         } else if (IS("ignore")) {
             handle((int)n[1], SIG_IGN);
@@ -182,8 +205,8 @@ static int commands(int argc, char **argv)
             sigemptyset(&set);
             sigaddset(&set, (int)n[1]);
             pthread_sigmask(SIG_BLOCK, &set, NULL);
-        } else if (IS("fork{")) {
-            i += in_child(argc - i - 1, argv + i + 1);
+        } else if (IS("fork{") || IS("_fork{")) {
+            i += in_child(argc - i - 1, argv + i + 1, IS("_fork{"));
         } else if (IS("ready")) {
             close(open("ready", O_CREAT | O_WRONLY, 0666));
         } else if (IS("await")) {

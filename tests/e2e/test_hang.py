@@ -37,6 +37,10 @@ class Hang(Case):
         """The thread allocates while the dynamic loader's lock is held."""
         out = self.go(HANG, "dlopen", BIN / "loaded_waits.so").out
         self.assertEqual(out, "in the thread: 0\n")
+        # Also with who asked: names and the unwinder are to be had without that lock.
+        done = self.go(HANG, "dlopen", BIN / "loaded_waits.so", CUPOOL_TRACE_STACKS="1", CUPOOL_TRACE_EVENTS="segment,alloc")
+        self.assertEqual(done.out, "in the thread: 0\n")
+        self.assertTrue([e for e in self.one_trace(done).of("frame") if e["at"].startswith("loaded_waits.so+0x")])
 
 
 class Theirs(Case):

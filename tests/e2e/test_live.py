@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable
 
-from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, app
+from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
@@ -333,11 +333,53 @@ class Export(Base):
             server.terminate()  # not SIGINT, which whoever started the tests may have ignored
             server.communicate(timeout=30)
 
+    def test_listen_on_ipv6(self) -> None:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("no IPv6 here")
+        pages = self.pages()
+        for address in ("::1:0", "[::1]:0"):
+            server = subprocess.Popen([sys.executable, TRACE_TOOL, "export", "--listen", address, *pages], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                assert server.stdout
+                line = server.stdout.readline()
+                self.assertIn("http://[::1]:", line)
+                with urllib.request.urlopen(line.split()[-1], timeout=30) as answer:
+                    self.assertEqual(self.samples(answer.read().decode()), self.samples(self.export(*pages).stdout))
+            finally:
+                server.terminate()
+                server.communicate(timeout=30)
+
+    def test_what_is_no_file(self) -> None:
+        """A pipe that nobody writes is not waited for."""
+        folder = self.folder()
+        os.mkfifo(folder / "pipe")
+        for path in (folder / "pipe", folder, "/dev/zero"):
+            self.assertIn(str(path), self.export(path, rc=2).stderr)
+
     def test_listen_where(self) -> None:
         [page, _] = self.pages()
         for where in ("0.0.0.0:0", "::1", "localhost:1", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "8.8.8.8:9400"):
             self.assertIn("listen" if "8.8" not in where and "0.0.0.0" not in where else "--beyond-this-host",
                           self.export("--listen", where, page, rc=2).stderr)
+
+
+class Bare(Case):
+    def test_a_child_by_the_system_call(self) -> None:
+        """No handler of ours runs in it; its exit neither ends the parent's files nor waits for a thread that it has not got."""
+        before = time.monotonic()
+        done = self.go(BIN / "report_shared", "alloc:4096", "_fork{", "}", "alloc:4096", CUPOOL_STATS_FILE="page", CUPOOL_STATS="exit",
+                       CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_DEBUG="guard")
+        self.assertLess(time.monotonic() - before, 1.5 if SANITIZE == "none" else TIMEOUT)
+        self.assertIn("child ended: exit 0", done.out)
+        trace = Trace(next(p for p in done.cwd.iterdir() if ".jsonl" in p.name))
+        self.assertEqual((len(trace.of("end")), len(trace.of("alloc")), trace.total("allocs")), (1, 2, 2))
+        self.assert_fine(trace.path)
+        self.assertEqual(len([e for e in trace.of("stats")]), 1)
+        self.assertEqual(done.err.count("cupool: device"), 1, done.err)
+        self.assertEqual(done.err.count("not freed"), 1, done.err)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ error and last error are the native ones.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import unittest
 from typing import Any
@@ -80,6 +81,20 @@ class Program(Base):
     def test_switched_off(self) -> None:
         done = self.report(f"alloc:{100 * MIB}", CUPOOL_ENABLE="0")
         self.assertEqual((done.err, done.files), ("", []))
+
+    def test_a_library_that_is_passed_through(self) -> None:
+        """Its requests are the driver's business: nothing is said of them, and nothing started, by the driver's API or the runtime's."""
+        for name in ("libmpi_x.so", "libnccl.so.2", "libother.so"):
+            for hook in ("auto", "runtime"):
+                with self.subTest(name, hook=hook):
+                    done = self.go(BIN / "hang", "refused", shutil.copy(BIN / "loaded.so", self.tmp / name), CUPOOL_HOOK=hook,
+                                   CUPOOL_STATS_FILE="page", CUPOOL_STATS="exit")
+                    self.assertEqual(done.out, "refused: 2\n")
+                    if name == "libother.so":
+                        # With the runtime's hooks alone the very first request comes before there is a driver to be seen.
+                        self.assertEqual("out of memory" in done.err, hook == "auto")
+                    else:
+                        self.assertEqual((done.err, done.files), ("", []))
 
     def test_without_stderr(self) -> None:
         done = self.report("closefrom:2", f"alloc:{100 * MIB}", "last")

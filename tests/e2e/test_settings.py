@@ -66,6 +66,15 @@ class Wrong(Base):
         done, _ = self.used(**{"CUPOOL_" + "A" * 100: "1"})
         self.assertEqual(len(done.warnings), 1, "not a word about it")
 
+    def test_no_effect(self) -> None:
+        """Said once each; and not where it has one."""
+        for env, other in (({"CUPOOL_TRACE_STACKS": "1"}, {"CUPOOL_TRACE_EVENTS": "segment,alloc"}),
+                           ({"CUPOOL_SLACK": "20"}, {"CUPOOL_FREE": "relaxed"})):
+            done, _ = self.used(**env)
+            self.assertEqual(len(done.warnings), 1, done.err)
+            self.assertIn(f"{next(iter(env))} does nothing without {'='.join(next(iter(other.items())))}", done.warnings[0])
+            self.assertEqual(self.used(**env, **other)[0].err, "")
+
     def test_names_of_others_are_none_of_our_business(self) -> None:
         done, _ = self.used(CUPOOLER="1", CUPOOL="1", XCUPOOL_FREE="1", cupool_free="1")
         self.assertEqual(done.err, "")
@@ -91,8 +100,9 @@ class Wrong(Base):
     def test_accepted_values(self) -> None:
         for name, kind, _, _ in ROWS:
             for value in ACCEPTED.get(kind, []):
+                needs = {"TRACE_STACKS": {"CUPOOL_TRACE_EVENTS": "segment,alloc"}, "SLACK": {"CUPOOL_FREE": "relaxed"}}.get(name, {})
                 with self.subTest(name, value=value):
-                    self.assertEqual(self.go(app("shared"), "churn:10:4096", **{f"CUPOOL_{name}": value, "HOME": "/"},
+                    self.assertEqual(self.go(app("shared"), "churn:10:4096", **{f"CUPOOL_{name}": value, "HOME": "/"}, **needs,
                                              cwd=self.folder_with_x()).err, "")
 
     def folder_with_x(self) -> Path:

@@ -207,7 +207,11 @@ class Unwritable(Case):
     def test_fifo_is_not_waited_for(self) -> None:
         cwd = self.folder()
         os.mkfifo(cwd / "t")
-        self.assertEqual(self.go(app("shared"), "alloc:1:4096", cwd=cwd, CUPOOL_TRACE_FILE="t").files, ["t", "t.1"])
+        self.assertEqual(self.go(app("shared"), "alloc:1:4096", cwd=cwd, CUPOOL_TRACE_FILE="t").files, ["t"])
+
+    def test_a_pipe_on_stdout_is_no_trace(self) -> None:
+        done = self.go(app("shared"), "alloc:1:4096", CUPOOL_TRACE_FILE="/dev/stdout", CUPOOL_STATS_FILE="/dev/stdout")
+        self.assertEqual((done.files, sorted(Path("/dev").glob("stdout.*"))), ([], []))
 
     def test_a_device_is_no_trace(self) -> None:
         """Not even beside it: for somebody who may write to /dev, /dev/null.1 would be the next name."""

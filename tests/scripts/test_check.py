@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import Optional
@@ -247,10 +248,48 @@ class Chains(Case):
         self.assertIn("takes LD_PRELOAD away", self.check(1, "env", "-u", "LD_PRELOAD", app))
         self.assertIn("replaces", self.check(1, "env", "LD_PRELOAD=x.so", app))
 
+    def test_env_splits(self) -> None:
+        app = APPS / "app_shared"
+        self.assertIn("shared:", self.check(0, "env", "-S", f"A=1 {app} -x"))
+        self.assertIn("shared:", self.check(0, "env", f"--split-string=A=1 {app}", "-x"))
+        self.assertIn("shared:", self.check(0, "env", "--split-string", f"A=1 {app}", "-x"))
+        for n in (31, 32, 33, 60):
+            self.assertIn("shared:", self.check(0, "env", "-S" + "A=1 " * (n - 1) + str(app)))
+        self.check(0, "env", "-S" + "A=1 " * 5000 + str(app)[:1])
+        self.check(0, "env", "-S")
+        self.check(0, "env", "-u")
+        self.check(0, "env", "A=1", "-u")
+
     def test_circle(self) -> None:
         path = self.dir / "circle"
         self.file("circle", f"#!{path}\n")
         self.assertIn("too many", self.check(2, path))
+
+    def interpreter(self, name: str, text: str, mode: int = 0o755) -> str:
+        """What is said of a program that names this script as its loader."""
+        path = self.file(name, text, mode)
+        app = self.compile(f"app{len(list(self.dir.iterdir()))}", f"-Wl,--dynamic-linker={path}")
+        return self.check(0, app)
+
+    def test_an_interpreter_of_its_own(self) -> None:
+        """Looking at a file must not run what it names."""
+        ran = self.dir / "ran"
+        script = f"#!/bin/sh\ntouch {ran}\n"
+        for name, mode in (("evil", 0o755), ("ld", 0o755), ("ld-linux-any.so.2", 0o777), ("ld-linux-group.so.2", 0o775)):
+            self.assertIn("does not list its libraries", self.interpreter(name, script, mode), name)
+            self.assertFalse(ran.exists(), name)
+        (self.dir / "ld-linux-link.so.2").symlink_to(self.dir / "evil")
+        self.assertIn("does not list", self.check(0, self.compile("linked", f"-Wl,--dynamic-linker={self.dir}/ld-linux-link.so.2")))
+        self.dir.chmod(0o777)
+        self.assertIn("does not list", self.interpreter("ld-linux-here.so.2", script))
+        self.assertFalse(ran.exists())
+
+    def test_a_loader_that_does_not_answer(self) -> None:
+        if os.geteuid():
+            self.skipTest("only root's loaders are asked")
+        before = time.monotonic()
+        self.assertIn("does not list", self.interpreter("ld-linux-slow.so.2", "#!/bin/sh\nexec sleep 60\n"))
+        self.assertTrue(8 < time.monotonic() - before < 30)
 
     def launcher(self, name: str) -> dict[str, str]:
         (self.dir / "bin").mkdir(exist_ok=True)
