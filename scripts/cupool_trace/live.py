@@ -27,7 +27,7 @@ class NotAPage(Exception):
 @dataclasses.dataclass
 class Page:
     path: str
-    library: str  # its version
+    made_by: str  # the version of the library
     host: str
     exe: str
     pid: int

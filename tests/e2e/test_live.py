@@ -62,7 +62,7 @@ class Contents(Base):
         page, trace = self.page_of(done.cwd), self.one_trace(done)
         self.assertEqual((f"pid {page.pid}\n", page.host, page.exe, page.rank, page.local_rank, page.ended),
                          (done.out, socket.gethostname(), "report_shared", 3, 1, True))
-        self.assertEqual(page.library, self.go(INFO, "--version", preload=None).out.split()[1])
+        self.assertEqual(page.made_by, self.go(INFO, "--version", preload=None).out.split()[1])
         [stats] = trace.of("stats")
         self.assertEqual(list(page.devices), [0])
         self.assertEqual({k: page.devices[0][k] for k in STATS}, {k: stats[k] for k in STATS})
