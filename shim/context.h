@@ -45,8 +45,8 @@ void context_bypassed(struct context *context);
 uint64_t context_idle_bytes(int device);
 
 /*
- * Where the bytes of all of the device's pools are; largest is the largest of any. Looks at every block, unless whole is
- * false: then held and live alone are set, and live includes what is kept back.
+ * Where the bytes of all of the device's pools are; largest is the largest of any. Looks at every block, unless whole
+ * is false: then held and live alone are set, and live includes what is kept back.
  */
 void context_survey(int device, bool whole, struct pool_survey *ret_sum);
 
