@@ -54,7 +54,15 @@ static struct {
     int threads, devices;
     bool uniform;
     uint64_t seed;
-} opt = {.size = 4096, .pairs = 100000, .max = 64 << 20, .cap = (size_t)8 << 30, .threads = 1, .devices = 1, .seed = 1};
+} opt = {.what = "",
+         .live = 1,
+         .size = 4096,
+         .pairs = 100000,
+         .max = 64 << 20,
+         .cap = (size_t)8 << 30,
+         .threads = 1,
+         .devices = 1,
+         .seed = 1};
 
 struct worker {
     pthread_t thread;
@@ -177,7 +185,7 @@ static double pairs(void)
 static double live(void)
 {
     static struct worker w;
-    void **held = calloc((size_t)opt.live, sizeof(void *));
+    void **held = calloc((size_t)opt.live + 1, sizeof(void *));
     uint64_t state = opt.seed;
     double ns;
 
@@ -317,7 +325,8 @@ static void parse_one(const char *name, const char *value)
 
 static void parse(int argc, char **argv)
 {
-    opt.what = argc > 1 ? argv[1] : "";
+    if (argc > 1)
+        opt.what = argv[1];
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--uniform")) {
             opt.uniform = true;
