@@ -23,8 +23,8 @@
 enum starter { STARTS_HERE, STARTS_RANKS, STARTS_CONTAINER, STARTS_ELSEWHERE, STARTS_NONE };
 
 static const char *const starters[] = {
-    [STARTS_HERE] = " env nice ionice nohup setsid time timeout stdbuf numactl taskset chrt setarch strace ltrace perf "
-                    "nsys ncu compute-sanitizer ",
+    [STARTS_HERE] = (" env nice ionice nohup setsid time timeout stdbuf numactl taskset chrt setarch strace ltrace "
+                     "perf nsys ncu compute-sanitizer "),
     [STARTS_RANKS] = " mpirun mpiexec mpiexec.hydra orterun prterun prun srun jsrun aprun ",
     [STARTS_CONTAINER] = " docker podman apptainer singularity enroot kubectl ",
     [STARTS_ELSEWHERE] = " ssh sbatch qsub sudo su runuser pkexec systemd-run ",
