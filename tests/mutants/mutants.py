@@ -164,7 +164,7 @@ MUTANTS = [
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         (CONTEXT, "context_gone(context, !active || (id && id != context->id));", "context_gone(context, false);")]),
     Mutant("a forked child goes on where its parent was", ["trace / Processes"], [
-        (CORE, "atomic_store(&state, STATE_PASSIVE); trace_forget();", "")]),
+        (CORE, "atomic_store(&state, STATE_PASSIVE); trace_forget();", ""), (CORE, "return getpid() != starter;", "return false;")]),
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [

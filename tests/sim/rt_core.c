@@ -118,10 +118,10 @@ CUresult rt_enter(void)
     return r;
 }
 
-/* Codes of driver and runtime are the same numbers. */
+/* Codes of driver and runtime are the same numbers. "Not ready" is an answer, not an error. */
 cudaError_t rt_done(CUresult r)
 {
-    if (r != CUDA_SUCCESS)
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
         last_error = (cudaError_t)r;
     return (cudaError_t)r;
 }

@@ -101,6 +101,16 @@ static int launch(int what)
     }
 }
 
+/* What a question about progress was answered with, and whether that counts as an error. */
+static const char *progress(cudaError_t answer)
+{
+    const cudaError_t last = cudaGetLastError();
+
+    if (answer != cudaSuccess && answer != cudaErrorNotReady)
+        return "error";
+    return last ? "the last error is set" : answer ? "not ready" : "done";
+}
+
 /* Looks at the last byte: that is what comes last, if anything does. */
 static const char *look(const char *name, int what)
 {
@@ -110,11 +120,11 @@ static const char *look(const char *name, int what)
 
     switch (what) {
     case EVENT:
-        return cudaEventQuery(w.after) ? "not ready" : "done";
+        return progress(cudaEventQuery(w.after));
     case ELAPSED:
-        return cudaEventElapsedTime(&ms, w.before, w.after) ? "not ready" : "done";
+        return progress(cudaEventElapsedTime(&ms, w.before, w.after));
     case STREAM:
-        return cudaStreamQuery(w.stream) ? "not ready" : "done";
+        return progress(cudaStreamQuery(w.stream));
     case HOSTFN:
     case CALLBACK:
         return atomic_load(&w.flag) ? "done" : "not ready";
