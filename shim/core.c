@@ -159,10 +159,10 @@ static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
     int rc;
 
     if (size)
-        trace_block("free_requested", &event);
+        trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
     rc = release(addr);
     if (size && rc == 0)
-        trace_block("free_completed", &event);
+        trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
     return rc;
 }
 

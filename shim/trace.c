@@ -16,20 +16,22 @@
 #include <unistd.h>
 
 #include "conf.h"
+#include "digits.h"
 #include "file.h"
 #include "launch.h"
+#include "lock.h"
 #include "log.h"
 
 #define LINE_MAX_ 512
 /* How long the lock is waited for; it is held over one write(2) at most. */
-#define LOCK_WAIT_S 5
+#define LOCK_WAIT_NS 5000000000u
 
 atomic_bool trace_allocs_wanted; /* and the file is open */
 
 static struct {
-    pthread_mutex_t lock; /* guards the rest of this struct */
-    int fd;               /* -1: not open */
-    struct stat file;     /* what fd was when it was opened */
+    struct lock lock; /* guards the rest of this struct */
+    int fd;           /* -1: not open */
+    struct stat file; /* what fd was when it was opened */
     char path[4096];
     uint64_t t0;
     uint64_t dropped;
@@ -37,9 +39,16 @@ static struct {
     bool torn; /* the file ends in part of a line */
     bool tried;
     char buffer[64 << 10];
-} trace = {.lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, .fd = -1};
+} trace = {.fd = -1};
 
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
+/* What an allocation event of this thread says of itself and its device: the same again and again. */
+static __thread struct {
+    int device;
+    unsigned char len; /* 0: not yet */
+    char text[27];
+} origin __attribute__((tls_model("initial-exec")));
+static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
 
 static uint64_t clock_ns(clockid_t clock)
 {
@@ -72,30 +81,39 @@ static void json_text(char *buf, size_t len, const char *text)
 }
 
 /*
- * Take the lock, with the thread safe from cancellation until it has been given back: most of what happens under it is
- * a cancellation point, and a thread that ended there would keep it for ever. False: not to be had, because this thread
- * holds it itself, below a signal handler.
+ * Take the lock. False: not to be had, because this thread holds it itself, below a signal handler. Between this and
+ * lock_end() the thread must not be cancelled, or it keeps the lock for ever: what may write the file disables that.
  */
+static bool lock_begin(void)
+{
+    if (inside)
+        return false;
+    inside = true;
+    if (lock_try(&trace.lock) || lock_take_within(&trace.lock, LOCK_WAIT_NS))
+        return true;
+    inside = false;
+    return false;
+}
+
+static void lock_end(void)
+{
+    lock_give(&trace.lock);
+    inside = false;
+}
+
+/* The same for what takes its time, with the thread safe from cancellation in between. */
 static bool trace_lock(int *ret_cancel)
 {
-    struct timespec limit;
-    int rc;
-
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
-    rc = pthread_mutex_trylock(&trace.lock);
-    if (rc) {
-        clock_gettime(CLOCK_REALTIME, &limit);
-        limit.tv_sec += LOCK_WAIT_S;
-        rc = pthread_mutex_timedlock(&trace.lock, &limit);
-    }
-    if (rc)
-        pthread_setcancelstate(*ret_cancel, NULL);
-    return rc == 0;
+    if (lock_begin())
+        return true;
+    pthread_setcancelstate(*ret_cancel, NULL);
+    return false;
 }
 
 static void trace_unlock(int cancel)
 {
-    pthread_mutex_unlock(&trace.lock);
+    lock_end();
     pthread_setcancelstate(cancel, NULL);
 }
 
@@ -226,69 +244,69 @@ void trace_event(const char *event, const char *format, ...)
     errno = saved;
 }
 
-/* snprintf costs more than everything else on this path together. */
-static char *decimal(char *at, uint64_t n)
-{
-    char digits[20];
-    int i = 0;
-
-    do
-        digits[i++] = (char)('0' + n % 10);
-    while (n /= 10);
-    while (i)
-        *at++ = digits[--i];
-    return at;
-}
-
-static char *hexadecimal(char *at, uint64_t n)
-{
-    int shift = 60;
-
-    while (shift && !(n >> shift))
-        shift -= 4;
-    for (; shift >= 0; shift -= 4)
-        *at++ = "0123456789abcdef"[(n >> shift) & 15];
-    return at;
-}
-
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
 
-void trace_block(const char *event, const struct trace_block *block)
+/* Of one length each, so that copying is a matter of some words; in the order of enum trace_block_event. */
+static const struct {
+    char text[40];
+    unsigned int len;
+} block_events[] = {
+#define EVENT(name)                                                                                                    \
+    {                                                                                                                  \
+        ",\"e\":\"" name "\",\"tid\":", sizeof(",\"e\":\"" name "\",\"tid\":") - 1                                     \
+    }
+    EVENT("alloc"),
+    EVENT("free_requested"),
+    EVENT("free_completed"),
+};
+
+/* With the lock. */
+static void block_format(enum trace_block_event event, const struct trace_block *block)
 {
-    const int saved = errno, thread = tid();
-    const size_t len = strlen(event);
-    char *at;
+    char *at = trace.buffer + trace.buffered;
+
+    if (!origin.len || origin.device != block->device) {
+        origin.device = block->device;
+        origin.len =
+            (unsigned int)snprintf(origin.text, sizeof(origin.text), "%d,\"d\":%d,\"p\":\"0x", tid(), block->device);
+    }
+    at = LITERAL(at, "{\"t\":");
+    at = digits_decimal(at, clock_ns(CLOCK_MONOTONIC) - trace.t0);
+    memcpy(at, block_events[event].text, sizeof(block_events[event].text));
+    at += block_events[event].len;
+    memcpy(at, origin.text, sizeof(origin.text));
+    at += origin.len;
+    at = digits_hexadecimal(at, block->addr);
+    at = LITERAL(at, "\",\"n\":");
+    at = digits_decimal(at, block->size);
+    if (block->block) {
+        at = LITERAL(at, ",\"block\":");
+        at = digits_decimal(at, block->block);
+    }
+    for (unsigned int i = 0; i < block->frames_count; i++) {
+        at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
+        at = digits_decimal(at, block->frames[i]);
+    }
+    at = block->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
+    trace.buffered = (size_t)(at - trace.buffer);
+}
+
+void trace_block(enum trace_block_event event, const struct trace_block *block)
+{
+    const int saved = errno;
     int cancel;
 
-    if (!trace_lock(&cancel))
+    if (!lock_begin())
         return;
     if (trace.fd >= 0) {
-        if (trace.buffered + LINE_MAX_ > sizeof(trace.buffer))
+        if (trace.buffered + LINE_MAX_ > sizeof(trace.buffer)) {
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
             flush();
-        at = LITERAL(trace.buffer + trace.buffered, "{\"t\":");
-        at = decimal(at, clock_ns(CLOCK_MONOTONIC) - trace.t0);
-        at = LITERAL(at, ",\"e\":\"");
-        at = mempcpy(at, event, len);
-        at = LITERAL(at, "\",\"tid\":");
-        at = decimal(at, (uint64_t)thread);
-        at = LITERAL(at, ",\"d\":");
-        at = decimal(at, (uint64_t)block->device);
-        at = LITERAL(at, ",\"p\":\"0x");
-        at = hexadecimal(at, block->addr);
-        at = LITERAL(at, "\",\"n\":");
-        at = decimal(at, block->size);
-        if (block->block) {
-            at = LITERAL(at, ",\"block\":");
-            at = decimal(at, block->block);
+            pthread_setcancelstate(cancel, NULL);
         }
-        for (unsigned int i = 0; i < block->frames_count; i++) {
-            at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
-            at = decimal(at, block->frames[i]);
-        }
-        at = block->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
-        trace.buffered = (size_t)(at - trace.buffer);
+        block_format(event, block);
     }
-    trace_unlock(cancel);
+    lock_end();
     errno = saved;
 }
 

@@ -29,6 +29,9 @@ static inline bool trace_allocs(void)
 {
     return atomic_load_explicit(&trace_allocs_wanted, memory_order_relaxed);
 }
+
+enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
+
 /* What an allocation event is about. */
 struct trace_block {
     int device;
@@ -40,7 +43,7 @@ struct trace_block {
 };
 
 /* One allocation event, through the buffer. */
-void trace_block(const char *event, const struct trace_block *block);
+void trace_block(enum trace_block_event event, const struct trace_block *block);
 
 /* Write what is buffered and the end line; later events are dropped. For exit. */
 void trace_close(void);

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_digits.c - numbers as text are what printf makes of them, and nothing behind their room is touched. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "digits.h"
+#include "unit.h"
+
+static void same(uint64_t n)
+{
+    char text[DIGITS_ROOM + 1], want[DIGITS_ROOM];
+    char *end;
+
+    text[DIGITS_ROOM] = 'x';
+    end = digits_decimal(text, n);
+    assert_int_equal(end - text, snprintf(want, sizeof(want), "%" PRIu64, n));
+    assert_memory_equal(text, want, (size_t)(end - text));
+    end = digits_hexadecimal(text, n);
+    assert_int_equal(end - text, snprintf(want, sizeof(want), "%" PRIx64, n));
+    assert_memory_equal(text, want, (size_t)(end - text));
+    assert_int_equal(text[DIGITS_ROOM], 'x');
+}
+
+/* Around every number at which another digit begins, in either base. */
+static void test_edges(void **state)
+{
+    uint64_t ten = 1;
+
+    (void)state;
+    for (int i = 0; i < 20; i++, ten *= 10)
+        for (uint64_t d = 0; d < 3; d++)
+            same(ten + d - 1);
+    for (int i = 0; i < 64; i++)
+        for (uint64_t d = 0; d < 3; d++)
+            same(((uint64_t)1 << i) + d - 1);
+    same(UINT64_MAX);
+}
+
+static void test_many(void **state)
+{
+    uint64_t n = 0x9e3779b97f4a7c15;
+
+    (void)state;
+    for (unsigned int i = 0; i < 300000; i++) {
+        same(n >> i % 64);
+        n ^= n << 13;
+        n ^= n >> 7;
+        n ^= n << 17;
+    }
+    for (n = 0; n < 20000; n++)
+        same(n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges), cmocka_unit_test(test_many)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
