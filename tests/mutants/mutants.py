@@ -112,13 +112,10 @@ MUTANTS = [
         (BLOCKS, "recent_flush(pool); if (size < LARGE_MIN)", "if (size < LARGE_MIN)")]),
     Mutant("what was freed last is not given back", ["pool"], [
         (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
-    Mutant("what was freed last is handed out for any size", ["random"], [
+    Mutant("what was freed last is handed out for any size", ["magazine"], [
         (MAGAZINE, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
-    Mutant("a list of a magazine has any size", ["random"], [
-        (MAGAZINE, "|| (*list && rounded((*list)->requested) != size))", ")"),
-        (MAGAZINE, "if (!block || rounded(block->requested) != size)", "if (!block || block->size < size)")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
         (MAGAZINE, "if (!visit(magazine, patience_ns)) continue; blocks", "if (i || !visit(magazine, patience_ns)) continue; blocks")]),
     Mutant("the slack is each magazine's", ["magazine"], [

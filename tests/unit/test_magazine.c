@@ -95,8 +95,10 @@ static void test_more_than_fits(void **state)
     unsigned int segments;
 
     for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < COUNT; i++)
-            addr[i] = alloc(env->pool, 1 + (size_t)(i % 150) * 512);
+        for (int i = 0; i < COUNT; i++) {
+            addr[i] = alloc(env->pool, 1 + (size_t)(i * 7 % 150) * 512);
+            assert_in_range(pool_block_size(addr[i]), 1 + (size_t)(i * 7 % 150) * 512, UNIT);
+        }
         if (round == 0)
             segments = env->fake->calls[FAKE_ALLOC];
         assert_sound(env->pool, env->fake);
