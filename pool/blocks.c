@@ -22,28 +22,6 @@
 /* Large blocks are split only if a large request could use the rest. */
 #define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
 
-static void used_add(struct pool *pool, struct segment *segment, size_t size)
-{
-    if (!segment->used)
-        pool->stats.idle -= segment->size;
-    segment->used += size;
-    pool->stats.live += size;
-    if (pool->stats.live > pool->stats.peak_live)
-        pool->stats.peak_live = pool->stats.live;
-}
-
-void used_sub(struct pool *pool, struct segment *segment, size_t size)
-{
-    segment->used -= size;
-    pool->stats.live -= size;
-    if (segment->used)
-        return;
-    segment->idle_since = pool->clock;
-    pool->stats.idle += segment->size;
-    if (segment->withdrawn)
-        pool->withdrawn += segment->size;
-}
-
 /* Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. */
 static void block_split(struct pool *pool, struct block *block, size_t size)
 {
@@ -94,8 +72,7 @@ void block_merge_next(struct pool *pool, struct block *block)
         pool->broken -= block->size;
 }
 
-/* A block of which nothing is used any more becomes a free one, whole with its free neighbours. */
-static void block_free(struct pool *pool, struct block *block)
+void block_free(struct pool *pool, struct block *block)
 {
     struct segment *segment = block->segment;
 
@@ -113,72 +90,6 @@ static void block_free(struct pool *pool, struct block *block)
         block_merge_next(pool, block);
     }
     bins_insert(bins_for(pool, segment), block);
-}
-
-/* --- recently freed --- */
-
-static unsigned int recent_index(size_t size)
-{
-    return (unsigned int)((uint64_t)(size / POOL_GRANULE) * 0x9e3779b97f4a7c15u >> 58);
-}
-
-static void recent_join(struct pool *pool, unsigned int i)
-{
-    struct block *block = pool->recent[i], *next;
-
-    pool->recent[i] = NULL;
-    pool->recent_set &= ~((uint64_t)1 << i);
-    for (; block; block = next) {
-        next = block->link;
-        pool->recent_count--;
-        block_free(pool, block);
-    }
-}
-
-void recent_flush(struct pool *pool)
-{
-    while (pool->recent_set)
-        recent_join(pool, (unsigned int)__builtin_ctzll(pool->recent_set));
-}
-
-void block_publish(struct pool *pool, struct block *block)
-{
-    const size_t size = rounded(block->requested);
-    const unsigned int i = recent_index(size);
-
-    used_sub(pool, block->segment, block->size);
-    if (block->segment->withdrawn || pool->recent_count >= RECENT_MAX) {
-        block_free(pool, block);
-        return;
-    }
-    if (pool->recent[i] && rounded(pool->recent[i]->requested) != size)
-        recent_join(pool, i);
-    atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
-    block->link = pool->recent[i];
-    pool->recent[i] = block;
-    pool->recent_set |= (uint64_t)1 << i;
-    pool->recent_count++;
-}
-
-bool recent_take(struct pool *pool, size_t requested, uint64_t *ret_addr)
-{
-    const size_t size = rounded(requested);
-    const unsigned int i = recent_index(size);
-    struct block *block = pool->recent[i];
-
-    if (!block || rounded(block->requested) != size)
-        return false;
-    pool->recent[i] = block->link;
-    pool->recent_count--;
-    if (!block->link)
-        pool->recent_set &= ~((uint64_t)1 << i);
-    block->requested = requested;
-    used_add(pool, block->segment, block->size);
-    pool->stats.allocs++;
-    pool->stats.hits++;
-    *ret_addr = block->addr;
-    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    return true;
 }
 
 /* --- choosing --- */

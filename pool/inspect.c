@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. Changes nothing. */
+/* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. Changes nothing, but joins what is
+ * recent where that would be in the way. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -45,6 +46,7 @@ int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
     if (!pool)
         return rc;
     lock_take(&pool->lock);
+    recent_flush(pool);
     if (map_segment_get(addr) == segment && segment->pool == pool && segment->used) {
         *ret_base = segment->addr;
         *ret_size = segment->size;
@@ -82,9 +84,22 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
     const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
 
+    if (taken)
+        recent_flush_within(pool, STATS_WAIT_NS);
     *ret_stats = pool->stats;
     if (taken)
         lock_give(&pool->lock);
+    ret_stats->live -= recent_bytes(pool); /* none, but for those of threads that have not waited for us */
+    ret_stats->order += atomic_load(&pool->shown.order);
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        const struct magazine *magazine = &pool->magazines[i];
+
+        ret_stats->allocs += atomic_load(&magazine->hits);
+        ret_stats->hits += atomic_load(&magazine->hits);
+        ret_stats->frees += atomic_load(&magazine->frees);
+        ret_stats->order += atomic_load(&magazine->order);
+        ret_stats->kept += atomic_load(&magazine->kept_times);
+    }
 }
 
 /* Free ranges of a segment; neighbours count as one, also where they are not merged any more. */
@@ -121,6 +136,7 @@ void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
     struct pool_survey survey = {0};
 
     lock_take(&pool->lock);
+    recent_flush(pool);
     for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
         segment_survey(segment, &survey);
         survey.leaving -= segment->size; /* what is on the books; what is held and not there is leaving */
@@ -147,7 +163,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
             return "free neighbours were not merged";
         if ((map_block_get(at) == block) != (state != BLOCK_FREE))
             return "the map disagrees with a block's state";
-        used += is_unused(block) ? 0 : block->size;
+        used += state == BLOCK_FREE ? 0 : block->size;
         at += block->size;
     }
     if (at != segment->addr + segment->size)
@@ -160,28 +176,45 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
     return NULL;
 }
 
-/* Blocks that are recent; *ret_listed: those of them that are on a list. */
-static size_t recent_count(const struct pool *pool, size_t *ret_listed)
+/* Are the recent blocks those on the magazines' lists, and no others? With all locks. */
+static bool magazines_sound(const struct pool *pool)
 {
     const struct block *block;
-    size_t count = 0;
+    size_t count = 0, bytes;
 
-    *ret_listed = 0;
     for (const struct segment *segment = pool->segments; segment; segment = segment->next)
         for (block = segment->first; block; block = block->next)
             count += atomic_load(&block->state) == BLOCK_RECENT;
-    for (unsigned int i = 0; i < RECENT; i++)
-        for (block = pool->recent[i]; block && *ret_listed <= count; block = block->link)
-            *ret_listed += atomic_load(&block->state) == BLOCK_RECENT && (pool->recent_set >> i & 1);
-    return count;
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        const struct magazine *magazine = &pool->magazines[i];
+        size_t listed = 0;
+
+        bytes = 0;
+        for (unsigned int list = 0; list < RECENT; list++) {
+            if ((magazine->recent[list] != NULL) != (magazine->recent_set >> list & 1))
+                return false;
+            for (block = magazine->recent[list]; block && listed <= count; block = block->link, listed++) {
+                if (atomic_load(&block->state) != BLOCK_RECENT)
+                    return false;
+                bytes += block->size;
+            }
+        }
+        if (listed > count || listed != magazine->recent_count || bytes != magazine->recent_bytes ||
+            (listed && !magazine->used))
+            return false;
+        count -= listed;
+    }
+    return count == 0;
 }
 
 int pool_check(struct pool *pool, char *buf, size_t len)
 {
-    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0, listed;
+    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0;
     const char *fault = NULL;
 
     lock_take(&pool->lock);
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        lock_take(&pool->magazines[i].lock);
     for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
         fault = segment_fault(pool, segment, &live);
         held += segment->size;
@@ -191,14 +224,16 @@ int pool_check(struct pool *pool, char *buf, size_t len)
     }
     if (!fault && live != pool->stats.live)
         fault = "live bytes are wrong";
-    if (!fault && recent_count(pool, &listed) != listed)
-        fault = "the lists of recent blocks are wrong";
+    if (!fault && !magazines_sound(pool))
+        fault = "the magazines' recent blocks are wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)
         fault = "held bytes are wrong";
     if (!fault && idle != pool->stats.idle)
         fault = "idle bytes are wrong";
-    if (!fault && (withdrawn != pool->withdrawn || broken != pool->broken))
+    if (!fault && (withdrawn != pool->shown.withdrawn || broken != pool->broken))
         fault = "withdrawn or broken bytes are wrong";
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        lock_give(&pool->magazines[i].lock);
     lock_give(&pool->lock);
     if (!fault)
         return 0;

@@ -24,56 +24,68 @@
 
 /* --- order --- */
 
-/* A PENDING block that has not been ordered, with the lock. */
-static void block_keep(struct pool *pool, struct block *block)
-{
-    block->link = pool->kept;
-    pool->kept = block;
-    pool->kept_bytes += block->size;
-    atomic_store_explicit(&pool->has_kept, true, memory_order_relaxed);
-}
-
-/* Order, and where contents matter fill the blocks of a list and order that as well. */
-static int order_and_fill(struct pool *pool, const struct block *blocks, bool may_wait)
+/* Order, and where contents matter fill the blocks of these lists and order that as well. */
+static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, bool may_wait)
 {
     const struct pool_order_ops *order = pool->config.order;
     int rc = order->order(pool->config.arg, may_wait), filled = 0;
 
-    for (; !rc && order->fill && blocks; blocks = blocks->link) {
-        if (blocks->segment->withdrawn) /* nobody will be handed it, and somebody outside may still read it */
-            continue;
-        rc = order->fill(pool->config.arg, blocks->addr, blocks->size, blocks->segment->shared, /* fresh: */ false);
-        filled += rc == 1;
-        rc = rc < 0 ? rc : 0;
+    for (unsigned int i = 0; order->fill && i < count; i++) {
+        for (const struct block *block = lists[i]; !rc && block; block = block->link) {
+            if (block->segment->withdrawn) /* nobody will be handed it, and somebody outside may still read it */
+                continue;
+            rc = order->fill(pool->config.arg, block->addr, block->size, block->segment->shared, /* fresh: */ false);
+            filled += rc == 1;
+            rc = rc < 0 ? rc : 0;
+        }
     }
     return !rc && filled ? order->order(pool->config.arg, may_wait) : rc;
 }
 
-/* The program's PENDING block has been ordered, or has not (rc); with the lock. */
+/* The program's PENDING block has been ordered, or has not (rc). */
 static void block_settle(struct pool *pool, struct block *block, int rc)
 {
+    struct magazine *magazine;
+    bool put = true;
+
     if (rc == -ENOTRECOVERABLE) {
         atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_relaxed);
         return;
     }
-    pool->stats.frees++;
+    magazine = magazine_enter(pool);
+    count_up(&magazine->frees);
     if (rc == 0) {
-        pool->stats.order++;
-        block_publish(pool, block);
+        count_up(&magazine->order);
+        put = magazine_put(magazine, block);
     } else {
-        pool->stats.kept++;
-        block_keep(pool, block);
+        count_up(&magazine->kept_times);
+        magazine_keep(pool, magazine, block);
     }
+    lock_give(&magazine->lock);
+    if (!put)
+        magazine_put_or_join(pool, magazine, block);
 }
 
-/* The end of a free: gives the lock. */
-static void free_finish(struct pool *pool)
+/* The same of what a magazine had kept. */
+static void list_settle(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
 {
-    const bool idle = pool->stats.idle != 0, withdrawn = pool->withdrawn != 0;
+    struct block *next;
 
-    lock_give(&pool->lock);
-    if (idle)
-        release_some(pool, withdrawn);
+    while (block) {
+        lock_take(&magazine->lock);
+        for (; block; block = next) {
+            next = block->link;
+            if (rc)
+                magazine_keep(pool, magazine, block);
+            else if (!magazine_put(magazine, block))
+                break;
+        }
+        lock_give(&magazine->lock);
+        if (!block)
+            return;
+        magazine_put_or_join(pool, magazine, block);
+        block = next;
+    }
 }
 
 /*
@@ -83,41 +95,26 @@ static void free_finish(struct pool *pool)
  */
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
 {
-    struct block *kept = NULL, *next;
+    struct block *lists[MAGAZINES + 1] = {NULL};
     int rc;
 
-    /* While order() would only fail, leave the list alone: taking it and putting it back costs its length. */
-    if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) && !pool->config.order->frozen(pool->config.arg)) {
-        lock_take(&pool->lock);
-        kept = pool->kept;
-        pool->kept = NULL;
-        pool->kept_bytes = 0;
-        atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);
-        lock_give(&pool->lock);
-    }
+    /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
+    if (atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed) &&
+        !pool->config.order->frozen(pool->config.arg))
+        kept_take(pool, lists);
     if (block)
-        block->link = kept;
-    rc = order_and_fill(pool, block ? block : kept, may_wait);
-
-    lock_take(&pool->lock);
-    for (unsigned int i = 1; kept; kept = next, i++) {
-        if (i % RECENT_MAX == 0) { /* with slack these may be many */
-            lock_give(&pool->lock);
-            lock_take(&pool->lock);
-        }
-        next = kept->link;
-        if (rc == 0)
-            block_publish(pool, kept);
-        else
-            block_keep(pool, kept);
-    }
-    if (block) {
+        block->link = NULL;
+    lists[MAGAZINES] = block;
+    rc = order_and_fill(pool, lists, MAGAZINES + 1, may_wait);
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        list_settle(pool, &pool->magazines[i], lists[i], rc);
+    if (rc == 0 && pool->config.slack_min) /* nothing is kept: see kept_ask */
+        atomic_store_explicit(&pool->shown.ask_from, atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) / 2,
+                              memory_order_relaxed);
+    if (block)
         block_settle(pool, block, rc);
-        free_finish(pool);
-    } else {
-        pool->stats.order += rc == 0;
-        lock_give(&pool->lock);
-    }
+    else if (rc == 0)
+        atomic_fetch_add(&pool->shown.order, 1);
     return rc;
 }
 
@@ -125,7 +122,7 @@ void pool_flush(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
 
-    if (atomic_load(&pool->has_kept) && !config->order->frozen(config->arg))
+    if (atomic_load(&pool->shown.has_kept) && !config->order->frozen(config->arg))
         order_and_publish(pool, NULL, /* may_wait: */ false);
 }
 
@@ -148,33 +145,17 @@ static int block_claim(uint64_t addr, struct block **ret_block)
     return 0;
 }
 
-/* How much may be kept, with the lock. What is kept is part of peak_live, and not of what the percentage is of. */
-static size_t slack_now(const struct pool *pool)
+/* Keep a block without having tried to order it, if the magazine may hold so much for company; or in any case. */
+static bool block_defer(struct pool *pool, struct block *block, bool in_any_case)
 {
-    const size_t percent = pool->config.slack_percent, slack = pool->stats.peak_live / (100 + percent) * percent;
+    struct magazine *magazine = magazine_enter(pool);
+    const bool fits = in_any_case || magazine_has_room(pool, magazine, block->size);
 
-    return slack > pool->config.slack_min ? slack : pool->config.slack_min;
-}
-
-/* The program has freed a block that is kept without having tried to order it; with the lock. */
-static void block_defer(struct pool *pool, struct block *block)
-{
-    if (!pool->kept)
-        pool->ask_from = slack_now(pool) / 2;
-    pool->stats.frees++;
-    block_keep(pool, block);
-}
-
-/* Keep a block until there are more of them. False: there are enough, with it. */
-static bool slack_takes(struct pool *pool, struct block *block)
-{
-    bool fits;
-
-    lock_take(&pool->lock);
-    fits = pool->kept_bytes + block->size <= slack_now(pool);
-    if (fits)
-        block_defer(pool, block);
-    lock_give(&pool->lock);
+    if (fits) {
+        count_up(&magazine->frees);
+        magazine_keep(pool, magazine, block);
+    }
+    lock_give(&magazine->lock);
     return fits;
 }
 
@@ -187,16 +168,16 @@ int pool_free(uint64_t addr)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    if (atomic_load_explicit(&pool->defers, memory_order_relaxed) && slack_takes(pool, block))
+    if (atomic_load_explicit(&pool->shown.defers, memory_order_relaxed) &&
+        block_defer(pool, block, /* in_any_case: */ false))
         return 0;
-    if (atomic_load_explicit(&pool->has_kept, memory_order_relaxed) || pool->config.order->fill) {
+    if (atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, /* may_wait: */ true);
     } else { /* what most frees are: one block, and nothing but order */
         rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true);
-        lock_take(&pool->lock);
         block_settle(pool, block, rc);
-        free_finish(pool);
     }
+    release_some(pool);
     return rc == -EBUSY ? 0 : rc;
 }
 
@@ -209,15 +190,13 @@ int pool_free_later(uint64_t addr)
     if (rc)
         return rc;
     pool = block->segment->pool;
-    lock_take(&pool->lock);
-    block_defer(pool, block);
-    lock_give(&pool->lock);
+    block_defer(pool, block, /* in_any_case: */ true);
     return 0;
 }
 
 void pool_defer_never(struct pool *pool)
 {
-    atomic_store(&pool->defers, false);
+    atomic_store(&pool->shown.defers, false);
 }
 
 /* --- allocation --- */
@@ -356,6 +335,7 @@ static bool more_to_give(struct pool *pool)
     if (config->order->frozen(config->arg))
         return false;
     lock_take(&pool->lock);
+    recent_flush(pool);
     more = pool->stats.idle || pool->releasing;
     lock_give(&pool->lock);
     return more;
@@ -373,7 +353,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         pool_flush(pool);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
-        if (atomic_load(&pool->has_kept))
+        if (atomic_load(&pool->shown.has_kept))
             order_and_publish(pool, NULL, /* may_wait: */ true);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
@@ -400,15 +380,11 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
  */
 static void kept_ask(struct pool *pool)
 {
-    bool due = true;
+    const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed), kept = kept_bytes(pool);
+    const bool due = !slack || kept >= atomic_load_explicit(&pool->shown.ask_from, memory_order_relaxed);
 
-    if (pool->config.slack_min) {
-        lock_take(&pool->lock);
-        due = pool->kept_bytes >= pool->ask_from;
-        if (due)
-            pool->ask_from = pool->kept_bytes + slack_now(pool) / 8;
-        lock_give(&pool->lock);
-    }
+    if (due && slack)
+        atomic_store_explicit(&pool->shown.ask_from, kept + slack / 8, memory_order_relaxed);
     if (due)
         pool_flush(pool);
 }
@@ -444,11 +420,10 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
 
 int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
-    bool found;
+    struct magazine *magazine = magazine_enter(pool);
+    const bool found = magazine_take(magazine, requested, ret_addr);
 
-    lock_take(&pool->lock);
-    found = recent_take(pool, requested, ret_addr);
-    lock_give(&pool->lock);
+    lock_give(&magazine->lock);
     return found ? 0 : alloc_looking(pool, requested, ret_addr);
 }
 
@@ -462,8 +437,12 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
         return -ENOMEM;
     lock_take(&pool->lock);
     memset((char *)pool + offsetof(struct pool, shared), 0, sizeof(*pool) - offsetof(struct pool, shared));
+    memset(&pool->shown, 0, sizeof(pool->shown));
+    magazines_reset(pool);
     pool->config = *config;
-    atomic_store(&pool->defers, config->slack_min != 0);
+    atomic_store(&pool->shown.slack, config->slack_min);
+    atomic_store(&pool->shown.ask_from, config->slack_min / 2);
+    atomic_store(&pool->shown.defers, config->slack_min != 0);
     lock_give(&pool->lock);
     *ret_pool = pool;
     return 0;
@@ -488,11 +467,7 @@ void pool_destroy(struct pool *pool)
         map_segment_remove(segment->addr, segment->size);
     }
     pool->segments = NULL;
-    memset(pool->recent, 0, sizeof(pool->recent));
-    pool->recent_set = 0;
-    pool->recent_count = 0;
-    pool->kept = NULL;
-    pool->kept_bytes = 0;
+    magazines_reset(pool);
     lock_give(&pool->lock);
     for (segment = going; segment; segment = next) {
         next = segment->next;

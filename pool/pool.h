@@ -78,7 +78,8 @@ struct pool_config {
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
     /*
      * Frees wait for company until this many bytes have been freed, and one order() serves them all: at least slack_min
-     * and slack_percent of peak_live. Both 0: every free is ordered.
+     * and slack_percent of peak_live; threads that free side by side have a share of it each. Both 0: every free is
+     * ordered.
      */
     size_t slack_min;
     unsigned int slack_percent;
@@ -86,8 +87,10 @@ struct pool_config {
 
 struct pool_stats {
     uint64_t allocs, hits, misses, frees, failed; /* failed: pool_alloc calls that returned an error */
-    uint64_t live, held, peak_live, peak_held;    /* bytes: in blocks handed out or kept (rounded), in segments */
-    uint64_t idle;                                /* bytes in segments of which nothing is handed out */
+    /* Bytes: in blocks handed out or kept (rounded), in segments. With several threads peak_live may miss what was only
+     * live because one of them was handed again what another had just freed. */
+    uint64_t live, held, peak_live, peak_held;
+    uint64_t idle; /* bytes in segments of which nothing is handed out */
     uint64_t segments_alloc, segments_free, oom, order, kept;
 };
 

@@ -25,7 +25,7 @@ enum block_state {
     BLOCK_FREE,    /* in a bin */
     BLOCK_LIVE,    /* handed out */
     BLOCK_PENDING, /* freed by the program, not yet ordered: in pool_free's hands, or kept back */
-    BLOCK_RECENT,  /* in pool->recent: free, but not merged with its neighbours and still on the map */
+    BLOCK_RECENT,  /* in a magazine: free, but on the books and on the map as if it were handed out */
     BLOCK_SEIZED,  /* handed out, and about to be forgotten together with its segment */
 };
 
@@ -36,7 +36,7 @@ struct block {
     size_t requested; /* what was asked for, until it is free */
     struct segment *segment;
     struct block *prev, *next;     /* neighbours by address, of the same segment */
-    struct block *bin_prev, *link; /* a bin's list; link alone: the recent, kept and spare lists */
+    struct block *bin_prev, *link; /* a bin's list; link alone: a magazine's lists, and the spare one */
     _Atomic int state;             /* LIVE to PENDING without a lock, everything else under the pool's */
 };
 
@@ -49,44 +49,66 @@ struct segment {
     struct segment *prev, *next; /* the pool's segments */
     size_t skip;                 /* bytes at its start that are never handed out */
     bool shared;                 /* for small blocks */
-    atomic_bool withdrawn;       /* its free blocks are in no bin; see pool_withdraw; set under the lock */
+    atomic_bool withdrawn;       /* its free blocks are in no bin nor magazine; see pool_withdraw; set under the lock */
     unsigned int idle_since;     /* the pool's clock when the last of it was freed */
 };
 
-#define RECENT 64
-/* More recent blocks than these join their neighbours at once, so that nobody waits for all of a program's at a time.
- */
+#define MAGAZINES 8u
+#define RECENT    64
+/* A magazine holds no more recent blocks than these, and keeps no more for company: somebody has to join or order all
+ * of them at a time. */
 #define RECENT_MAX 256u
+
+/* See magazine.c. */
+struct magazine {
+    /* Guards the rest of it, and link, requested and, but from LIVE to PENDING, state of the blocks on its lists. What
+     * is atomic is read without it. */
+    struct lock lock;
+    atomic_bool used; /* at some time a thread has */
+    /* Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
+     * which has this hash. */
+    uint64_t recent_set; /* a bit for each list that is not empty */
+    unsigned int recent_count;
+    unsigned int kept_count;
+    struct block *kept;          /* PENDING blocks that have not been ordered yet */
+    _Atomic size_t recent_bytes; /* in recent blocks */
+    _Atomic size_t kept_bytes;
+    _Atomic size_t hits, frees, order, kept_times; /* parts of pool_stats */
+    struct block *recent[RECENT];
+} __attribute__((aligned(128)));
+
+/* For who has the magazine's lock: a part of an atomic operation is enough. */
+static inline void count_up(_Atomic size_t *number)
+{
+    atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1, memory_order_relaxed);
+}
 
 struct pool {
     struct pool_config config;
+    /* What hits and frees look at without the lock, apart from what requests that are no hits change all the time. */
+    struct {
+        _Atomic size_t withdrawn; /* bytes in withdrawn segments of which nothing is handed out; set under the lock */
+        _Atomic size_t slack;     /* how much may be kept for company */
+        _Atomic size_t ask_from;  /* with slack: from so many kept bytes on a request asks whether they are ordered */
+        _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
+        atomic_uint magazines_used;
+        atomic_bool has_kept; /* some magazine keeps something; a hint */
+        atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
+    } shown __attribute__((aligned(64)));
+    struct magazine magazines[MAGAZINES];
     struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
     /*
      * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
-     * addresses. block->state alone is also changed without it, from LIVE to PENDING.
+     * addresses. block->state alone is also changed without it, from LIVE to PENDING, and under a magazine's.
      */
     struct lock lock;
     struct bins shared, large;
-    /*
-     * Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
-     * which has this hash. Most programs ask for the same sizes again and again. When none fits, or memory is given
-     * back, they join first, so nothing that is free is overlooked.
-     */
-    struct block *recent[RECENT];
-    uint64_t recent_set;       /* a bit for each list that is not empty */
-    unsigned int recent_count; /* blocks on all lists */
     struct segment *segments;
-    size_t asked;       /* bytes that the backend is being asked for */
-    size_t broken;      /* bytes in large segments that are broken into */
-    struct block *kept; /* PENDING blocks that have not been ordered yet */
-    size_t kept_bytes;
-    size_t ask_from; /* with slack: only from so many kept bytes on a request asks whether they can be used again */
-    unsigned int releasing; /* threads that are giving segments back right now */
-    unsigned int clock;     /* calls of pool_decay */
-    size_t withdrawn;       /* bytes in withdrawn segments of which nothing is handed out */
-    struct pool_stats stats;
-    atomic_bool has_kept; /* kept is not empty; a hint for readers without the lock */
-    atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
+    size_t asked;            /* bytes that the backend is being asked for */
+    size_t broken;           /* bytes in large segments that are broken into */
+    unsigned int releasing;  /* threads that are giving segments back right now */
+    unsigned int clock;      /* calls of pool_decay */
+    struct pool_stats stats; /* less what the magazines count */
     struct pool *next_retired;
 };
 
@@ -142,8 +164,8 @@ void pool_descriptor_retire(struct pool *pool);
 void segment_put(struct pool *pool, const struct segment *segment);
 /* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
-/* After a free: what should not be kept goes back. withdrawn: there are such segments. */
-void release_some(struct pool *pool, bool withdrawn);
+/* After a free: what should not be kept goes back. */
+void release_some(struct pool *pool);
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool);
 
@@ -153,20 +175,60 @@ void releases_wait(struct pool *pool);
  * driver able to serve the next one.
  */
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
-/* Hand out a block that was freed by a request of the same size. False: there is none. */
-bool recent_take(struct pool *pool, size_t requested, uint64_t *ret_addr);
-/* Merge what was freed recently: before anybody looks at bins, or at what is free. */
-void recent_flush(struct pool *pool);
 /* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested);
-/* A PENDING block has been ordered: it may be handed out again. */
-void block_publish(struct pool *pool, struct block *block);
+/* A block of which nothing is used any more becomes a free one, whole with its free neighbours. */
+void block_free(struct pool *pool, struct block *block);
 /* Swallow the neighbour after block, which is free. */
 void block_merge_next(struct pool *pool, struct block *block);
-/* So many bytes of a segment are no longer handed out. */
-void used_sub(struct pool *pool, struct segment *segment, size_t size);
 /* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
 int segment_enter(struct pool *pool, struct segment *segment);
+
+/* magazine.c. Where this thread's magazine is, in every pool; for magazine_enter. */
+extern __thread unsigned int magazine_place __attribute__((tls_model("initial-exec"), visibility("hidden")));
+struct magazine *magazine_enter_other(struct pool *pool);
+/*
+ * The magazine of this thread, with its lock, which the caller gives back. The pool's lock must not be
+ * taken while it is held.
+ */
+static inline struct magazine *magazine_enter(struct pool *pool)
+{
+    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
+
+    if (!lock_try(&magazine->lock))
+        return magazine_enter_other(pool);
+    if (atomic_load_explicit(&magazine->used, memory_order_relaxed))
+        return magazine;
+    lock_give(&magazine->lock);
+    return magazine_enter_other(pool);
+}
+/* With the magazine's lock. Hand out a block that was freed by a request of the same size. False: there is none. */
+bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr);
+/* With the magazine's lock. A PENDING block has been ordered and may be handed out again. False: there is no place for
+ * it. */
+bool magazine_put(struct magazine *magazine, struct block *block);
+/* With no lock: the same, having made place; or the block joins its neighbours. */
+void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block);
+/* With the magazine's lock. A PENDING block is to be ordered later. */
+void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block);
+/* With the magazine's lock. May it keep size bytes more for company? */
+bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size);
+/* With no lock. All blocks that the magazines keep, now the caller's. */
+void kept_take(struct pool *pool, struct block *ret_kept[MAGAZINES]);
+/* How much all magazines keep, and how much is recent. With no lock, so it may be over when it is told. */
+size_t kept_bytes(const struct pool *pool);
+size_t recent_bytes(const struct pool *pool);
+/* With the pool's lock. Nothing is recent or kept. */
+void magazines_reset(struct pool *pool);
+/* With the pool's lock. Join all that is recent: before anybody looks at bins, or at what is free or idle. */
+void recent_flush_within(struct pool *pool, uint64_t patience_ns);
+static inline void recent_flush(struct pool *pool)
+{
+    recent_flush_within(pool, 0);
+}
+/* With the pool's lock. So many bytes of a segment are handed out, or no longer. */
+void used_add(struct pool *pool, struct segment *segment, size_t size);
+void used_sub(struct pool *pool, struct segment *segment, size_t size);
 
 /* pool.c. */
 /* Order, then publish block (NULL: none) and what was kept back before; an error: what became of block see pool_free,

@@ -25,7 +25,7 @@ static void segment_leave(struct pool *pool, struct segment *segment)
     map_segment_remove(segment->addr, segment->size);
     pool->stats.idle -= segment->size;
     if (segment->withdrawn) {
-        pool->withdrawn -= segment->size;
+        pool->shown.withdrawn -= segment->size;
         for (block = segment->first; block; block = next) {
             next = block->next;
             spare_push(pool, block);
@@ -71,7 +71,7 @@ static size_t release(struct pool *pool, const struct release *what)
 
     lock_take(&pool->lock);
     recent_flush(pool);
-    for (segment = pool->segments; segment; segment = next) {
+    for (segment = pool->stats.idle ? pool->segments : NULL; segment; segment = next) {
         next = segment->next;
         if (!goes(pool, segment, what))
             continue;
@@ -111,7 +111,7 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
 
     if (pool->config.order->frozen(pool->config.arg))
         return 0;
-    if (atomic_load(&pool->has_kept))
+    if (atomic_load(&pool->shown.has_kept))
         order_and_publish(pool, NULL, may_wait);
     return release(pool, &what);
 }
@@ -126,6 +126,7 @@ size_t pool_decay(struct pool *pool, unsigned int age)
     const struct release what = {.why = "decay", .age = age};
 
     lock_take(&pool->lock);
+    recent_flush(pool); /* it has been idle in the time that ends now */
     pool->clock++;
     lock_give(&pool->lock);
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
@@ -142,26 +143,27 @@ int pool_withdraw(uint64_t addr)
     lock_take(&pool->lock);
     if (map_segment_get(addr) == segment && segment->pool == pool)
         rc = 0;
-    if (!rc)
-        recent_flush(pool);
     if (!rc && !segment->withdrawn) {
+        recent_flush(pool);
         for (struct block *block = segment->first; block; block = block->next)
             if (is_free(block))
                 bins_remove(bins_for(pool, segment), block);
         if (!segment->shared && segment->first && segment->first->size < segment->size)
             pool->broken -= segment->size;
         if (!segment->used)
-            pool->withdrawn += segment->size;
+            pool->shown.withdrawn += segment->size;
         segment->withdrawn = true;
+        recent_flush(pool); /* what came into a magazine before it could be seen there */
     }
     lock_give(&pool->lock);
     return rc;
 }
 
 /* After a free: what should not be kept goes back, without hurry. */
-void release_some(struct pool *pool, bool withdrawn)
+void release_some(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
+    const bool withdrawn = atomic_load_explicit(&pool->shown.withdrawn, memory_order_relaxed) != 0;
     const bool scarce = config->backend->scarce && config->backend->scarce(config->arg);
     const struct release what = {.why = scarce ? "reserve" : "withdrawn", .withdrawn_only = !scarce};
 
@@ -169,22 +171,25 @@ void release_some(struct pool *pool, bool withdrawn)
         release(pool, &what);
 }
 
+/* How many blocks of a segment the magazines keep, with all their locks. */
 static unsigned int kept_count(const struct pool *pool, const struct segment *segment)
 {
     unsigned int count = 0;
 
-    for (const struct block *block = pool->kept; block; block = block->link)
-        count += block->segment == segment;
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        for (const struct block *block = pool->magazines[i].kept; block; block = block->link)
+            count += block->segment == segment;
     return count;
 }
 
-static void kept_remove(struct pool *pool, const struct segment *segment)
+static void kept_remove(struct magazine *magazine, const struct segment *segment)
 {
-    struct block **link = &pool->kept;
+    struct block **link = &magazine->kept;
 
     while (*link) {
         if ((*link)->segment == segment) {
-            pool->kept_bytes -= (*link)->size;
+            magazine->kept_bytes -= (*link)->size;
+            magazine->kept_count--;
             *link = (*link)->link;
         } else {
             link = &(*link)->link;
@@ -193,8 +198,8 @@ static void kept_remove(struct pool *pool, const struct segment *segment)
 }
 
 /*
- * Take every block of a segment out of the program's hands, and off the list of those that were kept, with the lock.
- * False: a thread is freeing one.
+ * Take every block of a segment out of the program's hands, and off the lists of those that were kept, with the pool's
+ * lock and those of all magazines. False: a thread is freeing one.
  */
 static bool blocks_seize(struct pool *pool, struct segment *segment)
 {
@@ -207,7 +212,8 @@ static bool blocks_seize(struct pool *pool, struct segment *segment)
             pending++;
     }
     if (pending == kept_count(pool, segment)) {
-        kept_remove(pool, segment);
+        for (unsigned int i = 0; i < MAGAZINES; i++)
+            kept_remove(&pool->magazines[i], segment);
         return true;
     }
     for (struct block *block = segment->first; block; block = block->next)
@@ -221,6 +227,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
 {
     struct pool *pool = segment->pool;
     struct block *block;
+    bool seized;
 
     lock_take(&pool->lock);
     if (map_segment_get(at) != segment || segment->pool != pool) {
@@ -228,7 +235,12 @@ static bool segment_disown(struct segment *segment, uint64_t at)
         return false;
     }
     recent_flush(pool);
-    if (!blocks_seize(pool, segment)) {
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        lock_take(&pool->magazines[i].lock);
+    seized = blocks_seize(pool, segment);
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        lock_give(&pool->magazines[i].lock);
+    if (!seized) {
         lock_give(&pool->lock);
         return false;
     }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
-POOL, BLOCKS, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/release.c"
+POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 
 
@@ -33,22 +33,21 @@ MUTANTS = [
     Mutant("strict is treated as ordered", ["settings"], [
         ("shim/policy.c", "policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
     Mutant("a block is published before it is ordered", ["threads"], [
-        (POOL, "lock_take(&pool->lock); block_settle(pool, block, rc); free_finish(pool);", ""),
-        (POOL, "rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true);",
-         "lock_take(&pool->lock); block_settle(pool, block, 0); free_finish(pool); "
-         "rc = pool->config.order->order(pool->config.arg, true);")]),
+        (POOL, "rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true); block_settle(pool, block, rc);",
+         "block_settle(pool, block, 0); rc = pool->config.order->order(pool->config.arg, true);")]),
     Mutant("a block is published although ordering failed", ["order"], [
-        (POOL, "if (rc == 0) { pool->stats.order++;", "if (rc <= 0) { pool->stats.order++;")]),
+        (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        (POOL, """lock_take(&pool->lock); kept = pool->kept; pool->kept = NULL; pool->kept_bytes = 0;
-         atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed); lock_give(&pool->lock);""",
-         "kept = pool->kept; pool->kept = NULL; pool->kept_bytes = 0; atomic_store_explicit(&pool->has_kept, false, memory_order_relaxed);")], 10),
+        (MAGAZINE, "lock_take(&magazine->lock); ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; "
+         "change(&magazine->kept_bytes, 0); lock_give(&magazine->lock);",
+         "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
-        (POOL, "if (fits) block_defer(pool, block);", "if (fits) block_publish(pool, block);")]),
+        (POOL, "if (fits) { count_up(&magazine->frees); magazine_keep(pool, magazine, block); }",
+         "if (fits && !magazine_put(magazine, block)) magazine_keep(pool, magazine, block);")]),
     Mutant("what is kept back while an order is under way is published by it", ["order"], [
-        (POOL, "lock_take(&pool->lock); block_settle(pool, block, rc); free_finish(pool);",
-         "lock_take(&pool->lock); block_settle(pool, block, rc); while (rc == 0 && pool->kept) { block = pool->kept; "
-         "pool->kept = block->link; block_publish(pool, block); } free_finish(pool);")]),
+        (POOL, "block_settle(pool, block, rc); } release_some(pool);",
+         "block_settle(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; kept_take(pool, lists); "
+         "for (unsigned int i = 0; i < MAGAZINES; i++) list_settle(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),
@@ -112,9 +111,15 @@ MUTANTS = [
     Mutant("what was freed last is not looked for", ["pool"], [
         (BLOCKS, "recent_flush(pool); if (size < LARGE_MIN)", "if (size < LARGE_MIN)")]),
     Mutant("what was freed last is not given back", ["pool"], [
-        (RELEASE, "recent_flush(pool); for (segment = pool->segments;", "for (segment = pool->segments;")]),
-    Mutant("what was freed last is handed out for any size", ["random"], [
-        (BLOCKS, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
+        (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
+    Mutant("what was freed last is handed out for any size", ["magazine"], [
+        (MAGAZINE, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
+    Mutant("a magazine takes what is withdrawn", ["magazine"], [
+        (MAGAZINE, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
+    Mutant("what others freed last is not looked for", ["magazine"], [
+        (MAGAZINE, "if (!visit(magazine, patience_ns)) continue; blocks", "if (i || !visit(magazine, patience_ns)) continue; blocks")]),
+    Mutant("the slack is each magazine's", ["magazine"], [
+        (MAGAZINE, "<= value(&pool->shown.slack) / sharers;", "<= value(&pool->shown.slack) + 0 * sharers;")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),

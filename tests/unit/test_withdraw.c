@@ -136,7 +136,7 @@ static void test_withdrawn_segment_goes_back_with_its_last_block(void **state)
     assert_string_equal(fake_event_of(env->fake, FAKE_TRIM, 0)->why, "withdrawn");
     assert_int_equal(env->fake->calls[FAKE_FREE], 1);
     assert_int_equal(env->fake->calls[FAKE_COLLECT], 0); /* without hurry */
-    assert_int_equal(env->pool->withdrawn, 0);
+    assert_int_equal(env->pool->shown.withdrawn, 0);
     assert_int_equal(stats_of(env->pool).held, 0);
     assert_int_equal(stats_of(env->pool).idle, 0);
 }

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * magazine.c - blocks close at hand: what was freed a short while ago, whole and not merged, and what was freed and not
+ * yet ordered. Most programs ask for the same sizes again and again, so most requests and frees come no further, and
+ * threads that run side by side do not meet.
+ *
+ * A thread uses the same magazine until it finds it taken, and then goes on to the next one: threads that take turns
+ * share a magazine, so that one finds what another has freed, and those that do not come to have one each.
+ *
+ * On the books of the pool a recent block is still handed out: hits and frees change nothing outside their magazine.
+ * When the pool looks at bins, or at what is idle, the recent blocks join them first (recent_flush), so nothing free is
+ * overlooked, and the books are right.
+ *
+ * What it is not: it orders nothing and asks nobody for memory.
+ *
+ * Locking: each function says which lock its caller has. A magazine's lock may be taken inside the pool's, not the
+ * other way round, and two of them only in the order of their places.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "pool_internal.h"
+
+__thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
+
+struct magazine *magazine_enter_other(struct pool *pool)
+{
+    struct magazine *magazine;
+
+    for (unsigned int i = 0;; i++) {
+        magazine = &pool->magazines[magazine_place % MAGAZINES];
+        if (lock_try(&magazine->lock))
+            break;
+        magazine_place++;
+        lock_relax(i / MAGAZINES);
+    }
+    /* Before a segment is looked at; recent_flush looks the other way round. */
+    if (!atomic_exchange(&magazine->used, true))
+        atomic_fetch_add(&pool->shown.magazines_used, 1);
+    return magazine;
+}
+
+/* --- recently freed --- */
+
+static unsigned int list_of(size_t size)
+{
+    return (unsigned int)((uint64_t)(size / POOL_GRANULE) * 0x9e3779b97f4a7c15u >> 58);
+}
+
+static size_t value(const _Atomic size_t *number)
+{
+    return atomic_load_explicit(number, memory_order_relaxed);
+}
+
+/* For who has the lock; others read it without. */
+static void change(_Atomic size_t *number, size_t to)
+{
+    atomic_store_explicit(number, to, memory_order_relaxed);
+}
+
+bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr)
+{
+    const size_t size = rounded(requested);
+    const unsigned int i = list_of(size);
+    struct block *block = magazine->recent[i];
+    size_t left;
+
+    if (!block || rounded(block->requested) != size)
+        return false;
+    magazine->recent[i] = block->link;
+    if (!block->link)
+        magazine->recent_set &= ~((uint64_t)1 << i);
+    magazine->recent_count--;
+    left = value(&magazine->recent_bytes) - block->size;
+    change(&magazine->recent_bytes, left);
+    count_up(&magazine->hits);
+    block->requested = requested;
+    *ret_addr = block->addr;
+    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
+    return true;
+}
+
+bool magazine_put(struct magazine *magazine, struct block *block)
+{
+    const size_t size = rounded(block->requested);
+    const unsigned int i = list_of(size);
+    struct block **list = &magazine->recent[i];
+
+    if (magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||
+        (*list && rounded((*list)->requested) != size))
+        return false;
+    atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
+    block->link = *list;
+    *list = block;
+    magazine->recent_set |= (uint64_t)1 << i;
+    magazine->recent_count++;
+    change(&magazine->recent_bytes, value(&magazine->recent_bytes) + block->size);
+    return true;
+}
+
+size_t recent_bytes(const struct pool *pool)
+{
+    size_t bytes = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        bytes += value(&pool->magazines[i].recent_bytes);
+    return bytes;
+}
+
+/* All recent blocks of the lists in mask, with the magazine's lock. They still count as handed out. */
+static struct block *grab(struct magazine *magazine, uint64_t mask)
+{
+    size_t left = value(&magazine->recent_bytes);
+    struct block *all = NULL, *block, *next;
+
+    for (uint64_t set = magazine->recent_set & mask; set; set &= set - 1) {
+        const unsigned int i = (unsigned int)__builtin_ctzll(set);
+
+        for (block = magazine->recent[i]; block; block = next) {
+            next = block->link;
+            block->link = all;
+            all = block;
+            left -= block->size;
+            magazine->recent_count--;
+        }
+        magazine->recent[i] = NULL;
+    }
+    magazine->recent_set &= ~mask;
+    change(&magazine->recent_bytes, left);
+    return all;
+}
+
+/* What was grabbed joins its neighbours; with the pool's lock. */
+static void join(struct pool *pool, struct block *block)
+{
+    struct block *next;
+
+    for (; block; block = next) {
+        next = block->link;
+        used_sub(pool, block->segment, block->size);
+        block_free(pool, block);
+    }
+}
+
+/* The lock of a magazine in use, or false: it is not in use, or not to be had in time (0: no limit). */
+static bool visit(struct magazine *magazine, uint64_t patience_ns)
+{
+    if (!atomic_load(&magazine->used))
+        return false;
+    if (patience_ns)
+        return lock_take_within(&magazine->lock, patience_ns);
+    lock_take(&magazine->lock);
+    return true;
+}
+
+void recent_flush_within(struct pool *pool, uint64_t patience_ns)
+{
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+        struct block *blocks;
+
+        if (!visit(magazine, patience_ns))
+            continue;
+        blocks = grab(magazine, UINT64_MAX);
+        lock_give(&magazine->lock);
+        join(pool, blocks);
+    }
+}
+
+void used_sub(struct pool *pool, struct segment *segment, size_t size)
+{
+    segment->used -= size;
+    pool->stats.live -= size;
+    if (segment->used)
+        return;
+    segment->idle_since = pool->clock;
+    pool->stats.idle += segment->size;
+    if (segment->withdrawn)
+        pool->shown.withdrawn += segment->size;
+}
+
+/*
+ * Live is never more than right after a request that was no hit, which has joined all that was recent: hits only hand
+ * out again what was handed out then. (With other threads at work in between it may be a little more.)
+ */
+static void peak_reach(struct pool *pool, size_t live)
+{
+    const unsigned int percent = pool->config.slack_percent;
+    size_t slack;
+
+    if (live <= pool->stats.peak_live)
+        return;
+    pool->stats.peak_live = live;
+    /* What is kept is part of the peak, and not of what the percentage is of. */
+    slack = live / (100 + percent) * percent;
+    change(&pool->shown.slack, slack > pool->config.slack_min ? slack : pool->config.slack_min);
+}
+
+void used_add(struct pool *pool, struct segment *segment, size_t size)
+{
+    if (!segment->used)
+        pool->stats.idle -= segment->size;
+    segment->used += size;
+    pool->stats.live += size;
+    peak_reach(pool, pool->stats.live - recent_bytes(pool));
+}
+
+void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
+{
+    struct block *joining;
+    bool put;
+
+    lock_take(&pool->lock);
+    lock_take(&magazine->lock);
+    joining = grab(magazine, magazine->recent_count < RECENT_MAX ? (uint64_t)1 << list_of(rounded(block->requested))
+                                                                 : UINT64_MAX);
+    put = magazine_put(magazine, block);
+    lock_give(&magazine->lock);
+    if (!put) {
+        block->link = joining;
+        joining = block;
+    }
+    join(pool, joining);
+    lock_give(&pool->lock);
+}
+
+/* --- freed and not ordered --- */
+
+void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block)
+{
+    block->link = magazine->kept;
+    magazine->kept = block;
+    magazine->kept_count++;
+    change(&magazine->kept_bytes, value(&magazine->kept_bytes) + block->size);
+    if (!atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed))
+        atomic_store(&pool->shown.has_kept, true);
+}
+
+bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
+{
+    const unsigned int sharers = atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed);
+
+    return magazine->kept_count < RECENT_MAX &&
+           value(&magazine->kept_bytes) + size <= value(&pool->shown.slack) / sharers;
+}
+
+void kept_take(struct pool *pool, struct block *ret_kept[MAGAZINES])
+{
+    /* First: who keeps a block after his magazine has been emptied says so again. */
+    atomic_store(&pool->shown.has_kept, false);
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        ret_kept[i] = NULL;
+        if (!atomic_load(&magazine->used))
+            continue;
+        lock_take(&magazine->lock);
+        ret_kept[i] = magazine->kept;
+        magazine->kept = NULL;
+        magazine->kept_count = 0;
+        change(&magazine->kept_bytes, 0);
+        lock_give(&magazine->lock);
+    }
+}
+
+size_t kept_bytes(const struct pool *pool)
+{
+    size_t bytes = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        bytes += value(&pool->magazines[i].kept_bytes);
+    return bytes;
+}
+
+void magazines_reset(struct pool *pool)
+{
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        lock_take(&magazine->lock);
+        memset((char *)magazine + offsetof(struct magazine, used), 0,
+               sizeof(*magazine) - offsetof(struct magazine, used));
+        lock_give(&magazine->lock);
+    }
+}

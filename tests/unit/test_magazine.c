@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_magazine.c - what was freed last: found again, by whoever asks, and on the books as if nobody had kept it apart.
+ */
+#include "unit.h"
+
+#include "pool_internal.h" /* the locks, to make a thread go on to another magazine */
+
+static struct env *env_plain(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    env_pool(env, &config);
+    return env;
+}
+
+/* From now on this thread uses a magazine that it has not used so far. */
+static void move_on(struct pool *pool)
+{
+    struct magazine *magazine = magazine_enter(pool), *next;
+
+    next = magazine_enter(pool);
+    lock_give(&next->lock);
+    lock_give(&magazine->lock);
+    assert_ptr_not_equal(magazine, next);
+}
+
+static void test_a_hit_calls_nobody(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 3 * MIB);
+
+    for (int i = 0; i < 10; i++) {
+        release(addr);
+        assert_int_equal(alloc(env->pool, 3 * MIB - 1), addr);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_int_equal(stats_of(env->pool).hits, 10);
+    assert_int_equal(stats_of(env->pool).allocs, 11);
+    assert_int_equal(stats_of(env->pool).frees, 10);
+    assert_int_equal(stats_of(env->pool).order, 10);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Hits are on no books, but the most that was handed out at a time is known to the byte. */
+static void test_peak_is_exact(void **state)
+{
+    static const size_t sizes[] = {4 * MIB, 8 * MIB, 6 * MIB};
+    struct env *env = env_plain(state);
+    uint64_t addr[3];
+
+    for (int i = 0; i < 3; i++) {
+        addr[i] = alloc(env->pool, sizes[i]);
+        assert_int_equal(stats_of(env->pool).live, sizes[i]);
+        release(addr[i]);
+    }
+    assert_int_equal(stats_of(env->pool).peak_live, 8 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    for (int i = 0; i < 3; i++)
+        addr[i] = alloc(env->pool, sizes[i]);
+    for (int i = 0; i < 3; i++)
+        release(addr[i]);
+    for (int round = 0; round < 2; round++) { /* the second time they are all hits */
+        for (int i = 0; i < 3; i++)
+            addr[i] = alloc(env->pool, sizes[i]);
+        for (int i = 0; i < 3; i++)
+            release(addr[i]);
+    }
+    assert_int_equal(stats_of(env->pool).peak_live, 18 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_idle_is_exact(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 4 * MIB);
+
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    release(addr);
+    assert_int_equal(stats_of(env->pool).idle, 4 * MIB);
+    assert_int_equal(alloc(env->pool, 4 * MIB), addr);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    release(addr);
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 0);
+}
+
+/* More than a magazine holds, of more sizes than it has lists: nothing is lost, and nothing is asked for twice. */
+static void test_more_than_fits(void **state)
+{
+    enum { COUNT = 3 * RECENT_MAX };
+    struct env *env = env_plain(state);
+    static uint64_t addr[COUNT];
+    unsigned int segments;
+
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            addr[i] = alloc(env->pool, 1 + (size_t)(i * 7 % 150) * 512);
+            assert_in_range(pool_block_size(addr[i]), 1 + (size_t)(i * 7 % 150) * 512, UNIT);
+        }
+        if (round == 0)
+            segments = env->fake->calls[FAKE_ALLOC];
+        assert_sound(env->pool, env->fake);
+        for (int i = 0; i < COUNT; i++)
+            release(addr[i]);
+        assert_sound(env->pool, env->fake);
+    }
+    assert_true(env->fake->calls[FAKE_ALLOC] <= segments + segments / 4 + 1);
+    assert_int_equal(stats_of(env->pool).live, 0);
+}
+
+/* What one thread frees is there for another, before the driver is asked. */
+static void test_others_find_it(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 4 * MIB);
+
+    release(addr);
+    move_on(env->pool);
+    assert_int_equal(alloc(env->pool, 4 * MIB), addr);
+    release(addr);
+    move_on(env->pool);
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What was freed while it could not be ordered is ordered by whoever can. */
+static void test_others_order_it(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 4 * MIB), other = alloc(env->pool, 6 * MIB);
+
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    move_on(env->pool);
+    env->fake->order_rc = 0;
+    release(other);
+    assert_int_equal(alloc(env->pool, 4 * MIB), addr);
+    assert_sound(env->pool, env->fake);
+}
+
+/* A share of the slack for each: side by side they keep no more than one. */
+static void test_slack_is_shared(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[64];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 64; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (int i = 0; i < 64; i++) {
+        release(addr[i]);
+        assert_true(kept_bytes(env->pool) <= 32 * MIB);
+        move_on(env->pool);
+    }
+    assert_true(env->fake->calls[FAKE_ORDER] > 0);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_withdrawn_is_in_no_magazine(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 100), beside = alloc(env->pool, 100);
+
+    release(addr);
+    move_on(env->pool);
+    assert_int_equal(pool_withdraw(beside), 0);
+    assert_int_not_equal(alloc(env->pool, 100), addr);
+    release(beside);
+    assert_int_not_equal(alloc(env->pool, 100), beside);
+    assert_sound(env->pool, env->fake);
+}
+
+/* --- side by side --- */
+
+static atomic_bool over;
+
+static void *churn(void *arg)
+{
+    struct pool *pool = arg;
+    uint64_t addr[16];
+
+    while (!atomic_load(&over)) {
+        for (unsigned int i = 0; i < 16; i++)
+            addr[i] = alloc(pool, (i % 3 + 1) * MIB);
+        for (unsigned int i = 0; i < 16; i++)
+            release(addr[i]);
+    }
+    return NULL;
+}
+
+/* Withdrawn, trimmed and looked at while threads use their magazines; meant for ThreadSanitizer, too. */
+static void test_side_by_side(void **state)
+{
+    struct env *env = env_plain(state);
+    struct pool_stats stats;
+    pthread_t threads[4];
+
+    atomic_store(&over, false);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, churn, env->pool), 0);
+    for (int i = 0; i < 300; i++) {
+        const uint64_t addr = alloc(env->pool, i % 2 ? 2 * MIB : 1000);
+
+        if (i % 3 == 0)
+            assert_int_equal(pool_withdraw(addr), 0);
+        release(addr);
+        if (i % 7 == 0)
+            pool_trim(env->pool, "test");
+        stats = stats_of(env->pool);
+        assert_true(stats.peak_live >= stats.live && stats.held >= stats.live + stats.idle);
+        if (i % 50 == 0)
+            pool_decay(env->pool, 2);
+        sched_yield();
+    }
+    atomic_store(&over, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    stats = stats_of(env->pool);
+    assert_int_equal(stats.live, 0);
+    assert_int_equal(stats.allocs, stats.frees);
+    assert_sound(env->pool, env->fake);
+    pool_trim(env->pool, "test");
+    assert_int_equal(stats_of(env->pool).held, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_a_hit_calls_nobody), POOL_TEST(test_peak_is_exact),
+        POOL_TEST(test_idle_is_exact),      POOL_TEST(test_more_than_fits),
+        POOL_TEST(test_others_find_it),     POOL_TEST(test_others_order_it),
+        POOL_TEST(test_slack_is_shared),    POOL_TEST(test_withdrawn_is_in_no_magazine),
+        POOL_TEST(test_side_by_side),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
