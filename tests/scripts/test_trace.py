@@ -540,7 +540,7 @@ class Size(Case):
                    "c=subprocess.run([sys.executable,*sys.argv[1:]],stdout=subprocess.DEVNULL).returncode\n"
                    "print(c,resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
         used = []
-        for count in (20_000, 200_000):
+        for count in (40_000, 200_000):  # more than waits to be sorted
             path = self.dir / f"{count}.jsonl"
             with path.open("w") as f:
                 f.write(json.dumps(header()) + "\n" + json.dumps(ev(0, "segment_alloc", p=BASE, n=64 * MIB)) + "\n")
