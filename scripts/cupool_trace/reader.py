@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
 FORMAT = 1
 MAX_LINE = 1 << 20  # a longer line is no event; keeps a file without newlines out of memory
-BLOCK = 1 << 18  # bytes that are taken apart at a time
+BLOCK = 1 << 16  # bytes that are taken apart at a time
 MOST_TAILS = 1 << 12  # ends of lines that are remembered, of each event
-WINDOW = 1 << 14  # events held back to be sorted by time; threads overtake each other by far less
+WINDOW = 1 << 13  # events over which they are sorted by time; threads overtake each other by far less. Twice as many are held back
 KEEP = 100  # of problems and of moments worth listing, per file; all are counted
 
 Event = dict[str, Any]
@@ -97,6 +97,12 @@ REQUIRED: dict[str, list[str]] = {
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}
 _OPTIONAL = [(k, *TYPES[k]) for k in ("tid", "d", "us", "block", "total")]
 _OPTIONAL_OF = {"alloc": [*_OPTIONAL, ("f", lambda v: isinstance(v, list) and all(map(_is_size, v)), "a list of frames' numbers")]}
+
+
+def optional_keys(name: str) -> list[str]:
+    """Keys of an event that are looked at if they are there."""
+    return [k for k, _, _ in _OPTIONAL_OF.get(name, _OPTIONAL)]
+
 
 # A line of an event about a segment or block as the library writes it: its first six values and the rest of it. Or any other line,
 # as the last group. More digits might be a number that is too large, no bytes at all be wrong; what JSON forbids does not match.

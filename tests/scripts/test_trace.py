@@ -9,6 +9,7 @@ import copy
 import gzip
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -167,6 +168,9 @@ class CheckOneFile(Case):
     def test_values(self) -> None:
         self.broken(11, {"ok": 2}, r":12: ipc: ok is 2, not 0 or 1")
         self.broken(11, {"p": "7f00"}, r":12: ipc: p is '7f00', not a hexadecimal string")
+        self.broken(4, {"f": 7}, r":5: alloc: f is 7, not a list of frames' numbers")
+        self.check([header(), {"t": 1, "e": "frame", "tid": 42, "f": [1], "p": "0x1", "at": "app"}, ev(2, "end", dropped=0)], 1,
+                   r":2: frame: f is \[1\], not a frame's number")
         self.broken(13, {"n": -1}, r":14: trim: n is -1, not a number of bytes")
         self.check([header(), ev(1, "segment_alloc", p=BASE, n=0), ev(2, "end", dropped=0)], 1, "n is 0")
 
@@ -369,6 +373,61 @@ class Summary(Case):
         events[12]["why"] = "context"
         self.assertEqual(self.summary(self.write(events))["ranks"][0]["devices"]["0"]["driver_calls"], 2)
 
+    def called(self) -> list[Event]:
+        """Three places in the program; the peak is when c has just got its block, and then others come and go."""
+        a, b = BASE, BASE + 64 * MIB
+        return [
+            header(),
+            ev(1, "segment_alloc", p=a, n=64 * MIB), ev(2, "segment_alloc", p=b, n=64 * MIB),
+            {"t": 3, "e": "frame", "tid": 42, "f": 5, "p": "0x10", "at": "libx.so+0x10 (make)"},
+            ev(4, "alloc", p=a, n=MIB, f=[5, 9]),
+            {"t": 5, "e": "frame", "tid": 42, "f": 6, "p": "0x18", "at": "libx.so+0x18 (make)"},
+            ev(6, "alloc", p=a + MIB, n=2 * MIB, f=[6]),  # the same function, another line of it
+            {"t": 7, "e": "frame", "tid": 42, "f": 7, "p": "0x20", "at": "app+0x20"},
+            ev(8, "alloc", p=b, n=8 * MIB, f=[7]), ev(9, "alloc", p=b + 8 * MIB, n=1000, f=[0]), ev(10, "alloc", p=b + 16 * MIB, n=512),
+            ev(11, "free_requested", p=a, n=MIB), ev(12, "free_requested", p=b, n=8 * MIB),
+            ev(13, "alloc", p=a, n=MIB, f=[5]),
+            ev(14, "segment_free", p=b, n=64 * MIB, why="context"),
+            ev(20, "end", dropped=0)]
+
+    def test_callers(self) -> None:
+        path = self.write(self.called())
+        expected = [{"caller": "app+0x20", "live_at_peak": 8 * MIB, "live_at_end": 0, "requests": 1},
+                    {"caller": "libx.so (make)", "live_at_peak": 3 * MIB, "live_at_end": 3 * MIB, "requests": 3},
+                    {"caller": "unknown", "live_at_peak": 1024, "live_at_end": 0, "requests": 1}]
+        self.assertEqual(self.summary(path)["ranks"][0]["devices"]["0"]["callers"], expected)
+        out = self.run_tool("summary", path).stdout
+        self.assertIn("rank 0 device 0: 3 callers, by what they held when most was live\n", out)
+        for pattern in (r"^app\+0x20 +8.0 MiB +0 B +1$", r"^libx.so \(make\) +3.0 MiB +3.0 MiB +3$", r"^unknown +1.0 KiB +0 B +1$"):
+            self.assertRegex(out, re.compile(pattern, re.M))
+        # Without stacks nothing is said of them.
+        self.assertNotIn("caller", self.run_tool("summary", self.write(good())).stdout)
+
+    def test_callers_whenever_the_peak_is(self) -> None:
+        """Against what adding up at every moment finds."""
+        for seed in range(20):
+            r = random.Random(seed)
+            events: list[Event] = [header(), ev(1, "segment_alloc", p=BASE, n=64 * MIB)]
+            live: dict[int, tuple[int, int]] = {}
+            most, held = 0, [0] * 4
+            requests = [0] * 4
+            for t in range(2, 300):
+                p = BASE + 65536 * r.randrange(40)
+                if p in live:
+                    events.append(ev(t, "free_requested", p=p, n=live.pop(p)[0]))
+                    continue
+                n, f = 512 * r.randrange(1, 129), r.randrange(1, 4)
+                live[p] = n, f
+                requests[f] += 1
+                events.append(ev(t, "alloc", p=p, n=n, f=[f, 1]))
+                if sum(size for size, _ in live.values()) > most:
+                    most = sum(size for size, _ in live.values())
+                    held = [sum(size for size, who in live.values() if who == f) for f in range(4)]
+            events[1:1] = [{"t": 0, "e": "frame", "tid": 42, "f": f, "p": "0x1", "at": str(f)} for f in range(1, 4)]
+            dev = self.summary(self.write(events))["ranks"][0]["devices"]["0"]
+            self.assertEqual(dev["peak_live"], most)
+            self.assertEqual({c["caller"]: (c["live_at_peak"], c["requests"]) for c in dev["callers"]}, {str(f): (held[f], requests[f]) for f in range(1, 4)})
+
     def test_two_ranks_two_devices_and_totals(self) -> None:
         second = copy.deepcopy(good())
         second[0].update(rank=1, local_rank=1, pid=43)
@@ -540,7 +599,7 @@ class Size(Case):
                    "c=subprocess.run([sys.executable,*sys.argv[1:]],stdout=subprocess.DEVNULL).returncode\n"
                    "print(c,resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
         used = []
-        for count in (40_000, 200_000):  # more than waits to be sorted
+        for count in (20_000, 200_000):
             path = self.dir / f"{count}.jsonl"
             with path.open("w") as f:
                 f.write(json.dumps(header()) + "\n" + json.dumps(ev(0, "segment_alloc", p=BASE, n=64 * MIB)) + "\n")
