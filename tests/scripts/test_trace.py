@@ -16,10 +16,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from cupool_trace import reader, replay  # noqa: E402
+
 TOOL = ROOT / "scripts" / "cupool-trace"
 MIB = 1 << 20
 BASE = 0x7F0000000000
@@ -593,6 +597,52 @@ class Inputs(Case):
             child.stdin.close()
 
 
+class Parts(unittest.TestCase):
+    """What the commands are made of, where a trace of a size that shows a mistake would take long."""
+
+    def test_ranges(self) -> None:
+        """Against a list that is searched from its beginning to its end. Lists of eight are split and emptied all the time."""
+        with unittest.mock.patch.object(replay, "LONG", 8):
+            for seed in range(20):
+                r = random.Random(seed)
+                ranges, known = replay.Ranges(), {}  # start: end
+                for k in range(400):
+                    start = r.randrange(1000)
+                    end = start + r.randrange(1, r.choice([20, 400]))
+                    met = sorted(s for s, e in known.items() if s < end and e > start)
+                    self.assertEqual(ranges.overlapping(start, end), met)
+                    self.assertEqual(ranges.end_of(start), max((e for s, e in known.items() if s <= start < e), default=0))
+                    if met or r.random() < (0.9 if k % 200 < 120 else 0.1):
+                        self.assertEqual(ranges.add(start, end, k, k), not met)
+                        if not met:
+                            known[start] = end
+                    elif known:
+                        gone = r.choice(list(known))
+                        self.assertEqual(ranges.pop(gone)[0], known.pop(gone))
+                        self.assertNotIn(gone, ranges)
+                    self.assertEqual([(s, e) for s, e, _ in ranges.items()], sorted(known.items()))
+                    self.assertEqual(len(ranges), len(known))
+
+    def test_order(self) -> None:
+        """Whatever is out of place by less than the window finds its place, and a thread's events stay in their order."""
+        for seed in range(50):
+            r = random.Random(seed)
+            window = r.randrange(1, 40)
+            events = [{"t": t // 3, "tid": 0} for t in range(500)]
+            # By places that are off by less than the window.
+            lines = sorted(range(500), key=lambda i: i + r.random() * (window - 1))
+            got = list(reader.in_time_order(list(enumerate({**events[i], "tid": i} for i in lines)), window))
+            self.assertEqual([e["t"] for _, e in got], [e["t"] for e in events])
+            for (a, x), (b, y) in zip(got, got[1:]):
+                self.assertTrue(x["t"] < y["t"] or a < b)
+            back = [{"t": r.randrange(100), "tid": r.randrange(3)} for _ in range(300)]
+            got = list(reader.in_time_order(list(enumerate(back)), window))
+            self.assertEqual(sorted(n for n, _ in got), list(range(300)))
+            for tid in range(3):
+                lines = [n for n, e in got if e["tid"] == tid]
+                self.assertEqual(lines, sorted(lines))
+
+
 class Size(Case):
     def test_memory_does_not_grow_with_the_trace(self) -> None:
         measure = ("import resource,subprocess,sys\n"
@@ -617,15 +667,11 @@ class Size(Case):
 
 
 def header_keys() -> Any:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from cupool_trace.reader import HEADER
-    return HEADER
+    return reader.HEADER
 
 
 def problems_of(path: str) -> "list[tuple[int, str]]":
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from cupool_trace.replay import Rank
-    return Rank(path).problems.kept
+    return replay.Rank(path).problems.kept
 
 
 if __name__ == "__main__":
