@@ -22,7 +22,7 @@ from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from cupool_trace import reader, replay  # noqa: E402
+from cupool_trace import reader, replay, summary  # noqa: E402
 
 TOOL = ROOT / "scripts" / "cupool-trace"
 MIB = 1 << 20
@@ -428,7 +428,8 @@ class Summary(Case):
                     most = sum(size for size, _ in live.values())
                     held = [sum(size for size, who in live.values() if who == f) for f in range(4)]
             events[1:1] = [{"t": 0, "e": "frame", "tid": 42, "f": f, "p": "0x1", "at": str(f)} for f in range(1, 4)]
-            dev = self.summary(self.write(events))["ranks"][0]["devices"]["0"]
+            rank = replay.Rank(self.write(events))
+            dev = summary.device_summary(rank, rank.replay.devices[0])
             self.assertEqual(dev["peak_live"], most)
             self.assertEqual({c["caller"]: (c["live_at_peak"], c["requests"]) for c in dev["callers"]}, {str(f): (held[f], requests[f]) for f in range(1, 4)})
 
