@@ -110,7 +110,7 @@ _NUMBER = "(0|[1-9][0-9]{0,18})"
 BLOCKS, SEGMENTS = ("alloc", "free_requested", "free_completed"), ("segment_alloc", "segment_free")
 _HEAD = ("t", "e", "tid", "d", "p", "n")
 _LINE = re.compile(rf'(?:{{"t":{_NUMBER},"e":"({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},'
-                   rf'"d":{_NUMBER},"p":"(0x[0-9a-fA-F]{{1,16}})","n":([1-9][0-9]{{0,18}})([,}}].*)|(.*))\n')
+                   rf'"d":{_NUMBER},"p":"(0x[0-9a-fA-F]{{1,16}})","n":([1-9][0-9]{{0,18}})(}}|,.*)|(.*))\n')
 
 HEADER: list[tuple[str, Callable[[Any], bool], str]] = [
     ("version", _is_str, "a string"), ("host", _is_str, "a string"), ("pid", _is_int, "a number"),

@@ -16,7 +16,8 @@ HELP = "events as a table"
 DESCRIPTION = """\
 Writes CSV: a header, then one row an event, rank by rank, within a rank by time. The columns are always the same and in the
 same order; what an event does not have is empty. rank, host and pid are the file's, unix_ns is the event's time by the wall
-clock, the others are the keys of docs/trace.md; several numbers in one cell have blanks between them. Events and keys that are not described there are left out."""
+clock, the others are the keys of docs/trace.md; several numbers in one cell have blanks between them. Events and keys that are
+not described there are left out."""
 JSON = False
 
 KEYS = ["t", "e", "tid", "d", "p", "n", "b", "us", "why", "free", "ok", "name", "uuid", "dropped", *STATS, "block", "f", "at"]
