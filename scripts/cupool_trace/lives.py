@@ -48,10 +48,11 @@ class Lives:
 
     def _segment_alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
         steps: list[Step] = []
-        for old in segments.overlapping(p, p + n):
-            self.contradictions += 1
-            steps += self._end_segment(segments, blocks, old)
-        segments.add(p, p + n, n, 0)
+        if not segments.add(p, p + n, n, 0):
+            for old in segments.overlapping(p, p + n):
+                self.contradictions += 1
+                steps += self._end_segment(segments, blocks, old)
+            segments.add(p, p + n, n, 0)
         steps.append((SEGMENT_ALLOC, p, n))
         if self._whole:
             blocks.add(p, p + n, n, 0)
@@ -59,7 +60,7 @@ class Lives:
         return steps
 
     def _segment_free(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
-        if segments.get(p) is None:
+        if p not in segments:
             self.contradictions += 1
             return []
         # Blocks may die with their context; otherwise they were to be freed before.
@@ -74,22 +75,22 @@ class Lives:
     def _alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
         end = p + block_of(ev)
         if not self._loose:
-            start = segments.containing(p)
-            segment_end = 0 if start is None else segments.get(start)[0]  # type: ignore[index]
+            segment_end = segments.end_of(p)
             if segment_end < p + n:
                 self.contradictions += 1
                 return []
             end = min(end, segment_end)
         steps: list[Step] = []
-        for old in blocks.overlapping(p, end):
-            self.contradictions += 1
-            steps.append((FREE, old, blocks.pop(old)[1]))
-        blocks.add(p, end, n, 0)
+        if not blocks.add(p, end, n, 0):
+            for old in blocks.overlapping(p, end):
+                self.contradictions += 1
+                steps.append((FREE, old, blocks.pop(old)[1]))
+            blocks.add(p, end, n, 0)
         steps.append((ALLOC, p, n))
         return steps
 
     def _free(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
-        if blocks.get(p) is None:
+        if p not in blocks:
             self.contradictions += 1
             return []
         return [(FREE, p, blocks.pop(p)[1])]

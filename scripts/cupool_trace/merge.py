@@ -24,8 +24,8 @@ Hosts are apart by as much as their wall clocks were when the processes began; w
 the other commands read: thread numbers and addresses of different processes are unrelated."""
 JSON = False
 
-MOST_HELD = 16 * WINDOW  # events in memory, some 200 MB
-LEAST_WINDOW = 1 << 10
+MOST_HELD = 16 * WINDOW  # twice that are in memory, some 200 MB
+LEAST_WINDOW = 1 << 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def header_of(s: Source) -> Event:
 
 
 def window_of(files: int) -> int:
-    """How many events of each file are held back to be sorted. All files are open at once here, and there may be thousands."""
+    """Over how many events of each file they are sorted. All files are open at once here, and there may be thousands."""
     return max(LEAST_WINDOW, min(WINDOW, MOST_HELD // files))
 
 

@@ -16,7 +16,7 @@ from . import VERSION
 from .picture import png, svg
 from .reader import Event
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
-from .replay import Rank, load
+from .replay import Rank, caller_name, load
 from .summary import device_summary
 from .text import count_of
 
@@ -33,6 +33,7 @@ POINTS = (48_000, 32_768)
 SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
 MARKS = (3_000, 300)  # of each kind
+HOLDERS = 5  # callers that are named at the peak
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -82,6 +83,17 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
     return out
 
 
+def callers_data(blocks: list[Box], frames: dict[int, str]) -> Event:
+    """Who asked for each block, as an index into names; nothing if no block tells."""
+    numbers = {b.caller for b in blocks if b.caller is not None}
+    if not numbers:
+        return {}
+    name_of = {number: caller_name(frames.get(number)) for number in numbers}
+    names = sorted(set(name_of.values()))
+    index = {name: i for i, name in enumerate(names)}
+    return {"callers": names, "caller": [None if b.caller is None else index[name_of[b.caller]] for b in blocks]}
+
+
 def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:
     return [[t0, t1, *regions.locate(p), end - p, count, total, most]
             for t0, t1, p, end, count, total, most in sorted(kept.rest.cells.values())]
@@ -100,12 +112,15 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
             low, high, last = columns[1 + 3 * i:4 + 3 * i]
             # Most curves are exact, and then these are the same.
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
+    figures = device_summary(rank, dev)
+    figures["callers"] = figures["callers"][:HOLDERS]
     return {
-        "process": process, "device": d, "figures": device_summary(rank, dev), "series": series,
+        "process": process, "device": d, "figures": figures, "series": series,
         "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},
         # As text: JavaScript's numbers hold no 64 bits.
         "regions": [[hex(p), end - p] for p, end in regions.pieces],
-        "segments": boxes_data(segments, regions, True), "blocks": boxes_data(blocks, regions, False),
+        "segments": boxes_data(segments, regions, True),
+        "blocks": {**boxes_data(blocks, regions, False), **callers_data(blocks, rank.replay.frames)},
         "merged_segments": merged_data(track.segments, regions), "merged_blocks": merged_data(track.blocks, regions),
         "marks": sorted(([t, kind, count, text] for kind, marks in track.marks.items() for t, count, _, text in marks.items),
                         key=lambda m: (m[0], m[1])),

@@ -11,7 +11,7 @@ import heapq
 from typing import Any, Callable, Optional
 
 from .reader import Event, Problems
-from .replay import Device, Ranges, Replay
+from .replay import Device, Ranges, Replay, caller_of
 from .text import human_size
 
 # Curves over time. Memory registered with NCCL belongs here as soon as there are events about it.
@@ -75,12 +75,15 @@ def merge_marks(into: list[Any], other: list[Any]) -> None:
 
 
 class Box:
-    """A range of addresses for a time: a segment or a block. t1 is None if it was live at the end."""
+    """A range of addresses for a time: a segment or a block. t1 is None if it was live at the end.
 
-    __slots__ = ("p", "n", "t0", "t1", "us", "why")
+    us: how long the driver took. caller: the number of the frame that asked. why: the reason of its end. None: unknown.
+    """
 
-    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], why: Optional[str]) -> None:
-        self.p, self.n, self.t0, self.t1, self.us, self.why = p, n, t0, t1, us, why
+    __slots__ = ("p", "n", "t0", "t1", "us", "caller", "why")
+
+    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], caller: Optional[int], why: Optional[str]) -> None:
+        self.p, self.n, self.t0, self.t1, self.us, self.caller, self.why = p, n, t0, t1, us, caller, why
 
 
 class Merged:
@@ -169,26 +172,29 @@ class Lifetimes(Ranges):
         super().__init__()
         self._recorder = recorder
         self._into = into
-        self._since: dict[int, tuple[int, Optional[float]]] = {}
+        self._since: dict[int, tuple[int, Optional[float], Optional[int]]] = {}
 
-    def add(self, start: int, end: int, n: int, line: int) -> None:
-        super().add(start, end, n, line)
-        self._since[start] = (self._recorder.now, self._recorder.event.get("us"))
+    def add(self, start: int, end: int, n: int, line: int) -> bool:
+        if not super().add(start, end, n, line):
+            return False
+        r = self._recorder
+        self._since[start] = (r.now, r.event.get("us"), caller_of(r.event) if r.event["e"] == "alloc" else None)
+        return True
 
     def pop(self, start: int) -> tuple[int, int, int]:
         gone = super().pop(start)
         r = self._recorder
-        t0, us = self._since.pop(start)
+        t0, us, caller = self._since.pop(start)
         if r.now >= r.begin and t0 <= r.end:
-            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, r.event.get("why")), r.now)
+            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, caller, r.event.get("why")), r.now)
         return gone
 
     def still_there(self, now: int) -> None:
-        for start, (t0, us) in self._since.items():
+        for start, (t0, us, caller) in self._since.items():
             known = self.get(start)
             assert known
             if t0 <= self._recorder.end:
-                self._into.add(Box(start, known[1], t0, None, us, None), max(t0, now))
+                self._into.add(Box(start, known[1], t0, None, us, caller, None), max(t0, now))
 
 
 class Limits:

@@ -10,11 +10,11 @@ import sys
 import time
 from typing import Iterator, Optional
 
-from .reader import REQUIRED, WINDOW, CannotRead, Event, Problems, Reader, in_time_order
+from .reader import REQUIRED, WINDOW, CannotRead, Event, Problems, Reader, in_time_order, optional_keys
 from .text import count_of
 
 # The keys of each event whose values the reader has looked at. Others may hold anything, also what no format can.
-KNOWN = {e: ["t", "e", "tid", *(k for k in keys if k != "tid"), *(() if "us" in keys else ("us",))] for e, keys in REQUIRED.items()}
+KNOWN = {e: list(dict.fromkeys(["t", "e", "tid", *keys, *optional_keys(e)])) for e, keys in REQUIRED.items()}
 PROGRESS_EVERY = 1 << 16  # events
 
 

@@ -8,13 +8,14 @@ import sys
 from typing import Iterator, Optional
 
 from .reader import Event
-from .replay import Device, Rank, load
+from .replay import Device, Rank, caller_name, load
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
 DESCRIPTION = """\
 Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
-trims, the free policy and why, refused IPC handles, the largest segments. Requests, hits and peaks come from the stats lines;
+trims, the free policy and why, refused IPC handles, the largest segments, and with CUPOOL_TRACE_STACKS=1 who held the most
+when most was live. Requests, hits and peaks come from the stats lines;
 a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
 marked with ~.
 Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments."""
@@ -22,6 +23,21 @@ Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is by
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     pass
+
+
+CALLERS = 10  # that are listed; --json has all
+
+
+def callers(rank: Rank, dev: Device) -> list[Event]:
+    """Who asked for memory: functions, or addresses where these are not known. Those that held most at the peak first."""
+    out: dict[str, Event] = {}
+    for number, c in dev.callers.items():
+        name = caller_name(rank.replay.frames.get(number))
+        o = out.setdefault(name, {"caller": name, "live_at_peak": 0, "live_at_end": 0, "requests": 0})
+        o["live_at_peak"] += c.at_peak(dev.peaks)
+        o["live_at_end"] += c.live
+        o["requests"] += c.requests
+    return sorted(out.values(), key=lambda o: (-o["live_at_peak"], -o["requests"], o["caller"]))
 
 
 def device_summary(rank: Rank, dev: Device) -> Event:
@@ -42,7 +58,7 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "driver_calls": dev.driver_calls, "driver_us": round(dev.driver_us, 3),
         "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
-        "name": dev.name, "policy": dev.policy,
+        "name": dev.name, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
     out["hit_rate"] = hit_rate(out)
@@ -105,6 +121,15 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
         yield f"{who}: largest segments {', '.join(sizes)}; {f['segments_live']} live at the end ({human_size(f['held_at_end'])})"
 
 
+def print_callers(who: str, every: list[Event]) -> None:
+    if not every:
+        return
+    print(f"\n{who}: {count_of(len(every), 'caller')}, by what they held when most was live"
+          + (f"; the first {CALLERS}" if len(every) > CALLERS else ""))
+    print(table(["caller", "live at peak", "live at end", "requests"],
+                [[o["caller"], human_size(o["live_at_peak"]), human_size(o["live_at_end"]), str(o["requests"])] for o in every[:CALLERS]], left=1))
+
+
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files)
     figures = [{d: device_summary(r, dev) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
@@ -148,4 +173,7 @@ def run(args: argparse.Namespace) -> int:
     if notes:
         print()
         print("\n".join(notes))
+    for r, devices in zip(ranks, figures):
+        for d, f in devices.items():
+            print_callers(f"{r.name} device {d}", f["callers"])
     return status

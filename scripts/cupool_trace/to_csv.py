@@ -16,10 +16,11 @@ HELP = "events as a table"
 DESCRIPTION = """\
 Writes CSV: a header, then one row an event, rank by rank, within a rank by time. The columns are always the same and in the
 same order; what an event does not have is empty. rank, host and pid are the file's, unix_ns is the event's time by the wall
-clock, the others are the keys of docs/trace.md. Events and keys that are not described there are left out."""
+clock, the others are the keys of docs/trace.md; several numbers in one cell have blanks between them. Events and keys that are
+not described there are left out."""
 JSON = False
 
-KEYS = ["t", "e", "tid", "d", "p", "n", "b", "us", "why", "free", "ok", "name", "uuid", "dropped", *STATS]
+KEYS = ["t", "e", "tid", "d", "p", "n", "b", "us", "why", "free", "ok", "name", "uuid", "dropped", *STATS, "block", "f", "at"]
 COLUMNS = ["rank", "host", "pid", "unix_ns", *KEYS]
 
 
@@ -35,8 +36,10 @@ def convert(args: argparse.Namespace) -> int:
         for s in sources.files:
             whose = [s.rank, *(s.header.get(k) for k in ("host", "pid"))]
             for _, ev in s.events():
-                known = known_keys(ev).get
-                writer.writerow([*whose, None if s.t0 is None else s.t0 + ev["t"], *map(known, KEYS)])
+                known = known_keys(ev)
+                if isinstance(known.get("f"), list):
+                    known["f"] = " ".join(map(str, known["f"]))
+                writer.writerow([*whose, None if s.t0 is None else s.t0 + ev["t"], *map(known.get, KEYS)])
     return sources.finish()
 
 

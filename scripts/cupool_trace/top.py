@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Iterator, Optional
 
-from .reader import MAX_LINE, WINDOW, CannotRead, Event, Problems, Reader, in_time_order
+from .reader import MAX_LINE, WINDOW, CannotRead, Event, Problems, Reader, in_time_order, whole_lines
 from .replay import Replay
 from .text import count_of, human_size, table
 
@@ -56,28 +56,26 @@ class Growing(Reader):
         self.until = 0.0  # when to stop, however much there is
         self.packed: Optional[bool] = None
 
-    def _raw_lines(self) -> Iterator[bytes]:
+    def _blocks(self) -> Iterator[bytes]:
         if self.packed is None and self.path != "-":
             self.packed = self._magic() == b"\x1f\x8b"
         if self.packed or self.path == "-":
             # Whoever packs a file does not write to it any more; standard input comes only once.
             if self.at == 0:
                 self.at = 1
-                yield from super()._raw_lines()
+                yield from super()._blocks()
             return
         try:
             with open(self.path, "rb") as f:
                 self.size = os.fstat(f.fileno()).st_size
                 f.seek(self.at)
-                while True:
-                    raw = f.readline(MAX_LINE)
+                for block in whole_lines(f):
                     # Half a line will be whole later; only one that is longer than any event is passed on in pieces.
-                    if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
+                    if not block.endswith(b"\n") and len(block) < MAX_LINE:
                         return
-                    self.at += len(raw)
-                    self.lines += 1
-                    yield raw
-                    if self.lines % 256 == 0 and time.monotonic() > self.until:
+                    self.at += len(block)
+                    yield block
+                    if time.monotonic() > self.until:
                         return
         except OSError as e:
             raise CannotRead(f"{self.path}: {e.strerror or e}") from e

@@ -154,6 +154,15 @@ class PlotCase(Case):
         return self.data_of(out)
 
 
+def called() -> list[Event]:
+    """Blocks whose callers are known, and one whose is not. Most is live from 400 on."""
+    return [header(), {"t": 1, "e": "frame", "tid": 42, "f": 3, "p": "0x10", "at": "libx.so+0x10 (make)"},
+            {"t": 2, "e": "frame", "tid": 42, "f": 4, "p": "0x20", "at": "app+0x20"},
+            ev(100, "segment_alloc", p=BASE, n=64 * MIB), ev(200, "alloc", p=BASE, n=8 * MIB, f=[3, 4]),
+            ev(300, "alloc", p=BASE + 16 * MIB, n=16 * MIB, f=[4]), ev(400, "alloc", p=BASE + 32 * MIB, n=MIB),
+            ev(700, "free_requested", p=BASE + 16 * MIB, n=16 * MIB), ev(1000, "end", dropped=0)]
+
+
 def column(series: Event, name: str, which: str) -> list[int]:
     values: list[int] = series[name].get(which, series[name]["last"])
     return values
@@ -194,6 +203,13 @@ class Data(PlotCase):
         blk = track["blocks"]
         self.assertEqual(list(zip(blk["t0"], blk["t1"], blk["offset"], blk["n"])),
                          [(210, 230, 512, 1000), (220, None, 1536, 512), (240, None, 512, 1024), (260, 270, 0, 64 * MIB)])
+
+    def test_callers(self) -> None:
+        track = self.data(called())["tracks"][0]
+        blk = track["blocks"]
+        self.assertEqual([None if c is None else blk["callers"][c] for c in blk["caller"]], ["libx.so (make)", "app+0x20", None])
+        self.assertEqual([c["caller"] for c in track["figures"]["callers"]], ["app+0x20", "libx.so (make)"])
+        self.assertNotIn("callers", self.data(good())["tracks"][0]["blocks"])
 
     def test_marks(self) -> None:
         marks = self.data(good())["tracks"][0]["marks"]
@@ -536,6 +552,13 @@ class InBrowser(PlotCase):
         self.show(good())
         self.point_at_time(0, 300)
         self.assertIn("out of memory: 900.0 MiB asked for", self.tip())
+
+    def test_hover_says_who_asked(self) -> None:
+        self.show(called())
+        self.point_at("block", 0)
+        self.assertIn("asked for by libx.so (make)", self.tip())
+        self.point_at_time(0, 400)
+        self.assertIn("16.0 MiB for app+0x20", self.tip())
 
     def test_hover_over_segment_and_block(self) -> None:
         events = good()

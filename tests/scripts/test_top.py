@@ -161,7 +161,7 @@ class Following(Case):
         events = [header()] + [ev(i, "trim", n=1, why="decay") for i in range(40000)]
         f, _ = self.follower(text(events))
         f.poll(0.0)
-        self.assertEqual(f.reader.lines, 256)
+        self.assertTrue(0 < f.reader.lines < 10_000, f.reader.lines)
         self.assertRegex(f.state(), r"reading \d+%")
         while f.behind is not None:
             f.poll(time.monotonic() + 0.05)

@@ -9,16 +9,21 @@ import copy
 import gzip
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from cupool_trace import reader, replay, summary  # noqa: E402
+
 TOOL = ROOT / "scripts" / "cupool-trace"
 MIB = 1 << 20
 BASE = 0x7F0000000000
@@ -167,6 +172,9 @@ class CheckOneFile(Case):
     def test_values(self) -> None:
         self.broken(11, {"ok": 2}, r":12: ipc: ok is 2, not 0 or 1")
         self.broken(11, {"p": "7f00"}, r":12: ipc: p is '7f00', not a hexadecimal string")
+        self.broken(4, {"f": 7}, r":5: alloc: f is 7, not a list of frames' numbers")
+        self.check([header(), {"t": 1, "e": "frame", "tid": 42, "f": [1], "p": "0x1", "at": "app"}, ev(2, "end", dropped=0)], 1,
+                   r":2: frame: f is \[1\], not a frame's number")
         self.broken(13, {"n": -1}, r":14: trim: n is -1, not a number of bytes")
         self.check([header(), ev(1, "segment_alloc", p=BASE, n=0), ev(2, "end", dropped=0)], 1, "n is 0")
 
@@ -369,6 +377,62 @@ class Summary(Case):
         events[12]["why"] = "context"
         self.assertEqual(self.summary(self.write(events))["ranks"][0]["devices"]["0"]["driver_calls"], 2)
 
+    def called(self) -> list[Event]:
+        """Three places in the program; the peak is when c has just got its block, and then others come and go."""
+        a, b = BASE, BASE + 64 * MIB
+        return [
+            header(),
+            ev(1, "segment_alloc", p=a, n=64 * MIB), ev(2, "segment_alloc", p=b, n=64 * MIB),
+            {"t": 3, "e": "frame", "tid": 42, "f": 5, "p": "0x10", "at": "libx.so+0x10 (make)"},
+            ev(4, "alloc", p=a, n=MIB, f=[5, 9]),
+            {"t": 5, "e": "frame", "tid": 42, "f": 6, "p": "0x18", "at": "libx.so+0x18 (make)"},
+            ev(6, "alloc", p=a + MIB, n=2 * MIB, f=[6]),  # the same function, another line of it
+            {"t": 7, "e": "frame", "tid": 42, "f": 7, "p": "0x20", "at": "app+0x20"},
+            ev(8, "alloc", p=b, n=8 * MIB, f=[7]), ev(9, "alloc", p=b + 8 * MIB, n=1000, f=[0]), ev(10, "alloc", p=b + 16 * MIB, n=512),
+            ev(11, "free_requested", p=a, n=MIB), ev(12, "free_requested", p=b, n=8 * MIB),
+            ev(13, "alloc", p=a, n=MIB, f=[5]),
+            ev(14, "segment_free", p=b, n=64 * MIB, why="context"),
+            ev(20, "end", dropped=0)]
+
+    def test_callers(self) -> None:
+        path = self.write(self.called())
+        expected = [{"caller": "app+0x20", "live_at_peak": 8 * MIB, "live_at_end": 0, "requests": 1},
+                    {"caller": "libx.so (make)", "live_at_peak": 3 * MIB, "live_at_end": 3 * MIB, "requests": 3},
+                    {"caller": "unknown", "live_at_peak": 1024, "live_at_end": 0, "requests": 1}]
+        self.assertEqual(self.summary(path)["ranks"][0]["devices"]["0"]["callers"], expected)
+        out = self.run_tool("summary", path).stdout
+        self.assertIn("rank 0 device 0: 3 callers, by what they held when most was live\n", out)
+        for pattern in (r"^app\+0x20 +8.0 MiB +0 B +1$", r"^libx.so \(make\) +3.0 MiB +3.0 MiB +3$", r"^unknown +1.0 KiB +0 B +1$"):
+            self.assertRegex(out, re.compile(pattern, re.M))
+        # Without stacks nothing is said of them.
+        self.assertNotIn("caller", self.run_tool("summary", self.write(good())).stdout)
+
+    def test_callers_whenever_the_peak_is(self) -> None:
+        """Against what adding up at every moment finds."""
+        for seed in range(20):
+            r = random.Random(seed)
+            events: list[Event] = [header(), ev(1, "segment_alloc", p=BASE, n=64 * MIB)]
+            live: dict[int, tuple[int, int]] = {}
+            most, held = 0, [0] * 4
+            requests = [0] * 4
+            for t in range(2, 300):
+                p = BASE + 65536 * r.randrange(40)
+                if p in live:
+                    events.append(ev(t, "free_requested", p=p, n=live.pop(p)[0]))
+                    continue
+                n, f = 512 * r.randrange(1, 129), r.randrange(1, 4)
+                live[p] = n, f
+                requests[f] += 1
+                events.append(ev(t, "alloc", p=p, n=n, f=[f, 1]))
+                if sum(size for size, _ in live.values()) > most:
+                    most = sum(size for size, _ in live.values())
+                    held = [sum(size for size, who in live.values() if who == f) for f in range(4)]
+            events[1:1] = [{"t": 0, "e": "frame", "tid": 42, "f": f, "p": "0x1", "at": str(f)} for f in range(1, 4)]
+            rank = replay.Rank(self.write(events))
+            dev = summary.device_summary(rank, rank.replay.devices[0])
+            self.assertEqual(dev["peak_live"], most)
+            self.assertEqual({c["caller"]: (c["live_at_peak"], c["requests"]) for c in dev["callers"]}, {str(f): (held[f], requests[f]) for f in range(1, 4)})
+
     def test_two_ranks_two_devices_and_totals(self) -> None:
         second = copy.deepcopy(good())
         second[0].update(rank=1, local_rank=1, pid=43)
@@ -534,6 +598,52 @@ class Inputs(Case):
             child.stdin.close()
 
 
+class Parts(unittest.TestCase):
+    """What the commands are made of, where a trace of a size that shows a mistake would take long."""
+
+    def test_ranges(self) -> None:
+        """Against a list that is searched from its beginning to its end. Lists of eight are split and emptied all the time."""
+        with unittest.mock.patch.object(replay, "LONG", 8):
+            for seed in range(20):
+                r = random.Random(seed)
+                ranges, known = replay.Ranges(), {}  # start: end
+                for k in range(400):
+                    start = r.randrange(1000)
+                    end = start + r.randrange(1, r.choice([20, 400]))
+                    met = sorted(s for s, e in known.items() if s < end and e > start)
+                    self.assertEqual(ranges.overlapping(start, end), met)
+                    self.assertEqual(ranges.end_of(start), max((e for s, e in known.items() if s <= start < e), default=0))
+                    if met or r.random() < (0.9 if k % 200 < 120 else 0.1):
+                        self.assertEqual(ranges.add(start, end, k, k), not met)
+                        if not met:
+                            known[start] = end
+                    elif known:
+                        gone = r.choice(list(known))
+                        self.assertEqual(ranges.pop(gone)[0], known.pop(gone))
+                        self.assertNotIn(gone, ranges)
+                    self.assertEqual([(s, e) for s, e, _ in ranges.items()], sorted(known.items()))
+                    self.assertEqual(len(ranges), len(known))
+
+    def test_order(self) -> None:
+        """Whatever is out of place by less than the window finds its place, and a thread's events stay in their order."""
+        for seed in range(50):
+            r = random.Random(seed)
+            window = r.randrange(1, 40)
+            events = [{"t": t // 3, "tid": 0} for t in range(500)]
+            # By places that are off by less than the window.
+            lines = sorted(range(500), key=lambda i: i + r.random() * (window - 1))
+            got = list(reader.in_time_order(list(enumerate({**events[i], "tid": i} for i in lines)), window))
+            self.assertEqual([e["t"] for _, e in got], [e["t"] for e in events])
+            for (a, x), (b, y) in zip(got, got[1:]):
+                self.assertTrue(x["t"] < y["t"] or a < b)
+            back = [{"t": r.randrange(100), "tid": r.randrange(3)} for _ in range(300)]
+            got = list(reader.in_time_order(list(enumerate(back)), window))
+            self.assertEqual(sorted(n for n, _ in got), list(range(300)))
+            for tid in range(3):
+                lines = [n for n, e in got if e["tid"] == tid]
+                self.assertEqual(lines, sorted(lines))
+
+
 class Size(Case):
     def test_memory_does_not_grow_with_the_trace(self) -> None:
         measure = ("import resource,subprocess,sys\n"
@@ -558,15 +668,11 @@ class Size(Case):
 
 
 def header_keys() -> Any:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from cupool_trace.reader import HEADER
-    return HEADER
+    return reader.HEADER
 
 
 def problems_of(path: str) -> "list[tuple[int, str]]":
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from cupool_trace.replay import Rank
-    return Rank(path).problems.kept
+    return replay.Rank(path).problems.kept
 
 
 if __name__ == "__main__":

@@ -13,21 +13,24 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
 import traceback
 import unittest
+import unittest.mock
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+from cupool_trace import reader  # noqa: E402
 from cupool_trace.cli import main  # noqa: E402
 
 SEED, COUNT = 1, 2000
 SECONDS = 30  # for one small file: longer is a hang, not a slow machine
-TRACES = [(HERE / "traces" / name).read_bytes() for name in ("allocs.jsonl", "ipc.jsonl")]
+TRACES = [(HERE / "traces" / name).read_bytes() for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl")]
 
 NUMBERS: "list[Any]" = [0, -1, 1, 511, 1 << 31, 1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63), 10**300, 10**4000, 0.5, -0.0, 1e308,
                         float("inf"), float("-inf"), float("nan")]
@@ -157,6 +160,46 @@ def run(argv: "list[str]", encoding: str) -> "tuple[Optional[int], str, str]":
     return status, *(f.buffer.getvalue().decode(encoding) for f in (out, err))  # type: ignore[attr-defined,return-value]
 
 
+# What a line of a known form may hold in the place of a number, a name, an address, or behind them: right, wrong, or only odd.
+PLACES = ["0", "1", "-1", "01", "1.0", "1e3", "9" * 19, "9" * 20, "9" * 5000, str((1 << 64) - 1), str(1 << 64), "true", "null", '"1"', " 1", "1 ", "",
+          "\u0663", "[]", "[1]", "[-1]", "[1,2,8192]", "[1,2,]", "[true]", "[[1]]", '"cuda"', '"0x1"', '"0X1"', '"0x"', '"0xfG"', '"0xAbC"', '"x\\u0041"', '"\t"',
+          '"\u00fc"', '"\udc80"', '"alloc"', '"end"', '"segment_free"', "NaN", "Infinity", "1.5", "0.0", "1" + "0" * 400 + ".5"]
+ENDS = ["", '}"x":1', ",", " ", "}", ",}", ", }", "\r", "\t", "\0", "x", "}}", ',"t":1', ',"n":0', ',"e":"end"', ',"p":1', ',"x":{}', ',"x":{"t":1}', ',"x":"\u00fc"',
+        ',"x":"\udcff"', ',"us":1.5', ',"us":-1', ',"us":1.5,"us":"x"', ',"b":"cuda","us":0.6', ',"b":3,"us":0.6', ',"b":"cuda","us":1e999', ',"b":"cuda"',
+        ',"block":4194304', ',"block":-1', ',"block":' + "9" * 25, ',"f":[1,2,3]', ',"f":7', ',"f":[],"block":512', ',"why":"context"', ',"why":7', "," + "[" * 3000,
+        ',"x":' + "[" * 500 + "]" * 500, ',"x":"' + "y" * 2000 + '"', "," + '"a' * 9, ',"f"', ',"f":']
+
+
+def odd_lines(r: random.Random, count: int) -> bytes:
+    """A trace of lines that look as if they were of a known form, and mostly are not quite."""
+    lines = [TRACES[2].splitlines()[0]]
+    for i in range(count):
+        values = [str(i), f'"{r.choice(reader.BLOCKS + reader.SEGMENTS)}"', "7", "0", f'"{512 * i:#x}"', "512"]
+        if r.random() < 0.5:
+            values[r.randrange(6)] = r.choice(PLACES)
+        keys = ["t", "e", "tid", "d", "p", "n"]
+        if r.random() < 0.1:
+            r.shuffle(keys)
+        if r.random() < 0.05:
+            keys[r.randrange(6)] = r.choice(["x", "t", "", "block"])
+        text = ",".join(f'"{k}":{v}' for k, v in zip(keys, values)) + (r.choice(ENDS) if r.random() < 0.6 else "")
+        lines.append((r.choice(["", "", "", "", " ", "\ufeff", "x"]) + "{" + text + r.choice(["}"] * 9 + [""])).encode(errors="surrogateescape"))
+    if r.random() < 0.1:
+        lines.insert(r.randrange(len(lines)), b'{"t":5,"e":"end","tid":1,"dropped":0}')
+    return b"\n".join(lines) + r.choice([b"", b"\n", b"\n\n"])
+
+
+def all_of(path: Path) -> "tuple[Any, ...]":
+    """What a Reader finds. As text: not-a-number is not equal to itself."""
+    problems = reader.Problems()
+    r = reader.Reader(str(path), problems)
+    try:
+        events = list(r.events())
+    except reader.CannotRead as e:
+        return (str(e),)
+    return repr(events), problems.kept, problems.count, repr(r.header), r.lines, r.cut, r.ended, r.dropped
+
+
 def not_json(constant: str) -> None:
     raise ValueError(constant)
 
@@ -179,9 +222,25 @@ class TraceFuzz(unittest.TestCase):
 
     def test_the_originals_are_fine(self) -> None:
         """Else the damage below would be to what is damaged already."""
-        for name in ("allocs.jsonl", "ipc.jsonl"):
+        for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl"):
             for command in ("check", "summary"):
                 self.assertEqual(run([command, str(HERE / "traces" / name)], "ascii")[0], 0)
+
+    def test_known_forms_are_read_as_json_is(self) -> None:
+        """The quick way through a line and the parser of JSON find the same events and the same problems."""
+        r = random.Random(SEED)
+        known, none = reader._LINE, re.compile(r"()()()()()()()(.*)\n")
+        path = self.dir / "t.jsonl"
+        quick = 0
+        for i in range(COUNT):
+            content = damaged(r) if i % 2 else odd_lines(r, 60)
+            path.write_bytes(content)
+            found = all_of(path)
+            with unittest.mock.patch.object(reader, "_LINE", none):
+                if found != all_of(path):
+                    self.fails(["check", str(path)], "other events or problems than by JSON alone")
+            quick += sum(1 for line in content.splitlines(keepends=True) if known.fullmatch(line.decode("latin-1")) and line.startswith(b"{"))
+        self.assertGreater(quick, 10 * COUNT)  # lines of a known form were among them
 
     def test_damaged_traces(self) -> None:
         r = random.Random(SEED)
