@@ -364,8 +364,6 @@ static bool more_to_give(struct pool *pool)
 /* The driver has refused: what else could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    const struct pool_config *config = &pool->config;
-    struct pool_stats stats;
     size_t released;
     int rc;
 
@@ -386,10 +384,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     if (rc == -ENOMEM) {
         lock_take(&pool->lock);
         pool->stats.oom++;
-        stats = pool->stats;
         lock_give(&pool->lock);
-        if (config->observer && config->observer->oom)
-            config->observer->oom(config->arg, requested, stats.held, stats.live);
     }
     return rc;
 }

@@ -63,7 +63,6 @@ struct pool_observer_ops {
     /* Before the segment goes, so that a trace never shows its successor at the same address first. */
     void (*segment_free)(void *arg, uint64_t addr, size_t size);
     void (*trim)(void *arg, size_t released, uint64_t ns, const char *why);
-    void (*oom)(void *arg, size_t size, size_t held, size_t live);
     /* The pool is going; this segment dies with its context and was not given back. */
     void (*segment_lost)(void *arg, uint64_t addr, size_t size);
 };

@@ -38,13 +38,12 @@ enum fake_kind {
     FAKE_SEGMENT_ALLOC, /* observer */
     FAKE_SEGMENT_FREE,
     FAKE_TRIM,
-    FAKE_OOM,
     FAKE_SEGMENT_LOST,
     FAKE_KINDS
 };
 
-/* One call; addr, held, live and why as far as the function has them. rc: what it returned. FAKE_ORDER has may_wait in
- * live. */
+/* One call; addr and why as far as the function has them. rc: what it returned. FAKE_ORDER has may_wait in live, for
+ * FAKE_FILL see fake_config_filling. */
 struct fake_event {
     enum fake_kind kind;
     int rc;

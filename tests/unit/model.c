@@ -194,7 +194,7 @@ void model_delete(struct model *model)
 
 /* What the driver has been asked for so far. */
 struct before {
-    unsigned int allocs, frees, born, refused, failed, orders, orders_ok, ooms, waits, whole, collects;
+    unsigned int allocs, frees, born, refused, failed, orders, orders_ok, waits, whole, collects;
 };
 
 static struct before before(const struct fake *fake)
@@ -207,7 +207,6 @@ static struct before before(const struct fake *fake)
         .failed = fake->failed,
         .orders = fake->calls[FAKE_ORDER],
         .orders_ok = fake->orders_ok,
-        .ooms = fake->calls[FAKE_OOM],
         .waits = fake->waits,
         .whole = fake->whole,
         .collects = fake->calls[FAKE_COLLECT],
@@ -221,7 +220,6 @@ static void count(struct model *model, const struct before *was)
 
     model->want.segments_alloc += fake->born - was->born;
     model->want.segments_free += fake->calls[FAKE_FREE] - was->frees;
-    model->want.oom += fake->calls[FAKE_OOM] - was->ooms;
     model->want.order += fake->orders_ok - was->orders_ok;
 }
 
@@ -253,19 +251,11 @@ static void check_refusal(struct model *model, const struct before *was, size_t 
 {
     const struct fake *fake = model->fake;
     const size_t least = round_up(size, POOL_SEGMENT_UNIT);
-    const struct fake_event *oom = NULL;
 
     if (rc == -ENOMEM) {
-        for (unsigned int i = 0; i < fake->events_count; i++)
-            if (fake->events[i].kind == FAKE_OOM)
-                oom = &fake->events[i];
+        model->want.oom++;
         if (fake->refused == was->refused)
             fault(model, "-ENOMEM, but the driver has not refused");
-        if (fake->calls[FAKE_OOM] != was->ooms + 1)
-            fault(model, "-ENOMEM, and %u calls of oom", fake->calls[FAKE_OOM] - was->ooms);
-        else if (oom && (oom->size != size || oom->held != fake->in_use ||
-                         (model->exact && !model->fake->refused && oom->live != model->want.live)))
-            fault(model, "oom: wrong size, held or live");
         if (fake->idle)
             fault(model, "-ENOMEM with idle segments");
         if (fake->order_rc == 0 && model->count != model->live_count)
@@ -277,8 +267,6 @@ static void check_refusal(struct model *model, const struct before *was, size_t 
     } else {
         fault(model, "pool_alloc returned %d", rc);
     }
-    if (rc != -ENOMEM && fake->calls[FAKE_OOM] != was->ooms)
-        fault(model, "oom, but no -ENOMEM");
 }
 
 int model_alloc(struct model *model, size_t size, uint64_t *ret_addr)

@@ -248,7 +248,7 @@ static void expect_fresh_goes_back(struct env *env)
         assert_int_equal(addr, 42);
         assert_int_equal(env->fake->calls[FAKE_ALLOC], asked + i + 1);
         assert_int_equal(env->fake->in_use, 0);
-        assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+        assert_int_equal(stats_of(env->pool).oom, 0);
         assert_int_equal(stats_of(env->pool).failed, i + 1);
         assert_int_equal(stats_of(env->pool).allocs, 0);
         assert_int_equal(stats_of(env->pool).held, 0);
