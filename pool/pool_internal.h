@@ -49,14 +49,20 @@ struct segment {
     struct segment *prev, *next; /* the pool's segments */
     size_t skip;                 /* bytes at its start that are never handed out */
     bool shared;                 /* for small blocks */
+    bool broken;                 /* for several blocks, one of them large; until nothing of it is handed out */
     atomic_bool withdrawn;       /* its free blocks are in no bin; see pool_withdraw; set under the lock */
     unsigned int idle_since;     /* the pool's clock when the last of it was freed */
+    struct segment *idle_prev, *idle_next; /* pool->idle_first */
+    size_t got_for;                        /* what the request took for which the pool grew */
 };
 
 #define RECENT 64
 /* More recent blocks than these join their neighbours at once, so that nobody waits for all of a program's at a time.
  */
 #define RECENT_MAX 256u
+
+/* How many sizes a pool remembers of which it has handed segments back. */
+#define GONE 512u
 
 struct pool {
     struct pool_config config;
@@ -76,8 +82,17 @@ struct pool {
     uint64_t recent_set;       /* a bit for each list that is not empty */
     unsigned int recent_count; /* blocks on all lists */
     struct segment *segments;
+    /* Segments that are one free block in a bin, the longest idle first; of what joined together, in any order. */
+    struct segment *idle_first, *idle_last;
+    /* What a growing pool has handed back: by a hash of segment->got_for, bytes in segments of the size that came last.
+     */
+    struct {
+        size_t got_for, bytes;
+    } gone[GONE];
+    unsigned int again; /* how often it was asked for again lately; see regret_update */
+    size_t regret;      /* so much more may be held for that */
     size_t asked;       /* bytes that the backend is being asked for */
-    size_t broken;      /* bytes in large segments that are broken into */
+    size_t broken;      /* bytes in broken segments */
     struct block *kept; /* PENDING blocks that have not been ordered yet */
     size_t kept_bytes;
     size_t ask_from; /* with slack: only from so many kept bytes on a request asks whether they can be used again */
@@ -95,6 +110,12 @@ static inline bool is_free(const struct block *block)
     return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
 }
 
+/* What a large block has left of the last 2 MiB of its segment: free, and in no bin, because it is for nobody. */
+static inline bool is_tail(const struct block *block)
+{
+    return block->prev && !block->segment->shared && !block->segment->broken;
+}
+
 /* Is nothing of it in the program's hands or on its way back? */
 static inline bool is_unused(const struct block *block)
 {
@@ -103,17 +124,12 @@ static inline bool is_unused(const struct block *block)
     return state == BLOCK_FREE || state == BLOCK_RECENT;
 }
 
-static inline struct bins *bins_for(struct pool *pool, const struct segment *segment)
-{
-    return segment->shared ? &pool->shared : &pool->large;
-}
-
 static inline size_t round_up(size_t size, size_t unit)
 {
     return (size + unit - 1) / unit * unit;
 }
 
-/* What a request takes of its segment, unless it gets a block whole. */
+/* What a request takes of its segment. */
 static inline size_t rounded(size_t requested)
 {
     return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
@@ -142,17 +158,27 @@ void pool_descriptor_retire(struct pool *pool);
 void segment_put(struct pool *pool, const struct segment *segment);
 /* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
+/* Before the pool grows by size bytes for a request that takes got_for: hand back what is idle and more than it is
+ * worth to hold. Nobody waits. */
+void release_excess(struct pool *pool, size_t size, size_t got_for);
 /* After a free: what should not be kept goes back. withdrawn: there are such segments. */
 void release_some(struct pool *pool, bool withdrawn);
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool);
 
 /*
- * blocks.c, with the lock. Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so
- * look at every block; but break nothing, because a whole segment given back serves this request as well and leaves the
- * driver able to serve the next one.
+ * blocks.c, with the lock. Put a free block into the bin where requests find it, if they may, and take it out again.
+ */
+void block_bin(struct pool *pool, struct block *block);
+void block_unbin(struct pool *pool, struct block *block);
+/*
+ * Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so look at every block; but
+ * break nothing, because a whole segment given back serves this request as well and leaves the driver able to serve the
+ * next one.
  */
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
+/* The last resort of a small request: what is free in broken segments. -ENOENT: nothing fits. */
+int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr);
 /* Hand out a block that was freed by a request of the same size. False: there is none. */
 bool recent_take(struct pool *pool, size_t requested, uint64_t *ret_addr);
 /* Merge what was freed recently: before anybody looks at bins, or at what is free. */

@@ -325,6 +325,7 @@ struct pool_config fake_config(struct fake *fake)
         .observer = &observer,
         .arg = fake,
         .break_max = SIZE_MAX / 2,
+        .excess_min = SIZE_MAX / 2,
     };
 }
 

@@ -109,7 +109,8 @@ struct fake {
 struct fake *fake_new(void);
 void fake_delete(struct fake *fake);
 
-/* The config for a pool over it; no limit, with an observer, any number of segments may be broken into. */
+/* The config for a pool over it; no limit, with an observer, any number of segments may be broken into, and what is
+ * idle is kept. */
 struct pool_config fake_config(struct fake *fake);
 /* The same, for a pool that fills its blocks; FAKE_FILL's events have shared in live and fresh in held. */
 struct pool_config fake_config_filling(struct fake *fake);

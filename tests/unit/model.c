@@ -74,6 +74,8 @@ static void block_add(struct model *model, uint64_t addr, size_t size, struct fa
     model->live_count++;
     if (segment->withdrawn)
         fault(model, "0x%" PRIx64 " is of a withdrawn segment", addr);
+    if (segment->blocks && !segment->broken && segment->size > POOL_SEGMENT_UNIT)
+        fault(model, "a block in what a large one has left of its last 2 MiB");
     if (!segment->blocks++)
         model->fake->idle -= segment->size;
     if (!segment->broken && segment->size - round_up(size, POOL_GRANULE) >= POOL_SEGMENT_UNIT) {
@@ -137,7 +139,7 @@ static struct pool *pool_new(const struct pool_config *config)
     return pool;
 }
 
-struct model *model_new(size_t limit, size_t break_max, bool prompt, bool exact)
+struct model *model_new(size_t limit, size_t break_max, size_t excess_min, bool prompt)
 {
     struct model *model = calloc(1, sizeof(*model));
 
@@ -149,8 +151,8 @@ struct model *model_new(size_t limit, size_t break_max, bool prompt, bool exact)
     model->config = fake_config(model->fake);
     model->config.limit = limit;
     model->config.break_max = break_max;
+    model->config.excess_min = excess_min;
     model->fake->prompt = prompt;
-    model->exact = exact;
     model->pool = pool_new(&model->config);
     return model;
 }
@@ -269,18 +271,33 @@ static void check_refusal(struct model *model, const struct before *was, size_t 
     }
 }
 
+/* May the pool hand segments back before it grows for a request, by what it held? */
+static bool has_excess(const struct model *model, size_t held, size_t size)
+{
+    const size_t more = round_up(size, POOL_SEGMENT_UNIT);
+    size_t live = model->want.live + more, peak, excess;
+
+    for (size_t i = 0; i < model->count; i++)
+        live -= model->blocks[i].kept ? rounded(&model->blocks[i]) : 0; /* they may be published first */
+    peak = live > model->want.peak_live ? live : model->want.peak_live;
+    excess = peak / 20 > model->config.excess_min ? peak / 20 : model->config.excess_min;
+    return held + more > peak + excess;
+}
+
 int model_alloc(struct model *model, size_t size, uint64_t *ret_addr)
 {
     struct fake *fake = model->fake;
     const struct before was = before(fake);
+    const bool excess = has_excess(model, fake->in_use, size);
     uint64_t addr = 0;
     int rc;
 
     fake_events_clear(fake);
     rc = pool_alloc(model->pool, size, &addr);
     count(model, &was);
-    if (fake->calls[FAKE_FREE] != was.frees && fake->refused == was.refused && !model->config.limit)
-        fault(model, "segments were given back, but the driver has not refused");
+    if (fake->calls[FAKE_FREE] != was.frees && fake->refused == was.refused && !model->config.limit &&
+        (!excess || fake->calls[FAKE_ALLOC] == was.allocs))
+        fault(model, "segments were given back without need");
     if (fake->waits != was.waits && fake->refused == was.refused && !model->config.limit)
         fault(model, "pool_alloc may wait, but the driver has not refused");
     if (fake->frozen && fake->calls[FAKE_ALLOC] != was.allocs)
@@ -440,12 +457,6 @@ void model_check(struct model *model, bool deep)
     want->held = model->fake->in_use;
     want->peak_held = model->fake->peak;
     want->idle = model->fake->idle;
-    /* Once the backend has refused, small blocks may lie in large segments and leave odd rests to large ones. */
-    if ((!model->exact || model->fake->refused) && got.live >= want->live && got.peak_live >= want->peak_live &&
-        got.live <= got.peak_live) {
-        got.live = want->live;
-        got.peak_live = want->peak_live;
-    }
 #define SAME(field)                                                                                                    \
     do {                                                                                                               \
         if (got.field != want->field)                                                                                  \
