@@ -123,20 +123,22 @@ static void test_frozen_pool_hands_nothing_back(void **state)
     env->fake->frozen = false;
 }
 
+static void program_part(struct pool *pool, size_t size, size_t count)
+{
+    uint64_t addrs[40];
+
+    for (size_t i = 0; i < count; i++)
+        addrs[i] = alloc(pool, size - 512 * (i % 4));
+    for (size_t i = 0; i < count; i++)
+        release(addrs[i]);
+}
+
 /* One step of a program: parts that each hold many blocks of nearly one size, which fit badly into what the part before
  * has left. The sizes are less by so much. */
 static void program_step(struct pool *pool, size_t less)
 {
-    uint64_t addrs[40];
-
-    for (size_t part = 0; part < 4; part++) {
-        const size_t size = (12 + 6 * part) * MIB - less, count = 400 * MIB / size;
-
-        for (size_t i = 0; i < count; i++)
-            addrs[i] = alloc(pool, size - 512 * (i % 4));
-        for (size_t i = 0; i < count; i++)
-            release(addrs[i]);
-    }
+    for (size_t part = 0; part < 4; part++)
+        program_part(pool, (12 + 6 * part) * MIB - less, 400 * MIB / ((12 + 6 * part) * MIB));
 }
 
 static void test_program_that_repeats_itself_comes_to_need_no_driver(void **state)
@@ -163,6 +165,19 @@ static void test_program_whose_sizes_change_does_not_make_the_pool_hold_more(voi
     for (size_t i = 1; i < 60; i++)
         program_step(env->pool, i * 8 * 512);
     assert_true(stats_of(env->pool).held <= stats_of(env->pool).peak_live / 20 * 22);
+    assert_true(env->fake->peak <= stats_of(env->pool).peak_live / 20 * 22);
+}
+
+/* A few large blocks are asked for again and again, but most of what is asked for is new. */
+static void test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 0, 0);
+    for (size_t i = 1; i < 60; i++) {
+        program_part(env->pool, 12 * MIB - i * 8 * 512, 12);
+        program_part(env->pool, 60 * MIB, 7);
+    }
     assert_true(env->fake->peak <= stats_of(env->pool).peak_live / 20 * 22);
 }
 
@@ -193,6 +208,7 @@ int main(void)
         POOL_TEST(test_frozen_pool_hands_nothing_back),
         POOL_TEST(test_program_that_repeats_itself_comes_to_need_no_driver),
         POOL_TEST(test_program_whose_sizes_change_does_not_make_the_pool_hold_more),
+        POOL_TEST(test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more),
         POOL_TEST(test_program_that_changes_makes_the_pool_hold_less_again),
     };
 
