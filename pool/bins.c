@@ -82,9 +82,13 @@ static bool better(const struct block *a, const struct block *b, size_t size)
 /* May size bytes of block, which is large enough, be handed out? */
 static bool may_serve(const struct block *block, size_t size, size_t break_max, unsigned int ratio)
 {
-    if (block->segment->used || block->size - size < POOL_SEGMENT_UNIT)
+    const bool used = block->segment->used != 0, close = !ratio || block->size / ratio <= size;
+
+    if (size < POOL_SEGMENT_UNIT && !block->segment->shared)
+        return used && close;
+    if (used || block->size - size < POOL_SEGMENT_UNIT)
         return true;
-    return block->size <= break_max && (!ratio || block->size / ratio <= size);
+    return block->size <= break_max && close;
 }
 
 struct block *bins_find(const struct bins *bins, size_t size, size_t break_max, unsigned int ratio)

@@ -4,7 +4,10 @@
  * share segments of 2 MiB, larger ones get a segment of their own size when no free block fits, so that most of them
  * start where a driver allocation starts. A segment that has become free serves requests of its size, or is broken into
  * for smaller ones. Breaking saves memory, but a block can then keep its neighbours' memory from going back to the
- * driver; so only so much is broken at a time (pool_config.break_max).
+ * driver; so only so much is broken at a time (pool_config.break_max). What is free in a broken segment serves large
+ * requests, and small ones as long as more could be broken. What a block leaves of the last 2 MiB of its segment, its
+ * tail, is for nobody: with a small block there nothing of the segment could go back, and tails are so many that soon
+ * nothing could at all.
  *
  * What it is not: it calls nobody. Order and memory come from pool.c and release.c.
  *
@@ -17,18 +20,62 @@
 #include "map.h"
 #include "pool_internal.h"
 
-/* A wholly free segment is broken into for requests of at least this part of it. */
+/* A wholly free segment is broken into for requests of at least this part of it; so is a hole of a broken one for small
+ * requests. */
 #define LARGE_RATIO 8u
-/* Large blocks are split only if a large request could use the rest. */
-#define LARGE_SPLIT_MIN ((size_t)POOL_SEGMENT_UNIT)
+
+static bool is_whole(const struct block *block)
+{
+    return !block->prev && !block->next;
+}
+
+static struct bins *bins_for(struct pool *pool, const struct segment *segment)
+{
+    return segment->shared ? &pool->shared : &pool->large;
+}
+
+void block_bin(struct pool *pool, struct block *block)
+{
+    struct segment *segment = block->segment;
+
+    if (is_tail(block))
+        return;
+    bins_insert(bins_for(pool, segment), block);
+    if (!is_whole(block))
+        return;
+    segment->idle_next = NULL;
+    segment->idle_prev = pool->idle_last;
+    *(pool->idle_last ? &pool->idle_last->idle_next : &pool->idle_first) = segment;
+    pool->idle_last = segment;
+}
+
+void block_unbin(struct pool *pool, struct block *block)
+{
+    struct segment *segment = block->segment;
+
+    if (is_tail(block))
+        return;
+    bins_remove(bins_for(pool, segment), block);
+    if (!is_whole(block))
+        return;
+    *(segment->idle_prev ? &segment->idle_prev->idle_next : &pool->idle_first) = segment->idle_next;
+    *(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;
+}
+
+/* While it has no tail: tails are in no bin. */
+static void broken_set(struct pool *pool, struct segment *segment, bool broken)
+{
+    if (segment->broken == broken)
+        return;
+    segment->broken = broken;
+    pool->broken += broken ? segment->size : -segment->size;
+}
 
 /* Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. */
 static void block_split(struct pool *pool, struct block *block, size_t size)
 {
     struct block *rest = spare_pop(pool);
 
-    if (!block->segment->shared && block->size == block->segment->size)
-        pool->broken += block->size;
     rest->addr = block->addr + size;
     rest->size = block->size - size;
     rest->segment = block->segment;
@@ -39,18 +86,18 @@ static void block_split(struct pool *pool, struct block *block, size_t size)
     atomic_store_explicit(&rest->state, BLOCK_FREE, memory_order_relaxed);
     block->next = rest;
     block->size = size;
-    bins_insert(bins_for(pool, block->segment), rest);
+    block_bin(pool, rest);
 }
 
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
 {
-    const size_t split_min = size < LARGE_MIN ? POOL_GRANULE : LARGE_SPLIT_MIN;
-
     if (spare_reserve(pool) || map_block_set(block->addr, block)) {
-        bins_insert(bins_for(pool, block->segment), block);
+        block_bin(pool, block);
         return -ENOMEM;
     }
-    if (block->size - size >= split_min)
+    if (!block->segment->shared && block->size - size >= LARGE_MIN)
+        broken_set(pool, block->segment, true);
+    if (block->size > size)
         block_split(pool, block, size);
     block->requested = requested;
     used_add(pool, block->segment, block->size);
@@ -62,14 +109,14 @@ void block_merge_next(struct pool *pool, struct block *block)
 {
     struct block *next = block->next;
 
-    bins_remove(bins_for(pool, block->segment), next);
+    block_unbin(pool, next);
     block->size += next->size;
     block->next = next->next;
     if (block->next)
         block->next->prev = block;
     spare_push(pool, next);
-    if (!block->segment->shared && block->size == block->segment->size)
-        pool->broken -= block->size;
+    if (is_whole(block))
+        broken_set(pool, block->segment, false);
 }
 
 void block_free(struct pool *pool, struct block *block)
@@ -84,12 +131,12 @@ void block_free(struct pool *pool, struct block *block)
         block_merge_next(pool, block);
     if (is_free(block->prev)) {
         block = block->prev;
-        bins_remove(bins_for(pool, segment), block);
+        block_unbin(pool, block);
         /* Its successor is the block that is in no bin; put it there so that merging is one thing only. */
-        bins_insert(bins_for(pool, segment), block->next);
+        block_bin(pool, block->next);
         block_merge_next(pool, block);
     }
-    bins_insert(bins_for(pool, segment), block);
+    block_bin(pool, block);
 }
 
 /* --- choosing --- */
@@ -110,24 +157,39 @@ static size_t break_max(const struct pool *pool)
     return pool->broken < max ? max - pool->broken : 0;
 }
 
+/* Hand out a block that bins_find has chosen, if it has one. */
+static int block_take_found(struct pool *pool, struct block *block, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    if (!block)
+        return -ENOENT;
+    block_unbin(pool, block);
+    if (block_hand_out(pool, block, size, requested))
+        return -ENOENT;
+    *ret_addr = block->addr;
+    return 0;
+}
+
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
 {
     struct block *block;
 
     recent_flush(pool);
-    if (size < LARGE_MIN) /* of one unit each: never broken into, in the sense of bins_find */
+    if (size < LARGE_MIN) { /* shared segments are of one unit each: never broken into, in the sense of bins_find */
         block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
-    else if (refused)
+        if (!block && !refused && break_max(pool))
+            block = bins_find(&pool->large, size, 0, LARGE_RATIO);
+    } else if (refused) {
         block = bins_find(&pool->large, size, 0, 0);
-    else
+    } else {
         block = bins_find(&pool->large, size, break_max(pool), LARGE_RATIO);
-    if (!block)
-        return -ENOENT;
-    bins_remove(size < LARGE_MIN ? &pool->shared : &pool->large, block);
-    if (block_hand_out(pool, block, size, requested))
-        return -ENOENT;
-    *ret_addr = block->addr;
-    return 0;
+    }
+    return block_take_found(pool, block, size, requested, ret_addr);
+}
+
+int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    recent_flush(pool);
+    return block_take_found(pool, bins_find(&pool->large, size, 0, 0), size, requested, ret_addr);
 }
 
 int segment_enter(struct pool *pool, struct segment *segment)
@@ -145,10 +207,11 @@ int segment_enter(struct pool *pool, struct segment *segment)
     block->segment = segment;
     block->prev = block->next = NULL;
     atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
-    bins_insert(bins_for(pool, segment), block);
     segment->first = block;
     segment->used = 0;
+    segment->broken = false;
     segment->withdrawn = false;
+    block_bin(pool, block);
     segment->idle_since = pool->clock;
     segment->prev = NULL;
     segment->next = pool->segments;

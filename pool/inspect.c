@@ -115,6 +115,10 @@ static void segment_survey(const struct segment *segment, struct pool_survey *su
             range = 0;
             continue;
         }
+        if (segment->used && !segment->withdrawn && is_tail(block)) {
+            survey->skipped += block->size;
+            continue;
+        }
         if (segment->used)
             *(segment->withdrawn ? &survey->withdrawn : &survey->holes) += block->size;
         ranges += !range;
@@ -170,6 +174,11 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
         return "blocks do not fill their segment";
     if (used != segment->used)
         return "a segment's used bytes are wrong";
+    if (segment->broken ? segment->shared || segment->withdrawn || !segment->first->next
+                        : !segment->shared && !segment->withdrawn && segment->first->next &&
+                              (is_free(segment->first) || !is_free(segment->first->next) ||
+                               segment->first->next->next || segment->first->next->size >= LARGE_MIN))
+        return "a segment is broken and says that it is not, or the other way round";
     if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
         return "the map disagrees with a segment";
     *ret_live += used;
@@ -207,9 +216,22 @@ static bool magazines_sound(const struct pool *pool)
     return count == 0;
 }
 
+/* Segments on the list of idle ones, or more than count if it is broken. */
+static size_t idle_listed(const struct pool *pool, size_t count)
+{
+    const struct segment *segment, *prev = NULL;
+    size_t listed = 0;
+
+    for (segment = pool->idle_first; segment && listed <= count; prev = segment, segment = segment->idle_next)
+        listed += segment->idle_prev == prev && !segment->withdrawn && is_free(segment->first) && !segment->first->next
+                      ? 1
+                      : count + 1;
+    return prev == pool->idle_last ? listed : count + 1;
+}
+
 int pool_check(struct pool *pool, char *buf, size_t len)
 {
-    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0;
+    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0, whole = 0;
     const char *fault = NULL;
 
     lock_take(&pool->lock);
@@ -220,12 +242,15 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         held += segment->size;
         idle += segment->used ? 0 : segment->size;
         withdrawn += segment->withdrawn && !segment->used ? segment->size : 0;
-        broken += !segment->withdrawn && !segment->shared && segment->first->next ? segment->size : 0;
+        broken += segment->broken ? segment->size : 0;
+        whole += !segment->withdrawn && is_free(segment->first) && !segment->first->next;
     }
     if (!fault && live != pool->stats.live)
         fault = "live bytes are wrong";
     if (!fault && !magazines_sound(pool))
         fault = "the magazines' recent blocks are wrong";
+    if (!fault && idle_listed(pool, whole) != whole)
+        fault = "the list of idle segments is wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)
         fault = "held bytes are wrong";
     if (!fault && idle != pool->stats.idle)

@@ -249,6 +249,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     bool entered;
     int rc;
 
+    release_excess(pool, segment_size, size);
     if (!ask(pool, segment_size)) {
         release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
         if (!ask(pool, segment_size))
@@ -263,6 +264,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     segment->pool = pool;
     segment->shared = size < LARGE_MIN;
     segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
+    segment->got_for = size;
     rc = segment_get(pool, segment);
     if (rc) {
         asked(pool, segment_size);
@@ -273,7 +275,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     pool->asked -= segment_size;
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
-        bins_remove(bins_for(pool, segment), segment->first);
+        block_unbin(pool, segment->first);
         /* Without a descriptor the segment stays behind as a free one. */
         rc = block_hand_out(pool, segment->first, size, requested);
         if (!rc) {
@@ -305,20 +307,13 @@ static int take(struct pool *pool, size_t size, size_t requested, bool refused, 
 }
 
 /* A small request from what is free in large segments that cannot go back. */
-static int take_from_large(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+static int take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    struct block *block;
-    int rc = -ENOENT;
+    int rc;
 
     lock_take(&pool->lock);
-    recent_flush(pool);
-    block = bins_find(&pool->large, size, 0, 0);
-    if (block) {
-        bins_remove(&pool->large, block);
-        rc = block_hand_out(pool, block, size, requested);
-    }
+    rc = block_take_hole(pool, size, requested, ret_addr);
     if (!rc) {
-        *ret_addr = block->addr;
         pool->stats.allocs++;
         pool->stats.hits++;
     }
@@ -344,8 +339,6 @@ static bool more_to_give(struct pool *pool)
 /* The driver has refused: what else could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    const struct pool_config *config = &pool->config;
-    struct pool_stats stats;
     size_t released;
     int rc;
 
@@ -361,15 +354,12 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         releases_wait(pool);
         rc = grow(pool, size, requested, ret_addr);
     } while (rc == -ENOMEM && (released || more_to_give(pool)));
-    if (rc == -ENOMEM && size < LARGE_MIN && take_from_large(pool, size, requested, ret_addr) == 0)
+    if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
     if (rc == -ENOMEM) {
         lock_take(&pool->lock);
         pool->stats.oom++;
-        stats = pool->stats;
         lock_give(&pool->lock);
-        if (config->observer && config->observer->oom)
-            config->observer->oom(config->arg, requested, stats.held, stats.live);
     }
     return rc;
 }

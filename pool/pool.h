@@ -33,7 +33,7 @@ struct pool_backend_ops {
      * else: not now; the pool then gives up on the request at once. */
     int (*alloc)(void *arg, size_t size, uint64_t *ret_addr);
     /* Give a segment back. Cannot fail as far as the pool is concerned. It may arrive later, when the device has come
-     * past what was ordered before; does not wait for that. */
+     * past what was ordered before; does not wait for that. Called by pool_alloc too, beside alloc (see excess_min). */
     void (*free)(void *arg, uint64_t addr, size_t size);
     /* May be NULL. Wait until what was given back has arrived. */
     void (*collect)(void *arg);
@@ -50,8 +50,9 @@ struct pool_order_ops {
      * wait: -EBUSY if it would have to. */
     int (*order)(void *arg, bool may_wait);
     /* May be NULL: what is in a block does not matter. Otherwise: hand a fill of these bytes to the device, behind what
-     * was ordered before. shared: for requests under POOL_SEGMENT_UNIT. Returns 1 if it did, and order() must
-     * follow; 0 if there is nothing to be done; an error. fresh: just come from the backend; on return it is done. */
+     * was ordered before. shared: of a segment for requests under POOL_SEGMENT_UNIT. Returns 1 if it did, and order()
+     * must follow; 0 if there is nothing to be done; an error. fresh: just come from the backend; on return it is done.
+     */
     int (*fill)(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
@@ -63,7 +64,6 @@ struct pool_observer_ops {
     /* Before the segment goes, so that a trace never shows its successor at the same address first. */
     void (*segment_free)(void *arg, uint64_t addr, size_t size);
     void (*trim)(void *arg, size_t released, uint64_t ns, const char *why);
-    void (*oom)(void *arg, size_t size, size_t held, size_t live);
     /* The pool is going; this segment dies with its context and was not given back. */
     void (*segment_lost)(void *arg, uint64_t addr, size_t size);
 };
@@ -76,6 +76,11 @@ struct pool_config {
     size_t limit;                             /* most bytes held in segments; 0: no limit */
     size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
+    /*
+     * A pool that grows gives idle segments back, the longest idle first, until it holds no more than peak_live and so
+     * many bytes, or a twentieth of peak_live if that is more. SIZE_MAX / 2: never.
+     */
+    size_t excess_min;
     /*
      * Frees wait for company until this many bytes have been freed, and one order() serves them all: at least slack_min
      * and slack_percent of peak_live; threads that free side by side have a share of it each. Both 0: every free is
@@ -101,7 +106,7 @@ struct pool_survey {
     uint64_t idle;      /* in segments of which nothing is handed out: they could go back */
     uint64_t holes;     /* free, in segments of which something is handed out */
     uint64_t withdrawn; /* the same, in segments that serve nobody any more */
-    uint64_t skipped;   /* never handed out, in segments of which something is */
+    uint64_t skipped;   /* not to be handed out, in segments of which something is */
     uint64_t leaving;   /* in segments that are on their way back right now */
     uint64_t held;
     uint64_t ranges, segments; /* how many holes there are, and in how many segments */
@@ -119,9 +124,9 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool);
 void pool_destroy(struct pool *pool);
 
 /*
- * Get a block of at least size bytes (size > 0). May call backend->alloc, and, only after that was refused,
- * backend->free. -ENOMEM: refused, nothing could be given back any more. -EAGAIN: frozen, over the limit, or over
- * the capacity: ask the driver yourself.
+ * Get a block of at least size bytes (size > 0). May call backend->alloc, and with it backend->free: before, for what
+ * excess_min says, and for the limit; or after it was refused. Only then does it wait for the device. -ENOMEM: refused,
+ * nothing could be given back any more. -EAGAIN: frozen, over the limit, or over the capacity: ask the driver yourself.
  */
 int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
 

@@ -49,8 +49,11 @@ struct segment {
     struct segment *prev, *next; /* the pool's segments */
     size_t skip;                 /* bytes at its start that are never handed out */
     bool shared;                 /* for small blocks */
+    bool broken;                 /* for several blocks, one of them large; until nothing of it is handed out */
     atomic_bool withdrawn;       /* its free blocks are in no bin nor magazine; see pool_withdraw; set under the lock */
     unsigned int idle_since;     /* the pool's clock when the last of it was freed */
+    struct segment *idle_prev, *idle_next; /* pool->idle_first */
+    size_t got_for;                        /* what the request took for which the pool grew */
 };
 
 #define MAGAZINES 8u
@@ -58,6 +61,9 @@ struct segment {
 /* A magazine holds no more recent blocks than these, and keeps no more for company: somebody has to join or order all
  * of them at a time. */
 #define RECENT_MAX 256u
+
+/* How many sizes a pool remembers of which it has handed segments back. */
+#define GONE 512u
 
 /* See magazine.c. */
 struct magazine {
@@ -104,8 +110,17 @@ struct pool {
     struct lock lock;
     struct bins shared, large;
     struct segment *segments;
+    /* Segments that are one free block in a bin, the longest idle first; of what joined together, in any order. */
+    struct segment *idle_first, *idle_last;
+    /* What a growing pool has handed back: by a hash of segment->got_for, bytes in segments of the size that came last.
+     */
+    struct {
+        size_t got_for, bytes;
+    } gone[GONE];
+    unsigned int again;      /* how often it was asked for again lately; see regret_update */
+    size_t regret;           /* so much more may be held for that */
     size_t asked;            /* bytes that the backend is being asked for */
-    size_t broken;           /* bytes in large segments that are broken into */
+    size_t broken;           /* bytes in broken segments */
     unsigned int releasing;  /* threads that are giving segments back right now */
     unsigned int clock;      /* calls of pool_decay */
     struct pool_stats stats; /* less what the magazines count */
@@ -117,6 +132,12 @@ static inline bool is_free(const struct block *block)
     return block && atomic_load_explicit(&block->state, memory_order_relaxed) == BLOCK_FREE;
 }
 
+/* What a large block has left of the last 2 MiB of its segment: free, and in no bin, because it is for nobody. */
+static inline bool is_tail(const struct block *block)
+{
+    return block->prev && !block->segment->shared && !block->segment->broken;
+}
+
 /* Is nothing of it in the program's hands or on its way back? */
 static inline bool is_unused(const struct block *block)
 {
@@ -125,17 +146,12 @@ static inline bool is_unused(const struct block *block)
     return state == BLOCK_FREE || state == BLOCK_RECENT;
 }
 
-static inline struct bins *bins_for(struct pool *pool, const struct segment *segment)
-{
-    return segment->shared ? &pool->shared : &pool->large;
-}
-
 static inline size_t round_up(size_t size, size_t unit)
 {
     return (size + unit - 1) / unit * unit;
 }
 
-/* What a request takes of its segment, unless it gets a block whole. */
+/* What a request takes of its segment. */
 static inline size_t rounded(size_t requested)
 {
     return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
@@ -164,17 +180,27 @@ void pool_descriptor_retire(struct pool *pool);
 void segment_put(struct pool *pool, const struct segment *segment);
 /* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
+/* Before the pool grows by size bytes for a request that takes got_for: hand back what is idle and more than it is
+ * worth to hold. Nobody waits. */
+void release_excess(struct pool *pool, size_t size, size_t got_for);
 /* After a free: what should not be kept goes back. */
 void release_some(struct pool *pool);
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool);
 
 /*
- * blocks.c, with the lock. Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so
- * look at every block; but break nothing, because a whole segment given back serves this request as well and leaves the
- * driver able to serve the next one.
+ * blocks.c, with the lock. Put a free block into the bin where requests find it, if they may, and take it out again.
+ */
+void block_bin(struct pool *pool, struct block *block);
+void block_unbin(struct pool *pool, struct block *block);
+/*
+ * Take a block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so look at every block; but
+ * break nothing, because a whole segment given back serves this request as well and leaves the driver able to serve the
+ * next one.
  */
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
+/* The last resort of a small request: what is free in broken segments. -ENOENT: nothing fits. */
+int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr);
 /* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested);
 /* A block of which nothing is used any more becomes a free one, whole with its free neighbours. */

@@ -31,7 +31,7 @@ static void segment_leave(struct pool *pool, struct segment *segment)
             spare_push(pool, block);
         }
     } else {
-        bins_remove(bins_for(pool, segment), segment->first);
+        block_unbin(pool, segment->first);
         spare_push(pool, segment->first);
     }
 }
@@ -61,24 +61,14 @@ static bool goes(const struct pool *pool, const struct segment *segment, const s
     return !what->withdrawn_only && pool->clock - segment->idle_since >= what->age;
 }
 
-/* Give back idle segments; the bytes. */
-static size_t release(struct pool *pool, const struct release *what)
+/* Give back segments that have left the books, a list; gives the lock. The bytes. */
+static size_t release_finish(struct pool *pool, struct segment *going, const struct release *what)
 {
     const struct pool_config *config = &pool->config;
-    struct segment *segment, *next, *going = NULL;
+    struct segment *segment, *next;
     size_t released = 0;
     uint64_t start;
 
-    lock_take(&pool->lock);
-    recent_flush(pool);
-    for (segment = pool->stats.idle ? pool->segments : NULL; segment; segment = next) {
-        next = segment->next;
-        if (!goes(pool, segment, what))
-            continue;
-        segment_leave(pool, segment);
-        segment->next = going;
-        going = segment;
-    }
     pool->releasing += going != NULL;
     lock_give(&pool->lock);
     if (!going)
@@ -103,6 +93,108 @@ static size_t release(struct pool *pool, const struct release *what)
     if (config->observer && config->observer->trim)
         config->observer->trim(config->arg, released, now_ns() - start, what->why);
     return released;
+}
+
+/* Give back idle segments; the bytes. */
+static size_t release(struct pool *pool, const struct release *what)
+{
+    struct segment *segment, *next, *going = NULL;
+
+    lock_take(&pool->lock);
+    recent_flush(pool);
+    for (segment = pool->stats.idle ? pool->segments : NULL; segment; segment = next) {
+        next = segment->next;
+        if (!goes(pool, segment, what))
+            continue;
+        segment_leave(pool, segment);
+        segment->next = going;
+        going = segment;
+    }
+    return release_finish(pool, going, what);
+}
+
+/* --- what a growing pool hands back --- */
+
+/* This part of peak_live may be held beyond it. */
+#define EXCESS_PART 20
+/* Growing for something new counts as much as twice for something that was handed back; this often is long. */
+#define NEW_WEIGHT 2u
+#define AGAIN_MAX  128u
+
+/* How much may be held when the pool has grown by size bytes, with the lock. */
+static size_t held_max(const struct pool *pool, size_t size)
+{
+    const struct pool_stats *stats = &pool->stats;
+    const size_t live = stats->live + pool->asked + size, peak = live > stats->peak_live ? live : stats->peak_live;
+    const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
+
+    return peak + (share > least ? share : least) + pool->regret;
+}
+
+/* Small requests are all the same here: any of them may ask for a shared segment again. */
+static size_t gone_key(size_t got_for)
+{
+    return got_for < LARGE_MIN ? LARGE_MIN : got_for;
+}
+
+static unsigned int gone_index(size_t key)
+{
+    return (unsigned int)((uint64_t)(key / POOL_GRANULE) * 0x9e3779b97f4a7c15u >> 32) % GONE;
+}
+
+/*
+ * The pool grows by size bytes; with the lock. A program that asks for the same again and again must come to an end
+ * with asking the driver, however badly the sizes of one part of it fit into what another has left. So when most
+ * growing is for what was handed back before, and has been for long, each time lets the pool hold so much more. One
+ * whose sizes change asks for some of them again too, but for new ones as well.
+ */
+static void regret_update(struct pool *pool, size_t size, size_t got_for)
+{
+    const size_t key = gone_key(got_for);
+    const unsigned int i = gone_index(key);
+
+    if (pool->gone[i].got_for != key || pool->gone[i].bytes < size) {
+        pool->again -= pool->again < NEW_WEIGHT ? pool->again : NEW_WEIGHT;
+        pool->regret -= pool->regret < size ? pool->regret : size;
+        return;
+    }
+    pool->gone[i].bytes -= size;
+    if (pool->again < AGAIN_MAX)
+        pool->again++;
+    else
+        pool->regret += size;
+}
+
+static void gone_add(struct pool *pool, const struct segment *segment)
+{
+    const size_t key = gone_key(segment->got_for);
+    const unsigned int i = gone_index(key);
+
+    if (pool->gone[i].got_for != key)
+        pool->gone[i].bytes = 0;
+    pool->gone[i].got_for = key;
+    pool->gone[i].bytes += segment->size;
+}
+
+void release_excess(struct pool *pool, size_t size, size_t got_for)
+{
+    const struct release what = {.why = "excess"};
+    struct segment *segment, *going = NULL;
+    size_t leaving = 0;
+
+    if (pool->config.order->frozen(pool->config.arg))
+        return;
+    lock_take(&pool->lock);
+    regret_update(pool, size, got_for);
+    recent_flush(pool);
+    while ((segment = pool->idle_first) && pool->stats.held - leaving + pool->asked + size > held_max(pool, size)) {
+        leaving += segment->size;
+        gone_add(pool, segment);
+        segment_leave(pool, segment);
+        segment->next = going;
+        going = segment;
+    }
+    release_finish(pool, going, &what);
 }
 
 size_t release_trim(struct pool *pool, const char *why, bool may_wait)
@@ -147,9 +239,9 @@ int pool_withdraw(uint64_t addr)
         recent_flush(pool);
         for (struct block *block = segment->first; block; block = block->next)
             if (is_free(block))
-                bins_remove(bins_for(pool, segment), block);
-        if (!segment->shared && segment->first && segment->first->size < segment->size)
-            pool->broken -= segment->size;
+                block_unbin(pool, block);
+        pool->broken -= segment->broken ? segment->size : 0;
+        segment->broken = false;
         if (!segment->used)
             pool->shown.withdrawn += segment->size;
         segment->withdrawn = true;
@@ -252,14 +344,14 @@ static bool segment_disown(struct segment *segment, uint64_t at)
         used_sub(pool, segment, block->size);
         atomic_store(&block->state, BLOCK_FREE);
         if (!segment->withdrawn)
-            bins_insert(bins_for(pool, segment), block);
+            block_bin(pool, block);
     } while ((block = block->next));
     block = segment->first;
     if (!segment->withdrawn) {
-        bins_remove(bins_for(pool, segment), block);
+        block_unbin(pool, block);
         while (block->next)
             block_merge_next(pool, block);
-        bins_insert(bins_for(pool, segment), block);
+        block_bin(pool, block);
     }
     segment_leave(pool, segment);
     pool->stats.held -= segment->size;

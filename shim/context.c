@@ -24,7 +24,9 @@
  * This part of the device's memory may lie in broken segments while nothing of it is handed out; less the more is, so
  * that a program that fills the device finds nearly all that the driver would have.
  */
-#define BREAK_PART 32
+#define BREAK_PART 4
+/* So much of it may be held without need when the pool grows: a small program need not be sparing. */
+#define EXCESS_PART 256
 /* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
 #define SLACK_MIN ((size_t)32 << 20)
 
@@ -158,7 +160,9 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
                                  .break_max = as->capacity / BREAK_PART,
-                                 .capacity = as->capacity};
+                                 .capacity = as->capacity,
+                                 /* Where giving back waits for the device, a request must not do it. */
+                                 .excess_min = as->defers ? as->capacity / EXCESS_PART : SIZE_MAX / 2};
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
         config.slack_min = SLACK_MIN;

@@ -11,7 +11,8 @@
 #include "space.h"
 
 /* As in shim/context.c, shim/memory.c and shim/decay.c. */
-#define BREAK_PART   32
+#define BREAK_PART   4
+#define EXCESS_PART  256
 #define RESERVE_PART 128
 #define TICKS        8
 
@@ -95,6 +96,7 @@ struct device *device_new(unsigned int number, const struct settings *settings)
         .limit = settings->limit,
         .break_max = settings->break_max == SIZE_MAX ? settings->capacity / BREAK_PART : settings->break_max,
         .capacity = settings->capacity,
+        .excess_min = settings->capacity / EXCESS_PART,
     };
     if (!device->heap || (settings->allocator == ALLOCATOR_CUPOOL && pool_create(&device->config, &device->pool))) {
         device_delete(device);

@@ -38,7 +38,7 @@ static const char usage[] =
     "  --capacity SIZE    memory of each device; 80G\n"
     "  --limit SIZE       as CUPOOL_LIMIT\n"
     "  --decay SECONDS    as CUPOOL_DECAY, or off; needs times in the input; 10\n"
-    "  --break-max SIZE   most memory in large segments that are broken into on an empty device; capacity / 32\n"
+    "  --break-max SIZE   most memory in large segments that are broken into on an empty device; capacity / 4\n"
     "\n"
     "  --random N         make up N requests: 73 % of the steps allocate, the others free\n"
     "  --min SIZE --max SIZE   of a request; 256 and 64M\n"

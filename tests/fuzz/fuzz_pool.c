@@ -89,10 +89,12 @@ static void step(struct model *model, struct input *input)
 static const char *fuzz_run(const uint8_t *data, size_t size)
 {
     static const size_t break_maxima[] = {SIZE_MAX / 2, 0, (size_t)16 << 20, (size_t)64 << 20};
+    static const size_t excesses[] = {SIZE_MAX / 2, 0, 0, (size_t)8 << 20};
     static char fault[sizeof(((struct model *)NULL)->fault)];
     struct input input = {.data = data, .left = size};
     const uint32_t flags = next(&input, 1);
-    struct model *model = model_new(flags & 1 ? (size_t)64 << 20 : 0, break_maxima[flags >> 4 & 3], flags & 2, false);
+    struct model *model =
+        model_new(flags & 1 ? (size_t)64 << 20 : 0, break_maxima[flags >> 4 & 3], excesses[flags >> 6], flags & 2);
 
     /* Always the same: the map never gives the memory of its tables back. */
     model->fake->base = (uint64_t)1 << 44;

@@ -132,7 +132,29 @@ MUTANTS = [
     Mutant("segments are broken without a budget", ["break"], [
         (BINS, "return block->size <= break_max && ", "return ")]),
     Mutant("the budget is not given back by merging", ["break"], [
-        (BLOCKS, "pool->broken -= block->size; }", "; }")]),
+        (BLOCKS, "if (is_whole(block)) broken_set(pool, block->segment, false);", "")]),
+    Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
+        ("pool/pool_internal.h", "return block->prev && !block->segment->shared && !block->segment->broken;", "return false;")]),
+    Mutant("small requests go to broken segments though no more may be broken", ["break"], [
+        (BLOCKS, "if (!block && !refused && break_max(pool))", "if (!block && !refused)")]),
+    Mutant("small requests go to holes of any size", ["break"], [
+        (BINS, "return used && close;", "return used;")]),
+    Mutant("small requests go to idle segments", ["break"], [
+        (BINS, "return used && close;", "return close;")]),
+    Mutant("a growing pool hands nothing back", ["excess"], [
+        (RELEASE, "while ((segment = pool->idle_first) &&", "while ((segment = NULL) &&")]),
+    Mutant("a growing pool hands everything back", ["excess", "random"], [
+        (RELEASE, "pool->stats.held - leaving + pool->asked + size > held_max(pool, size)", "held_max(pool, size)")]),
+    Mutant("a growing pool hands back what has just become idle", ["excess"], [
+        (RELEASE, "while ((segment = pool->idle_first) &&", "while ((segment = pool->idle_last) &&")]),
+    Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
+        (RELEASE, "else pool->regret += size;", "")]),
+    Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
+        (RELEASE, "pool->regret -= pool->regret < size ? pool->regret : size;", "")]),
+    Mutant("any size that comes again makes the pool hold more", ["excess"], [
+        (RELEASE, "if (pool->again < AGAIN_MAX) pool->again++; else", "")]),
+    Mutant("the list of idle segments keeps one that is in use", ["random"], [
+        (BLOCKS, "*(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;", "")]),
     Mutant("a segment with a live block is given back", ["pool", "random"], [
         (RELEASE, "if (segment->used) return false;", "")]),
 

@@ -279,15 +279,6 @@ static void observe_trim(void *arg, size_t released, uint64_t ns, const char *wh
     pthread_mutex_unlock(&fake->lock);
 }
 
-static void observe_oom(void *arg, size_t size, size_t held, size_t live)
-{
-    struct fake *fake = arg;
-
-    pthread_mutex_lock(&fake->lock);
-    enter(fake, FAKE_OOM, &(struct fake_event){.size = size, .held = held, .live = live});
-    pthread_mutex_unlock(&fake->lock);
-}
-
 static const struct pool_backend_ops backend = {
     .alloc = backend_alloc, .free = backend_free, .collect = backend_collect, .scarce = backend_scarce};
 static const struct pool_order_ops order = {.order = order_order, .frozen = order_frozen};
@@ -296,7 +287,6 @@ static const struct pool_observer_ops observer = {
     .segment_alloc = observe_segment_alloc,
     .segment_free = observe_segment_free,
     .trim = observe_trim,
-    .oom = observe_oom,
     .segment_lost = observe_segment_lost,
 };
 
@@ -335,6 +325,7 @@ struct pool_config fake_config(struct fake *fake)
         .observer = &observer,
         .arg = fake,
         .break_max = SIZE_MAX / 2,
+        .excess_min = SIZE_MAX / 2,
     };
 }
 

@@ -38,13 +38,12 @@ enum fake_kind {
     FAKE_SEGMENT_ALLOC, /* observer */
     FAKE_SEGMENT_FREE,
     FAKE_TRIM,
-    FAKE_OOM,
     FAKE_SEGMENT_LOST,
     FAKE_KINDS
 };
 
-/* One call; addr, held, live and why as far as the function has them. rc: what it returned. FAKE_ORDER has may_wait in
- * live. */
+/* One call; addr and why as far as the function has them. rc: what it returned. FAKE_ORDER has may_wait in live, for
+ * FAKE_FILL see fake_config_filling. */
 struct fake_event {
     enum fake_kind kind;
     int rc;
@@ -110,7 +109,8 @@ struct fake {
 struct fake *fake_new(void);
 void fake_delete(struct fake *fake);
 
-/* The config for a pool over it; no limit, with an observer, any number of segments may be broken into. */
+/* The config for a pool over it; no limit, with an observer, any number of segments may be broken into, and what is
+ * idle is kept. */
 struct pool_config fake_config(struct fake *fake);
 /* The same, for a pool that fills its blocks; FAKE_FILL's events have shared in live and fresh in held. */
 struct pool_config fake_config_filling(struct fake *fake);

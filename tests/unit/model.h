@@ -27,11 +27,6 @@ struct model {
     struct fake *fake;
     struct pool_config config;
     struct pool *pool;
-    /*
-     * Sizes from 2 MiB on are all multiples of 2 MiB: then the pool hands out nothing but what was asked for, rounded
-     * to POOL_GRANULE, and live and peak_live can be foretold. Otherwise they are only bounded from below.
-     */
-    bool exact;
     struct model_block *blocks; /* by address */
     size_t count, room, live_count;
     size_t broken; /* bytes in segments in use, not withdrawn, of which a block leaves 2 MiB or more */
@@ -41,7 +36,7 @@ struct model {
 };
 
 /* Takes config, except for arg and tables, from the caller. abort() when that fails. */
-struct model *model_new(size_t limit, size_t break_max, bool prompt, bool exact);
+struct model *model_new(size_t limit, size_t break_max, size_t excess_min, bool prompt);
 /* Destroys the pool too. */
 void model_delete(struct model *model);
 /* Destroy the pool and begin another over the same driver. */

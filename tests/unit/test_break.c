@@ -166,6 +166,42 @@ static void test_break_max_shrinks_as_capacity_is_handed_out(void **state)
     }
 }
 
+/* A hole of 4 MiB in a broken segment, which serves small requests of at least an eighth of it, but only while more
+ * could be broken. */
+static void test_hole_of_broken_segment_serves_small_request(void **state)
+{
+    static const struct {
+        size_t break_max, size;
+        bool served;
+    } cases[] = {{40 * MIB, MIB / 2, true}, {40 * MIB, MIB / 2 - 512, false}, {16 * MIB, MIB / 2, false}};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint64_t part, small;
+
+        pool_with(env, cases[i].break_max);
+        release(alloc(env->pool, 16 * MIB));
+        part = alloc(env->pool, 12 * MIB);
+        small = alloc(env->pool, cases[i].size);
+        assert_int_equal(fake_segment_of(env->fake, small) == fake_segment_of(env->fake, part), cases[i].served);
+        release(part);
+        release(small);
+        assert_int_equal(stats_of(env->pool).idle, stats_of(env->pool).held);
+        assert_sound(env->pool, env->fake);
+    }
+}
+
+static void test_idle_segment_does_not_serve_small_request(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 40 * MIB);
+    release(alloc(env->pool, UNIT));
+    release(alloc(env->pool, 4 * MIB));
+    alloc(env->pool, MIB);
+    assert_int_equal(env->fake->born, 3);
+}
+
 /* The limit is no refusal of the driver's. */
 static void test_limit_does_not_break_beyond_break_max(void **state)
 {
@@ -334,6 +370,8 @@ int main(void)
         POOL_TEST(test_break_max_with_kept_block_is_released_by_order),
         POOL_TEST(test_break_max_after_trim_still_counts_what_is_broken),
         POOL_TEST(test_break_max_shrinks_as_capacity_is_handed_out),
+        POOL_TEST(test_hole_of_broken_segment_serves_small_request),
+        POOL_TEST(test_idle_segment_does_not_serve_small_request),
         POOL_TEST(test_limit_does_not_break_beyond_break_max),
         POOL_TEST(test_refusal_that_breaks_does_not_cost_later_requests),
         cmocka_unit_test(test_break_max_zero_with_limit_serves_what_the_driver_would),

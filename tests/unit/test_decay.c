@@ -267,7 +267,7 @@ static void test_refusal_during_decay_waits_for_it(void **state)
     call_join(&call);
     assert_int_equal(decay.released, 16 * MIB);
     assert_int_equal(call.rc, 0);
-    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(stats_of(env->pool).oom, 0);
 }
 
 /* --- scarce */
@@ -424,7 +424,7 @@ static void test_refusal_during_collect_of_other_thread_waits_for_it(void **stat
     call_join(&call);
     assert_int_equal(trim.released, 16 * MIB);
     assert_int_equal(call.rc, 0);
-    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(stats_of(env->pool).oom, 0);
 }
 
 static void test_refusal_with_idle_segments_collects_before_it_asks_again(void **state)

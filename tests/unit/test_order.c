@@ -289,7 +289,7 @@ static void test_frozen_miss_returns_eagain(void **state)
     assert_int_equal(pool_alloc(env->pool, 8 * MIB, &addr), -EAGAIN);
     assert_int_equal(addr, 42);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
-    assert_int_equal(env->fake->calls[FAKE_OOM], 0);
+    assert_int_equal(stats_of(env->pool).oom, 0);
     assert_int_equal(stats_of(env->pool).failed, 2);
     env->fake->frozen = false;
     alloc(env->pool, 512);
@@ -398,15 +398,6 @@ static void test_lock_during_trim_event_is_free(void **state)
     lock_during_trim(*state, FAKE_TRIM);
 }
 
-static void test_lock_during_oom_event_is_free(void **state)
-{
-    struct env *env = *state;
-    struct call call = {.pool = env->pool, .size = FAKE_CAPACITY + UNIT};
-
-    use_during(env, FAKE_OOM, &call, call_alloc);
-    assert_int_equal(call.rc, -ENOMEM);
-}
-
 /* --- what others see of a segment that is coming or going */
 
 static void test_alloc_before_segment_is_announced_does_not_use_it(void **state)
@@ -490,7 +481,6 @@ int main(void)
         POOL_TEST(test_lock_during_backend_free_is_free),
         POOL_TEST(test_lock_during_segment_free_is_free),
         POOL_TEST(test_lock_during_trim_event_is_free),
-        POOL_TEST(test_lock_during_oom_event_is_free),
         POOL_TEST(test_alloc_before_segment_is_announced_does_not_use_it),
         POOL_TEST(test_alloc_during_trim_does_not_use_going_segment),
         POOL_TEST(test_check_during_backend_alloc_finds_no_fault),

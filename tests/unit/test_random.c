@@ -10,7 +10,7 @@
 
 #include "model.h"
 
-#define ANY (SIZE_MAX / 2) /* break_max: no limit */
+#define ANY (SIZE_MAX / 2) /* break_max, excess_min: no limit */
 
 static uint64_t env_number(const char *name, uint64_t otherwise)
 {
@@ -19,14 +19,15 @@ static uint64_t env_number(const char *name, uint64_t otherwise)
     return text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-static size_t random_size(uint64_t *rng, bool exact)
+static size_t random_size(uint64_t *rng)
 {
     switch (rng_below(rng, 16)) {
     case 0:
-        return exact ? (1 + rng_below(rng, 32)) * 2 * MIB : 1 + rng_below(rng, 64 * MIB);
+        return 1 + rng_below(rng, 64 * MIB);
     case 1:
+        return (1 + rng_below(rng, 3)) * 2 * MIB;
     case 2:
-        return exact ? (1 + rng_below(rng, 3)) * 2 * MIB : UNIT - 2048 + rng_below(rng, 4096);
+        return UNIT - 2048 + rng_below(rng, 4096);
     case 3:
     case 4:
         return 1 + rng_below(rng, MIB);
@@ -87,13 +88,13 @@ static void step(struct model *model, uint64_t *rng)
         if (rng_below(rng, 2 * crowd) < model->live_count)
             model_free_nth(model, rng_next(rng));
         else
-            model_alloc(model, random_size(rng, model->exact), &addr);
+            model_alloc(model, random_size(rng), &addr);
     }
 }
 
-static void run(size_t limit, size_t break_max, bool prompt, bool exact, enum fake_addresses addresses)
+static void run(size_t limit, size_t break_max, size_t excess_min, bool prompt, enum fake_addresses addresses)
 {
-    struct model *model = model_new(limit, break_max, prompt, exact);
+    struct model *model = model_new(limit, break_max, excess_min, prompt);
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1), ops = env_number("CUPOOL_TEST_OPS", 100000);
     uint64_t rng = seed;
 
@@ -114,34 +115,39 @@ static void run(size_t limit, size_t break_max, bool prompt, bool exact, enum fa
     alarm(0);
 }
 
-static void test_random_ops_exact_sizes_match_model(void **state)
+static void test_random_ops_match_model(void **state)
 {
-    run(0, ANY, false, true, FAKE_UP);
-}
-
-static void test_random_ops_any_sizes_match_model(void **state)
-{
-    run(0, ANY, false, false, FAKE_SHUFFLED);
+    run(0, ANY, ANY, false, FAKE_SHUFFLED);
 }
 
 static void test_random_ops_prompt_match_model(void **state)
 {
-    run(0, ANY, true, true, FAKE_DOWN);
+    run(0, ANY, ANY, true, FAKE_DOWN);
 }
 
 static void test_random_ops_with_limit_match_model(void **state)
 {
-    run(256 * MIB, ANY, true, false, FAKE_UP);
+    run(256 * MIB, ANY, ANY, true, FAKE_UP);
 }
 
 static void test_random_ops_without_breaking_match_model(void **state)
 {
-    run(0, 0, false, true, FAKE_UP);
+    run(0, 0, ANY, false, FAKE_UP);
 }
 
 static void test_random_ops_with_break_max_match_model(void **state)
 {
-    run(0, 96 * MIB, false, false, FAKE_DOWN);
+    run(0, 96 * MIB, ANY, false, FAKE_DOWN);
+}
+
+static void test_random_ops_without_excess_match_model(void **state)
+{
+    run(0, 32 * MIB, 0, false, FAKE_UP);
+}
+
+static void test_random_ops_with_little_excess_match_model(void **state)
+{
+    run(1024 * MIB, ANY, 16 * MIB, true, FAKE_SHUFFLED);
 }
 
 /* --- the ranks of a job ask for the same and must get the same places, wherever the driver puts their segments */
@@ -182,10 +188,12 @@ static void test_random_ops_at_other_addresses_get_same_places(void **state)
         ranks[r].fake->seed = r;
         ranks[r].fake->capacity = 1024 * MIB;
         config = fake_config(ranks[r].fake);
+        config.break_max = 256 * MIB;
+        config.excess_min = 0;
         ranks[r].pool = pool_new(&config);
     }
     for (int i = 0; i < 40000; i++) {
-        const size_t at = rng_below(&rng, LIVE), size = random_size(&rng, false);
+        const size_t at = rng_below(&rng, LIVE), size = random_size(&rng);
         const int order_rc = rng_below(&rng, 20) ? 0 : -EBUSY;
         const bool trim = rng_below(&rng, 5000) == 0;
 
@@ -223,12 +231,13 @@ static void test_random_ops_at_other_addresses_get_same_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_ops_exact_sizes_match_model),
-        cmocka_unit_test(test_random_ops_any_sizes_match_model),
+        cmocka_unit_test(test_random_ops_match_model),
         cmocka_unit_test(test_random_ops_prompt_match_model),
         cmocka_unit_test(test_random_ops_with_limit_match_model),
         cmocka_unit_test(test_random_ops_without_breaking_match_model),
         cmocka_unit_test(test_random_ops_with_break_max_match_model),
+        cmocka_unit_test(test_random_ops_without_excess_match_model),
+        cmocka_unit_test(test_random_ops_with_little_excess_match_model),
         cmocka_unit_test(test_random_ops_at_other_addresses_get_same_places),
     };
 
