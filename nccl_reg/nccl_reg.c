@@ -245,7 +245,7 @@ static void attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
 {
     void *handle = NULL;
 
-    if (reg->ops->attach(comm->info.arg, key, record->addr, record->size, &handle)) {
+    if (reg->ops->attach(&comm->info, key, record->addr, record->size, &handle)) {
         comm->counters.failed++;
         handle = NULL;
     }
@@ -257,7 +257,7 @@ static void attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
 /* False: it is there as before, may still be in use, and its segment stays for good. */
 static bool detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
 {
-    if (record->handle && reg->ops->detach(comm->info.arg, key, record->handle)) {
+    if (record->handle && reg->ops->detach(&comm->info, key, record->addr, record->size, record->handle)) {
         comm->counters.failed++;
         record->pinned = true;
         segment_quarantine(reg, record->addr);
@@ -271,7 +271,7 @@ static bool detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
 /* Can calls be made on it now? */
 static bool is_ready(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, void *key)
 {
-    return !atomic_load_explicit(&comm->nonblocking, memory_order_relaxed) || reg->ops->ready(comm->info.arg, key);
+    return !atomic_load_explicit(&comm->nonblocking, memory_order_relaxed) || reg->ops->ready(&comm->info, key);
 }
 
 /* Records, without handles, for the segments that the communicator lacks. Returns how many; *ret_changes: as of when.
@@ -330,7 +330,7 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
 static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool captured)
 {
     if (captured || record->pinned || user_holds(comm, record->addr, record->size) || !is_ready(reg, comm, key) ||
-        reg->ops->wait(comm->info.arg, comm->info.device))
+        reg->ops->wait(&comm->info))
         return false;
     if (!detach(reg, comm, key, record))
         return false;
@@ -361,7 +361,7 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
             record->use = op->kind == NCCL_REG_COLLECTIVE ? USE_COLLECTIVE : USE_POINT_TO_POINT;
         record->pinned |= op->captured;
     }
-    comm->counters.ops++;
+    comm->counters.ops += inside || outside;
     comm->counters.mixed += inside && outside;
     comm->counters.outside += !inside && outside;
     comm->counters.unsafe += !safe;
@@ -440,9 +440,14 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
     return rc;
 }
 
-bool nccl_reg_comm_known(const struct nccl_reg *reg, void *comm)
+int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_comm_info *ret_info)
 {
-    return comm_find(reg, comm) != NULL;
+    const struct nccl_reg_comm *found = comm_find(reg, comm);
+
+    if (!found)
+        return -ENOENT;
+    *ret_info = found->info;
+    return 0;
 }
 
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm)
@@ -485,7 +490,7 @@ static void comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, vo
     /* NCCL itself waits for it, but only behind this. If it cannot be waited for, a registration that is left behind
      * does more harm. */
     if (used)
-        reg->ops->wait(comm->info.arg, comm->info.device);
+        reg->ops->wait(&comm->info);
     for (size_t i = 0; i < comm->record_count; i++)
         detach(reg, comm, key, &comm->records[i]);
 }
@@ -564,12 +569,15 @@ void nccl_reg_group_start(void)
     group.depth++;
 }
 
-void nccl_reg_group_end(void)
+void nccl_reg_group_end(bool goes_on)
 {
     if (!group.depth || --group.depth)
         return;
-    for (unsigned int i = 0; i < group.count; i++)
+    for (unsigned int i = 0; i < group.count; i++) {
+        if (goes_on)
+            atomic_store(&group.comms[i]->nonblocking, true);
         atomic_fetch_sub_explicit(&group.comms[i]->users, 1, memory_order_release);
+    }
     free(group.comms);
     group.comms = NULL;
     group.count = group.room = 0;
@@ -782,6 +790,24 @@ void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr)
             record_delete(comm, record);
         pthread_mutex_unlock(&comm->turn);
     }
+}
+
+void nccl_reg_parked_lost(struct nccl_reg *reg, const void *arg)
+{
+    uint64_t addr = 0;
+    bool more;
+
+    do {
+        more = false;
+        pthread_mutex_lock(&reg->lock);
+        for (size_t i = segment_after(reg, addr); i < reg->segment_count && !more; i++) {
+            addr = reg->segments[i].addr;
+            more = reg->segments[i].leaving && reg->segments[i].release_arg == arg;
+        }
+        pthread_mutex_unlock(&reg->lock);
+        if (more)
+            nccl_reg_segment_lost(reg, addr);
+    } while (more);
 }
 
 /* --- life --- */

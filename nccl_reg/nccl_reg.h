@@ -28,17 +28,29 @@
 struct nccl_reg;
 struct nccl_reg_comm;
 
-/* What is done with a communicator. arg is the communicator's. */
+struct nccl_reg_comm_info {
+    void *arg;       /* the caller's */
+    int device;      /* registers segments of this one */
+    int rank, ranks; /* the caller's, too */
+    bool nonblocking;
+    /*
+     * A registration that point-to-point has used first must not serve a collective (NCCL before 2.29.2 ends the
+     * process then): such a one is made anew first, once all work is over.
+     */
+    bool careful;
+};
+
+/* What is done with a communicator that was added as info. */
 struct nccl_reg_ops {
     /* Register size bytes at addr. *ret_handle names the registration; NULL with 0: accepted, but of no effect. An
      * error is not tried again. */
-    int (*attach)(void *arg, void *comm, uint64_t addr, size_t size, void **ret_handle);
+    int (*attach)(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void **ret_handle);
     /* Undo one. An error: the memory may still be in use by others, for ever. */
-    int (*detach)(void *arg, void *comm, void *handle);
+    int (*detach)(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle);
     /* Of a communicator that does not block: is what was begun with it over, without an error? */
-    bool (*ready)(void *arg, void *comm);
+    bool (*ready)(const struct nccl_reg_comm_info *info, void *comm);
     /* Wait until all work that was handed to the communicator's device is over. -EBUSY: that cannot be waited for. */
-    int (*wait)(void *arg, int device);
+    int (*wait)(const struct nccl_reg_comm_info *info);
 };
 
 /* What an operation is, as far as NCCL treats its buffers alike. */
@@ -58,19 +70,8 @@ struct nccl_reg_op {
     } buffers[NCCL_REG_BUFFERS];
 };
 
-struct nccl_reg_comm_info {
-    void *arg;  /* handed to the table's functions */
-    int device; /* registers segments of this one */
-    bool nonblocking;
-    /*
-     * A registration that point-to-point has used first must not serve a collective (NCCL before 2.29.2 ends the
-     * process then): such a one is made anew first, once all work is over.
-     */
-    bool careful;
-};
-
 struct nccl_reg_stats {
-    uint64_t ops;     /* operations seen */
+    uint64_t ops;     /* operations that have a buffer */
     uint64_t mixed;   /* of these, with buffers partly in registered memory and partly not */
     uint64_t outside; /* with no buffer in registered memory */
     uint64_t
@@ -104,12 +105,15 @@ int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)
                             void *arg);
 /* The segment that starts at addr has gone already, with its context: forget it, without a call. */
 void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr);
+/* The same for all parked ones whose release would get this arg. */
+void nccl_reg_parked_lost(struct nccl_reg *reg, const void *arg);
 /* Try again to let parked segments go. The bytes that were released. */
 size_t nccl_reg_settle(struct nccl_reg *reg);
 
 /* A communicator that may be used. 0 also if it is known. -ENOMEM. */
 int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_comm_info *info);
-bool nccl_reg_comm_known(const struct nccl_reg *reg, void *comm);
+/* What was said when it was added. -ENOENT: not known. Not while it is removed. */
+int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_comm_info *ret_info);
 /* It has turned out to be one that does not block. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
 /*
@@ -130,9 +134,10 @@ int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_o
 void nccl_reg_after_op(struct nccl_reg_comm *used);
 
 /* This thread's groups: what is begun in one happens at its end, so nothing of its communicators changes before. end is
- * called after the real one. */
+ * called after the real one; goes_on: what was begun in it is not over then, but on its way behind the program's back.
+ */
 void nccl_reg_group_start(void);
-void nccl_reg_group_end(void);
+void nccl_reg_group_end(bool goes_on);
 /* In how many groups, within each other, is this thread? */
 unsigned int nccl_reg_group_depth(void);
 

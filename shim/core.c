@@ -97,6 +97,12 @@ static void start(void)
     errno = saved;
 }
 
+void core_begin(void)
+{
+    pthread_once(&started, start);
+    trace_open();
+}
+
 /* Libraries whose own memory is left to the driver. */
 static bool is_outside(enum caller caller)
 {
@@ -125,7 +131,14 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     if (!context)
         return CORE_FORWARD;
     rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
+    if (rc == -ENOMEM && context_backed_by_nccl(context))
+        return CORE_REFUSED;
     if (rc) {
+        if (context_backed_by_nccl(context))
+            log_once(LOG_WARN,
+                     "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT "
+                     "is reached); if that is not so on all ranks, and they are registered, the job may hang",
+                     size);
         context_bypassed(context);
         return CORE_BYPASS;
     }

@@ -134,7 +134,7 @@ void nccl_fake_finish(void)
     pthread_mutex_unlock(&nccl_fake.lock);
 }
 
-static int fake_attach(void *arg, void *key, uint64_t addr, size_t size, void **ret_handle)
+static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void **ret_handle)
 {
     struct fake_comm *comm = key;
     struct fake_record *record = NULL;
@@ -142,7 +142,7 @@ static int fake_attach(void *arg, void *key, uint64_t addr, size_t size, void **
 
     pthread_mutex_lock(&nccl_fake.lock);
     enter(comm, "a registration");
-    if (arg != &nccl_fake)
+    if (info->arg != &nccl_fake || info->device != comm->device)
         nccl_fake_say("a registration with another communicator's argument");
     nccl_fake.attaches++;
     for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
@@ -167,7 +167,7 @@ static int fake_attach(void *arg, void *key, uint64_t addr, size_t size, void **
     return rc;
 }
 
-static int fake_detach(void *arg, void *key, void *handle)
+static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void *handle)
 {
     struct fake_comm *comm = key;
     struct fake_record *record = handle;
@@ -176,7 +176,8 @@ static int fake_detach(void *arg, void *key, void *handle)
     pthread_mutex_lock(&nccl_fake.lock);
     enter(comm, "a deregistration");
     nccl_fake.detaches++;
-    if (arg != &nccl_fake || record < comm->records || record >= comm->records + FAKE_RECORDS || !record->size)
+    if (info->arg != &nccl_fake || record < comm->records || record >= comm->records + FAKE_RECORDS ||
+        record->addr != addr || record->size != size)
         nccl_fake_say("a deregistration of what is not registered");
     else if (record->busy)
         nccl_fake_say("a deregistration under work that uses it");
@@ -190,23 +191,22 @@ static int fake_detach(void *arg, void *key, void *handle)
     return rc;
 }
 
-static bool fake_ready(void *arg, void *key)
+static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
 {
     const struct fake_comm *comm = key;
 
-    (void)arg;
+    (void)info;
     return atomic_load(&comm->ready);
 }
 
-static int fake_wait(void *arg, int device)
+static int fake_wait(const struct nccl_reg_comm_info *info)
 {
     const int rc = atomic_load(&nccl_fake.wait_rc);
 
-    (void)arg;
     pthread_mutex_lock(&nccl_fake.lock);
     nccl_fake.waits++;
     for (unsigned int i = 0; !rc && i < FAKE_COMMS; i++)
-        for (unsigned int j = 0; nccl_fake.comms[i].device == device && j < FAKE_RECORDS; j++)
+        for (unsigned int j = 0; nccl_fake.comms[i].device == info->device && j < FAKE_RECORDS; j++)
             nccl_fake.comms[i].records[j].busy = false;
     pthread_mutex_unlock(&nccl_fake.lock);
     return rc;

@@ -144,14 +144,14 @@ static void op_step(struct life *life, uint64_t *rng, bool careful, bool graphs)
     nccl_fake_op(i, &op, life->hung[i] ? 0 : inside);
     nccl_fake.old = careful;
     nccl_reg_after_op(used);
-    life->ops++;
+    life->ops += inside || outside;
     life->mixed += inside && outside;
 }
 
 static void group_step(struct life *life, uint64_t *rng)
 {
     if (life->groups && below(rng, 2)) {
-        nccl_reg_group_end();
+        nccl_reg_group_end(false);
         life->groups--;
     } else if (life->groups < 3) {
         nccl_reg_group_start();
@@ -204,7 +204,7 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
         fine();
     }
     while (life.groups) {
-        nccl_reg_group_end();
+        nccl_reg_group_end(false);
         life.groups--;
     }
     for (unsigned int i = 0; i < COMMS; i++)
@@ -281,7 +281,7 @@ static void *rank(void *arg)
         nccl_fake_op(me, &op, 1);
         nccl_reg_after_op(used);
         if (i % 3 == 0)
-            nccl_reg_group_end();
+            nccl_reg_group_end(false);
         if (i % 10 == 9) {
             released = 0;
             addr = at(me * 1000);

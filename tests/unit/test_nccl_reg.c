@@ -144,7 +144,7 @@ static void each_device_its_own(void **state)
     /* Of another device nobody has to be at rest. */
     nccl_fake_finish();
     nccl_reg_group_start();
-    nccl_reg_group_end();
+    nccl_reg_group_end(false);
     comm_end(0);
     comm_end(1);
 }
@@ -157,7 +157,7 @@ static void unknown(void **state)
     (void)state;
     assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), -ENOENT);
     assert_null(used);
-    assert_false(nccl_reg_comm_known(reg, nccl_fake_comm(0)));
+    assert_int_equal(nccl_reg_comm_get(reg, nccl_fake_comm(0), &(struct nccl_reg_comm_info){0}), -ENOENT);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
     assert_int_equal(nccl_reg_segment_remove(reg, AT(0), nccl_fake_release, NULL), -ENOENT);
     segment(0, 0);
@@ -232,12 +232,12 @@ static void not_within_a_group(void **state)
     assert_int_equal(nccl_fake.releases, 0);
     nccl_reg_group_start();
     collective(0, AT(0), 0);
-    nccl_reg_group_end();
+    nccl_reg_group_end(false);
     assert_int_equal(nccl_reg_group_depth(), 1);
     assert_int_equal(nccl_reg_settle(reg), 0);
-    nccl_reg_group_end();
+    nccl_reg_group_end(false);
     assert_int_equal(nccl_reg_settle(reg), UNIT);
-    nccl_reg_group_end(); /* one that was never begun */
+    nccl_reg_group_end(false); /* one that was never begun */
     assert_int_equal(nccl_reg_group_depth(), 0);
     nccl_fake_finish();
     remove_segment(0);
@@ -254,7 +254,7 @@ static void *in_a_group(void *arg)
     collective(0, AT(0), 0);
     pthread_barrier_wait(barrier);
     pthread_barrier_wait(barrier);
-    nccl_reg_group_end();
+    nccl_reg_group_end(false);
     return NULL;
 }
 
@@ -380,7 +380,7 @@ static void kinds(void **state)
     nccl_reg_group_start();
     assert_int_equal(point_to_point(0, AT(2)), 0);
     assert_int_equal(collective(0, AT(2), 0), 0);
-    nccl_reg_group_end();
+    nccl_reg_group_end(false);
     assert_int_equal(stats().renewed, 2);
     comm_end(0);
 }
@@ -526,9 +526,21 @@ static void nonblocking(void **state)
     assert_int_equal(nccl_fake.releases, 0);
     atomic_store(&nccl_fake.comms[0].ready, true);
     assert_int_equal(nccl_reg_settle(reg), UNIT);
+    /* The end of a group may tell, too. */
+    comm_new(1, 0, false);
+    nccl_reg_group_start();
+    segment(1, 0);
+    collective(1, AT(1), 0);
+    nccl_reg_group_end(/* goes_on: */ true);
+    nccl_fake_finish();
+    atomic_store(&nccl_fake.comms[1].ready, false);
+    remove_segment(1);
+    assert_int_equal(nccl_fake.releases, 1);
+    atomic_store(&nccl_fake.comms[1].ready, true);
+    comm_end(1);
     atomic_store(&nccl_fake.comms[0].ready, false);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), 0);
-    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(nccl_fake.detaches, 2);
 }
 
 static void lost(void **state)
@@ -540,9 +552,11 @@ static void lost(void **state)
     collective(0, AT(0), AT(1));
     nccl_reg_group_start();
     remove_segment(1);
-    nccl_reg_group_end();
+    nccl_reg_group_end(false);
     nccl_reg_segment_lost(reg, AT(0));
-    nccl_reg_segment_lost(reg, AT(1));
+    nccl_reg_parked_lost(reg, &reg); /* another's */
+    assert_int_equal(stats().segments, 1);
+    nccl_reg_parked_lost(reg, NULL);
     nccl_reg_segment_lost(reg, AT(2));
     assert_int_equal(nccl_fake.detaches, 0);
     assert_int_equal(stats().segments, 0);
