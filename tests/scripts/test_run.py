@@ -245,10 +245,11 @@ class Library(Case):
 class Simulated(Case):
     def test_two_by_default(self) -> None:
         env = self.env_of("--sim")
-        self.assertEqual((env["SIMGPU_DEVICES"], env["LD_LIBRARY_PATH"]), ("2", str(self.dir / "src/build/tests/sim")))
+        self.assertEqual((env["SIMGPU_DEVICES"], env["LD_LIBRARY_PATH"]),
+                         ("2", f"{self.dir}/src/build/tests/sim:{self.dir}/src/build/tests/simnccl"))
 
     def test_number_and_existing_path(self) -> None:
-        sim = str(self.dir / "src/build/tests/sim")
+        sim = f"{self.dir}/src/build/tests/sim:{self.dir}/src/build/tests/simnccl"
         env = self.env_of("--sim=8", env={"LD_LIBRARY_PATH": "/a:/b"})
         self.assertEqual((env["SIMGPU_DEVICES"], env["LD_LIBRARY_PATH"]), ("8", f"{sim}:/a:/b"))
         self.assertEqual(self.env_of("--sim", env={"LD_LIBRARY_PATH": f"{sim}:/a"})["LD_LIBRARY_PATH"], f"{sim}:/a")
@@ -256,7 +257,8 @@ class Simulated(Case):
     def test_build_folder(self) -> None:
         self.put(self.dir / "b/shim/libcupool.so", self.made)
         self.put(self.dir / "b/tests/sim/libcuda.so.1", self.made)
-        self.assertEqual(self.env_of("--sim", env={"BUILDDIR": str(self.dir / "b")})["LD_LIBRARY_PATH"], f"{self.dir}/b/tests/sim")
+        self.assertEqual(self.env_of("--sim", env={"BUILDDIR": str(self.dir / "b")})["LD_LIBRARY_PATH"],
+                         f"{self.dir}/b/tests/sim:{self.dir}/b/tests/simnccl")
 
     def test_not_built(self) -> None:
         shutil.rmtree(self.dir / "src/build/tests")
