@@ -682,10 +682,9 @@ static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
     for (struct nccl_reg_comm *comm = held; comm; comm = comm->next_held) {
         struct record *record = record_at(comm, segment->addr);
 
-        if (!record)
-            continue;
-        detach(reg, comm, atomic_load(&comm->key), record);
-        record_delete(comm, record);
+        /* What could not be undone is tried once more when the communicator goes. */
+        if (record && detach(reg, comm, atomic_load(&comm->key), record))
+            record_delete(comm, record);
     }
     turns_give(held);
     return true;
