@@ -40,7 +40,8 @@ struct record {
     size_t size;
     void *handle; /* NULL: was refused */
     enum use use;
-    bool pinned; /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
+    uint64_t group; /* that use was in this group; 0: in none */
+    bool pinned;    /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
 };
 
 /* A registration of the program's own. */
@@ -88,9 +89,12 @@ struct nccl_reg {
 
 /* The calling thread's groups, and the communicators that they have used: each counts as a user until the end. */
 static __thread struct {
+    uint64_t number; /* of the outermost one, which no other has */
     unsigned int depth, count, room;
     struct nccl_reg_comm **comms;
 } group __attribute__((tls_model("initial-exec")));
+
+static _Atomic(uint64_t) groups; /* so far, of all threads */
 
 /* Room for one more element. */
 static int reserve(void **array, size_t count, size_t *room, size_t size)
@@ -355,10 +359,15 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
             continue;
         }
         inside++;
+        /* At the end of a group its collectives come first, in whatever order they were called. */
+        if (op->kind == NCCL_REG_COLLECTIVE && group.depth && record->group == group.number)
+            record->use = USE_COLLECTIVE;
         if (comm->info.careful && op->kind == NCCL_REG_COLLECTIVE && record->use == USE_POINT_TO_POINT)
             safe &= renew(reg, comm, key, record, op->captured);
-        if (record->use == USE_NONE)
+        if (record->use == USE_NONE) {
             record->use = op->kind == NCCL_REG_COLLECTIVE ? USE_COLLECTIVE : USE_POINT_TO_POINT;
+            record->group = group.depth ? group.number : 0;
+        }
         record->pinned |= op->captured;
     }
     comm->counters.ops += inside || outside;
@@ -566,7 +575,8 @@ void nccl_reg_after_op(struct nccl_reg_comm *used)
 
 void nccl_reg_group_start(void)
 {
-    group.depth++;
+    if (!group.depth++)
+        group.number = atomic_fetch_add_explicit(&groups, 1, memory_order_relaxed) + 1;
 }
 
 void nccl_reg_group_end(bool goes_on)

@@ -24,6 +24,7 @@
 #define COMMS    8u
 #define DEVICES  2u
 #define THREADS  4u
+#define QUEUE    64u
 #define STEPS    20000u
 
 static struct nccl_reg *reg;
@@ -66,7 +67,29 @@ struct life {
     bool comms[COMMS], hung[COMMS];
     unsigned int groups;
     uint64_t ops, mixed;
+    /* What happens at the end of the group. */
+    struct queued {
+        unsigned int comm, registered;
+        struct nccl_reg_op op;
+        bool old;
+    } queue[QUEUE];
+    unsigned int queued;
 };
+
+/* Collectives first, as NCCL does it. */
+static void queue_run(struct life *life, bool careful)
+{
+    for (int kind = NCCL_REG_COLLECTIVE; kind <= NCCL_REG_POINT_TO_POINT; kind++)
+        for (unsigned int i = 0; i < life->queued; i++) {
+            const struct queued *queued = &life->queue[i];
+
+            nccl_fake.old = queued->old;
+            if ((int)queued->op.kind == kind)
+                nccl_fake_op(queued->comm, &queued->op, queued->registered);
+        }
+    nccl_fake.old = careful;
+    life->queued = 0;
+}
 
 static unsigned int device_of(unsigned int segment)
 {
@@ -118,7 +141,7 @@ static void op_step(struct life *life, uint64_t *rng, bool careful, bool graphs)
     unsigned int inside = 0, outside = 0;
     int rc;
 
-    if (!life->comms[i])
+    if (!life->comms[i] || life->queued == QUEUE)
         return;
     for (unsigned int j = 0; j < NCCL_REG_BUFFERS; j++) {
         const unsigned int segment = below(rng, SEGMENTS);
@@ -140,17 +163,20 @@ static void op_step(struct life *life, uint64_t *rng, bool careful, bool graphs)
     if (!graphs && !life->hung[i])
         assert_int_equal(rc & NCCL_REG_UNSAFE, 0);
     /* Where it is said that the job may die, it lives on here. */
-    nccl_fake.old = careful && !(rc & NCCL_REG_UNSAFE);
-    nccl_fake_op(i, &op, life->hung[i] ? 0 : inside);
-    nccl_fake.old = careful;
+    life->queue[life->queued++] = (struct queued){
+        .comm = i, .registered = life->hung[i] ? 0 : inside, .op = op, .old = careful && !(rc & NCCL_REG_UNSAFE)};
+    if (!life->groups)
+        queue_run(life, careful);
     nccl_reg_after_op(used);
     life->ops += inside || outside;
     life->mixed += inside && outside;
 }
 
-static void group_step(struct life *life, uint64_t *rng)
+static void group_step(struct life *life, uint64_t *rng, bool careful)
 {
     if (life->groups && below(rng, 2)) {
+        if (life->groups == 1)
+            queue_run(life, careful);
         nccl_reg_group_end(false);
         life->groups--;
     } else if (life->groups < 3) {
@@ -179,7 +205,7 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
             comm_step(&life, &rng, careful);
             break;
         case 1:
-            group_step(&life, &rng);
+            group_step(&life, &rng, careful);
             break;
         case 2:
             nccl_fake_finish();
@@ -203,6 +229,7 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
         }
         fine();
     }
+    queue_run(&life, careful);
     while (life.groups) {
         nccl_reg_group_end(false);
         life.groups--;

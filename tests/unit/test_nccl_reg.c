@@ -375,13 +375,39 @@ static void kinds(void **state)
     }
     assert_int_equal(stats().renewed, 1); /* once and for all */
     assert_int_equal(stats().unsafe, 0);
-    /* What is there in a group already counts. */
-    segment(2, 0);
+    comm_end(0);
+}
+
+/* At the end of a group collectives come first. What an earlier group has done counts. */
+static void kinds_in_a_group(void **state)
+{
+    const struct nccl_reg_op both[] = {op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0), op_of(NCCL_REG_COLLECTIVE, AT(0), 0)};
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    nccl_fake.old = true;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    segment(1, 0);
     nccl_reg_group_start();
-    assert_int_equal(point_to_point(0, AT(2)), 0);
-    assert_int_equal(collective(0, AT(2), 0), 0);
+    nccl_reg_group_start();
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &both[0], &used), 0);
     nccl_reg_group_end(false);
-    assert_int_equal(stats().renewed, 2);
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &both[1], &used), 0);
+    nccl_fake_op(0, &both[1], 1);
+    nccl_fake_op(0, &both[0], 1);
+    nccl_reg_group_end(false);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(stats().renewed, 0);
+    for (int i = 0; i < 2; i++) {
+        nccl_reg_group_start();
+        if (i == 0)
+            assert_int_equal(point_to_point(0, AT(1)), 0);
+        else
+            assert_int_equal(collective(0, AT(1), 0), 0);
+        nccl_reg_group_end(false);
+    }
+    assert_int_equal(stats().renewed, 1);
     comm_end(0);
 }
 
@@ -609,6 +635,7 @@ int main(void)
         TEST(a_registration_fails),
         TEST(a_deregistration_fails),
         TEST(kinds),
+        TEST(kinds_in_a_group),
         TEST(kinds_without_care),
         TEST(kinds_that_cannot_be_cared_for),
         TEST(graphs),
