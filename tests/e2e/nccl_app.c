@@ -302,6 +302,36 @@ static void lose(struct rank *r)
     comm_end(r);
 }
 
+/* A graph that is launched again and again, and memory that has to stay for it although the program has freed it. */
+static void graph(struct rank *r)
+{
+    char *at = get(8 * MIB), *large;
+    cudaGraphExec_t exec;
+    cudaGraph_t made;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB); /* connects */
+    CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+    CU(cudaStreamEndCapture(r->stream, &made));
+    CU(cudaGraphInstantiate(&exec, made, 0));
+    for (int i = 0; i < 3; i++) {
+        fill(at, r->rank, COUNT);
+        CU(cudaGraphLaunch(exec, r->stream));
+        for (int j = 0; j < ranks; j++)
+            expect(r, at + MIB + (size_t)j * BYTES, j, "all_gather of a graph");
+    }
+    CU(cudaFree(at));
+    large = get(60 * MIB); /* asks for all that can go back; the device has 72 MiB */
+    all_gather(r, large, large + MIB);
+    CU(cudaGraphExecDestroy(exec));
+    CU(cudaGraphDestroy(made));
+    comm_end(r);
+    CU(cudaFree(large));
+    large = get(64 * MIB);
+    CU(cudaFree(large));
+}
+
 /* One buffer is memory that nobody registers. */
 static void outside(struct rank *r)
 {
@@ -334,8 +364,8 @@ static void again(struct rank *r)
 static const struct {
     const char *name;
     void (*run)(struct rank *r);
-} scenarios[] = {{"all", all},   {"kinds", kinds}, {"own", own},         {"comms", comms}, {"nonblocking", nonblocking},
-                 {"trim", trim}, {"lose", lose},   {"outside", outside}, {"again", again}};
+} scenarios[] = {{"all", all},   {"kinds", kinds}, {"own", own},     {"comms", comms},     {"nonblocking", nonblocking},
+                 {"trim", trim}, {"lose", lose},   {"graph", graph}, {"outside", outside}, {"again", again}};
 
 static void (*scenario)(struct rank *r);
 

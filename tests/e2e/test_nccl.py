@@ -168,6 +168,14 @@ class Registered(Base):
                             else:
                                 self.assertNotIn(e["p"], there, "another segment at an address that is registered")
 
+    def test_graphs(self) -> None:
+        """What a graph uses stays until the communicator goes."""
+        for backend in "cuda", "nccl":
+            with self.subTest(backend):
+                run = self.job("graph", backend, ranks=2, SIMGPU_MEMORY="72M")
+                self.assert_registered(run)
+                self.assertEqual(len(run.of("segment_free")), 2 * 2)
+
     def test_statistics(self) -> None:
         run = self.job("all", CUPOOL_STATS="exit")
         line = next(line for line in run.done.err.splitlines() if "NCCL:" in line)

@@ -245,14 +245,16 @@ MUTANTS = [
     Mutant("NCCL: a communicator that is not ready is used", ["nccl_reg"], [
         (REG, "memory_order_acquire) && is_ready(reg, comm, key)) catch_up(reg, comm, key);",
          "memory_order_acquire)) catch_up(reg, comm, key);")]),
+    Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
+        (REG, "group.depth && record->group == group.number)", "false)")]),
+    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes"], [
+        (MEMORY, "if ((context->nccl || nccl_registers()) && order_beside_no_capture(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire)", "if (!comm->seen")]),
     Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
         (EXPORT_NCCL, "nccl_user_memory((uintptr_t)*ptr, size);", ";")]),
     Mutant("NCCL: the program's own registration is forgotten", ["nccl_reg"], [
         (REG, "found->users_own[found->user_count++] =", "found->users_own[found->user_count] =")]),
-    Mutant("NCCL: another device is left current", ["nccl / Registered.test_threads"], [
-        (NCCL, "if (now) visit->driver->cuCtxPopCurrent_v2(&ignored);", "return core_bypass_end();")]),
     Mutant("NCCL: the driver gives what NCCL refuses", ["nccl / Wrong.test_memory_is_refused_later"], [
         (CORE, "if (rc == -ENOMEM && context_backed_by_nccl(context))", "if (false)")]),
     Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl / Wrong.test_outside"], [
