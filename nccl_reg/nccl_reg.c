@@ -542,7 +542,7 @@ static void group_use(struct nccl_reg_comm *comm)
             return;
     atomic_fetch_add(&comm->users, 1);
     /* Without memory to remember it, it stays in use: its segments never go. */
-    if (reserve((void **)&group.comms, group.count, &room, sizeof(comm)))
+    if (reserve((void **)&group.comms, group.count, &room, sizeof(void *)))
         return;
     group.room = (unsigned int)room;
     group.comms[group.count++] = comm;

@@ -287,6 +287,24 @@ static void trim(struct rank *r)
     CU(cudaFree(at));
 }
 
+/* Freed while the GPU is still at work with it, and then needed for something larger. */
+static void busy(struct rank *r)
+{
+    char *at;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 4; i++) {
+        at = get(20 * MIB);
+        fill(at, r->rank, COUNT);
+        for (int j = 0; j < 8; j++)
+            NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+        CU(cudaFree(at));
+        at = get(48 * MIB);
+        CU(cudaFree(at));
+    }
+    comm_end(r);
+}
+
 /* The same with 96 MiB, of which some may not come back. */
 static void lose(struct rank *r)
 {
@@ -364,8 +382,9 @@ static void again(struct rank *r)
 static const struct {
     const char *name;
     void (*run)(struct rank *r);
-} scenarios[] = {{"all", all},   {"kinds", kinds}, {"own", own},     {"comms", comms},     {"nonblocking", nonblocking},
-                 {"trim", trim}, {"lose", lose},   {"graph", graph}, {"outside", outside}, {"again", again}};
+} scenarios[] = {{"all", all},    {"kinds", kinds}, {"own", own},   {"comms", comms}, {"nonblocking", nonblocking},
+                 {"trim", trim},  {"lose", lose},   {"busy", busy}, {"graph", graph}, {"outside", outside},
+                 {"again", again}};
 
 static void (*scenario)(struct rank *r);
 

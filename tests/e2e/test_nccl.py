@@ -168,6 +168,14 @@ class Registered(Base):
                             else:
                                 self.assertNotIn(e["p"], there, "another segment at an address that is registered")
 
+    def test_memory_that_goes_under_work(self) -> None:
+        """The host waits for it: peers write into registered memory, and nothing else would hold NCCL back."""
+        for backend in "cuda", "nccl":
+            with self.subTest(backend):
+                run = self.job("busy", backend, ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000", CUPOOL_FREE="ordered")
+                self.assert_registered(run)
+                self.assertGreaterEqual(len(run.of("segment_free")), 2)
+
     def test_graphs(self) -> None:
         """What a graph uses stays until the communicator goes."""
         for backend in "cuda", "nccl":

@@ -247,7 +247,7 @@ MUTANTS = [
          "memory_order_acquire)) catch_up(reg, comm, key);")]),
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
         (REG, "group.depth && record->group == group.number)", "false)")]),
-    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes"], [
+    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
         (MEMORY, "if ((context->nccl || nccl_registers()) && order_beside_no_capture(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire)", "if (!comm->seen")]),
