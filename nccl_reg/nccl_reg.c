@@ -71,6 +71,7 @@ struct nccl_reg_comm {
     size_t record_count, record_room;
     struct user *users_own;
     size_t user_count, user_room;
+    size_t last[NCCL_REG_BUFFERS]; /* the index of the record that held this buffer of the operation before */
     struct counters counters;
 };
 
@@ -212,13 +213,18 @@ static size_t record_after(const struct nccl_reg_comm *comm, uint64_t addr)
     return (size_t)(low - comm->records) + 1;
 }
 
+static bool holds(const struct record *record, uint64_t addr, size_t size)
+{
+    return addr - record->addr < record->size && size <= record->size - (addr - record->addr);
+}
+
 /* The record that holds all of a buffer, or NULL. */
 static struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
 {
     const size_t i = record_after(comm, addr);
     struct record *record = i ? &comm->records[i - 1] : NULL;
 
-    return record && addr - record->addr < record->size && size <= record->size - (addr - record->addr) ? record : NULL;
+    return record && holds(record, addr, size) ? record : NULL;
 }
 
 static struct record *record_at(const struct nccl_reg_comm *comm, uint64_t addr)
@@ -343,6 +349,23 @@ static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
     return true;
 }
 
+/* The record that holds a buffer of an operation, or NULL; often that of the operation before. */
+static struct record *buffer_find(struct nccl_reg_comm *comm, const struct nccl_reg_op *op, unsigned int i)
+{
+    const uint64_t addr = op->buffers[i].addr;
+    const size_t size = op->buffers[i].size;
+    struct record *record;
+
+    if (!size)
+        return NULL;
+    if (comm->last[i] < comm->record_count && holds(&comm->records[comm->last[i]], addr, size))
+        return &comm->records[comm->last[i]];
+    record = record_of(comm, addr, size);
+    if (record)
+        comm->last[i] = (size_t)(record - comm->records);
+    return record;
+}
+
 /* Look at an operation's buffers; a sum of NCCL_REG_... */
 static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, const struct nccl_reg_op *op)
 {
@@ -352,7 +375,7 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
     if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire) && is_ready(reg, comm, key))
         catch_up(reg, comm, key);
     for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
-        struct record *record = op->buffers[i].size ? record_of(comm, op->buffers[i].addr, op->buffers[i].size) : NULL;
+        struct record *record = buffer_find(comm, op, i);
 
         if (!record || !record->handle) {
             outside += op->buffers[i].size != 0;
