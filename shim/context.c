@@ -13,6 +13,7 @@
 #include "context_internal.h"
 #include "lock.h"
 #include "log.h"
+#include "nccl.h"
 #include "observe.h"
 #include "policy.h"
 #include "trace.h"
@@ -146,7 +147,7 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
 struct facts {
     const struct real_driver *driver;
     int device;
-    bool primary, defers, orders;
+    bool primary, defers, orders, nccl;
     unsigned long long id;
     size_t capacity; /* of the device */
 };
@@ -178,6 +179,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     context->driver = as->driver;
     context->device = as->device;
     context->primary = as->primary;
+    context->nccl = as->nccl;
     context->id = as->id;
     context->capacity = as->capacity;
     atomic_store(&context->device_free, as->capacity);
@@ -234,6 +236,7 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
         return NULL;
     as.id = context_id(driver, handle);
     as.capacity = total;
+    as.nccl = nccl_backs();
     trace_open();
     pthread_mutex_lock(&contexts.lock);
     context = entry_find(handle);
@@ -333,6 +336,11 @@ int context_device(const struct context *context)
     return context->device;
 }
 
+bool context_backed_by_nccl(const struct context *context)
+{
+    return context->nccl;
+}
+
 struct context *context_of(const struct pool *pool)
 {
     return pool_arg(pool);
@@ -430,6 +438,7 @@ static void forget(struct context *context, struct pool *pool)
     if (pool) {
         pool_stats_get(pool, &stats);
         pool_destroy(pool);
+        nccl_parked_lost(context);
     }
     pthread_mutex_lock(&contexts.lock);
     if (pool)

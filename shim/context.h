@@ -34,6 +34,8 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);
 /* The driver's ordinal of a context's device. */
 int context_device(const struct context *context);
+/* Do its segments come from NCCL? */
+bool context_backed_by_nccl(const struct context *context);
 /* Has it met an error that it does not recover from? */
 bool context_failed(const struct context *context);
 /* The context of a pool's arg. */
@@ -84,6 +86,12 @@ void context_saw(CUresult result);
  */
 #define CONTEXT_ALL (-1)
 bool context_wait_frees(int device, bool others);
+
+/*
+ * Wait on the host for all work of a device's contexts, or of the current one if none of them is pooled. False: that
+ * cannot be: one has failed, or a stream captures.
+ */
+bool context_wait_device(int device);
 
 /* For CUPOOL_DEBUG: fill device memory of a context, or read it when all work is over; both wait. 0 or -EIO; not while
  * a stream captures. */

@@ -36,6 +36,7 @@ struct context {
     const struct real_driver *driver;
     int device;
     bool primary;
+    bool nccl; /* its segments come from NCCL */
     struct policy policy;
     size_t capacity;             /* of the device */
     _Atomic(size_t) device_free; /* as the driver said when it was last asked, less and plus our segments since */
@@ -80,6 +81,8 @@ void context_changed(void);
 extern const struct pool_order_ops order_ops, order_filling_ops;
 extern const struct pool_backend_ops memory_ops;
 
+/* The same, unless a stream captures, which it would end: CUDA_ERROR_NOT_READY. */
+CUresult order_beside_no_capture(struct context *context);
 /* Wait on the host for all that was handed to the context. */
 CUresult order_on_host(struct context *context);
 /* Of the order table: fill a block by CUPOOL_FILL. */

@@ -16,6 +16,7 @@
 #include "frames.h"
 #include "live.h"
 #include "log.h"
+#include "nccl.h"
 #include "policy.h"
 #include "pool.h"
 #include "real.h"
@@ -97,6 +98,12 @@ static void start(void)
     errno = saved;
 }
 
+void core_begin(void)
+{
+    pthread_once(&started, start);
+    trace_open();
+}
+
 /* Libraries whose own memory is left to the driver. */
 static bool is_outside(enum caller caller)
 {
@@ -125,6 +132,8 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     if (!context)
         return CORE_FORWARD;
     rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
+    if (rc == -ENOMEM && context_backed_by_nccl(context))
+        return CORE_REFUSED;
     if (rc) {
         context_bypassed(context);
         return CORE_BYPASS;
@@ -146,6 +155,12 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
 {
     pool_disown(addr, size);
     caller = begun_by ? begun_by : caller;
+    if (nccl_backs() && !core_passive() && !is_outside(caller_of(caller)))
+        log_once(
+            LOG_WARN,
+            "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "
+            "that is not so on all ranks, and they are registered, the job may hang",
+            size);
     if (debug_on() && debug_own() && !core_passive() && !is_outside(caller_of(caller)))
         debug_alloc(NULL, addr, size, caller);
 }

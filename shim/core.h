@@ -21,6 +21,7 @@ enum core_verdict {
     CORE_FORWARD, /* call the next one, which may reach us again one layer further down */
     CORE_BYPASS, /* call the next one, with core_bypass_begin and _end around: further down it must not be served either
                   */
+    CORE_REFUSED, /* there is no memory, and none of another kind may take its place */
     CORE_INVALID, /* free: the address is ours, but no live block starts there */
     CORE_FAILED,  /* free: ordering failed, most likely because of an earlier error of the context */
 };
@@ -42,6 +43,9 @@ void core_call_from(const void *caller);
 /* Once started. True: this is a child by _Fork or the system call, which no handler of ours has heard of; nothing is to
  * be written there, for the files are the parent's. */
 bool core_is_foreign(void);
+
+/* Something is about to be done that the trace tells of, before anything was pooled. */
+void core_begin(void);
 
 /* Serve a request. caller: the return address of the exported function. */
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);

@@ -19,6 +19,8 @@
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 /* An address that is nobody's. */
 #define NOWHERE 1
+/* More than any device has. */
+#define TOO_MUCH ((size_t)1 << 60)
 
 /* The value of a call with our hooks further down switched off. */
 #define BYPASS(call)                                                                                                   \
@@ -59,6 +61,9 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
         error = real_runtime(cudaMalloc, CALLER)(ptr, size);
         core_call_from(NULL);
         return error;
+    case CORE_REFUSED:
+        oom_report(size);
+        return BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, TOO_MUCH));
     default:
         error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
         if (!error)
@@ -254,6 +259,9 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         return CUDA_SUCCESS;
     case CORE_FORWARD:
         return TWICE(real_next(cuMemAlloc_v2)(ptr, size));
+    case CORE_REFUSED:
+        oom_report(size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     default:
         result = TWICE(real_next(cuMemAlloc_v2)(ptr, size));
         if (!result)

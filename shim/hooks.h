@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hooks.h - CUDA's types and the prototypes of what hooks.def lists. Private to shim/; nothing here links to CUDA. */
+/* hooks.h - CUDA's and NCCL's types and the prototypes of what hooks.def lists. Private to shim/; nothing here links to
+ * CUDA. */
 #ifndef CUPOOL_SHIM_HOOKS_H
 #define CUPOOL_SHIM_HOOKS_H
 
 #include <cuda.h>
 #include <driver_types.h>
 #include <stddef.h>
+
+#include "nccl_abi.h"
 
 #if CUDA_VERSION < 13000
 #error "the headers of CUDA 13.0 or later are needed (the driver at run time may be older)"
@@ -29,6 +32,7 @@
 
 #define RUNTIME(symbol, parameters) cudaError_t symbol parameters;
 #define DRIVER(symbol, parameters)  CUresult symbol parameters;
+#define NCCL(symbol, parameters)    ncclResult_t symbol parameters;
 #include "hooks.def"
 
 #endif

@@ -12,6 +12,7 @@
 #include "context_internal.h"
 #include "decay.h"
 #include "log.h"
+#include "nccl.h"
 
 /* Less than this part of the device's memory is left: what is idle goes back, for those who cannot ask us for it. */
 #define RESERVE_PART 128
@@ -112,6 +113,19 @@ bool context_trim(void)
     return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device_trim(device, NULL);
 }
 
+/* Memory of the context's kind: the driver's, or NCCL's, which does not say why it has none. */
+static CUresult memory_get(const struct context *context, CUdeviceptr *ptr, size_t size)
+{
+    uint64_t addr;
+
+    if (!context->nccl)
+        return context->driver->cuMemAlloc_v2(ptr, size);
+    if (nccl_memory_alloc(size, &addr))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *ptr = addr;
+    return CUDA_SUCCESS;
+}
+
 static CUresult segment_alloc(struct context *context, CUdeviceptr *ptr, size_t size)
 {
     unsigned int before;
@@ -120,9 +134,9 @@ static CUresult segment_alloc(struct context *context, CUdeviceptr *ptr, size_t 
     /* Memory that arrived while the driver was being asked, for another thread, may be what this one needs. */
     do {
         before = atomic_load(&arrivals);
-        result = context->driver->cuMemAlloc_v2(ptr, size);
+        result = memory_get(context, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-             (device_trim(context->device, context) || releases_collect(context, /* wait: */ true) ||
+             (nccl_settle() || device_trim(context->device, context) || releases_collect(context, /* wait: */ true) ||
               atomic_load(&arrivals) != before));
     return result;
 }
@@ -138,9 +152,13 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
         return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
     if (ptr % POOL_SEGMENT_UNIT) {
         log_once(LOG_WARN, "the driver's memory is not aligned to 2 MiB; requests of %zu bytes are not pooled", size);
-        context->driver->cuMemFree_v2(ptr);
+        if (context->nccl)
+            nccl_memory_free(ptr, size);
+        else
+            context->driver->cuMemFree_v2(ptr);
         return -EIO;
     }
+    nccl_segment_add(ptr, size, context->device);
     if (context->driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS)
         atomic_store_explicit(&context->device_free, free, memory_order_relaxed);
     decay_start();
@@ -148,14 +166,22 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
     return 0;
 }
 
-static void backend_free(void *arg, uint64_t addr, size_t size)
+/* Give memory back that nobody else knows of. */
+static void memory_put(void *arg, uint64_t addr, size_t size)
 {
     struct context *context = arg;
     const struct real_driver *driver = context->driver;
     struct visit visit;
-    CUresult result = context_enter(context, &visit);
-    CUstream stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
+    CUresult result;
+    CUstream stream;
 
+    if (context->nccl) {
+        nccl_memory_free(addr, size);
+        atomic_fetch_add(&arrivals, 1);
+        return;
+    }
+    result = context_enter(context, &visit);
+    stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
     /*
      * The driver's cuMemFree waits for the device, for work too that was launched after the program's own free, and
      * holds up every launch meanwhile. This does neither: it takes place when our stream comes there, which waits for
@@ -176,8 +202,24 @@ static void backend_free(void *arg, uint64_t addr, size_t size)
                  (int)result);
 }
 
+static void backend_free(void *arg, uint64_t addr, size_t size)
+{
+    struct context *context = arg;
+
+    /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
+     * registration has to be over first, too. */
+    if ((context->nccl || nccl_registers()) && order_beside_no_capture(context)) {
+        log_once(LOG_WARN, "%zu bytes at %#llx cannot be waited for, and are not given back", size,
+                 (unsigned long long)addr);
+        return;
+    }
+    if (nccl_segment_remove(addr, memory_put, context))
+        memory_put(context, addr, size);
+}
+
 static void backend_collect(void *arg)
 {
+    nccl_settle();
     releases_collect(arg, /* wait: */ true);
 }
 
@@ -185,6 +227,9 @@ static bool backend_scarce(void *arg)
 {
     const struct context *context = arg;
 
+    /* What is left of the device's memory differs from rank to rank. */
+    if (nccl_ranks_agree())
+        return false;
     return conf_get()->decay.number == 0 ||
            atomic_load_explicit(&context->device_free, memory_order_relaxed) < context->capacity / RESERVE_PART;
 }
@@ -285,7 +330,7 @@ void context_decay_all(unsigned int age)
 
     for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
         /* Never in a way that holds up the program's launches. */
-        if (age && atomic_load(&context->defers)) {
+        if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {
             pool_flush(context->pool);
             pool_decay(context->pool, age);
         }

@@ -127,6 +127,29 @@ CUresult order_on_host(struct context *context)
     return result;
 }
 
+CUresult order_beside_no_capture(struct context *context)
+{
+    struct slot *slot = slot_acquire(context);
+    /* Whoever begins a capture now waits for the slot. */
+    const CUresult result = capture_active_now() ? CUDA_ERROR_NOT_READY : order_on_host(context);
+
+    slot_release(slot);
+    return result;
+}
+
+bool context_wait_device(int device)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct context *context;
+    bool any = false, all = true;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        any = true;
+        all &= order_beside_no_capture(context) == CUDA_SUCCESS;
+    }
+    return any ? all : driver && !capture_active_now() && driver->cuCtxSynchronize() == CUDA_SUCCESS;
+}
+
 /* Errors that a context does not recover from: natively every call returns them from now on. */
 static bool is_sticky(CUresult result)
 {

@@ -5,7 +5,9 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dlsym.h"
@@ -270,6 +272,132 @@ void *real_find_for(enum real_symbol symbol, const void *caller)
     if (handle)
         function = dlsym_real(handle, hooks[symbol].name);
     return function ? function : first;
+}
+
+/* --- NCCL --- */
+
+static const char *const nccl_names[REAL_NCCL_COUNT] = {
+#define NCCL(symbol, parameters) #symbol,
+#include "hooks.def"
+};
+
+/* Names of the members of struct real_nccl, in order, up to next. */
+static const char *const nccl_own_names[] = {"ncclGetVersion",   "ncclMemAlloc",       "ncclMemFree",
+                                             "ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError",
+                                             "ncclCommCuDevice", "ncclCommUserRank",   "ncclCommCount"};
+_Static_assert(sizeof(nccl_own_names) == offsetof(struct real_nccl, next), "one name for each member");
+
+/* Copies of NCCL, and the objects that call each; both lists only grow. */
+struct nccl_copy {
+    void *handle;
+    struct real_nccl functions;
+    struct nccl_copy *next;
+};
+
+struct nccl_caller {
+    const void *object;
+    const struct nccl_copy *copy;
+    struct nccl_caller *next;
+};
+
+static struct {
+    _Atomic(const struct nccl_copy *) first; /* the one that the order of the loader gives everybody */
+    _Atomic(struct nccl_copy *) copies;
+    _Atomic(struct nccl_caller *) callers;
+} nccl;
+
+/* What tells the object that holds an address from others; NULL: unknown. */
+static const void *object_of(const void *address)
+{
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+    struct dl_find_object object;
+
+    return _dl_find_object((void *)address, &object) ? NULL : object.dlfo_link_map;
+#else
+    struct link_map *map;
+    Dl_info info;
+
+    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
+#endif
+}
+
+/* The copy behind this handle, or NULL if there is no NCCL. */
+static const struct nccl_copy *copy_of(void *handle)
+{
+    struct nccl_copy *copy;
+    void **own;
+
+    /* Not one of our hooks, so whoever has it is NCCL, or stands in for it. */
+    if (!handle || !dlsym_real(handle, nccl_own_names[0]))
+        return NULL;
+    for (copy = atomic_load(&nccl.copies); copy; copy = copy->next)
+        if (copy->handle == handle)
+            return copy;
+    copy = calloc(1, sizeof(*copy));
+    if (!copy)
+        return NULL;
+    copy->handle = handle;
+    own = (void **)&copy->functions;
+    for (unsigned int i = 0; i < sizeof(nccl_own_names) / sizeof(nccl_own_names[0]); i++)
+        own[i] = dlsym_real(handle, nccl_own_names[i]);
+    for (unsigned int i = 0; i < REAL_NCCL_COUNT; i++)
+        copy->functions.next[i] = dlsym_real(handle, nccl_names[i]);
+    keep((void *)copy->functions.ncclGetVersion);
+    copy->next = atomic_load(&nccl.copies);
+    while (!atomic_compare_exchange_weak(&nccl.copies, &copy->next, copy))
+        ;
+    return copy;
+}
+
+static const struct nccl_copy *copy_look(const void *caller)
+{
+    const struct nccl_copy *copy = copy_of(RTLD_NEXT);
+    Dl_info info;
+
+    if (copy) {
+        atomic_store(&nccl.first, copy);
+        return copy;
+    }
+    if (caller && dladdr(caller, &info) && info.dli_fname)
+        copy = copy_of(loaded(info.dli_fname));
+    return copy ? copy : copy_of(loaded("libnccl.so.2"));
+}
+
+const struct real_nccl *real_nccl_get(const void *caller)
+{
+    const struct nccl_copy *copy = atomic_load_explicit(&nccl.first, memory_order_acquire);
+    struct nccl_caller *known;
+    const void *object;
+
+    if (copy)
+        return &copy->functions;
+    object = caller ? object_of(caller) : NULL;
+    for (known = atomic_load(&nccl.callers); object && known; known = known->next)
+        if (known->object == object)
+            return &known->copy->functions;
+    copy = copy_look(caller);
+    known = object && copy && !atomic_load(&nccl.first) ? calloc(1, sizeof(*known)) : NULL;
+    if (known) {
+        *known = (struct nccl_caller){.object = object, .copy = copy, .next = atomic_load(&nccl.callers)};
+        while (!atomic_compare_exchange_weak(&nccl.callers, &known->next, known))
+            ;
+    }
+    return copy ? &copy->functions : NULL;
+}
+
+static ncclResult_t missing_nccl(void)
+{
+    return ncclInvalidUsage;
+}
+
+void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller)
+{
+    const struct real_nccl *found = real_nccl_get(caller);
+
+    if (found && found->next[symbol])
+        return found->next[symbol];
+    log_write(LOG_ERROR, "%s was called, but nothing that is loaded defines it", nccl_names[symbol]);
+    return (void *)missing_nccl;
 }
 
 void *real_route(void *function)

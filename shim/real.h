@@ -75,6 +75,38 @@ void *real_find(enum real_symbol symbol);
 #define real_runtime(symbol, caller) ((__typeof__(&(symbol)))real_find_for(REAL_##symbol, caller))
 void *real_find_for(enum real_symbol symbol, const void *caller);
 
+/* The hooks of NCCL's functions. */
+enum real_nccl_symbol {
+#define NCCL(symbol, parameters) REAL_NCCL_##symbol,
+#include "hooks.def"
+    REAL_NCCL_COUNT
+};
+
+/* A copy of NCCL: what we call in it for ourselves, and what our hooks stand for. NULL where it lacks them. */
+struct real_nccl {
+    ncclResult_t (*ncclGetVersion)(int *);
+    ncclResult_t (*ncclMemAlloc)(void **, size_t);
+    ncclResult_t (*ncclMemFree)(void *);
+    ncclResult_t (*ncclCommRegister)(ncclComm_t, void *, size_t, void **);
+    ncclResult_t (*ncclCommDeregister)(ncclComm_t, void *);
+    ncclResult_t (*ncclCommGetAsyncError)(ncclComm_t, ncclResult_t *);
+    ncclResult_t (*ncclCommCuDevice)(ncclComm_t, int *);
+    ncclResult_t (*ncclCommUserRank)(ncclComm_t, int *);
+    ncclResult_t (*ncclCommCount)(ncclComm_t, int *);
+    void *next[REAL_NCCL_COUNT];
+};
+
+/*
+ * The NCCL that the code at this address would have called: the next one in the order of the loader, or, where that
+ * knows none (a plugin has brought it for itself), the one of the object that holds the address. NULL as an address:
+ * whichever is there. Returns NULL if none is loaded. Stays valid.
+ */
+const struct real_nccl *real_nccl_get(const void *caller);
+
+/* The same for one function; as real_next, never NULL. */
+#define real_nccl_next(symbol, caller) ((__typeof__(&(symbol)))real_nccl_find(REAL_NCCL_##symbol, caller))
+void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
+
 /* Look for all of them now, so that later calls need no lock of the dynamic linker. */
 void real_fill(void);
 

@@ -16,6 +16,7 @@
 #include "context.h"
 #include "decay.h"
 #include "log.h"
+#include "nccl.h"
 #include "trace.h"
 
 typedef unsigned long long ull;
@@ -48,6 +49,21 @@ static void write_trace(void *arg, int device, const struct pool_stats *s, uint6
                 device, (ull)s->allocs, (ull)s->hits, (ull)s->misses, (ull)s->frees, (ull)bypassed, (ull)s->live,
                 (ull)s->held, (ull)s->peak_live, (ull)s->peak_held, (ull)s->segments_alloc, (ull)s->segments_free,
                 (ull)s->oom, (ull)s->order, (ull)s->kept, why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
+}
+
+/* What all devices together have. */
+static void write_trace_nccl(const char *why)
+{
+    struct nccl_reg_stats s;
+
+    if (nccl_stats_get(&s))
+        trace_event("nccl",
+                    "\"ops\":%llu,\"mixed\":%llu,\"outside\":%llu,\"unsafe\":%llu,\"registered\":%llu,"
+                    "\"deregistered\":%llu,\"renewed\":%llu,\"failed\":%llu,\"comms\":%llu,\"segments\":%llu,"
+                    "\"parked\":%llu,\"quarantined\":%llu%s%s%s",
+                    (ull)s.ops, (ull)s.mixed, (ull)s.outside, (ull)s.unsafe, (ull)s.attached, (ull)s.detached,
+                    (ull)s.renewed, (ull)s.failed, (ull)s.comms, (ull)s.segments, (ull)s.parked, (ull)s.quarantined,
+                    why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
 }
 
 static void out_flush(void)
@@ -86,6 +102,7 @@ static void print_row(void *arg, int device, const struct pool_stats *s, uint64_
 static void print(const char *why)
 {
     const char *path = why ? NULL : trace_path();
+    struct nccl_reg_stats nccl;
 
     if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
         return;
@@ -95,6 +112,11 @@ static void print(const char *why)
     out_line("cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
              "driver", "oom", "peak MiB", "held MiB");
     context_stats_each(/* ending: */ !why, print_row, NULL);
+    if (nccl_stats_get(&nccl))
+        out_line("cupool: NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "
+                 "operations partly and %llu wholly outside of registered memory, %llu at risk\n",
+                 (ull)nccl.ops, (ull)nccl.attached, (ull)nccl.detached, (ull)nccl.renewed, (ull)nccl.failed,
+                 (ull)nccl.mixed, (ull)nccl.outside, (ull)nccl.unsafe);
     if (path)
         out_line("cupool: trace: %.480s\n", path);
     out_flush();
@@ -152,12 +174,14 @@ void stats_tick(uint64_t now)
     if (due)
         stats.next += stats.period * ((now - stats.next) / stats.period + 1);
     context_stats_each(/* ending: */ false, write_trace, why);
+    write_trace_nccl(why);
     print(why);
 }
 
 void stats_finish(void)
 {
     context_stats_each(/* ending: */ true, write_trace, NULL);
+    write_trace_nccl(NULL);
     if (conf_get()->stats.number & STATS_EXIT)
         print(NULL);
 }

@@ -117,7 +117,7 @@ class File(unittest.TestCase):
 
     def test_exports_are_the_hooks_and_dlsym(self) -> None:
         text = (SOURCE / "shim" / "hooks.def").read_text()
-        hooks = re.findall(r"^(?:RUNTIME|DRIVER|GUARD|RETRY|WATCH_CALL|WATCH_STREAM|WATCH_SYNC)\((\w+),", text, re.MULTILINE)
+        hooks = re.findall(r"^(?:RUNTIME|DRIVER|GUARD|RETRY|WATCH_CALL|WATCH_STREAM|WATCH_SYNC|NCCL|NCCL_OP|NCCL_MAKE|NCCL_END)\((\w+),", text, re.MULTILINE)
         hooks += [name + "_ptds" for name in re.findall(r"^WATCH_SYNC\((\w+),", text, re.MULTILINE)]
         hooks += [name + "_ptsz" for name in re.findall(r"^WATCH_STREAM\((\w+),", text, re.MULTILINE)]
         self.assertGreater(len(hooks), 20)

@@ -13,6 +13,7 @@ CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
+REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
 
 
 class Mutant(NamedTuple):
@@ -245,4 +246,46 @@ MUTANTS = [
         ("shim/live.c", "(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
     Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
         ("shim/live.c", "if (file_is(fd, &live.file)) while", "while")]),
+
+    # --- NCCL ---
+    Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
+        (REG, "if (comm->info.careful && op->kind == NCCL_REG_COLLECTIVE &&", "if (false && op->kind == NCCL_REG_COLLECTIVE &&")]),
+    Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
+        (NCCL, "info.careful = conf_get()->registration.number == REGISTER_ON && version", "info.careful = version")]),
+    Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
+        (REG, "|| reg->ops->wait(&comm->info)) return false;", ") return false;")]),
+    Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
+        (REG, "if (talk) comm_detach_all(reg, found, comm);", "")]),
+    Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
+        (REG, "if (talk) comm_detach_all(reg, found, comm);", "comm_detach_all(reg, found, comm);")]),
+    Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
+        (MEMORY, "if (nccl_segment_remove(addr, memory_put, context)) memory_put(context, addr, size);",
+         "memory_put(context, addr, size);")]),
+    Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
+        (REG, "gone = gone && !segment->quarantined;", "")]),
+    Mutant("NCCL: a segment goes within an operation", ["nccl_reg"], [
+        (REG, "return !atomic_load_explicit(&comm->users, memory_order_acquire) && !(record", "return !(record")]),
+    Mutant("NCCL: a segment goes within a group", ["nccl_reg"], [
+        (REG, "if (group.depth || !turns_take(reg, segment, &held))", "if (!turns_take(reg, segment, &held))")]),
+    Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [
+        (REG, "record->pinned |= op->captured;", "")]),
+    Mutant("NCCL: a communicator that is not ready is used", ["nccl_reg"], [
+        (REG, "memory_order_acquire) && is_ready(reg, comm, key)) catch_up(reg, comm, key);",
+         "memory_order_acquire)) catch_up(reg, comm, key);")]),
+    Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
+        (REG, "group.depth && record->group == group.number)", "false)")]),
+    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
+        (MEMORY, "if ((context->nccl || nccl_registers()) && order_beside_no_capture(context))", "if (false)")]),
+    Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
+        (REG, "if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire)", "if (!comm->seen")]),
+    Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
+        (EXPORT_NCCL, "nccl_user_memory((uintptr_t)*ptr, size);", ";")]),
+    Mutant("NCCL: the program's own registration is forgotten", ["nccl_reg"], [
+        (REG, "found->users_own[found->user_count++] =", "found->users_own[found->user_count] =")]),
+    Mutant("NCCL: the driver gives what NCCL refuses", ["nccl / Wrong.test_memory_is_refused_later"], [
+        (CORE, "if (rc == -ENOMEM && context_backed_by_nccl(context))", "if (false)")]),
+    Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl / Wrong.test_outside"], [
+        (REG, "comm->counters.mixed += inside && outside;", "")]),
+    Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
+        ("shim/real.c", "copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
 ]

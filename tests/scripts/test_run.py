@@ -90,10 +90,11 @@ class Options(Case):
         self.assertEqual([k for k in env if k.startswith(("CUPOOL", "SIMGPU", "LD_LIB"))], [])
 
     def test_each(self) -> None:
-        env = self.env_of("--events=segment,alloc", "--free=strict", "--stats", "--trace=/tmp/x%r.jsonl")
+        env = self.env_of("--events=segment,alloc", "--free=strict", "--stats", "--trace=/tmp/x%r.jsonl", "--backend=nccl", "--register")
         self.assertEqual({k: v for k, v in env.items() if k.startswith("CUPOOL")}, {
             "CUPOOL_TRACE_EVENTS": "segment,alloc", "CUPOOL_FREE": "strict", "CUPOOL_STATS": "exit",
-            "CUPOOL_TRACE_FILE": "/tmp/x%r.jsonl"})
+            "CUPOOL_TRACE_FILE": "/tmp/x%r.jsonl", "CUPOOL_BACKEND": "nccl", "CUPOOL_REGISTER": "1"})
+        self.assertEqual(self.env_of("--register=force")["CUPOOL_REGISTER"], "force")
 
     def test_environment_stays_unless_named(self) -> None:
         env = self.env_of("--free=strict", env={"CUPOOL_FREE": "auto", "CUPOOL_LIMIT": "1G", "CUPOOL_TRACE_FILE": "a"})
@@ -104,7 +105,7 @@ class Options(Case):
             done = self.run_it(option)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertLess(max(map(len, done.stdout.splitlines())), 133)
-            for name in ("--trace", "--events", "--free", "--stats", "--sim", "--version", "mpirun", "torchrun"):
+            for name in ("--trace", "--events", "--free", "--backend", "--register", "--stats", "--sim", "--version", "mpirun", "torchrun"):
                 self.assertIn(name, done.stdout)
         found = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text())
         assert found
@@ -245,10 +246,11 @@ class Library(Case):
 class Simulated(Case):
     def test_two_by_default(self) -> None:
         env = self.env_of("--sim")
-        self.assertEqual((env["SIMGPU_DEVICES"], env["LD_LIBRARY_PATH"]), ("2", str(self.dir / "src/build/tests/sim")))
+        self.assertEqual((env["SIMGPU_DEVICES"], env["LD_LIBRARY_PATH"]),
+                         ("2", f"{self.dir}/src/build/tests/sim:{self.dir}/src/build/tests/simnccl"))
 
     def test_number_and_existing_path(self) -> None:
-        sim = str(self.dir / "src/build/tests/sim")
+        sim = f"{self.dir}/src/build/tests/sim:{self.dir}/src/build/tests/simnccl"
         env = self.env_of("--sim=8", env={"LD_LIBRARY_PATH": "/a:/b"})
         self.assertEqual((env["SIMGPU_DEVICES"], env["LD_LIBRARY_PATH"]), ("8", f"{sim}:/a:/b"))
         self.assertEqual(self.env_of("--sim", env={"LD_LIBRARY_PATH": f"{sim}:/a"})["LD_LIBRARY_PATH"], f"{sim}:/a")
@@ -256,7 +258,8 @@ class Simulated(Case):
     def test_build_folder(self) -> None:
         self.put(self.dir / "b/shim/libcupool.so", self.made)
         self.put(self.dir / "b/tests/sim/libcuda.so.1", self.made)
-        self.assertEqual(self.env_of("--sim", env={"BUILDDIR": str(self.dir / "b")})["LD_LIBRARY_PATH"], f"{self.dir}/b/tests/sim")
+        self.assertEqual(self.env_of("--sim", env={"BUILDDIR": str(self.dir / "b")})["LD_LIBRARY_PATH"],
+                         f"{self.dir}/b/tests/sim:{self.dir}/b/tests/simnccl")
 
     def test_not_built(self) -> None:
         shutil.rmtree(self.dir / "src/build/tests")

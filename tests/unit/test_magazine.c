@@ -92,7 +92,7 @@ static void test_more_than_fits(void **state)
     enum { COUNT = 3 * RECENT_MAX };
     struct env *env = env_plain(state);
     static uint64_t addr[COUNT];
-    unsigned int segments;
+    unsigned int segments = 0;
 
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < COUNT; i++) {

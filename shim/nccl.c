@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nccl.c - see nccl.h. */
+#include "nccl.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "caller.h"
+#include "capture.h"
+#include "context.h"
+#include "core.h"
+#include "log.h"
+#include "real.h"
+#include "trace.h"
+
+typedef unsigned long long ull;
+
+/* What ncclMemAlloc is asked for to see what it gives. */
+#define PROBE_BYTES ((size_t)2 << 20)
+
+enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
+
+static struct {
+    pthread_once_t once;
+    struct nccl_reg *reg;                      /* NULL: nothing is registered */
+    atomic_int backend;                        /* one of the above */
+    _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from */
+} state = {.once = PTHREAD_ONCE_INIT};
+
+/* In this thread's group a communicator was made, which is not ready before the group has ended. */
+static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
+/* What the real ncclMemFree has returned. */
+static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* --- our own calls --- */
+
+/* Around a call of our own: what it does in CUDA is not pooled, and it may leave another context current. */
+struct visit {
+    const struct real_driver *driver;
+    CUcontext current;
+};
+
+static void enter(struct visit *visit)
+{
+    core_bypass_begin();
+    visit->driver = real_driver_get();
+    visit->current = NULL;
+    if (visit->driver && visit->driver->cuCtxGetCurrent(&visit->current))
+        visit->driver = NULL;
+}
+
+static void leave(const struct visit *visit)
+{
+    CUcontext now = NULL, ignored;
+
+    if (visit->driver && visit->driver->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != visit->current) {
+        if (now)
+            visit->driver->cuCtxPopCurrent_v2(&ignored);
+        if (visit->current)
+            visit->driver->cuCtxPushCurrent_v2(visit->current);
+    }
+    core_bypass_end();
+}
+
+static int current_device(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+}
+
+/* --- the table for nccl_reg --- */
+
+static void trace_call(const char *event, const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size,
+                       uint64_t ns, ncclResult_t result)
+{
+    trace_event(event, "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"comm\":\"%p\",\"us\":%llu.%llu,\"ok\":%d", info->device,
+                (ull)addr, size, comm, (ull)(ns / 1000), (ull)(ns / 100 % 10), !result);
+}
+
+static int comm_attach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void **ret_handle)
+{
+    const struct real_nccl *nccl = info->arg;
+    void *handle = NULL; /* NCCL does not always write it */
+    struct visit visit;
+    ncclResult_t result;
+    uint64_t start;
+
+    enter(&visit);
+    start = now_ns();
+    result = nccl->ncclCommRegister(comm, (void *)(uintptr_t)addr, size, &handle);
+    trace_call("register", info, comm, addr, size, now_ns() - start, result);
+    leave(&visit);
+    if (result)
+        log_once(LOG_WARN, "NCCL did not register %zu bytes at %#llx (error %d); they are used without", size,
+                 (ull)addr, (int)result);
+    else if (!handle)
+        log_once(LOG_WARN, "NCCL registers nothing (is NCCL_LOCAL_REGISTER=0 set?)");
+    *ret_handle = handle;
+    return result ? -EIO : 0;
+}
+
+static int comm_detach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle)
+{
+    const struct real_nccl *nccl = info->arg;
+    struct visit visit;
+    ncclResult_t result;
+    uint64_t start;
+
+    enter(&visit);
+    start = now_ns();
+    result = nccl->ncclCommDeregister(comm, handle);
+    trace_call("deregister", info, comm, addr, size, now_ns() - start, result);
+    leave(&visit);
+    if (result)
+        log_once(LOG_WARN, "NCCL did not deregister %zu bytes at %#llx (error %d); they are not given back", size,
+                 (ull)addr, (int)result);
+    return result ? -EIO : 0;
+}
+
+static bool is_ready(const struct real_nccl *nccl, void *comm)
+{
+    ncclResult_t result = ncclInProgress;
+    struct visit visit;
+
+    enter(&visit);
+    if (nccl->ncclCommGetAsyncError(comm, &result))
+        result = ncclInProgress;
+    leave(&visit);
+    return result == ncclSuccess;
+}
+
+static bool comm_ready(const struct nccl_reg_comm_info *info, void *comm)
+{
+    return is_ready(info->arg, comm);
+}
+
+static int comm_wait(const struct nccl_reg_comm_info *info)
+{
+    return context_wait_device(info->device) ? 0 : -EBUSY;
+}
+
+static const struct nccl_reg_ops ops = {
+    .attach = comm_attach, .detach = comm_detach, .ready = comm_ready, .wait = comm_wait};
+
+static void begin(void)
+{
+    struct nccl_reg *reg;
+
+    if (nccl_reg_create(&ops, &reg) == 0)
+        state.reg = reg;
+}
+
+bool nccl_registers(void)
+{
+    if (conf_get()->registration.number == REGISTER_OFF)
+        return false;
+    pthread_once(&state.once, begin);
+    return state.reg != NULL;
+}
+
+bool nccl_ranks_agree(void)
+{
+    return conf_get()->backend.number == BACKEND_NCCL || conf_get()->registration.number != REGISTER_OFF;
+}
+
+/* --- the pool's memory --- */
+
+/* Memory of cudaMalloc's kind, which NCCL gives where it can do no better, cannot be registered between GPUs. */
+static bool is_shareable(uint64_t addr)
+{
+    const struct real_driver *driver = real_driver_get();
+    unsigned int legacy = 0;
+
+    return !driver || !driver->cuPointerGetAttribute ||
+           driver->cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr) || !legacy;
+}
+
+/* Why NCCL cannot back the pool, or NULL if it can: *ret_nccl. */
+static const char *backing_find(const struct real_nccl **ret_nccl)
+{
+    const struct real_nccl *nccl = real_nccl_get(NULL);
+    const char *why = NULL;
+    struct visit visit;
+    void *ptr = NULL;
+
+    if (!nccl)
+        return "no NCCL is loaded in this process when it asks for its first memory";
+    if (!nccl->ncclMemAlloc || !nccl->ncclMemFree)
+        return "this NCCL has no ncclMemAlloc";
+    enter(&visit);
+    if (nccl->ncclMemAlloc(&ptr, PROBE_BYTES) || !ptr)
+        why = "ncclMemAlloc gives no memory";
+    else if (!is_shareable((uintptr_t)ptr))
+        why = "ncclMemAlloc gives cudaMalloc's memory here";
+    if (ptr)
+        nccl->ncclMemFree(ptr);
+    leave(&visit);
+    *ret_nccl = nccl;
+    return why;
+}
+
+bool nccl_backs(void)
+{
+    int decided = atomic_load_explicit(&state.backend, memory_order_acquire), undecided = UNDECIDED;
+    const struct real_nccl *nccl = NULL;
+    const char *why;
+
+    if (decided != UNDECIDED || conf_get()->backend.number != BACKEND_NCCL)
+        return decided == BACKED_BY_NCCL;
+    /* Several threads may find out at a time, and find the same; the first one's answer stands. */
+    why = backing_find(&nccl);
+    if (!why)
+        atomic_store(&state.backing, nccl);
+    if (atomic_compare_exchange_strong(&state.backend, &undecided, why ? BACKED_BY_CUDA : BACKED_BY_NCCL) && why)
+        log_write(LOG_WARN, "CUPOOL_BACKEND=nccl is not possible: %s; all memory comes from cudaMalloc", why);
+    return atomic_load(&state.backend) == BACKED_BY_NCCL;
+}
+
+int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
+{
+    const struct real_nccl *nccl = atomic_load(&state.backing);
+    struct visit visit;
+    ncclResult_t result;
+    void *ptr = NULL;
+
+    enter(&visit);
+    result = nccl->ncclMemAlloc(&ptr, size);
+    leave(&visit);
+    if (result || !ptr)
+        return -ENOMEM;
+    *ret_addr = (uintptr_t)ptr;
+    return 0;
+}
+
+void nccl_memory_free(uint64_t addr, size_t size)
+{
+    const struct real_nccl *nccl = atomic_load(&state.backing);
+    struct visit visit;
+    ncclResult_t result;
+
+    enter(&visit);
+    result = nccl->ncclMemFree((void *)(uintptr_t)addr);
+    leave(&visit);
+    if (result)
+        log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
+}
+
+void nccl_segment_add(uint64_t addr, size_t size, int device)
+{
+    if (nccl_registers() && nccl_reg_segment_add(state.reg, addr, size, device))
+        log_once(LOG_WARN, "%zu bytes at %#llx will not be registered with NCCL", size, (ull)addr);
+}
+
+int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg)
+{
+    return nccl_registers() ? nccl_reg_segment_remove(state.reg, addr, release, arg) : -ENOENT;
+}
+
+void nccl_segment_lost(uint64_t addr)
+{
+    if (nccl_registers())
+        nccl_reg_segment_lost(state.reg, addr);
+}
+
+void nccl_parked_lost(const void *arg)
+{
+    if (nccl_registers())
+        nccl_reg_parked_lost(state.reg, arg);
+}
+
+size_t nccl_settle(void)
+{
+    return nccl_registers() ? nccl_reg_settle(state.reg) : 0;
+}
+
+/* --- for the hooks --- */
+
+bool nccl_watches(const void *caller)
+{
+    return conf_get()->registration.number != REGISTER_OFF && !core_passive() && caller_of(caller) != CALLER_INSIDE &&
+           nccl_registers();
+}
+
+/* Ask a communicator that is ready what it is. */
+static bool comm_ask(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_reg_comm_info *info)
+{
+    struct visit visit;
+    bool known;
+
+    enter(&visit);
+    known = !nccl->ncclCommCuDevice(comm, &info->device) && !nccl->ncclCommUserRank(comm, &info->rank) &&
+            !nccl->ncclCommCount(comm, &info->ranks);
+    leave(&visit);
+    return known;
+}
+
+/*
+ * Make a communicator known. However it was made, it is ready when the program uses it, or the use fails; but in the
+ * group that it was made in it looks as if it were.
+ */
+static bool comm_meet(ncclComm_t comm, const void *caller)
+{
+    const struct real_nccl *nccl = real_nccl_get(caller);
+    struct nccl_reg_comm_info info = {.arg = (void *)nccl};
+    int version = 0;
+
+    if (!nccl || !nccl->ncclCommRegister || !nccl->ncclCommDeregister || !nccl->ncclCommGetAsyncError ||
+        !nccl->ncclCommCuDevice || !nccl->ncclCommUserRank || !nccl->ncclCommCount) {
+        log_once(LOG_WARN, "this NCCL cannot register memory (it takes 2.19 or later)");
+        return false;
+    }
+    if ((made_in_group && nccl_reg_group_depth()) || !is_ready(nccl, comm) || !comm_ask(nccl, comm, &info))
+        return false;
+    nccl->ncclGetVersion(&version);
+    info.careful = conf_get()->registration.number == REGISTER_ON && version < NCCL_VERSION_KINDS;
+    if (nccl_reg_comm_add(state.reg, comm, &info))
+        return false;
+    core_begin();
+    trace_event("comm_init", "\"d\":%d,\"comm\":\"%p\",\"rank\":%d,\"ranks\":%d,\"nccl\":%d", info.device, (void *)comm,
+                info.rank, info.ranks, version);
+    return true;
+}
+
+bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_info *ret_info)
+{
+    if (!comm)
+        return false;
+    return nccl_reg_comm_get(state.reg, comm, ret_info) == 0 ||
+           (comm_meet(comm, caller) && nccl_reg_comm_get(state.reg, comm, ret_info) == 0);
+}
+
+void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller)
+{
+    if (!comm || (result && result != ncclInProgress))
+        return;
+    /* One that was there before has gone without our hearing of it. */
+    nccl_reg_comm_remove(state.reg, comm, /* talk: */ false);
+    if (nccl_reg_group_depth())
+        made_in_group = true;
+    else if (!result)
+        comm_meet(comm, caller);
+}
+
+void nccl_comm_ends(ncclComm_t comm, bool talk)
+{
+    struct nccl_reg_comm_info info;
+
+    if (nccl_reg_comm_get(state.reg, comm, &info))
+        return;
+    nccl_reg_comm_remove(state.reg, comm, talk);
+    trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":%d", info.device, (void *)comm, talk);
+}
+
+struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream)
+{
+    struct nccl_reg_comm *used;
+    int found;
+
+    op->captured = capture_active_on(stream);
+    found = nccl_reg_before_op(state.reg, comm, op, &used);
+    if (found < 0)
+        return NULL;
+    if (found & NCCL_REG_MIXED)
+        log_once(LOG_WARN,
+                 "an NCCL operation has one buffer in registered memory and one outside; if that is not so on "
+                 "all ranks, the job may hang (CUPOOL_REGISTER=0 registers nothing)");
+    if (found & NCCL_REG_UNSAFE)
+        log_once(LOG_ERROR, "a collective uses memory that send or receive has used first, and a graph or the program "
+                            "itself holds its registration; NCCL before 2.29.2 may end the job (CUPOOL_REGISTER=0 "
+                            "registers nothing)");
+    return used;
+}
+
+void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result)
+{
+    if (result == ncclInProgress)
+        nccl_reg_comm_nonblocking(state.reg, comm);
+    nccl_reg_after_op(used);
+}
+
+void nccl_group_started(void)
+{
+    nccl_reg_group_start();
+}
+
+void nccl_group_ended(ncclResult_t result)
+{
+    nccl_reg_group_end(result == ncclInProgress);
+    made_in_group = made_in_group && nccl_reg_group_depth();
+}
+
+void nccl_user_memory(uint64_t addr, size_t size)
+{
+    const int device = current_device();
+
+    if (device >= 0)
+        nccl_segment_add(addr, size, device);
+}
+
+static void user_release(void *arg, uint64_t addr, size_t size)
+{
+    ncclResult_t (*next)(void *) = (__typeof__(next))arg;
+    struct visit visit;
+
+    (void)size;
+    enter(&visit);
+    freed = next((void *)(uintptr_t)addr);
+    leave(&visit);
+}
+
+ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
+{
+    /* What cannot go now goes later; the program has no more to do with it. */
+    freed = ncclSuccess;
+    return nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next) ? next(ptr) : freed;
+}
+
+void nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size)
+{
+    nccl_reg_user_add(state.reg, comm, handle, addr, size);
+}
+
+void nccl_user_deregistered(ncclComm_t comm, void *handle)
+{
+    nccl_reg_user_remove(state.reg, comm, handle);
+}
+
+bool nccl_stats_get(struct nccl_reg_stats *ret_stats)
+{
+    if (!state.reg)
+        return false;
+    nccl_reg_stats_get(state.reg, ret_stats);
+    return true;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl.h - memory from NCCL (CUPOOL_BACKEND) and its registration with communicators (CUPOOL_REGISTER).
+ *
+ * What it is: nccl_reg, given NCCL's functions, and ncclMemAlloc for the pool. export_nccl.c has the hooks.
+ *
+ * What it is not: it never makes a NCCL call for an allocation, but ncclMemAlloc itself; registration waits for the
+ * next operation.
+ *
+ * Threads: every function, from any thread. No lock but nccl_reg's.
+ */
+#ifndef CUPOOL_SHIM_NCCL_H
+#define CUPOOL_SHIM_NCCL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "conf.h"
+#include "hooks.h"
+#include "nccl_reg.h"
+
+/* Is anything registered? Decided by the first call; begins what that takes. */
+bool nccl_registers(void);
+/* Must all ranks have the same memory at the same time? Then nothing depends on time or on what is left. */
+bool nccl_ranks_agree(void);
+
+/* --- the pool's memory --- */
+
+/*
+ * Does the pool's memory come from NCCL? Decided once, by the first call, which has a context current: not if there is
+ * no NCCL, or if that cannot give memory that it can share.
+ */
+bool nccl_backs(void);
+/* size bytes on the current device. -ENOMEM: refused, for whatever reason. */
+int nccl_memory_alloc(size_t size, uint64_t *ret_addr);
+void nccl_memory_free(uint64_t addr, size_t size);
+
+/* The pool has got a segment; it is about to go, and unused; it has gone with its context. See nccl_reg.h. */
+void nccl_segment_add(uint64_t addr, size_t size, int device);
+int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg);
+void nccl_segment_lost(uint64_t addr);
+/* What was to be released with this arg and has not been is lost. */
+void nccl_parked_lost(const void *arg);
+/* Let what could not go before go now. The bytes that went. */
+size_t nccl_settle(void);
+
+/* --- for the hooks --- */
+
+/* Does a call from this address count? Not what NCCL does for itself. */
+bool nccl_watches(const void *caller);
+
+/* What is known of a communicator, which is made known if it is ready. False: nothing. */
+bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_info *ret_info);
+/* A call that makes a communicator has returned result. */
+void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller);
+/* It is about to end. */
+void nccl_comm_ends(ncclComm_t comm, bool talk);
+
+/* Around a call that uses a communicator that is known. */
+struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream);
+void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result);
+
+void nccl_group_started(void);
+void nccl_group_ended(ncclResult_t result);
+
+/* The program's own memory and registrations. */
+void nccl_user_memory(uint64_t addr, size_t size);
+/* ncclMemFree of this copy of NCCL; nothing of it is registered when it is called. */
+ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *));
+void nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size);
+void nccl_user_deregistered(ncclComm_t comm, void *handle);
+
+/* For statistics. False: nothing is registered. */
+bool nccl_stats_get(struct nccl_reg_stats *ret_stats);
+
+#endif

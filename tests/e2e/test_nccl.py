@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NCCL: memory from it, and registration with communicators of programs that know nothing of it.
+
+The stand-in for NCCL holds its rules against every call and reports: how many operations had all, some or none of their buffers
+registered, and breaches, which end the program with 86.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import unittest
+from pathlib import Path
+from typing import Any, Optional
+
+from e2e import BIN, LIB, MIB, SIM, TIMEOUT, Case, Done, app
+
+SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
+RANKS = 3
+BREACH = 86
+OLD, NEW = "22809", "22902"  # before and after the bug of send/recv first
+SCENARIOS = ["all", "kinds", "own", "comms", "nonblocking", "again"]
+
+
+class Run:
+    """One job: what the library and the stand-in said, summed over its processes."""
+
+    def __init__(self, done: Done, reports: "list[dict[str, Any]]") -> None:
+        self.done, self.reports = done, reports
+        self.traces = done.traces()
+        self.events = [e for t in self.traces for e in t.events]
+
+    def of(self, *names: str) -> "list[dict[str, Any]]":
+        return [e for e in self.events if e["e"] in names]
+
+    def total(self, key: str) -> int:
+        return sum(e[key] for e in self.of("nccl") if "why" not in e)
+
+    def reported(self, key: str) -> int:
+        return sum(r[key] for r in self.reports)
+
+    def operations(self, key: str) -> int:
+        return sum(r["operations"][key] for r in self.reports)
+
+
+class Base(Case):
+    def job(self, scenario: str, backend: Optional[str] = "nccl", register: Optional[str] = "1", processes: bool = False, rc: int = 0,
+            ranks: int = RANKS, version: str = OLD, plugin: bool = False, preload: Optional[str] = str(LIB), **more: str) -> Run:
+        cwd = self.folder()
+        report = self.tmp / f"report-{cwd.name}"
+        env = dict(LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMGPU_DEVICES=str(ranks), SIMNCCL_STRICT="1", SIMNCCL_REPORT=str(report),
+                   SIMNCCL_VERSION=version, **more)
+        if backend is not None:
+            env["CUPOOL_BACKEND"] = backend
+        if register is not None:
+            env["CUPOOL_REGISTER"] = register
+        program = [BIN / "host", "l", BIN / "nccl_plugin.so"] if plugin else [BIN / "nccl_app"]
+        if processes:
+            done = self.processes([*program, scenario, ranks], ranks, cwd, rc, env)
+        else:
+            done = self.go(*program, scenario, str(ranks), preload=preload, cwd=cwd, rc=rc, **env)
+        lines = report.read_text().splitlines() if report.exists() else []
+        return Run(done, [json.loads(line) for line in lines])
+
+    def processes(self, args: "list[Any]", ranks: int, cwd: Path, rc: int, env: "dict[str, str]") -> Done:
+        meeting = self.tmp / f"id-{cwd.name}"
+        counts = self.tmp / f"counts-{cwd.name}"
+        running = [subprocess.Popen([*map(str, args), str(rank), str(meeting)], cwd=cwd, text=True, stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, env=self.env(SIMGPU_COUNTS=str(counts), RANK=str(rank), **env))
+                   for rank in range(ranks)]
+        said = []
+        try:
+            for p in running:
+                said.append(p.communicate(timeout=TIMEOUT))
+        finally:
+            for p in running:
+                p.kill()
+        self.assertEqual([p.returncode for p in running], [rc] * ranks, said)
+        return Done(subprocess.CompletedProcess(args, rc, "".join(s[0] for s in said), "".join(s[1] for s in said)), cwd, counts)
+
+    def assert_registered(self, run: Run, own: int = 0) -> None:
+        """Every buffer of every operation was, and nothing is left; the trace tells of each."""
+        self.assertEqual(run.reported("breaches"), 0, run.done.err)
+        self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
+        self.assertGreater(run.operations("all"), 0)
+        self.assertEqual(len(run.of("register")) + own, run.reported("registrations"))
+        self.assertEqual(len(run.of("deregister")) + own, run.reported("deregistrations"))
+        self.assertEqual(len(run.of("register")), run.total("registered"))
+        self.assertEqual(run.total("mixed") + run.total("outside") + run.total("unsafe") + run.total("failed"), 0)
+        self.assertEqual(len(run.of("comm_init")), len(run.of("comm_destroy")))
+        self.assertEqual(run.done.err, "")
+        for trace in run.traces:
+            self.assert_order(trace.events)
+        self.assert_fine(*(t.path for t in run.traces))
+
+    def assert_order(self, events: "list[dict[str, Any]]") -> None:
+        """A segment is registered with each communicator once, while both are there."""
+        registered: "set[tuple[str, str]]" = set()
+        comms: "set[str]" = set()
+        for e in events:
+            if e["e"] == "comm_init":
+                comms.add(e["comm"])
+            elif e["e"] == "comm_destroy":
+                comms.remove(e["comm"])
+                if e["ok"]:
+                    self.assertEqual([r for r in registered if r[0] == e["comm"]], [])
+                registered = {r for r in registered if r[0] != e["comm"]}
+            elif e["e"] == "register":
+                self.assertIn(e["comm"], comms)
+                self.assertNotIn((e["comm"], e["p"]), registered)
+                registered.add((e["comm"], e["p"]))
+            elif e["e"] == "deregister":
+                registered.remove((e["comm"], e["p"]))
+
+
+class Registered(Base):
+    def test_off(self) -> None:
+        """As if we knew nothing of NCCL."""
+        for scenario in SCENARIOS:
+            with self.subTest(scenario):
+                run = self.job(scenario, backend=None, register=None)
+                own = 6 * RANKS if scenario == "own" else 0
+                self.assertEqual((run.reported("registrations"), run.reported("mem_allocs")), (own, own))
+                self.assertEqual(run.of("register", "deregister", "comm_init", "comm_destroy", "nccl"), [])
+                self.assertEqual({e["b"] for e in run.of("segment_alloc")} - {"cuda"}, set())
+                self.assertEqual(run.done.err, "")
+
+    def test_threads(self) -> None:
+        for scenario in SCENARIOS:
+            for backend in "cuda", "nccl":
+                with self.subTest(scenario, backend=backend):
+                    run = self.job(scenario, backend)
+                    self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
+                    self.assertEqual({e["b"] for e in run.of("segment_alloc")} - {backend}, set())
+
+    def test_processes(self) -> None:
+        for scenario in SCENARIOS:
+            for backend in "cuda", "nccl":
+                with self.subTest(scenario, backend=backend):
+                    run = self.job(scenario, backend, processes=True)
+                    self.assertEqual(len(run.traces), RANKS)
+                    self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
+
+    def test_a_plugin_that_brings_its_own(self) -> None:
+        """As PyTorch does: nobody else sees its NCCL."""
+        for scenario in "all", "own", "comms":
+            with self.subTest(scenario):
+                run = self.job(scenario, plugin=True)
+                self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
+        self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
+
+    def test_memory_that_goes(self) -> None:
+        """Something larger needs it: deregistered first, by all; and the device is never asked for memory of another kind."""
+        for backend in "cuda", "nccl":
+            for processes in False, True:
+                with self.subTest(backend, processes=processes):
+                    run = self.job("trim", backend, processes=processes, ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
+                    self.assert_registered(run)
+                    self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {backend})
+                    self.assertGreaterEqual(len(run.of("segment_free")), 2)
+                    for trace in run.traces:
+                        there: "set[str]" = set()
+                        for e in trace.of("segment_alloc", "register", "deregister"):
+                            if e["e"] == "register":
+                                there.add(e["p"])
+                            elif e["e"] == "deregister":
+                                there.discard(e["p"])
+                            else:
+                                self.assertNotIn(e["p"], there, "another segment at an address that is registered")
+
+    def test_memory_that_goes_under_work(self) -> None:
+        """The host waits for it: peers write into registered memory, and nothing else would hold NCCL back."""
+        for backend in "cuda", "nccl":
+            with self.subTest(backend):
+                run = self.job("busy", backend, ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000", CUPOOL_FREE="ordered")
+                self.assert_registered(run)
+                self.assertGreaterEqual(len(run.of("segment_free")), 2)
+
+    def test_graphs(self) -> None:
+        """What a graph uses stays until the communicator goes."""
+        for backend in "cuda", "nccl":
+            with self.subTest(backend):
+                run = self.job("graph", backend, ranks=2, SIMGPU_MEMORY="72M")
+                self.assert_registered(run)
+                self.assertEqual(len(run.of("segment_free")), 2 * 2)
+
+    def test_statistics(self) -> None:
+        run = self.job("all", CUPOOL_STATS="exit")
+        line = next(line for line in run.done.err.splitlines() if "NCCL:" in line)
+        self.assertIn(f"{run.total('ops')} operations, {len(run.of('register'))} registrations", line)
+        self.assertEqual(run.total("ops"), run.operations("all"))
+        self.assertNotIn("NCCL:", self.job("all", register="0", CUPOOL_STATS="exit").done.err)
+
+
+class Kinds(Base):
+    """NCCL before 2.29.2 kills jobs that use a registration for send/recv first and for a collective then."""
+
+    def test_with_care(self) -> None:
+        run = self.job("kinds", processes=True)
+        self.assert_registered(run)
+        self.assertEqual(run.total("renewed"), RANKS)
+
+    def test_without_care(self) -> None:
+        run = self.job("kinds", register="force", rc=BREACH)
+        self.assertGreater(run.reported("breaches"), 0)
+        self.assertEqual(run.total("renewed"), 0)
+
+    def test_where_none_is_needed(self) -> None:
+        for register in "1", "force":
+            run = self.job("kinds", register=register, version=NEW)
+            self.assert_registered(run)
+            self.assertEqual(run.total("renewed"), 0)
+
+
+class Wrong(Base):
+    def test_no_nccl(self) -> None:
+        done = self.go(app("shared"), "churn:60:100000", CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1")
+        self.assertEqual(len(done.warnings), 1, done.err)
+        self.assertIn("CUPOOL_BACKEND=nccl is not possible: no NCCL is loaded", done.warnings[0])
+        self.assertEqual({e["b"] for e in self.one_trace(done).of("segment_alloc")}, {"cuda"})
+        self.assertEqual(self.go(app("shared"), "churn:60:100000", CUPOOL_REGISTER="1").err, "")
+
+    def test_nccl_has_no_memory(self) -> None:
+        run = self.job("all", SIMNCCL_FAIL="ncclMemAlloc:1+")
+        self.assertEqual(len(run.done.warnings), 1, run.done.err)
+        self.assertIn("CUPOOL_BACKEND=nccl is not possible: ncclMemAlloc gives no memory", run.done.warnings[0])
+        self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {"cuda"})
+        self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
+
+    def test_memory_is_refused_later(self) -> None:
+        """No memory of another kind in its place."""
+        run = self.job("all", rc=1, SIMNCCL_FAIL="ncclMemAlloc:2+", CUPOOL_LOG_LEVEL="error")
+        self.assertIn("cudaMalloc", run.done.err)
+        self.assertEqual(run.of("segment_alloc"), [])
+
+    def test_registration_fails(self) -> None:
+        run = self.job("all", SIMNCCL_FAIL="ncclCommRegister:1+")
+        self.assertEqual(len(run.done.warnings), 1, run.done.err)
+        self.assertIn("NCCL did not register", run.done.warnings[0])
+        self.assertEqual(run.operations("none"), run.total("outside"))
+        self.assertEqual(run.total("failed"), len(run.of("register")))
+        self.assertEqual({e["ok"] for e in run.of("register")}, {0})
+
+    def test_nothing_is_registered(self) -> None:
+        run = self.job("all", NCCL_LOCAL_REGISTER="0")
+        self.assertEqual(len(run.done.warnings), 1, run.done.err)
+        self.assertIn("NCCL_LOCAL_REGISTER=0", run.done.warnings[0])
+
+    def test_outside(self) -> None:
+        """Said once, counted each time."""
+        run = self.job("outside")
+        self.assertEqual(len(run.done.warnings), 1, run.done.err)
+        self.assertIn("one buffer in registered memory and one outside", run.done.warnings[0])
+        self.assertEqual(run.total("mixed"), 3 * RANKS)
+
+    def test_deregistration_fails(self) -> None:
+        """What may still be in use is not given back."""
+        run = self.job("lose", processes=True, ranks=2, SIMGPU_MEMORY="96M", SIMNCCL_FAIL="ncclCommDeregister:1")
+        self.assertEqual(len(run.done.warnings), 2, run.done.err)
+        self.assertIn("NCCL did not deregister", run.done.warnings[0])
+        failed = [e for e in run.of("deregister") if not e["ok"]]
+        self.assertEqual(len(failed), 2)
+        self.assertEqual(run.total("quarantined"), sum(e["n"] for e in failed))
+        self.assertEqual(run.reported("breaches"), 0)
+        # Of each rank the last, and what was lost.
+        self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2 * 2)
+        self.assertEqual(self.job("lose", ranks=2, SIMGPU_MEMORY="96M").total("quarantined"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

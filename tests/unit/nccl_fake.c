@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nccl_fake.c - see nccl_fake.h. */
+#include "nccl_fake.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct nccl_fake nccl_fake;
+
+/* With the lock, or where nobody else is about. */
+static void say(const char *format, va_list args)
+{
+    if (!*nccl_fake.fault)
+        vsnprintf(nccl_fake.fault, sizeof(nccl_fake.fault), format, args);
+}
+
+void nccl_fake_say(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang-tidy 14 misses the va_start above. */
+    say(format, args);
+    va_end(args);
+}
+
+void nccl_fake_reset(void)
+{
+    memset(&nccl_fake, 0, sizeof(nccl_fake));
+    pthread_mutex_init(&nccl_fake.lock, NULL);
+}
+
+void *nccl_fake_comm(unsigned int comm)
+{
+    return &nccl_fake.comms[comm];
+}
+
+void nccl_fake_comm_make(unsigned int comm, int device, bool ready)
+{
+    pthread_mutex_lock(&nccl_fake.lock);
+    memset(nccl_fake.comms[comm].records, 0, sizeof(nccl_fake.comms[comm].records));
+    nccl_fake.comms[comm].alive = true;
+    nccl_fake.comms[comm].device = device;
+    atomic_store(&nccl_fake.comms[comm].ready, ready);
+    pthread_mutex_unlock(&nccl_fake.lock);
+}
+
+static unsigned int records(const struct fake_comm *comm)
+{
+    unsigned int count = 0;
+
+    for (unsigned int i = 0; i < FAKE_RECORDS; i++)
+        count += comm->records[i].size != 0;
+    return count;
+}
+
+unsigned int nccl_fake_records(unsigned int comm)
+{
+    unsigned int count;
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    count = records(&nccl_fake.comms[comm]);
+    pthread_mutex_unlock(&nccl_fake.lock);
+    return count;
+}
+
+void nccl_fake_comm_destroy(unsigned int comm, bool aborted)
+{
+    struct fake_comm *gone = &nccl_fake.comms[comm];
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    if (!aborted && records(gone))
+        nccl_fake_say("%u registrations left at destroy", records(gone));
+    memset(gone->records, 0, sizeof(gone->records));
+    gone->alive = false;
+    pthread_mutex_unlock(&nccl_fake.lock);
+}
+
+static struct fake_record *record_of(struct fake_comm *comm, uint64_t addr, size_t size)
+{
+    for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
+        struct fake_record *record = &comm->records[i];
+
+        if (record->size && addr >= record->addr && addr + size <= record->addr + record->size)
+            return record;
+    }
+    return NULL;
+}
+
+static void enter(struct fake_comm *comm, const char *what)
+{
+    if (!comm->alive || !atomic_load(&comm->ready))
+        nccl_fake_say("%s on a communicator that is %s", what, comm->alive ? "not ready" : "gone");
+    if (atomic_fetch_add(&comm->inside, 1))
+        nccl_fake_say("%s while another call is under way", what);
+}
+
+void nccl_fake_op(unsigned int number, const struct nccl_reg_op *op, unsigned int registered)
+{
+    struct fake_comm *comm = &nccl_fake.comms[number];
+    unsigned int found = 0;
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    enter(comm, "an operation");
+    for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
+        struct fake_record *record =
+            op->buffers[i].size ? record_of(comm, op->buffers[i].addr, op->buffers[i].size) : NULL;
+
+        if (!record)
+            continue;
+        found++;
+        if (nccl_fake.old && record->used == 1 && op->kind == NCCL_REG_COLLECTIVE)
+            nccl_fake_say("a collective after point-to-point on one registration: the job dies");
+        if (!record->used)
+            record->used = op->kind == NCCL_REG_COLLECTIVE ? 2 : 1;
+        record->busy = true;
+    }
+    if (found < registered)
+        nccl_fake_say("%u of %u buffers were registered", found, registered);
+    pthread_mutex_unlock(&nccl_fake.lock);
+    sched_yield();
+    atomic_fetch_sub(&comm->inside, 1);
+}
+
+void nccl_fake_finish(void)
+{
+    pthread_mutex_lock(&nccl_fake.lock);
+    for (unsigned int i = 0; i < FAKE_COMMS; i++)
+        for (unsigned int j = 0; j < FAKE_RECORDS; j++)
+            nccl_fake.comms[i].records[j].busy = false;
+    pthread_mutex_unlock(&nccl_fake.lock);
+}
+
+static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void **ret_handle)
+{
+    struct fake_comm *comm = key;
+    struct fake_record *record = NULL;
+    int rc = 0;
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    enter(comm, "a registration");
+    if (info->arg != &nccl_fake || info->device != comm->device)
+        nccl_fake_say("a registration with another communicator's argument");
+    nccl_fake.attaches++;
+    for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
+        if (!comm->records[i].size)
+            record = &comm->records[i];
+        else if (addr < comm->records[i].addr + comm->records[i].size && comm->records[i].addr < addr + size)
+            nccl_fake_say("%#llx is registered already", (unsigned long long)addr);
+    }
+    *ret_handle = NULL;
+    if (nccl_fake.attach_fails && !--nccl_fake.attach_fails) {
+        *ret_handle = &nccl_fake; /* an answer that comes with an error is none */
+        rc = -EIO;
+    } else if (nccl_fake.attach_null && !--nccl_fake.attach_null) {
+        rc = 0;
+    } else if (record) {
+        *record = (struct fake_record){.addr = addr, .size = size};
+        *ret_handle = record;
+    }
+    pthread_mutex_unlock(&nccl_fake.lock);
+    sched_yield();
+    atomic_fetch_sub(&comm->inside, 1);
+    return rc;
+}
+
+static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void *handle)
+{
+    struct fake_comm *comm = key;
+    struct fake_record *record = handle;
+    int rc = 0;
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    enter(comm, "a deregistration");
+    nccl_fake.detaches++;
+    if (info->arg != &nccl_fake || record < comm->records || record >= comm->records + FAKE_RECORDS ||
+        record->addr != addr || record->size != size)
+        nccl_fake_say("a deregistration of what is not registered");
+    else if (record->busy)
+        nccl_fake_say("a deregistration under work that uses it");
+    else if (nccl_fake.detach_fails && !--nccl_fake.detach_fails)
+        rc = -EIO;
+    else
+        record->size = 0;
+    pthread_mutex_unlock(&nccl_fake.lock);
+    sched_yield();
+    atomic_fetch_sub(&comm->inside, 1);
+    return rc;
+}
+
+static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
+{
+    const struct fake_comm *comm = key;
+
+    (void)info;
+    return atomic_load(&comm->ready);
+}
+
+static int fake_wait(const struct nccl_reg_comm_info *info)
+{
+    const int rc = atomic_load(&nccl_fake.wait_rc);
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    nccl_fake.waits++;
+    for (unsigned int i = 0; !rc && i < FAKE_COMMS; i++)
+        for (unsigned int j = 0; nccl_fake.comms[i].device == info->device && j < FAKE_RECORDS; j++)
+            nccl_fake.comms[i].records[j].busy = false;
+    pthread_mutex_unlock(&nccl_fake.lock);
+    return rc;
+}
+
+void nccl_fake_release(void *arg, uint64_t addr, size_t size)
+{
+    unsigned int *count = arg;
+
+    pthread_mutex_lock(&nccl_fake.lock);
+    for (unsigned int i = 0; i < FAKE_COMMS; i++)
+        for (unsigned int j = 0; nccl_fake.comms[i].alive && j < FAKE_RECORDS; j++) {
+            const struct fake_record *record = &nccl_fake.comms[i].records[j];
+
+            if (record->size && addr < record->addr + record->size && record->addr < addr + size)
+                nccl_fake_say("%#llx was given back while it was registered", (unsigned long long)addr);
+        }
+    nccl_fake.releases++;
+    nccl_fake.released_bytes += size;
+    if (count)
+        ++*count;
+    pthread_mutex_unlock(&nccl_fake.lock);
+}
+
+const struct nccl_reg_ops nccl_fake_ops = {
+    .attach = fake_attach, .detach = fake_detach, .ready = fake_ready, .wait = fake_wait};

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_fake.h - an NCCL made of nothing, for tests of nccl_reg: communicators that remember what is registered with
+ * them and keep the first breach of NCCL's rules in fault.
+ *
+ * The rules: one call at a time on a communicator; none on one that is not ready, or has gone; what is registered is
+ * not registered already; what is undone was registered; nothing is registered any more when a communicator is
+ * destroyed, or memory released; before NCCL 2.29.2 a registration that point-to-point has used first serves no
+ * collective; a registration is undone only when work that uses it is over.
+ *
+ * Threads: the table's functions, operations and releases lock for themselves. Tests set the knobs while no call is
+ * running, or where noted at any time.
+ */
+#ifndef CUPOOL_TESTS_NCCL_FAKE_H
+#define CUPOOL_TESTS_NCCL_FAKE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nccl_reg.h"
+
+#define FAKE_COMMS   16u
+#define FAKE_RECORDS 512u
+
+struct fake_record {
+    uint64_t addr;
+    size_t size; /* 0: not in use */
+    int used;    /* 0: by nobody yet, 1: by point-to-point first, 2: by a collective first */
+    bool busy;   /* work that uses it may not be over */
+};
+
+struct fake_comm {
+    bool alive;
+    int device;
+    atomic_bool ready; /* may be set at any time */
+    atomic_int inside; /* calls on it that are under way */
+    struct fake_record records[FAKE_RECORDS];
+};
+
+struct nccl_fake {
+    pthread_mutex_t lock; /* guards the records, the counts and fault */
+    struct fake_comm comms[FAKE_COMMS];
+    char fault[160];
+    bool old; /* before 2.29.2 */
+    /* Knobs: what the nth call from now on answers. 0: never. */
+    unsigned int attach_fails, detach_fails, attach_null;
+    atomic_int wait_rc;
+    unsigned int attaches, detaches, waits, releases;
+    uint64_t released_bytes;
+};
+
+extern const struct nccl_reg_ops nccl_fake_ops;
+/* The one that the table's functions work on. */
+extern struct nccl_fake nccl_fake;
+
+void nccl_fake_reset(void);
+void nccl_fake_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A communicator comes to life, is used, goes. comm is its number. */
+void *nccl_fake_comm(unsigned int comm);
+void nccl_fake_comm_make(unsigned int comm, int device, bool ready);
+void nccl_fake_comm_destroy(unsigned int comm, bool aborted);
+/* What NCCL does in an operation, at the end of its group. registered: buffers that must be. */
+void nccl_fake_op(unsigned int comm, const struct nccl_reg_op *op, unsigned int registered);
+/* How many registrations a communicator has. */
+unsigned int nccl_fake_records(unsigned int comm);
+/* All work is over. */
+void nccl_fake_finish(void);
+/* For nccl_reg_segment_remove. */
+void nccl_fake_release(void *arg, uint64_t addr, size_t size);
+
+#endif
