@@ -227,11 +227,10 @@ static bool backend_scarce(void *arg)
 {
     const struct context *context = arg;
 
-    /* What is left of the device's memory differs from rank to rank. */
-    if (nccl_ranks_agree())
-        return false;
-    return conf_get()->decay.number == 0 ||
-           atomic_load_explicit(&context->device_free, memory_order_relaxed) < context->capacity / RESERVE_PART;
+    /* What is left of the device's memory differs from rank to rank, which matters to NCCL. */
+    return (conf_get()->decay.number == 0 ||
+            atomic_load_explicit(&context->device_free, memory_order_relaxed) < context->capacity / RESERVE_PART) &&
+           !nccl_ranks_agree();
 }
 
 const struct pool_backend_ops memory_ops = {

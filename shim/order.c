@@ -30,7 +30,7 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static struct slot *slot_acquire(struct context *context)
+static inline __attribute__((always_inline)) struct slot *slot_acquire(struct context *context)
 {
     if (!thread_slot)
         thread_slot = atomic_fetch_add_explicit(&threads_seen, 1, memory_order_relaxed) + 1;
