@@ -228,10 +228,10 @@ class Wrong(Base):
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
 
     def test_memory_is_refused_later(self) -> None:
-        """No memory of another kind in its place."""
-        run = self.job("all", rc=1, SIMNCCL_FAIL="ncclMemAlloc:2+", CUPOOL_LOG_LEVEL="error")
+        """No memory of another kind in its place. (Every rank may ask once whether there is any.)"""
+        run = self.job("all", rc=1, SIMNCCL_FAIL=f"ncclMemAlloc:{RANKS + 1}+", CUPOOL_LOG_LEVEL="error")
         self.assertIn("cudaMalloc", run.done.err)
-        self.assertEqual(run.of("segment_alloc"), [])
+        self.assertLessEqual({e["b"] for e in run.of("segment_alloc")}, {"nccl"})
 
     def test_registration_fails(self) -> None:
         run = self.job("all", SIMNCCL_FAIL="ncclCommRegister:1+")
