@@ -25,7 +25,7 @@
  * This part of the device's memory may lie in broken segments while nothing of it is handed out; less the more is, so
  * that a program that fills the device finds nearly all that the driver would have.
  */
-#define BREAK_PART 4
+#define BREAK_PART 16
 /* So much of it may be held without need when the pool grows: a small program need not be sparing. */
 #define EXCESS_PART 256
 /* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */

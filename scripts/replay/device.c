@@ -11,7 +11,7 @@
 #include "space.h"
 
 /* As in shim/context.c, shim/memory.c and shim/decay.c. */
-#define BREAK_PART   4
+#define BREAK_PART   16
 #define EXCESS_PART  256
 #define RESERVE_PART 128
 #define TICKS        8
