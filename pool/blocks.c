@@ -141,8 +141,9 @@ void block_merge_next(struct pool *pool, struct block *block)
         broken_set(pool, block->segment, false);
 }
 
-/* A block of which nothing is used any more becomes a free one, whole with its free neighbours. */
-static void block_free(struct pool *pool, struct block *block)
+/* A block of which nothing is used any more becomes a free one, whole with its free neighbours. Not inlined: most frees
+ * come past without it and should not save registers for it. */
+__attribute__((noinline)) static void block_free(struct pool *pool, struct block *block)
 {
     struct segment *segment = block->segment;
 
