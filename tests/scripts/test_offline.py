@@ -60,7 +60,7 @@ class Program(unittest.TestCase):
         """Three small requests share a segment, the large one has its own; the freed block is handed out again."""
         self.expect(one(a(1000, 512, 1) + "f 1\na 9 300\n" + f"a 10 {5 * MIB}\nf 10\n# end\n\n"),
                     requests=5, frees=2, refused=0, hits=3, misses=2, segments_alloc=2, segments_free=0, peak_live_requested=1301 + 5 * MIB,
-                    peak_live=2048 + 6 * MIB, live=2048, live_requested=1301, held=8 * MIB, peak_held=8 * MIB, peak_used=8 * MIB,
+                    peak_live=2048 + 5 * MIB, live=2048, live_requested=1301, held=8 * MIB, peak_held=8 * MIB, peak_used=8 * MIB,
                     waste=round(8 * MIB / (1301 + 5 * MIB), 4), oom=0, bypassed=0)
 
     def test_capacity(self) -> None:
@@ -92,7 +92,7 @@ class Program(unittest.TestCase):
         self.expect(one(lines, "--break-max", "64M"), hits=1, held=40 * MIB)
         self.expect(one(lines, "--break-max", "30M"), hits=0, held=60 * MIB)
         self.expect(one(lines), hits=1)  # a part of the capacity
-        self.expect(one(lines, "--capacity", "1G"), hits=0)
+        self.expect(one(lines, "--capacity", "128M"), hits=0)
 
     def test_devices_and_reset(self) -> None:
         lines = f"a 1 {4 * MIB} 0\na 2 {6 * MIB} 3\na 3 600 3\nr 3\nf 2\nf 3\na 4 {2 * MIB} 3\n"
@@ -308,7 +308,8 @@ class Trace(Case):
         limited = found["runs"]["CUPOOL_LIMIT=20M CUPOOL_DECAY=off"]
         self.assertLessEqual(limited["peak_held"], 20 * MIB)
         self.assertEqual((limited["bypassed"], limited["refused"]), (2 + 3, 0))
-        self.assertEqual(found["runs"]["replayed"]["peak_held"], 80 * MIB)
+        self.assertEqual(found["runs"]["replayed"]["peak_held"], found["traced"]["peak_held"])
+        self.assertGreater(found["traced"]["peak_held"], 5 * 10 * MIB)
         off = self.device(trace.path, "--set", "CUPOOL_ENABLE=0")["runs"]
         self.assertEqual(off["CUPOOL_ENABLE=0"], off["model: driver"])
         for bad in ("CUPOOL_LIMIT=many", "CUPOOL_LIMIT", "LIMIT=3", "CUPOOL_FREE=strict", "CUPOOL_DECAY=-1"):
