@@ -61,6 +61,7 @@ struct nccl_reg_comm {
     struct nccl_reg_comm *next_all;
     atomic_uint users; /* threads in an operation, or in a group that has used it; counted up with the turn */
     atomic_bool nonblocking;
+    atomic_int device;               /* of info, for who has not the turn */
     bool spare;                      /* guarded by the registry's lock: gone, and may serve another communicator */
     struct nccl_reg_comm *next_held; /* of the turns that a thread holds which lets a segment go; his alone */
     /* Guards everything below; held over the table's calls on this communicator. */
@@ -460,6 +461,7 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
         if (made) {
             made->spare = false;
             made->info = *info;
+            atomic_store(&made->device, info->device);
             made->seen = 0;
             atomic_store(&made->nonblocking, info->nonblocking);
             reg->comm_count++;
@@ -683,6 +685,9 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
     void *key;
 
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
+        /* Another device's threads are at work with theirs, and it has none of this memory. */
+        if (atomic_load(&comm->device) != segment->device)
+            continue;
         if (pthread_mutex_trylock(&comm->turn)) {
             /* One that was given up with a thread in it has no key, and nothing is done with it any more. */
             if (!atomic_load(&comm->key))
@@ -691,7 +696,7 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
             return false;
         }
         key = atomic_load(&comm->key);
-        if (key && comm->info.device == segment->device) {
+        if (key) {
             comm->next_held = held;
             held = comm;
             if (comm_permits(reg, comm, key, segment))
@@ -776,7 +781,7 @@ int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)
     return rc;
 }
 
-size_t nccl_reg_settle(struct nccl_reg *reg)
+size_t nccl_reg_settle(struct nccl_reg *reg, int device)
 {
     uint64_t addr = 0;
     size_t released = 0;
@@ -788,7 +793,8 @@ size_t nccl_reg_settle(struct nccl_reg *reg)
         for (size_t i = reg->parked ? segment_after(reg, addr) : reg->segment_count; i < reg->segment_count && !more;
              i++) {
             addr = reg->segments[i].addr;
-            more = reg->segments[i].leaving && !reg->segments[i].quarantined;
+            more = reg->segments[i].leaving && !reg->segments[i].quarantined &&
+                   (device < 0 || device == reg->segments[i].device);
         }
         pthread_mutex_unlock(&reg->lock);
         if (more)

@@ -107,8 +107,9 @@ int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)
 void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr);
 /* The same for all parked ones whose release would get this arg. */
 void nccl_reg_parked_lost(struct nccl_reg *reg, const void *arg);
-/* Try again to let parked segments go. The bytes that were released. */
-size_t nccl_reg_settle(struct nccl_reg *reg);
+/* Try again to let parked segments of a device go, or of all (-1): that may wait for the work of their devices. The
+ * bytes that were released. */
+size_t nccl_reg_settle(struct nccl_reg *reg, int device);
 
 /* A communicator that may be used. 0 also if it is known. -ENOMEM. */
 int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_comm_info *info);

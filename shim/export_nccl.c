@@ -61,7 +61,7 @@
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         nccl_comm_ends(comm, talk);                                                                                    \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_settle();                                                                                                 \
+        nccl_settle(-1);                                                                                               \
         return result;                                                                                                 \
     }
 #include "hooks.def"

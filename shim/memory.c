@@ -136,8 +136,8 @@ static CUresult segment_alloc(struct context *context, CUdeviceptr *ptr, size_t 
         before = atomic_load(&arrivals);
         result = memory_get(context, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-             (nccl_settle() || device_trim(context->device, context) || releases_collect(context, /* wait: */ true) ||
-              atomic_load(&arrivals) != before));
+             (nccl_settle(context->device) || device_trim(context->device, context) ||
+              releases_collect(context, /* wait: */ true) || atomic_load(&arrivals) != before));
     return result;
 }
 
@@ -219,8 +219,10 @@ static void backend_free(void *arg, uint64_t addr, size_t size)
 
 static void backend_collect(void *arg)
 {
-    nccl_settle();
-    releases_collect(arg, /* wait: */ true);
+    struct context *context = arg;
+
+    nccl_settle(context->device);
+    releases_collect(context, /* wait: */ true);
 }
 
 static bool backend_scarce(void *arg)

@@ -280,9 +280,9 @@ void nccl_parked_lost(const void *arg)
         nccl_reg_parked_lost(state.reg, arg);
 }
 
-size_t nccl_settle(void)
+size_t nccl_settle(int device)
 {
-    return nccl_registers() ? nccl_reg_settle(state.reg) : 0;
+    return nccl_registers() ? nccl_reg_settle(state.reg, device) : 0;
 }
 
 /* --- for the hooks --- */

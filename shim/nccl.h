@@ -42,8 +42,8 @@ int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr,
 void nccl_segment_lost(uint64_t addr);
 /* What was to be released with this arg and has not been is lost. */
 void nccl_parked_lost(const void *arg);
-/* Let what could not go before go now. The bytes that went. */
-size_t nccl_settle(void);
+/* Let what could not go before go now, of one device or of all (-1). The bytes that went. */
+size_t nccl_settle(int device);
 
 /* --- for the hooks --- */
 

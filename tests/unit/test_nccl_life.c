@@ -209,7 +209,7 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
             break;
         case 2:
             nccl_fake_finish();
-            nccl_reg_settle(reg);
+            nccl_reg_settle(reg, -1);
             break;
         case 3:
             if (faults && below(&rng, 32) == 0) {
@@ -239,7 +239,7 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
             assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(i), true), 0);
             nccl_fake_comm_destroy(i, life.hung[i]);
         }
-    nccl_reg_settle(reg);
+    nccl_reg_settle(reg, -1);
     for (unsigned int i = 0; i < SEGMENTS; i++)
         left += !life.alive[i] && !life.released[i];
     nccl_reg_stats_get(reg, &stats);
@@ -318,7 +318,7 @@ static void *rank(void *arg)
             /* Others may be in an operation; then it goes later, by whichever thread. */
             for (bool gone = false; !gone && !*nccl_fake.fault;) {
                 nccl_fake_finish();
-                nccl_reg_settle(reg);
+                nccl_reg_settle(reg, -1);
                 pthread_mutex_lock(&nccl_fake.lock);
                 gone = released == 1;
                 pthread_mutex_unlock(&nccl_fake.lock);
@@ -338,7 +338,7 @@ static void *clock_thread(void *arg)
 
     (void)arg;
     while (!atomic_load(&stop)) {
-        nccl_reg_settle(reg);
+        nccl_reg_settle(reg, -1);
         nccl_reg_stats_get(reg, &stats);
         usleep(50);
     }
