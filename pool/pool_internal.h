@@ -90,7 +90,7 @@ static inline void count_up(_Atomic size_t *number)
 }
 
 struct pool {
-    struct pool_config config;
+    struct magazine magazines[MAGAZINES];
     /* What hits and frees look at without the lock, apart from what requests that are no hits change all the time. */
     struct {
         _Atomic size_t withdrawn; /* bytes in withdrawn segments of which nothing is handed out; set under the lock */
@@ -101,7 +101,7 @@ struct pool {
         atomic_bool has_kept; /* some magazine keeps something; a hint */
         atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     } shown __attribute__((aligned(64)));
-    struct magazine magazines[MAGAZINES];
+    struct pool_config config;
     struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
     /*
      * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
