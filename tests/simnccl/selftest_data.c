@@ -225,7 +225,7 @@ static void reduction(struct buffers *b, ncclDataType_t type, ncclRedOp_t op, in
 static void reductions(struct buffers *b)
 {
     const int v = b->rank + 1; /* 1 2 3 4 */
-    ncclRedOp_t twice, twice_there;
+    ncclRedOp_t twice = ncclSum, twice_there = ncclSum;
     char two[8] = {0};
     void *there;
 
