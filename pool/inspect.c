@@ -90,6 +90,8 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     if (taken)
         lock_give(&pool->lock);
     ret_stats->live -= recent_bytes(pool); /* none, but for those of threads that have not waited for us */
+    if (ret_stats->peak_live < ret_stats->live)
+        ret_stats->peak_live = ret_stats->live;
     ret_stats->order += atomic_load(&pool->shown.order);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];

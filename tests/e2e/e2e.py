@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any, Optional, Union
+
+# Programs inherit what is ignored, and nohup ignores this one.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LIB = Path(os.environ["E2E_LIB"])
 INFO = Path(os.environ["E2E_INFO"])
