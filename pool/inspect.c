@@ -158,6 +158,8 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
     uint64_t at = segment->addr + segment->skip;
     size_t used = 0;
 
+    if (!segment->first)
+        return "a segment has no blocks";
     for (struct block *block = segment->first; block; block = block->next) {
         const int state = atomic_load(&block->state);
 
