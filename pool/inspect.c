@@ -87,9 +87,9 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     if (taken)
         recent_flush_within(pool, STATS_WAIT_NS);
     *ret_stats = pool->stats;
+    ret_stats->live = live_now(pool);
     if (taken)
         lock_give(&pool->lock);
-    ret_stats->live -= recent_bytes(pool); /* none, but for those of threads that have not waited for us */
     if (ret_stats->peak_live < ret_stats->live)
         ret_stats->peak_live = ret_stats->live;
     ret_stats->order += atomic_load(&pool->shown.order);

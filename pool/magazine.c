@@ -98,13 +98,14 @@ bool magazine_put(struct magazine *magazine, struct block *block)
     return true;
 }
 
-size_t recent_bytes(const struct pool *pool)
+size_t live_now(const struct pool *pool)
 {
-    size_t bytes = 0;
+    size_t recent = 0;
 
     for (unsigned int i = 0; i < MAGAZINES; i++)
-        bytes += value(&pool->magazines[i].recent_bytes);
-    return bytes;
+        recent += value(&pool->magazines[i].recent_bytes);
+    /* A block that went from one magazine to another meanwhile may have been counted twice. */
+    return recent < pool->stats.live ? pool->stats.live - recent : 0;
 }
 
 /* All recent blocks of the lists in mask, with the magazine's lock. They still count as handed out. */
@@ -202,7 +203,7 @@ void used_add(struct pool *pool, struct segment *segment, size_t size)
         pool->stats.idle -= segment->size;
     segment->used += size;
     pool->stats.live += size;
-    peak_reach(pool, pool->stats.live - recent_bytes(pool));
+    peak_reach(pool, live_now(pool));
 }
 
 void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
@@ -232,7 +233,7 @@ void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *b
     magazine->kept = block;
     magazine->kept_count++;
     change(&magazine->kept_bytes, value(&magazine->kept_bytes) + block->size);
-    if (!atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed))
+    if (!atomic_load(&pool->shown.has_kept)) /* in order with what kept_take does */
         atomic_store(&pool->shown.has_kept, true);
 }
 
@@ -270,6 +271,21 @@ size_t kept_bytes(const struct pool *pool)
     for (unsigned int i = 0; i < MAGAZINES; i++)
         bytes += value(&pool->magazines[i].kept_bytes);
     return bytes;
+}
+
+void magazines_leave(struct pool *pool)
+{
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        if (!visit(magazine, 0))
+            continue;
+        if (!magazine->recent_count && !magazine->kept_count) {
+            atomic_store(&magazine->used, false);
+            atomic_fetch_sub(&pool->shown.magazines_used, 1);
+        }
+        lock_give(&magazine->lock);
+    }
 }
 
 void magazines_reset(struct pool *pool)

@@ -241,9 +241,13 @@ void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *b
 bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size);
 /* With no lock. All blocks that the magazines keep, now the caller's. */
 void kept_take(struct pool *pool, struct block *ret_kept[MAGAZINES]);
-/* How much all magazines keep, and how much is recent. With no lock, so it may be over when it is told. */
+/* How much all magazines keep. With no lock, so it may be over when it is told. */
 size_t kept_bytes(const struct pool *pool);
-size_t recent_bytes(const struct pool *pool);
+/* With the pool's lock. How much is handed out or kept: what is on the books and not recent. */
+size_t live_now(const struct pool *pool);
+/* With the pool's lock. Magazines that are empty are not in use, until somebody comes: those who were driven from one
+ * to the next, by the clock for one, shall not have a share of the slack in each. */
+void magazines_leave(struct pool *pool);
 /* With the pool's lock. Nothing is recent or kept. */
 void magazines_reset(struct pool *pool);
 /* With the pool's lock. Join all that is recent: before anybody looks at bins, or at what is free or idle. */

@@ -219,6 +219,7 @@ size_t pool_decay(struct pool *pool, unsigned int age)
 
     lock_take(&pool->lock);
     recent_flush(pool); /* it has been idle in the time that ends now */
+    magazines_leave(pool);
     pool->clock++;
     lock_give(&pool->lock);
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);

@@ -163,7 +163,8 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .break_max = as->capacity / BREAK_PART,
                                  .capacity = as->capacity,
                                  /* Where giving back waits for the device, a request must not do it. */
-                                 .excess_min = as->defers ? as->capacity / EXCESS_PART : SIZE_MAX / 2};
+                                 .excess_min =
+                                     as->defers && !nccl_ranks_agree() ? as->capacity / EXCESS_PART : SIZE_MAX / 2};
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
         config.slack_min = SLACK_MIN;

@@ -161,6 +161,29 @@ static void test_slack_is_shared(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* Who has been driven from one to the next has all of the slack again after a while. */
+static void test_empty_magazines_have_no_share(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[8];
+
+    config.slack_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 8; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (int i = 0; i < 4; i++) {
+        move_on(env->pool);
+        assert_int_equal(pool_free_later(alloc(env->pool, 2 * MIB)), 0);
+    }
+    pool_trim(env->pool, "test");
+    pool_decay(env->pool, 100);
+    for (int i = 0; i < 8; i++)
+        release(addr[i]);
+    assert_int_equal(kept_bytes(env->pool), 16 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
 static void test_withdrawn_is_in_no_magazine(void **state)
 {
     struct env *env = env_plain(state);
