@@ -95,9 +95,10 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     ret_stats->order += atomic_load(&pool->shown.order);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
+        const size_t hits = atomic_load(&magazine->hits);
 
-        ret_stats->allocs += atomic_load(&magazine->hits);
-        ret_stats->hits += atomic_load(&magazine->hits);
+        ret_stats->allocs += hits;
+        ret_stats->hits += hits;
         ret_stats->frees += atomic_load(&magazine->frees);
         ret_stats->order += atomic_load(&magazine->order);
         ret_stats->kept += atomic_load(&magazine->kept_times);

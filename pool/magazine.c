@@ -23,6 +23,13 @@
 
 __thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
 
+/* With its lock, and before a segment is looked at; recent_flush looks the other way round. */
+static void magazine_use(struct pool *pool, struct magazine *magazine)
+{
+    if (!atomic_exchange(&magazine->used, true))
+        atomic_fetch_add(&pool->shown.magazines_used, 1);
+}
+
 struct magazine *magazine_enter_other(struct pool *pool)
 {
     struct magazine *magazine;
@@ -34,10 +41,14 @@ struct magazine *magazine_enter_other(struct pool *pool)
         magazine_place++;
         lock_relax(i / MAGAZINES);
     }
-    /* Before a segment is looked at; recent_flush looks the other way round. */
-    if (!atomic_exchange(&magazine->used, true))
-        atomic_fetch_add(&pool->shown.magazines_used, 1);
+    magazine_use(pool, magazine);
     return magazine;
+}
+
+void magazine_lock(struct pool *pool, struct magazine *magazine)
+{
+    lock_take(&magazine->lock);
+    magazine_use(pool, magazine);
 }
 
 /* --- recently freed --- */
@@ -212,7 +223,7 @@ void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct b
     bool put;
 
     lock_take(&pool->lock);
-    lock_take(&magazine->lock);
+    magazine_lock(pool, magazine);
     joining = grab(magazine, magazine->recent_count < RECENT_MAX ? (uint64_t)1 << list_of(rounded(block->requested))
                                                                  : UINT64_MAX);
     put = magazine_put(magazine, block);

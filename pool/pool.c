@@ -72,7 +72,7 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
     struct block *next;
 
     while (block) {
-        lock_take(&magazine->lock);
+        magazine_lock(pool, magazine);
         for (; block; block = next) {
             next = block->link;
             if (rc)

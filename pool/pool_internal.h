@@ -228,6 +228,8 @@ static inline struct magazine *magazine_enter(struct pool *pool)
     lock_give(&magazine->lock);
     return magazine_enter_other(pool);
 }
+/* Take the lock of this one, to put or keep something there. */
+void magazine_lock(struct pool *pool, struct magazine *magazine);
 /* With the magazine's lock. Hand out a block that was freed by a request of the same size. False: there is none. */
 bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr);
 /* With the magazine's lock. A PENDING block has been ordered and may be handed out again. False: there is no place for

@@ -204,7 +204,7 @@ static void look_at_env(int program)
 
         if (strcmp(arg, "-i") == 0 || strcmp(arg, "-") == 0 || strcmp(arg, "--ignore-environment") == 0)
             SAY_MISSED("env %s empties the environment; put cupool-run behind it", arg);
-        else if (strncmp(arg, "LD_PRELOAD=", 11) == 0 && !strstr(arg, "libcupool.so"))
+        else if (strncmp(arg, "LD_PRELOAD=", 11) == 0 && !strstr(arg, "libcupool"))
             SAY_MISSED("env replaces LD_PRELOAD; put cupool-run behind it");
         else if ((strcmp(arg, "-u") == 0 && i + 1 < check.argc && strcmp(check.argv[i + 1], "LD_PRELOAD") == 0) ||
                  strcmp(arg, "-uLD_PRELOAD") == 0 || strcmp(arg, "--unset=LD_PRELOAD") == 0)

@@ -32,6 +32,11 @@ static struct {
     char text[1 << 20]; /* its answer */
 } loads;
 
+static bool is_ours(const char *base)
+{
+    return strcmp(base, "libcupool.so") == 0 || strcmp(base, "libcupool-nccl.so") == 0;
+}
+
 static void look_at_privileges(const char *program)
 {
     struct stat st;
@@ -151,7 +156,7 @@ static void read_line(char *line)
         check_say("note", "%s is not found: the program does not start as it is", line + strspn(line, " \t"));
     } else if (end) {
         *end = '\0';
-        if (strcmp(check_base_of(path), "libcupool.so") == 0)
+        if (is_ours(check_base_of(path)))
             loads.preloaded = true;
         else if (strncmp(check_base_of(path), "libcuda.so", 10) == 0)
             loads.driver = true;
@@ -189,7 +194,7 @@ static void look_at_file(const char *path, struct reach *reach)
     }
     if (strncmp(base, "libasan.so", 10) == 0)
         reach->asan = path;
-    if (strncmp(base, "libcuda.so", 10) == 0 || strcmp(base, "libcupool.so") == 0 || elf_open(path, &file) != 0)
+    if (strncmp(base, "libcuda.so", 10) == 0 || is_ours(base) || elf_open(path, &file) != 0)
         return;
     /* Both are in every libcudart_static.a; a program of the driver API has the first only. */
     if (elf_contains(&file, "libcuda.so.1") && elf_contains(&file, "cudaErrorMissingConfiguration"))
@@ -239,7 +244,7 @@ static void look_at_preload(void)
     bool named = false;
 
     for (char *entry = copy ? strtok_r(copy, ": ", &save) : NULL; entry; entry = strtok_r(NULL, ": ", &save)) {
-        if (strcmp(check_base_of(entry), "libcupool.so") == 0)
+        if (is_ours(check_base_of(entry)))
             named = true;
         else
             check_say("preload", "%s is preloaded too, %s cupool", entry, named ? "behind" : "in front of");

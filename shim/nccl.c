@@ -166,6 +166,11 @@ bool nccl_registers(void)
 {
     if (conf_get()->registration.number == REGISTER_OFF)
         return false;
+    if (!CUPOOL_NCCL_HOOKS) {
+        log_once(LOG_WARN, "CUPOOL_REGISTER has no effect: it takes libcupool-nccl.so in place of libcupool.so "
+                           "(cupool-run --register sees to that)");
+        return false;
+    }
     pthread_once(&state.once, begin);
     return state.reg != NULL;
 }

@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from e2e import BIN, LIB, MIB, SIM, TIMEOUT, Case, Done, app
 
+NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
 RANKS = 3
 BREACH = 86
@@ -45,7 +46,7 @@ class Run:
 
 class Base(Case):
     def job(self, scenario: str, backend: Optional[str] = "nccl", register: Optional[str] = "1", processes: bool = False, rc: int = 0,
-            ranks: int = RANKS, version: str = OLD, plugin: bool = False, preload: Optional[str] = str(LIB), **more: str) -> Run:
+            ranks: int = RANKS, version: str = OLD, plugin: bool = False, preload: Optional[str] = str(NCCL_LIB), **more: str) -> Run:
         cwd = self.folder()
         report = self.tmp / f"report-{cwd.name}"
         env = dict(LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMGPU_DEVICES=str(ranks), SIMNCCL_STRICT="1", SIMNCCL_REPORT=str(report),
@@ -66,7 +67,7 @@ class Base(Case):
         meeting = self.tmp / f"id-{cwd.name}"
         counts = self.tmp / f"counts-{cwd.name}"
         running = [subprocess.Popen([*map(str, args), str(rank), str(meeting)], cwd=cwd, text=True, stdout=subprocess.PIPE,
-                                    stderr=subprocess.PIPE, env=self.env(SIMGPU_COUNTS=str(counts), RANK=str(rank), **env))
+                                    stderr=subprocess.PIPE, env=self.env(str(NCCL_LIB), SIMGPU_COUNTS=str(counts), RANK=str(rank), **env))
                    for rank in range(ranks)]
         said = []
         try:
@@ -214,11 +215,19 @@ class Kinds(Base):
 
 class Wrong(Base):
     def test_no_nccl(self) -> None:
-        done = self.go(app("shared"), "churn:60:100000", CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1")
+        done = self.go(app("shared"), "churn:60:100000", preload=str(NCCL_LIB), CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1")
         self.assertEqual(len(done.warnings), 1, done.err)
         self.assertIn("CUPOOL_BACKEND=nccl is not possible: no NCCL is loaded", done.warnings[0])
         self.assertEqual({e["b"] for e in self.one_trace(done).of("segment_alloc")}, {"cuda"})
-        self.assertEqual(self.go(app("shared"), "churn:60:100000", CUPOOL_REGISTER="1").err, "")
+        self.assertEqual(self.go(app("shared"), "churn:60:100000", preload=str(NCCL_LIB), CUPOOL_REGISTER="1").err, "")
+
+    def test_library_without_its_names(self) -> None:
+        """Who looks for NCCL by its names finds none in libcupool.so; registering takes the other one, and it says so."""
+        names = [s.split()[-1] for s in subprocess.run(["nm", "-D", LIB], capture_output=True, text=True, check=True).stdout.splitlines()]
+        self.assertEqual([n for n in names if n.startswith("nccl")], [])
+        done = self.go(app("shared"), "churn:60:100000", CUPOOL_REGISTER="1")
+        self.assertEqual(len(done.warnings), 1, done.err)
+        self.assertIn("takes libcupool-nccl.so", done.warnings[0])
 
     def test_nccl_has_no_memory(self) -> None:
         run = self.job("all", SIMNCCL_FAIL="ncclMemAlloc:1+")

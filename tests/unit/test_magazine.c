@@ -254,10 +254,15 @@ static void test_side_by_side(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        POOL_TEST(test_a_hit_calls_nobody), POOL_TEST(test_peak_is_exact),
-        POOL_TEST(test_idle_is_exact),      POOL_TEST(test_more_than_fits),
-        POOL_TEST(test_others_find_it),     POOL_TEST(test_others_order_it),
-        POOL_TEST(test_slack_is_shared),    POOL_TEST(test_withdrawn_is_in_no_magazine),
+        POOL_TEST(test_a_hit_calls_nobody),
+        POOL_TEST(test_peak_is_exact),
+        POOL_TEST(test_idle_is_exact),
+        POOL_TEST(test_more_than_fits),
+        POOL_TEST(test_others_find_it),
+        POOL_TEST(test_others_order_it),
+        POOL_TEST(test_slack_is_shared),
+        POOL_TEST(test_withdrawn_is_in_no_magazine),
+        POOL_TEST(test_empty_magazines_have_no_share),
         POOL_TEST(test_side_by_side),
     };
 
