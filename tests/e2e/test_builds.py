@@ -24,7 +24,7 @@ class Builds(unittest.TestCase):
             build = Path(tmp) / "build"
             log = ""
             for step in ([need("meson"), "setup", str(build), str(SOURCE), "-Dtests=false", f"-Dheaders={HEADERS}", *options],
-                         [need("ninja"), "-C", str(build), "shim/libcupool.so"]):
+                         [need("ninja"), "-C", str(build), "shim/libcupool.so", "shim/libcupool-nccl.so"]):
                 done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp)
                 log += done.stdout
                 self.assertEqual(done.returncode, 0, log)
