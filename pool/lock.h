@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lock.h - the lock of a pool: held for tens of nanoseconds, now and then for some microseconds, mostly by one thread,
- * twice for each pair of calls. Half as many atomic operations as a pthread mutex, for which giving back is one, too.
+ * lock.h - the lock of a pool, of a magazine, of the trace's buffer: held for tens of nanoseconds, now and then for
+ * some microseconds, mostly by one thread, twice for each pair of calls. Half as many atomic operations as a pthread
+ * mutex, for which giving back is one, too.
  *
- * What it is not: fair, recursive or a wait for anything long. No CUDA call and no system call happens under it, but
- * for a page of host memory now and then.
+ * What it is not: fair, recursive or a wait for anything long. No CUDA call happens under it, and no system call but
+ * for a page of host memory now and then, and the trace's write of a full buffer.
  *
  * Locking: who waits looks again and again, then yields, then sleeps a little at a time, so that a holder of lower
  * priority gets to run. Waiting is no cancellation point: what the thread is in the middle of has to be finished.

@@ -188,8 +188,9 @@ int pool_withdraw(uint64_t addr);
 int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size);
 
 /*
- * A consistent copy of the counters; for exit, where a signal handler may have interrupted the holder of the lock:
- * after a fifth of a second without the lock, the copy is taken as it is.
+ * A copy of the counters. What other threads do meanwhile may be in one of them and not yet in another. For exit, where
+ * a signal handler may have interrupted the holder of the lock: after a fifth of a second without the lock, the copy is
+ * taken as it is.
  */
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats);
 

@@ -177,7 +177,8 @@ bool nccl_registers(void)
 
 bool nccl_ranks_agree(void)
 {
-    return conf_get()->backend.number == BACKEND_NCCL || conf_get()->registration.number != REGISTER_OFF;
+    return conf_get()->backend.number == BACKEND_NCCL ||
+           (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);
 }
 
 /* --- the pool's memory --- */
