@@ -15,8 +15,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -162,12 +163,24 @@ bool room_break(ncclComm_t comm, ncclResult_t error)
     return !atomic_exchange(&comm->room->stop, 1);
 }
 
+/* One that has ended, and whose parent has not looked yet, is no more. */
+static bool process_lives(pid_t pid)
+{
+    struct pollfd fd = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+
+    if (fd.fd < 0)
+        return errno != ESRCH;
+    bool ended = poll(&fd, 1, 0) > 0;
+    close(fd.fd);
+    return !ended;
+}
+
 /* Whether everybody whom x waits for is still there. */
 static bool peers_live(ncclComm_t comm, const struct xfer *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         int peer = comm->room->pid[x[i].peer];
-        if (x[i].left && (peer == 0 || (kill(peer, 0) < 0 && errno == ESRCH))) {
+        if (x[i].left && (peer == 0 || !process_lives(peer))) {
             fprintf(stderr, "simnccl: rank %d has left while rank %d waits for it\n", x[i].peer, comm->rank);
             return false;
         }

@@ -33,19 +33,27 @@ static int pattern(int rank, int p, size_t i)
     return rank * 1000003 + p * 10007 + (int)i;
 }
 
+/* A small copy may still be on its way when cudaMemcpy returns, and the streams here do not wait for it. */
+static void upload(void *to, const void *from, size_t size)
+{
+    OK(cudaMemcpy(to, from, size, cudaMemcpyHostToDevice));
+    OK(cudaStreamSynchronize(NULL));
+}
+
 static void fill(struct buffers *b, int *to, int pieces, size_t count)
 {
+    OK(cudaStreamSynchronize(b->s)); /* an operation whose result this rank has not looked at may still read it */
     for (int p = 0; p < pieces; p++) {
         for (size_t i = 0; i < count; i++)
             b->host[(size_t)p * count + i] = pattern(b->rank, p, i);
     }
-    OK(cudaMemcpy(to, b->host, (size_t)pieces * count * sizeof(int), cudaMemcpyHostToDevice));
+    upload(to, b->host, (size_t)pieces * count * sizeof(int));
 }
 
 static void zero(int *at, size_t count)
 {
     OK(cudaMemset(at, 0, count * sizeof(int)));
-    OK(cudaStreamSynchronize(NULL)); /* the streams here do not wait for that one */
+    OK(cudaStreamSynchronize(NULL));
 }
 
 /* What an element of the result has to be. */
@@ -212,7 +220,7 @@ static void reduction(struct buffers *b, ncclDataType_t type, ncclRedOp_t op, in
     size_t size = put(type, in, mine);
 
     put(type, wanted, want);
-    OK(cudaMemcpy(b->send, in, size, cudaMemcpyHostToDevice));
+    upload(b->send, in, size);
     OK(ncclAllReduce(b->send, b->recv, 1, type, op, b->comm, b->s));
     OK(cudaStreamSynchronize(b->s));
     OK(cudaMemcpy(out, b->recv, size, cudaMemcpyDeviceToHost));
@@ -238,7 +246,7 @@ static void reductions(struct buffers *b)
         reduction(b, type, ncclMin, v, 1);
         reduction(b, type, ncclAvg, b->rank ? v : 3, 3);
         put(type, two, 2);
-        OK(cudaMemcpy(there, two, sizeof(two), cudaMemcpyHostToDevice));
+        upload(there, two, sizeof(two));
         OK(ncclRedOpCreatePreMulSum(&twice, two, type, ncclScalarHostImmediate, b->comm));
         OK(ncclRedOpCreatePreMulSum(&twice_there, there, type, ncclScalarDevice, b->comm));
         reduction(b, type, twice, v, 20);
@@ -335,7 +343,7 @@ static void small_sum(struct buffers *b, ncclComm_t comm, int rank, int want)
 {
     int v = rank + 1;
 
-    OK(cudaMemcpy(b->send, &v, sizeof(v), cudaMemcpyHostToDevice));
+    upload(b->send, &v, sizeof(v));
     OK(ncclAllReduce(b->send, b->recv, 1, ncclInt32, ncclSum, comm, b->s));
     OK(cudaStreamSynchronize(b->s));
     OK(cudaMemcpy(&v, b->recv, sizeof(v), cudaMemcpyDeviceToHost));
@@ -479,7 +487,7 @@ void data_groups(void)
             v = i + 1;
             OK(cudaSetDevice(i));
             OK(cudaMalloc((void **)&at[i], sizeof(v)));
-            OK(cudaMemcpy(at[i], &v, sizeof(v), cudaMemcpyHostToDevice));
+            upload(at[i], &v, sizeof(v));
         }
         OK(cudaSetDevice(0));
         OK(ncclGroupStart());

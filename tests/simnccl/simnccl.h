@@ -212,7 +212,7 @@ HIDDEN void ops_captured_free(ncclComm_t comm); /* graphs with operations of it 
 enum state { COMM_DEAD, COMM_STARTING, COMM_READY, COMM_FINALIZED, COMM_REVOKED };
 
 struct ncclComm {
-    enum state state;
+    _Atomic enum state state; /* comm_new looks at those of others */
     int nranks, rank, dev;
     bool blocking;
     CUcontext ctx;
