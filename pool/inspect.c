@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. Changes nothing, but joins what is
- * recent where that would be in the way. */
+/* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. It changes nothing: where memory
+ * lies must not depend on who looked, or when. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -37,6 +37,16 @@ size_t pool_block_size(uint64_t addr)
     return block && atomic_load(&block->state) == BLOCK_LIVE ? block->size : 0;
 }
 
+/* With the pool's lock. Is any of it handed out, or on its way back? */
+static bool segment_in_use(const struct segment *segment)
+{
+    const struct block *block = segment->first;
+
+    while (block && is_unused(block))
+        block = block->next;
+    return block != NULL;
+}
+
 int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
 {
     struct segment *segment = map_segment_get(addr);
@@ -46,8 +56,7 @@ int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
     if (!pool)
         return rc;
     lock_take(&pool->lock);
-    recent_flush(pool);
-    if (map_segment_get(addr) == segment && segment->pool == pool && segment->used) {
+    if (map_segment_get(addr) == segment && segment->pool == pool && segment_in_use(segment)) {
         *ret_base = segment->addr;
         *ret_size = segment->size;
         rc = 0;
@@ -84,12 +93,13 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
     const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
 
-    if (taken)
-        recent_flush_within(pool, STATS_WAIT_NS);
     *ret_stats = pool->stats;
-    ret_stats->live = live_now(pool);
-    if (taken)
+    if (taken) {
+        ret_stats->idle += recent_idle(pool, STATS_WAIT_NS, &ret_stats->live);
         lock_give(&pool->lock);
+    } else {
+        ret_stats->live = live_now(pool);
+    }
     if (ret_stats->peak_live < ret_stats->live)
         ret_stats->peak_live = ret_stats->live;
     ret_stats->order += atomic_load(&pool->shown.order);
@@ -105,37 +115,38 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     }
 }
 
-/* Free ranges of a segment; neighbours count as one, also where they are not merged any more. */
+/* Free ranges of a segment; neighbours count as one, also where they have not joined. */
 static void segment_survey(const struct segment *segment, struct pool_survey *survey)
 {
-    uint64_t range = 0, ranges = 0;
+    uint64_t range = 0, ranges = 0, largest = 0, holes = 0, skipped = segment->skip, used = 0;
 
     for (const struct block *block = segment->first; block; block = block->next) {
         if (!is_unused(block)) {
             const bool live = atomic_load(&block->state) == BLOCK_LIVE;
 
             *(live ? &survey->live : &survey->pending) += block->size;
+            used += block->size;
             range = 0;
-            continue;
+        } else if (is_tail(block) && !segment->withdrawn && used) {
+            skipped += block->size;
+        } else {
+            holes += block->size;
+            ranges += !range;
+            range += block->size;
+            largest = range > largest ? range : largest;
         }
-        if (segment->used && !segment->withdrawn && is_tail(block)) {
-            survey->skipped += block->size;
-            continue;
-        }
-        if (segment->used)
-            *(segment->withdrawn ? &survey->withdrawn : &survey->holes) += block->size;
-        ranges += !range;
-        range += block->size;
-        if (range > survey->largest && !segment->withdrawn)
-            survey->largest = range;
     }
-    if (!segment->used) {
-        survey->idle += segment->size;
+    if (used) {
+        *(segment->withdrawn ? &survey->withdrawn : &survey->holes) += holes;
+        survey->skipped += skipped;
     } else {
-        survey->skipped += segment->skip;
-        survey->ranges += segment->withdrawn ? 0 : ranges;
-        survey->segments += ranges && !segment->withdrawn;
+        survey->idle += segment->size;
     }
+    if (segment->withdrawn)
+        return;
+    survey->largest = largest > survey->largest ? largest : survey->largest;
+    survey->ranges += used ? ranges : 0;
+    survey->segments += used && ranges;
 }
 
 void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
@@ -143,7 +154,6 @@ void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
     struct pool_survey survey = {0};
 
     lock_take(&pool->lock);
-    recent_flush(pool);
     for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
         segment_survey(segment, &survey);
         survey.leaving -= segment->size; /* what is on the books; what is held and not there is leaving */

@@ -154,29 +154,52 @@ static void join(struct pool *pool, struct block *block)
     }
 }
 
-/* The lock of a magazine in use, or false: it is not in use, or not to be had in time (0: no limit). */
-static bool visit(struct magazine *magazine, uint64_t patience_ns)
-{
-    if (!atomic_load(&magazine->used))
-        return false;
-    if (patience_ns)
-        return lock_take_within(&magazine->lock, patience_ns);
-    lock_take(&magazine->lock);
-    return true;
-}
-
-void recent_flush_within(struct pool *pool, uint64_t patience_ns)
+void recent_flush(struct pool *pool)
 {
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         struct magazine *magazine = &pool->magazines[i];
         struct block *blocks;
 
-        if (!visit(magazine, patience_ns))
+        if (!atomic_load(&magazine->used))
             continue;
+        lock_take(&magazine->lock);
         blocks = grab(magazine, UINT64_MAX);
         lock_give(&magazine->lock);
         join(pool, blocks);
     }
+}
+
+static void recent_add_up(const struct magazine *magazine)
+{
+    for (uint64_t set = magazine->recent_set; set; set &= set - 1)
+        for (const struct block *block = magazine->recent[__builtin_ctzll(set)]; block; block = block->link)
+            block->segment->recent += block->size;
+}
+
+size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
+{
+    size_t recent = 0, idle = 0;
+    bool taken[MAGAZINES];
+
+    /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        const struct magazine *magazine = &pool->magazines[i];
+
+        taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
+        if (taken[i])
+            recent_add_up(magazine);
+        recent += value(&magazine->recent_bytes);
+    }
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        if (taken[i])
+            lock_give(&pool->magazines[i].lock);
+    for (struct segment *segment = pool->segments; segment; segment = segment->next) {
+        if (segment->recent && segment->recent == segment->used)
+            idle += segment->size;
+        segment->recent = 0;
+    }
+    *ret_live = recent < pool->stats.live ? pool->stats.live - recent : 0;
+    return idle;
 }
 
 void used_sub(struct pool *pool, struct segment *segment, size_t size)
@@ -289,8 +312,9 @@ void magazines_leave(struct pool *pool)
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (!visit(magazine, 0))
+        if (!atomic_load(&magazine->used))
             continue;
+        lock_take(&magazine->lock);
         if (!magazine->recent_count && !magazine->kept_count) {
             atomic_store(&magazine->used, false);
             atomic_fetch_sub(&pool->shown.magazines_used, 1);

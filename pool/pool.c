@@ -96,18 +96,24 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
 {
     struct block *lists[MAGAZINES + 1] = {NULL};
+    bool taking;
     int rc;
 
     /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
-    if (atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed) &&
-        !pool->config.order->frozen(pool->config.arg))
+    taking = atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed) &&
+             !pool->config.order->frozen(pool->config.arg);
+    if (taking) {
+        atomic_fetch_add(&pool->shown.ordering, 1);
         kept_take(pool, lists);
+    }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, may_wait);
     for (unsigned int i = 0; i < MAGAZINES; i++)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
+    if (taking)
+        atomic_fetch_sub(&pool->shown.ordering, 1);
     if (rc == 0 && pool->config.slack_min) /* nothing is kept: see kept_ask */
         atomic_store_explicit(&pool->shown.ask_from, atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) / 2,
                               memory_order_relaxed);
@@ -249,7 +255,6 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     bool entered;
     int rc;
 
-    release_excess(pool, segment_size, size);
     if (!ask(pool, segment_size)) {
         release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
         if (!ask(pool, segment_size))
@@ -331,7 +336,7 @@ static bool more_to_give(struct pool *pool)
         return false;
     lock_take(&pool->lock);
     recent_flush(pool);
-    more = pool->stats.idle || pool->releasing;
+    more = pool->stats.idle || pool->releasing || atomic_load(&pool->shown.ordering);
     lock_give(&pool->lock);
     return more;
 }
@@ -396,6 +401,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
         kept_ask(pool);
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
+        release_excess(pool, size);
         rc = grow(pool, size, requested, ret_addr);
         if (rc == -ENOMEM)
             rc = alloc_ladder(pool, size, requested, ret_addr);

@@ -43,7 +43,8 @@ struct block {
 struct segment {
     uint64_t addr;
     size_t size;
-    size_t used; /* bytes of blocks that are not free */
+    size_t used;   /* bytes of blocks that are not free */
+    size_t recent; /* of these, in recent blocks; only while recent_idle counts */
     struct pool *pool;
     struct block *first;
     struct segment *prev, *next; /* the pool's segments */
@@ -98,6 +99,7 @@ struct pool {
         _Atomic size_t ask_from;  /* with slack: from so many kept bytes on a request asks whether they are ordered */
         _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
         atomic_uint magazines_used;
+        atomic_uint ordering; /* threads that are ordering what was kept, and have it */
         atomic_bool has_kept; /* some magazine keeps something; a hint */
         atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     } shown __attribute__((aligned(64)));
@@ -122,6 +124,7 @@ struct pool {
     size_t asked;            /* bytes that the backend is being asked for */
     size_t broken;           /* bytes in broken segments */
     unsigned int releasing;  /* threads that are giving segments back right now */
+    size_t leaving;          /* the bytes of these */
     unsigned int clock;      /* calls of pool_decay */
     struct pool_stats stats; /* less what the magazines count */
     struct pool *next_retired;
@@ -180,12 +183,13 @@ void pool_descriptor_retire(struct pool *pool);
 void segment_put(struct pool *pool, const struct segment *segment);
 /* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
-/* Before the pool grows by size bytes for a request that takes got_for: hand back what is idle and more than it is
- * worth to hold. Nobody waits. */
-void release_excess(struct pool *pool, size_t size, size_t got_for);
+/* Before the pool grows for a request that takes so many bytes: hand back what is idle and more than it is worth to
+ * hold. Nobody waits. */
+void release_excess(struct pool *pool, size_t got_for);
 /* After a free: what should not be kept goes back. */
 void release_some(struct pool *pool);
-/* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
+/* Wait for the threads that are giving memory back which they took off the books before we asked the driver, and for
+ * those that are ordering what was kept. */
 void releases_wait(struct pool *pool);
 
 /*
@@ -253,11 +257,10 @@ void magazines_leave(struct pool *pool);
 /* With the pool's lock. Nothing is recent or kept. */
 void magazines_reset(struct pool *pool);
 /* With the pool's lock. Join all that is recent: before anybody looks at bins, or at what is free or idle. */
-void recent_flush_within(struct pool *pool, uint64_t patience_ns);
-static inline void recent_flush(struct pool *pool)
-{
-    recent_flush_within(pool, 0);
-}
+void recent_flush(struct pool *pool);
+/* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; and how much
+ * was handed out or kept just then. Waits so long for the lock of a magazine. */
+size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live);
 /* With the pool's lock. So many bytes of a segment are handed out, or no longer. */
 void used_add(struct pool *pool, struct segment *segment, size_t size);
 void used_sub(struct pool *pool, struct segment *segment, size_t size);

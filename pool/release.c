@@ -69,7 +69,10 @@ static size_t release_finish(struct pool *pool, struct segment *going, const str
     size_t released = 0;
     uint64_t start;
 
+    for (segment = going; segment; segment = segment->next)
+        released += segment->size;
     pool->releasing += going != NULL;
+    pool->leaving += released;
     lock_give(&pool->lock);
     if (!going)
         return 0;
@@ -83,11 +86,11 @@ static size_t release_finish(struct pool *pool, struct segment *going, const str
     lock_take(&pool->lock);
     for (segment = going; segment; segment = next) {
         next = segment->next;
-        released += segment->size;
-        pool->stats.held -= segment->size;
         pool->stats.segments_free++;
         segment_retire(segment);
     }
+    pool->stats.held -= released;
+    pool->leaving -= released;
     pool->releasing--;
     lock_give(&pool->lock);
     if (config->observer && config->observer->trim)
@@ -176,9 +179,10 @@ static void gone_add(struct pool *pool, const struct segment *segment)
     pool->gone[i].bytes += segment->size;
 }
 
-void release_excess(struct pool *pool, size_t size, size_t got_for)
+void release_excess(struct pool *pool, size_t got_for)
 {
     const struct release what = {.why = "excess"};
+    const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *going = NULL;
     size_t leaving = 0;
 
@@ -187,7 +191,8 @@ void release_excess(struct pool *pool, size_t size, size_t got_for)
     lock_take(&pool->lock);
     regret_update(pool, size, got_for);
     recent_flush(pool);
-    while ((segment = pool->idle_first) && pool->stats.held - leaving + pool->asked + size > held_max(pool, size)) {
+    while ((segment = pool->idle_first) &&
+           pool->stats.held - pool->leaving - leaving + pool->asked + size > held_max(pool, size)) {
         leaving += segment->size;
         gone_add(pool, segment);
         segment_leave(pool, segment);
@@ -375,11 +380,10 @@ void pool_disown(uint64_t addr, size_t size)
     }
 }
 
-/* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool)
 {
     lock_take(&pool->lock);
-    for (unsigned int i = 0; pool->releasing; i++) {
+    for (unsigned int i = 0; pool->releasing || atomic_load(&pool->shown.ordering); i++) {
         lock_give(&pool->lock);
         lock_relax(i);
         lock_take(&pool->lock);

@@ -12,6 +12,7 @@ from typing import NamedTuple
 CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
+INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
 
@@ -118,7 +119,8 @@ MUTANTS = [
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
-        (MAGAZINE, "if (!visit(magazine, patience_ns)) continue; blocks", "if (i || !visit(magazine, patience_ns)) continue; blocks")]),
+        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; lock_take(&magazine->lock); blocks",
+         "if (i || !atomic_load(&magazine->used)) continue; lock_take(&magazine->lock); blocks")]),
     Mutant("the slack is each magazine's", ["magazine"], [
         (MAGAZINE, "<= value(&pool->shown.slack) / sharers;", "<= value(&pool->shown.slack) + 0 * sharers;")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
@@ -145,7 +147,7 @@ MUTANTS = [
     Mutant("a growing pool hands nothing back", ["excess"], [
         (RELEASE, "while ((segment = pool->idle_first) &&", "while ((segment = NULL) &&")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
-        (RELEASE, "pool->stats.held - leaving + pool->asked + size > held_max(pool, size)", "held_max(pool, size)")]),
+        (RELEASE, "pool->stats.held - pool->leaving - leaving + pool->asked + size > held_max(pool, size)", "held_max(pool, size)")]),
     Mutant("a growing pool hands back what has just become idle", ["excess"], [
         (RELEASE, "while ((segment = pool->idle_first) &&", "while ((segment = pool->idle_last) &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
@@ -165,8 +167,17 @@ MUTANTS = [
     Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
         (POOL, 'released = pool_trim(pool, "oom");', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
-        (RELEASE, "for (unsigned int i = 0; pool->releasing; i++) {", "for (unsigned int i = 0; false; i++) {"),
-        (POOL, "more = pool->stats.idle || pool->releasing;", "more = pool->stats.idle;")]),
+        (RELEASE, "pool->releasing || atomic_load(&pool->shown.ordering); i++) {", "atomic_load(&pool->shown.ordering); i++) {"),
+        (POOL, "more = pool->stats.idle || pool->releasing ||", "more = pool->stats.idle ||")]),
+    Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
+        (RELEASE, "pool->releasing || atomic_load(&pool->shown.ordering); i++) {", "pool->releasing; i++) {"),
+        (POOL, "pool->releasing || atomic_load(&pool->shown.ordering);", "pool->releasing;")]),
+    Mutant("who looks changes where memory lies", ["magazine"], [
+        (INSPECT, "*ret_stats = pool->stats; if (taken) {", "if (taken) recent_flush(pool); *ret_stats = pool->stats; if (taken) {")]),
+    Mutant("growth that was refused first counts twice", ["excess"], [
+        (POOL, "bool entered; int rc; if (!ask(pool, segment_size)) {",
+         "bool entered; int rc; release_excess(pool, size); if (!ask(pool, segment_size)) {"),
+        (POOL, "release_excess(pool, size); rc = grow(", "rc = grow(")]),
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         (MEMORY, "if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [

@@ -5,6 +5,8 @@
  */
 #include "unit.h"
 
+#include "pool_internal.h" /* what the pool remembers */
+
 static void pool_with(struct env *env, size_t break_max, size_t excess_min)
 {
     struct pool_config config = fake_config(env->fake);
@@ -157,6 +159,23 @@ static void test_program_that_repeats_itself_comes_to_need_no_driver(void **stat
     assert_int_equal(last, 0);
 }
 
+/* That the driver refuses first is no reason to count what it is asked for twice. */
+static void test_refused_growth_counts_once(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 0, 4 * MIB);
+    release(alloc(env->pool, 40 * MIB));
+    alloc(env->pool, 48 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 1); /* the 40 */
+    release(alloc(env->pool, 2 * MIB));
+    env->fake->fail_at = env->fake->calls[FAKE_ALLOC] + 1;
+    env->fake->fail_rc = -ENOMEM;
+    alloc(env->pool, 40 * MIB);
+    assert_int_equal(env->fake->refused, 1);
+    assert_int_equal(env->pool->again, 1);
+}
+
 static void test_program_whose_sizes_change_does_not_make_the_pool_hold_more(void **state)
 {
     struct env *env = *state;
@@ -207,6 +226,7 @@ int main(void)
         POOL_TEST(test_hit_hands_nothing_back),
         POOL_TEST(test_frozen_pool_hands_nothing_back),
         POOL_TEST(test_program_that_repeats_itself_comes_to_need_no_driver),
+        POOL_TEST(test_refused_growth_counts_once),
         POOL_TEST(test_program_whose_sizes_change_does_not_make_the_pool_hold_more),
         POOL_TEST(test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more),
         POOL_TEST(test_program_that_changes_makes_the_pool_hold_less_again),

@@ -86,6 +86,30 @@ static void test_idle_is_exact(void **state)
     assert_int_equal(stats_of(env->pool).held, 0);
 }
 
+/* Ranks that ask for the same lay memory out alike, also if only one of them is looked at. */
+static void test_who_looks_changes_nothing(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t first = alloc(env->pool, 1000), second = alloc(env->pool, 1000);
+    struct pool_survey survey;
+    uint64_t base;
+    size_t size;
+
+    release(first);
+    release(second);
+    assert_int_equal(stats_of(env->pool).idle, UNIT);
+    pool_survey_get(env->pool, &survey);
+    assert_int_equal(survey.idle, UNIT);
+    assert_int_equal(pool_segment_find(first, &base, &size), -ENOENT);
+    assert_int_equal(alloc(env->pool, 1000), second); /* the last one freed; of joined ones it would be the first */
+    pool_survey_get(env->pool, &survey);
+    assert_int_equal(survey.live, 1024);
+    assert_int_equal(survey.holes, UNIT - 512 - 1024);
+    assert_int_equal(survey.ranges, 2);
+    assert_int_equal(pool_segment_find(first, &base, &size), 0);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+}
+
 /* More than a magazine holds, of more sizes than it has lists: nothing is lost, and nothing is asked for twice. */
 static void test_more_than_fits(void **state)
 {
@@ -257,6 +281,7 @@ int main(void)
         POOL_TEST(test_a_hit_calls_nobody),
         POOL_TEST(test_peak_is_exact),
         POOL_TEST(test_idle_is_exact),
+        POOL_TEST(test_who_looks_changes_nothing),
         POOL_TEST(test_more_than_fits),
         POOL_TEST(test_others_find_it),
         POOL_TEST(test_others_order_it),
