@@ -3,7 +3,8 @@
  * bench.c - what allocating and freeing costs the host. One measurement a run; scripts/bench runs them natively,
  * preloaded and against other allocators in alternation.
  *
- *   bench MEASUREMENT [--how cuda|async|order] [--size BYTES] [--pairs N] [--threads N] [--devices N] [--live N]
+ *   bench MEASUREMENT [--how cuda|async|order|FILE.so] [--size BYTES] [--pairs N] [--threads N] [--devices N] [--live
+ * N]
  *                     [--max BYTES] [--cap BYTES] [--uniform] [--seed N]
  *
  * The values of --size, --threads (each on a device of its own, with --devices 0), --live and --max may be lists,
@@ -17,13 +18,15 @@
  *   count    nothing but --pairs pairs, for callgrind
  *
  * --how: cudaMalloc and cudaFree; cudaMallocAsync and cudaFreeAsync on a stream of each thread, with a pool that keeps
- * all; or, instead of a pair, what orders a free: cuCtxRecordEvent and cuCtxWaitEvent (the floor of
- * CUPOOL_FREE=ordered).
+ * all; instead of a pair, what orders a free: cuCtxRecordEvent and cuCtxWaitEvent (the floor of CUPOOL_FREE=ordered);
+ * or the functions bench_open, bench_take and bench_give of a library, which return 0 or an error (unsafe.c,
+ * torch.cpp).
  *
  * What it is not: it checks no bytes (tests/behaviour/stamp.c does), and says nothing of the GPU's time.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -32,6 +35,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "allocator.h"
 
 #define THREADS_MAX 64
 
@@ -44,7 +49,14 @@
         }                                                                                                              \
     } while (0)
 
-enum how { CUDA, ASYNC, ORDER };
+enum how { CUDA, ASYNC, ORDER, LIBRARY };
+
+/* The library of --how. */
+static struct {
+    __typeof__(&bench_open) open;
+    __typeof__(&bench_take) take;
+    __typeof__(&bench_give) give;
+} library;
 
 static struct {
     const char *what;
@@ -97,15 +109,19 @@ static void *take(struct worker *w, size_t size)
 
     if (opt.how == ASYNC)
         MUST(cudaMallocAsync(&p, size, w->stream));
+    else if (opt.how == LIBRARY)
+        MUST(library.take(size, &p));
     else
         MUST(cudaMalloc(&p, size));
     return p;
 }
 
-static void give(struct worker *w, void *p)
+static void give(struct worker *w, void *p, size_t size)
 {
     if (opt.how == ASYNC)
         MUST(cudaFreeAsync(p, w->stream));
+    else if (opt.how == LIBRARY)
+        MUST(library.give(size, p));
     else
         MUST(cudaFree(p));
 }
@@ -122,7 +138,7 @@ static void pair(struct worker *w, bool work)
     p = take(w, opt.size);
     if (work)
         MUST(cudaMemsetAsync(p, 1, opt.size < 4096 ? opt.size : 4096, w->stream));
-    give(w, p);
+    give(w, p, opt.size);
 }
 
 static void open_worker(struct worker *w)
@@ -138,6 +154,8 @@ static void open_worker(struct worker *w)
         MUST(cudaDeviceGetDefaultMemPool(&pool, device));
         MUST(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     }
+    if (opt.how == LIBRARY)
+        MUST(library.open(device, w->stream));
     if (opt.how == ORDER) {
         MUST(cuCtxGetCurrent(&w->context));
         MUST(cuEventCreate(&w->event, CU_EVENT_DISABLE_TIMING));
@@ -185,22 +203,27 @@ static double pairs(void)
 static double live(void)
 {
     static struct worker w;
-    void **held = calloc((size_t)opt.live + 1, sizeof(void *));
+    struct {
+        void *p;
+        size_t n;
+    } *held = calloc((size_t)opt.live + 1, sizeof(*held));
     uint64_t state = opt.seed;
     double ns;
 
     MUST(!held);
     open_worker(&w);
-    for (long i = 0; i < opt.live; i++)
-        held[i] = take(&w, 512 + draw(&state) % (16384 - 512));
-    /* Holes, as a program that has run for a while leaves them. */
-    for (long i = 0; i < opt.live; i += 7) {
-        give(&w, held[i]);
-        held[i] = take(&w, 512 + draw(&state) % (16384 - 512));
+    /* The second time holes, as a program that has run for a while leaves them. */
+    for (int step = 1; step <= 7; step += 6) {
+        for (long i = 0; i < opt.live; i += step) {
+            if (step > 1)
+                give(&w, held[i].p, held[i].n);
+            held[i].n = 512 + draw(&state) % (16384 - 512);
+            held[i].p = take(&w, held[i].n);
+        }
     }
     ns = pairs();
     for (long i = 0; i < opt.live; i++)
-        give(&w, held[i]);
+        give(&w, held[i].p, held[i].n);
     free(held);
     return ns;
 }
@@ -250,14 +273,14 @@ static double mix(void)
         } else if (n) {
             const long k = (long)(draw(&state) % (uint64_t)n);
 
-            give(&w, held[k].p);
+            give(&w, held[k].p, held[k].n);
             bytes -= held[k].n;
             held[k] = held[--n];
         }
     }
     start = (now_ns() - start) / (double)opt.pairs;
-    while (n)
-        give(&w, held[--n].p);
+    while (n--)
+        give(&w, held[n].p, held[n].n);
     free(held);
     return start;
 }
@@ -289,12 +312,31 @@ static struct {
     const char *values;
 } vary = {.values = "1"};
 
+static void parse_how(const char *value)
+{
+    void *handle;
+
+    opt.how = !strcmp(value, "async") ? ASYNC : !strcmp(value, "order") ? ORDER : strchr(value, '/') ? LIBRARY : CUDA;
+    if (opt.how != LIBRARY)
+        return;
+    handle = dlopen(value, RTLD_NOW);
+    if (handle) {
+        library.open = (__typeof__(library.open))dlsym(handle, "bench_open");
+        library.take = (__typeof__(library.take))dlsym(handle, "bench_take");
+        library.give = (__typeof__(library.give))dlsym(handle, "bench_give");
+    }
+    if (!library.open || !library.take || !library.give) {
+        fprintf(stderr, "bench: %s\n", dlerror());
+        exit(2);
+    }
+}
+
 static void parse_one(const char *name, const char *value)
 {
     char *end;
 
     if (!strcmp(name, "--how"))
-        opt.how = !strcmp(value, "async") ? ASYNC : !strcmp(value, "order") ? ORDER : CUDA;
+        parse_how(value);
     else if (!strcmp(name, "--size"))
         opt.size = bytes_of(value, &end);
     else if (!strcmp(name, "--max"))
