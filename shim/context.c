@@ -27,7 +27,7 @@
  */
 #define BREAK_PART 16
 /* So much of it may be held without need when the pool grows: a small program need not be sparing. */
-#define EXCESS_PART 256
+#define EXCESS_PART 1024
 /* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
 #define SLACK_MIN ((size_t)32 << 20)
 

@@ -28,6 +28,7 @@ DESCRIPTION = """\
 Runs the requests of each trace again, without a GPU, through the allocator of libcupool.so: with the settings that the trace
 was made with, with those that --set changes, and through models of PyTorch's caching allocator and of the driver alone.
 The trace needs allocation events (CUPOOL_TRACE_EVENTS=segment,alloc). Logs of RMM (CSV) are read too.
+With CUPOOL_FREE=relaxed it is taken that the device never catches up with the program, which takes the most memory.
 A replay knows nothing of captures, other processes, and requests that went to the driver unpooled; with several threads, and
 where memory goes back by the clock, it is close to what happened, not the same.
 Peak live is what the program asked for; peak held what that took from the device, ratio the one over the other."""
@@ -71,10 +72,17 @@ def options_of(settings: dict[str, str]) -> list[str]:
         raise Unusable(f"CUPOOL_LIMIT={settings['CUPOOL_LIMIT']} is not accepted by the library")
     if decay != "off" and not re.fullmatch(r"[0-9]{1,9}", decay):
         raise Unusable(f"CUPOOL_DECAY={settings['CUPOOL_DECAY']} is not accepted by the library")
-    return ["--limit", str(limit), "--decay", decay]
+    options = ["--limit", str(limit), "--decay", decay]
+    if settings.get("CUPOOL_FREE", "").lower() == "relaxed":
+        slack = settings.get("CUPOOL_SLACK", "10")
+        if not re.fullmatch(r"[0-9]{1,9}", slack):
+            raise Unusable(f"CUPOOL_SLACK={slack} is not accepted by the library")
+        options += ["--slack", str(min(int(slack), SLACK_MAX))]
+    return options
 
 
-MATTERS = ("CUPOOL_ENABLE", "CUPOOL_LIMIT", "CUPOOL_DECAY", "CUPOOL_DEBUG")
+SLACK_MAX = 1000  # percent; more is not used
+MATTERS = ("CUPOOL_ENABLE", "CUPOOL_LIMIT", "CUPOOL_DECAY", "CUPOOL_DEBUG", "CUPOOL_FREE", "CUPOOL_SLACK")
 
 
 def changes_of(texts: list[str]) -> dict[str, str]:

@@ -12,8 +12,9 @@
 
 /* As in shim/context.c, shim/memory.c and shim/decay.c. */
 #define BREAK_PART   16
-#define EXCESS_PART  256
+#define EXCESS_PART  1024
 #define RESERVE_PART 128
+#define RELAXED_MIN  ((size_t)32 << 20)
 #define TICKS        8
 
 /* Every device has addresses of its own, of which space_span() takes four times its capacity. */
@@ -56,8 +57,7 @@ static bool backend_scarce(void *arg)
 static int order_order(void *arg, bool may_wait)
 {
     (void)arg;
-    (void)may_wait;
-    return 0;
+    return may_wait ? 0 : -EBUSY;
 }
 
 static bool order_frozen(void *arg)
@@ -98,6 +98,10 @@ struct device *device_new(unsigned int number, const struct settings *settings)
         .capacity = settings->capacity,
         .excess_min = settings->capacity / EXCESS_PART,
     };
+    if (settings->slack != SLACK_OFF) {
+        device->config.slack_min = RELAXED_MIN;
+        device->config.slack_percent = (unsigned int)settings->slack;
+    }
     if (!device->heap || (settings->allocator == ALLOCATOR_CUPOOL && pool_create(&device->config, &device->pool))) {
         device_delete(device);
         return NULL;

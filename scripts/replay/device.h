@@ -4,7 +4,7 @@
  *
  * What it is: what a process would do to one device. The pool is configured as shim/context.c does; what it refuses
  * goes to the driver, as in shim/core.c. What it is not: several contexts, captures, other processes, time that driver
- * calls take.
+ * calls or the program's own work take: with CUPOOL_FREE=relaxed what was launched is never over when a request asks.
  *
  * Threads: one; the pool's locks are taken all the same.
  */
@@ -24,6 +24,8 @@ enum allocator {
 };
 
 #define DECAY_OFF UINT64_MAX
+#define SLACK_OFF UINT64_MAX
+#define SLACK_MAX 1000u
 
 struct settings {
     enum allocator allocator;
@@ -31,6 +33,7 @@ struct settings {
     size_t limit;     /* CUPOOL_LIMIT */
     size_t break_max; /* SIZE_MAX: the library's part of the capacity */
     uint64_t decay;   /* CUPOOL_DECAY, seconds, or DECAY_OFF */
+    uint64_t slack;   /* CUPOOL_SLACK, percent, with CUPOOL_FREE=relaxed; SLACK_OFF: with another policy */
 };
 
 /* Where a block is: DIRECT are those that the pool refused and the driver served. */

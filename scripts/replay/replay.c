@@ -38,7 +38,8 @@ static const char usage[] =
     "  --capacity SIZE    memory of each device; 80G\n"
     "  --limit SIZE       as CUPOOL_LIMIT\n"
     "  --decay SECONDS    as CUPOOL_DECAY, or off; needs times in the input; 10\n"
-    "  --break-max SIZE   most memory in large segments that are broken into on an empty device; capacity / 4\n"
+    "  --slack PERCENT    as CUPOOL_SLACK, with CUPOOL_FREE=relaxed; the device never catches up with the program\n"
+    "  --break-max SIZE   most memory in large segments that are broken into on an empty device; capacity / 16\n"
     "\n"
     "  --random N         make up N requests: 73 % of the steps allocate, the others free\n"
     "  --min SIZE --max SIZE   of a request; 256 and 64M\n"
@@ -68,7 +69,7 @@ static struct {
     uint64_t line, unknown; /* unknown: frees of what was not live */
     uint64_t tick, tick_ns; /* when the next one is due; 0: not started yet */
 } replay = {
-    .settings = {.capacity = CAPACITY, .break_max = SIZE_MAX, .decay = 10},
+    .settings = {.capacity = CAPACITY, .break_max = SIZE_MAX, .decay = 10, .slack = SLACK_OFF},
     .mix = {.seed = 1, .size_min = 256, .size_max = (size_t)64 << 20},
 };
 
@@ -371,21 +372,14 @@ static enum allocator model_option(const char *text)
 static void options_read(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"capacity", required_argument, NULL, 'c'},
-        {"limit", required_argument, NULL, 'l'},
-        {"decay", required_argument, NULL, 'd'},
-        {"random", required_argument, NULL, 'r'},
-        {"break-max", required_argument, NULL, 'b'},
-        {"min", required_argument, NULL, 'n'},
-        {"max", required_argument, NULL, 'x'},
-        {"live", required_argument, NULL, 'v'},
-        {"seed", required_argument, NULL, 's'},
-        {"uniform", no_argument, NULL, 'u'},
-        {"print", no_argument, NULL, 'p'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},
-        {NULL, 0, NULL, 0},
+        {"model", required_argument, NULL, 'm'},     {"capacity", required_argument, NULL, 'c'},
+        {"limit", required_argument, NULL, 'l'},     {"decay", required_argument, NULL, 'd'},
+        {"slack", required_argument, NULL, 'k'},     {"random", required_argument, NULL, 'r'},
+        {"break-max", required_argument, NULL, 'b'}, {"min", required_argument, NULL, 'n'},
+        {"max", required_argument, NULL, 'x'},       {"live", required_argument, NULL, 'v'},
+        {"seed", required_argument, NULL, 's'},      {"uniform", no_argument, NULL, 'u'},
+        {"print", no_argument, NULL, 'p'},           {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},         {NULL, 0, NULL, 0},
     };
     struct settings *s = &replay.settings;
     struct mix *mix = &replay.mix;
@@ -408,6 +402,11 @@ static void options_read(int argc, char **argv)
             break;
         case 'd':
             s->decay = strcmp(optarg, "off") == 0 ? DECAY_OFF : count_option(name, optarg);
+            break;
+        case 'k':
+            s->slack = count_option(name, optarg);
+            if (s->slack > SLACK_MAX)
+                usage_die(name, optarg);
             break;
         case 'b':
             s->break_max = size_option(name, optarg);

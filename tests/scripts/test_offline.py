@@ -94,6 +94,15 @@ class Program(unittest.TestCase):
         self.expect(one(lines), hits=1)  # a part of the capacity
         self.expect(one(lines, "--capacity", "128M"), hits=0)
 
+    def test_slack(self) -> None:
+        """With CUPOOL_FREE=relaxed a block is handed out again when so much has been freed, and 32 MiB in any case."""
+        lines = "".join(f"a {i} {10 * MIB}\nf {i}\n" for i in range(8))
+        self.expect(one(lines), misses=1, held=10 * MIB)
+        self.expect(one(lines, "--slack", "10"), misses=4, hits=4, held=40 * MIB)
+        many = "".join(f"a {100 + i} {10 * MIB}\n" for i in range(80)) + lines
+        self.expect(one(many, "--slack", "10"), misses=88, held=880 * MIB)
+        self.expect(one(many, "--slack", "4"), misses=84, hits=4)
+
     def test_devices_and_reset(self) -> None:
         lines = f"a 1 {4 * MIB} 0\na 2 {6 * MIB} 3\na 3 600 3\nr 3\nf 2\nf 3\na 4 {2 * MIB} 3\n"
         for model in ("cupool", "pytorch", "driver"):
@@ -309,10 +318,14 @@ class Trace(Case):
         self.assertLessEqual(limited["peak_held"], 20 * MIB)
         self.assertEqual((limited["bypassed"], limited["refused"]), (2 + 3, 0))
         self.assertEqual(found["runs"]["replayed"]["peak_held"], found["traced"]["peak_held"])
-        self.assertGreater(found["traced"]["peak_held"], 5 * 10 * MIB)
+        self.assertGreater(found["traced"]["peak_held"], 20 * MIB)
         off = self.device(trace.path, "--set", "CUPOOL_ENABLE=0")["runs"]
         self.assertEqual(off["CUPOOL_ENABLE=0"], off["model: driver"])
-        for bad in ("CUPOOL_LIMIT=many", "CUPOOL_LIMIT", "LIMIT=3", "CUPOOL_FREE=strict", "CUPOOL_DECAY=-1"):
+        again = self.run_app("alloc:1:9000000", "free:1", "alloc:1:9000000", "free:1")
+        relaxed = self.device(again.path, "--set", "CUPOOL_FREE=relaxed", "--set", "CUPOOL_SLACK=5")["runs"]
+        self.assertEqual(relaxed["CUPOOL_FREE=relaxed CUPOOL_SLACK=5"]["hits"], 0)
+        self.assertEqual(relaxed["replayed"]["hits"], 1)
+        for bad in ("CUPOOL_LIMIT=many", "CUPOOL_LIMIT", "LIMIT=3", "CUPOOL_HOOK=runtime", "CUPOOL_DECAY=-1"):
             done = self.tool(trace.path, "--set", bad, rc=2)
             self.assertEqual((len(done.stderr.splitlines()), done.stdout), (1, ""))
 
