@@ -79,15 +79,27 @@ void nccl_fake_comm_destroy(unsigned int comm, bool aborted)
     pthread_mutex_unlock(&nccl_fake.lock);
 }
 
+/* As NCCL does: the one that begins first, of those that hold all of it. */
 static struct fake_record *record_of(struct fake_comm *comm, uint64_t addr, size_t size)
 {
+    struct fake_record *found = NULL;
+
     for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
         struct fake_record *record = &comm->records[i];
 
-        if (record->size && addr >= record->addr && addr + size <= record->addr + record->size)
-            return record;
+        if (record->size && addr >= record->addr && addr + size <= record->addr + record->size &&
+            (!found || record->addr < found->addr))
+            found = record;
     }
-    return NULL;
+    return found;
+}
+
+/* A registration in front of another is one of its own; inside it, it would be the same once more. */
+static bool clashes(const struct fake_record *record, uint64_t addr, size_t size)
+{
+    const uint64_t end = addr + size, old_end = record->addr + record->size;
+
+    return addr < old_end && record->addr < end && !(addr < record->addr && end >= old_end);
 }
 
 static void enter(struct fake_comm *comm, const char *what)
@@ -148,7 +160,7 @@ static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_
     for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
         if (!comm->records[i].size)
             record = &comm->records[i];
-        else if (addr < comm->records[i].addr + comm->records[i].size && comm->records[i].addr < addr + size)
+        else if (clashes(&comm->records[i], addr, size))
             nccl_fake_say("%#llx is registered already", (unsigned long long)addr);
     }
     *ret_handle = NULL;
@@ -199,10 +211,11 @@ static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
     return atomic_load(&comm->ready);
 }
 
-static int fake_wait(const struct nccl_reg_comm_info *info)
+static int fake_wait(const struct nccl_reg_comm_info *info, bool briefly)
 {
     const int rc = atomic_load(&nccl_fake.wait_rc);
 
+    (void)briefly;
     pthread_mutex_lock(&nccl_fake.lock);
     nccl_fake.waits++;
     for (unsigned int i = 0; !rc && i < FAKE_COMMS; i++)
@@ -210,6 +223,13 @@ static int fake_wait(const struct nccl_reg_comm_info *info)
             nccl_fake.comms[i].records[j].busy = false;
     pthread_mutex_unlock(&nccl_fake.lock);
     return rc;
+}
+
+int nccl_fake_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device)
+{
+    const struct nccl_reg_segment_info info = {.addr = addr, .size = size, .front = nccl_fake.front, .device = device};
+
+    return nccl_reg_segment_add(reg, &info);
 }
 
 void nccl_fake_release(void *arg, uint64_t addr, size_t size)

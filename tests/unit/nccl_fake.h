@@ -45,6 +45,7 @@ struct nccl_fake {
     struct fake_comm comms[FAKE_COMMS];
     char fault[160];
     bool old; /* before 2.29.2 */
+    size_t front; /* of the segments that are added */
     /* Knobs: what the nth call from now on answers. 0: never. */
     unsigned int attach_fails, detach_fails, attach_null;
     atomic_int wait_rc;
@@ -69,6 +70,8 @@ void nccl_fake_op(unsigned int comm, const struct nccl_reg_op *op, unsigned int 
 unsigned int nccl_fake_records(unsigned int comm);
 /* All work is over. */
 void nccl_fake_finish(void);
+/* With nccl_fake.front in front of it. */
+int nccl_fake_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device);
 /* For nccl_reg_segment_remove. */
 void nccl_fake_release(void *arg, uint64_t addr, size_t size);
 

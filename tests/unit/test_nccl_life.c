@@ -108,7 +108,7 @@ static void segment_step(struct life *life, uint64_t *rng)
         assert_int_equal(nccl_reg_segment_remove(reg, at(i), nccl_fake_release, &life->released[i]), 0);
     } else if (life->released[i]) {
         assert_int_equal(life->released[i], 1);
-        assert_int_equal(nccl_reg_segment_add(reg, at(i), UNIT, (int)device_of(i)), 0);
+        assert_int_equal(nccl_fake_segment_add(reg, at(i), UNIT, (int)device_of(i)), 0);
         life->alive[i] = true;
     }
 }
@@ -299,7 +299,7 @@ static void *rank(void *arg)
             nccl_fake_comm_make(me, 0, true);
             nccl_reg_comm_add(reg, nccl_fake_comm(me), &info);
         }
-        if (i % 10 == 0 && nccl_reg_segment_add(reg, at(me * 1000), UNIT, 0))
+        if (i % 10 == 0 && nccl_fake_segment_add(reg, at(me * 1000), UNIT, 0))
             nccl_fake_say("a segment could not be added");
         if (i % 3 == 0)
             nccl_reg_group_start();

@@ -37,7 +37,7 @@ static int teardown(void **state)
 
 static void segment(unsigned int n, int device)
 {
-    assert_int_equal(nccl_reg_segment_add(reg, AT(n), UNIT, device), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(n), UNIT, device), 0);
 }
 
 static void comm_known(unsigned int comm, bool careful)
@@ -161,9 +161,9 @@ static void unknown(void **state)
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
     assert_int_equal(nccl_reg_segment_remove(reg, AT(0), nccl_fake_release, NULL), -ENOENT);
     segment(0, 0);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) + UNIT - 1, UNIT, 0), -EEXIST);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) - UNIT + 1, UNIT, 0), -EEXIST);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT - 1, UNIT, 0), -EEXIST);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) - UNIT + 1, UNIT, 0), -EEXIST);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
     assert_int_equal(nccl_reg_segment_remove(reg, AT(0) + 1, nccl_fake_release, NULL), -ENOENT);
     assert_int_equal(nccl_fake.releases, 0);
 }
@@ -511,7 +511,7 @@ static void buffers(void **state)
     (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
     /* At the very end; behind it; over two segments, which is in neither; in front. */
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), UNIT}, {AT(0) + 2 * UNIT - 1, 1}}}, 2), 0);
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), 1}, {AT(0) + 2 * UNIT, 1}}}, 1),
