@@ -146,6 +146,17 @@ void nccl_fake_finish(void)
     pthread_mutex_unlock(&nccl_fake.lock);
 }
 
+/* Without the lock: where a test wants it, the call does not return before it says so. */
+static void stick(void *key)
+{
+    if (atomic_load(&nccl_fake.stuck_in) != key)
+        return;
+    atomic_store(&nccl_fake.stuck_in, NULL);
+    atomic_store(&nccl_fake.stuck, true);
+    while (atomic_load(&nccl_fake.stuck))
+        sched_yield();
+}
+
 static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void **ret_handle)
 {
     struct fake_comm *comm = key;
@@ -174,6 +185,7 @@ static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_
         *ret_handle = record;
     }
     pthread_mutex_unlock(&nccl_fake.lock);
+    stick(key);
     sched_yield();
     atomic_fetch_sub(&comm->inside, 1);
     return rc;
@@ -198,6 +210,7 @@ static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_
     else
         record->size = 0;
     pthread_mutex_unlock(&nccl_fake.lock);
+    stick(key);
     sched_yield();
     atomic_fetch_sub(&comm->inside, 1);
     return rc;

@@ -48,6 +48,9 @@ struct nccl_fake {
     size_t front; /* of the segments that are added */
     /* Knobs: what the nth call from now on answers. 0: never. */
     unsigned int attach_fails, detach_fails, attach_null;
+    /* The next registration, or undoing, of this communicator stays inside until stuck is set back. NULL: none. */
+    _Atomic(void *) stuck_in;
+    atomic_bool stuck;
     atomic_int wait_rc;
     unsigned int attaches, detaches, waits, releases;
     uint64_t released_bytes;
