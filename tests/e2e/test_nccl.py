@@ -201,6 +201,20 @@ class Kinds(Base):
         self.assert_registered(run)
         self.assertEqual(run.total("renewed"), RANKS)
 
+    def test_nobody_waits(self) -> None:
+        """A collective after send/recv while a receive is pending, whose sender waits for this rank to have called it."""
+        for backend in "cuda", "nccl":
+            with self.subTest(backend):
+                run = self.job("pending", backend, ranks=2)
+                self.assert_registered(run)
+                self.assertEqual(run.total("renewed"), 2 if backend == "nccl" else 0)
+
+    def test_with_care_for_graphs(self) -> None:
+        """For a captured operation NCCL registers the whole allocation; what is used elsewhere is registered all the same."""
+        run = self.job("graph", ranks=2, SIMGPU_MEMORY="96M")
+        self.assert_registered(run)
+        self.assertGreaterEqual(run.total("renewed"), 2)
+
     def test_without_care(self) -> None:
         run = self.job("kinds", register="force", rc=BREACH)
         self.assertGreater(run.reported("breaches"), 0)
