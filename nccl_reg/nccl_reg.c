@@ -21,7 +21,7 @@
 /* How long a reader of statistics waits for the lock: a signal handler may have interrupted its holder. */
 #define STATS_WAIT_NS 200000000
 /* How long the end of a communicator waits for a call of another thread: most take microseconds, one may be stuck. */
-#define CALL_WAIT_NS 200000000
+#define CALL_WAIT_NS 2000000000u
 
 /* Calls of the table on a communicator. */
 #define CALL_INSIDE  1u /* one is under way; set with the turn */
@@ -667,15 +667,12 @@ static void comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, vo
             return;
 }
 
-static int comm_give_up(struct nccl_reg *reg, struct nccl_reg_comm *found, void *comm)
+/* Without its key: clear up, unless the turn is elsewhere; then its holder does. */
+static void comm_give_up(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
-    if (!atomic_compare_exchange_strong(&found->key, &comm, NULL))
-        return -ENOENT;
-    calls_close(found);
-    /* With the turn elsewhere, its holder clears up. */
-    if (!pthread_mutex_trylock(&found->turn))
-        turn_give(reg, found);
-    return 0;
+    calls_close(comm);
+    if (!pthread_mutex_trylock(&comm->turn))
+        turn_give(reg, comm);
 }
 
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
@@ -685,8 +682,12 @@ int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
 
     if (!found)
         return rc;
-    if (!talk)
-        return comm_give_up(reg, found, comm);
+    if (!talk) {
+        if (!atomic_compare_exchange_strong(&found->key, &comm, NULL))
+            return rc;
+        comm_give_up(reg, found);
+        return 0;
+    }
     pthread_mutex_lock(&found->turn);
     if (atomic_load(&found->key) == comm) {
         comm_detach_all(reg, found, comm);
@@ -704,6 +705,22 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
 
     if (found)
         calls_close(found);
+}
+
+int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
+{
+    struct nccl_reg_comm *found;
+
+    /* With the lock none is added at its address. */
+    pthread_mutex_lock(&reg->lock);
+    found = comm_find(reg, comm);
+    if (found && (!is_closed(found) || !atomic_compare_exchange_strong(&found->key, &comm, NULL)))
+        found = NULL;
+    pthread_mutex_unlock(&reg->lock);
+    if (!found)
+        return -ENOENT;
+    comm_give_up(reg, found);
+    return 0;
 }
 
 /* --- operations --- */

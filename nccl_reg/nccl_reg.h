@@ -138,9 +138,13 @@ void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
  * there was no talking to it, it had been closed.
  */
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
-/* The same with one that stays (revoked): no call is begun on it, and what is registered with it stays until it is
- * removed. */
+/*
+ * The same with one that stays for now (it is about to be aborted, or has been revoked): no call is begun on it, and
+ * memory that is registered with it stays until it is removed, or gone: what has another one's address by then is left
+ * alone. -ENOENT: not known, or not closed.
+ */
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
+int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
 
 /* What before found out about an operation. */
 #define NCCL_REG_MIXED  1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */

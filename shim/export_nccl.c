@@ -91,8 +91,7 @@
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         nccl_comm_ends(comm, NCCL_END_##how);                                                                          \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        if (NCCL_END_##how == NCCL_END_TALK)                                                                           \
-            nccl_settle(-1);                                                                                           \
+        nccl_comm_ended(comm, NCCL_END_##how);                                                                         \
         return result;                                                                                                 \
     }
 #include "hooks.def"

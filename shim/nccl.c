@@ -417,13 +417,24 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
 
     if (nccl_reg_comm_get(state.reg, comm, &info))
         return;
-    if (how == NCCL_END_CLOSE) {
+    if (how != NCCL_END_TALK) {
         nccl_reg_comm_close(state.reg, comm);
         return;
     }
-    rc = nccl_reg_comm_remove(state.reg, comm, how == NCCL_END_TALK);
-    trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":%d", info.device, (void *)comm,
-                how == NCCL_END_TALK && !rc);
+    rc = nccl_reg_comm_remove(state.reg, comm, /* talk: */ true);
+    trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":%d", info.device, (void *)comm, !rc);
+}
+
+void nccl_comm_ended(ncclComm_t comm, enum nccl_end how)
+{
+    struct nccl_reg_comm_info info;
+
+    /* After an abort nothing is asked of other communicators: their peers may hang, too. */
+    if (how == NCCL_END_TALK)
+        nccl_settle(-1);
+    else if (how == NCCL_END_SILENT && !nccl_reg_comm_get(state.reg, comm, &info) &&
+             !nccl_reg_comm_gone(state.reg, comm))
+        trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":0", info.device, (void *)comm);
 }
 
 struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)

@@ -57,6 +57,8 @@ void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller);
 /* It is about to end; see hooks.def. */
 enum nccl_end { NCCL_END_TALK, NCCL_END_SILENT, NCCL_END_CLOSE };
 void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
+/* And has ended. */
+void nccl_comm_ended(ncclComm_t comm, enum nccl_end how);
 
 /* Around a call that uses a communicator that is known. */
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream);
