@@ -21,7 +21,7 @@
 /* How long a reader of statistics waits for the lock: a signal handler may have interrupted its holder. */
 #define STATS_WAIT_NS 200000000
 /* How long the end of a communicator waits for a call of another thread: most take microseconds, one may be stuck. */
-#define CALL_WAIT_NS 2000000000u
+#define CALL_WAIT_NS 1000000000
 
 /* Calls of the table on a communicator. */
 #define CALL_INSIDE  1u /* one is under way; set with the turn */

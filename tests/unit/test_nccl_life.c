@@ -551,6 +551,7 @@ static void *owner_thread(void *arg)
     }
     for (unsigned int n = 0; n < OWN; n++)
         if (alive[n]) {
+            nccl_fake_finish();
             own->given++;
             nccl_reg_segment_remove(reg, at((me * OWN + n) * GENERATIONS + generation[n]), nccl_fake_release,
                                     &own->released[n]);

@@ -642,6 +642,22 @@ static void closed(void **state)
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_fake.detaches, 0);
     assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    /* Aborted: the same until it is over. What has its address by then is another one. */
+    comm_new(0, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 2);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    comm_new(0, 0, false);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_fake.releases, 3);
+    comm_end(0);
     comm_end(1);
 }
 
