@@ -209,12 +209,19 @@ static bool is_shareable(uint64_t addr)
            driver->cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr) || !legacy;
 }
 
-/* Must a collective not use a registration that send or receive has used first? */
-static bool kinds_matter(const struct real_nccl *nccl)
+/* One that does not say is taken for the oldest that has known bugs. */
+static int version_of(const struct real_nccl *nccl)
 {
     int version = 0;
 
-    nccl->ncclGetVersion(&version);
+    return nccl->ncclGetVersion(&version) || !version ? NCCL_VERSION_MAPS : version;
+}
+
+/* Must a collective not use a registration that send or receive has used first? */
+static bool kinds_matter(const struct real_nccl *nccl)
+{
+    const int version = version_of(nccl);
+
     return conf_get()->registration.number == REGISTER_ON && version >= NCCL_VERSION_MAPS &&
            version < NCCL_VERSION_KINDS;
 }
@@ -370,7 +377,7 @@ static bool comm_meet(ncclComm_t comm, const void *caller)
     const struct real_nccl *nccl = real_nccl_get(caller);
     const char *legacy = getenv("NCCL_LEGACY_CUDA_REGISTER"); /* where NCCL's own files put it, too */
     struct nccl_reg_comm_info info = {.arg = (void *)nccl};
-    int version = 0;
+    int version;
 
     if (!nccl || !nccl->ncclCommRegister || !nccl->ncclCommDeregister || !nccl->ncclCommGetAsyncError ||
         !nccl->ncclCommCuDevice || !nccl->ncclCommUserRank || !nccl->ncclCommCount) {
@@ -379,7 +386,7 @@ static bool comm_meet(ncclComm_t comm, const void *caller)
     }
     if ((made_in_group && nccl_reg_group_depth()) || !is_ready(nccl, comm) || !comm_ask(nccl, comm, &info))
         return false;
-    nccl->ncclGetVersion(&version);
+    version = version_of(nccl);
     info.careful = kinds_matter(nccl);
     info.maps_plain = version < NCCL_VERSION_NO_LEGACY || (legacy && strcmp(legacy, "0") != 0);
     if (nccl_reg_comm_add(state.reg, comm, &info))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import unittest
 from pathlib import Path
@@ -263,6 +264,37 @@ class Wrong(Base):
         self.assertEqual(run.operations("none"), run.total("outside"))
         self.assertEqual(run.total("failed"), len(run.of("register")))
         self.assertEqual({e["ok"] for e in run.of("register")}, {0})
+
+    def test_each_call_of_ours_fails(self) -> None:
+        """The program does not notice. (On all ranks: registrations that some ranks alone have are what NCCL forbids.)"""
+        for name in ("ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError", "ncclCommCuDevice", "ncclCommUserRank",
+                     "ncclCommCount", "ncclGetVersion", "ncclMemFree"):
+            for scenario in "all", "kinds":
+                for backend in "cuda", "nccl":
+                    with self.subTest(name, scenario=scenario, backend=backend):
+                        # What could not be undone is there when the communicator ends, which alone is told.
+                        left = name == "ncclCommDeregister"
+                        run = self.job(scenario, backend, rc=BREACH if left else 0, SIMNCCL_FAIL=f"{name}:1+", CUPOOL_LOG_LEVEL="error")
+                        breaches = [line for line in run.done.err.splitlines() if not left or "registrations are left" not in line]
+                        self.assertEqual(breaches, [])
+                        self.assertEqual(run.operations("some"), 0)
+
+    def test_each_call_of_the_program_fails(self) -> None:
+        """It gets the error that it would have got."""
+        calls = {"all": ["ncclCommInitRank", "ncclAllGather", "ncclBcast", "ncclBroadcast", "ncclAllReduce", "ncclReduce",
+                         "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter", "ncclSend", "ncclRecv", "ncclGroupStart",
+                         "ncclGroupEnd", "ncclCommDestroy"],
+                 "comms": ["ncclCommInitRankConfig", "ncclCommSplit", "ncclCommFinalize", "ncclCommAbort"],
+                 "own": ["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"]}
+        for scenario, names in calls.items():
+            for name in names:
+                with self.subTest(name):
+                    native = self.job(scenario, None, None, preload=None, rc=1, SIMNCCL_FAIL=f"{name}:1+:3")
+                    run = self.job(scenario, "cuda", rc=1, SIMNCCL_FAIL=f"{name}:1+:3", CUPOOL_LOG_LEVEL="error")
+                    # Threads write at the same time.
+                    said = [set(re.findall(r"line \d+: \w+", r.done.err)) for r in (run, native)]
+                    self.assertEqual(said[0], said[1])
+                    self.assertTrue(said[0])
 
     def test_nothing_is_registered(self) -> None:
         run = self.job("all", NCCL_LOCAL_REGISTER="0")
