@@ -36,6 +36,22 @@ static struct {
     atomic_size_t front;                       /* of each of its segments; written before backing is */
 } state = {.once = PTHREAD_ONCE_INIT};
 
+/*
+ * How many captures there had been when NCCL gave a segment. For what a captured operation uses NCCL registers the whole
+ * allocation by itself, and does not look again as long as the graph may run; without CUPOOL_REGISTER nobody tells us
+ * what that was, so whatever was there during a capture stays.
+ */
+struct birth {
+    uint64_t addr;
+    unsigned int captures;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below */
+    struct birth *list;
+    size_t count, room;
+} births = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 /* In this thread's group a communicator was made, which is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
 /* What the real ncclMemFree has returned. */
@@ -269,10 +285,62 @@ bool nccl_backs(void)
     return atomic_load(&state.backend) == BACKED_BY_NCCL;
 }
 
+static bool graphs_register(void)
+{
+    const char *text = getenv("NCCL_GRAPH_REGISTER"); /* where NCCL's own files put it, too */
+
+    return !nccl_registers() && !(text && strcmp(text, "0") == 0);
+}
+
+/* With the lock: the entry of this address, or NULL. */
+static struct birth *birth_find(uint64_t addr)
+{
+    for (size_t i = 0; i < births.count; i++)
+        if (births.list[i].addr == addr)
+            return &births.list[i];
+    return NULL;
+}
+
+/* Without memory to remember it, it counts as one that was there from the start. */
+static void birth_add(uint64_t addr, unsigned int captures)
+{
+    struct birth *found, *grown;
+
+    pthread_mutex_lock(&births.lock);
+    found = birth_find(addr); /* that went with its context */
+    if (!found && births.count == births.room) {
+        grown = realloc(births.list, (births.room + 64) * sizeof(*grown));
+        births.list = grown ? grown : births.list;
+        births.room += grown ? 64 : 0;
+    }
+    if (!found && births.count < births.room)
+        found = &births.list[births.count++];
+    if (found)
+        *found = (struct birth){.addr = addr, .captures = captures};
+    pthread_mutex_unlock(&births.lock);
+}
+
+/* It is to go: was there a capture since? */
+static bool birth_captured(uint64_t addr)
+{
+    unsigned int captures = 0;
+    struct birth *found;
+
+    pthread_mutex_lock(&births.lock);
+    found = birth_find(addr);
+    if (found) {
+        captures = found->captures;
+        *found = births.list[--births.count];
+    }
+    pthread_mutex_unlock(&births.lock);
+    return atomic_load(&capture_total) != captures;
+}
+
 int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
     const size_t front = atomic_load(&state.front);
+    const unsigned int captures = atomic_load(&capture_total) - capture_active();
     struct visit visit;
     ncclResult_t result;
     void *ptr = NULL;
@@ -282,6 +350,7 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
     leave(&visit);
     if (result || !ptr)
         return -ENOMEM;
+    birth_add((uintptr_t)ptr + front, captures);
     *ret_addr = (uintptr_t)ptr + front;
     return 0;
 }
@@ -292,6 +361,11 @@ void nccl_memory_free(uint64_t addr, size_t size)
     struct visit visit;
     ncclResult_t result;
 
+    if (birth_captured(addr) && graphs_register()) {
+        log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
+                           "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
+        return;
+    }
     enter(&visit);
     result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
     leave(&visit);

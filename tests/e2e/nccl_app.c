@@ -383,6 +383,32 @@ static void graph(struct rank *r)
     CU(cudaFree(large));
 }
 
+/* The same, but that more is needed than is left while the graph is there. The device has 96 MiB. */
+static void graph_trim(struct rank *r)
+{
+    char *at = get(8 * MIB);
+    cudaGraphExec_t exec;
+    cudaGraph_t made;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+    CU(cudaStreamEndCapture(r->stream, &made));
+    CU(cudaGraphInstantiate(&exec, made, 0));
+    CU(cudaGraphLaunch(exec, r->stream));
+    CU(cudaStreamSynchronize(r->stream));
+    CU(cudaFree(at));
+    for (int i = 0; i < 3; i++) {
+        at = get((60 + (size_t)i * 10) * MIB);
+        all_gather(r, at, at + MIB);
+        CU(cudaFree(at));
+    }
+    CU(cudaGraphExecDestroy(exec));
+    CU(cudaGraphDestroy(made));
+    comm_end(r);
+}
+
 /* One buffer is memory that nobody registers. */
 static void outside(struct rank *r)
 {
@@ -417,7 +443,7 @@ static const struct {
     void (*run)(struct rank *r);
 } scenarios[] = {{"all", all},    {"kinds", kinds}, {"own", own},   {"comms", comms}, {"nonblocking", nonblocking},
                  {"trim", trim},  {"lose", lose},   {"busy", busy}, {"graph", graph}, {"outside", outside},
-                 {"again", again},  {"pending", pending}};
+                 {"again", again},  {"pending", pending}, {"graph_trim", graph_trim}};
 
 static void (*scenario)(struct rank *r);
 

@@ -186,6 +186,21 @@ class Registered(Base):
                 self.assert_registered(run)
                 self.assertEqual(len(run.of("segment_free")), 2 * 2)
 
+    def test_graphs_without_us(self) -> None:
+        """NCCL registers by itself what captured operations use, and would find what is there later in its place."""
+        for preload in NCCL_LIB, LIB:
+            with self.subTest(preload.name):
+                run = self.job("graph_trim", backend="nccl", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload))
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+                self.assertIn("when a graph was captured", run.done.warnings[0])
+                self.assertEqual(run.reported("breaches"), 0)
+                # Of each rank what came before the capture stays, and the last.
+                self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2 * 2)
+                run = self.job("graph_trim", backend="nccl", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload),
+                               NCCL_GRAPH_REGISTER="0")
+                self.assertEqual(run.done.err, "")
+                self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2)
+
     def test_statistics(self) -> None:
         run = self.job("all", CUPOOL_STATS="exit")
         line = next(line for line in run.done.err.splitlines() if "NCCL:" in line)
