@@ -45,12 +45,12 @@ enum use { USE_NONE, USE_POINT_TO_POINT, USE_COLLECTIVE };
 struct record {
     uint64_t addr;
     size_t size, front;
-    void *handle; /* NULL: was refused */
-    void *wide;   /* the registration that has the front, too, and is found first; NULL: there is none */
-    enum use use; /* of the one that is found */
+    void *handle;   /* NULL: was refused */
+    void *wide;     /* the registration that has the front, too, and is found first; NULL: there is none */
+    enum use use;   /* of the one that is found */
     uint64_t group; /* that use was in this group; 0: in none */
     bool plain;
-    bool pinned;    /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
+    bool pinned; /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
 };
 
 /* A registration of the program's own. */
@@ -183,11 +183,8 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
     if (!rc) {
         at = &reg->segments[segment_after(reg, info->addr)];
         memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
-        *at = (struct segment){.addr = info->addr,
-                               .size = info->size,
-                               .front = info->front,
-                               .device = info->device,
-                               .plain = info->plain};
+        *at = (struct segment){
+            .addr = info->addr, .size = info->size, .front = info->front, .device = info->device, .plain = info->plain};
         reg->segment_count++;
         atomic_fetch_add(&reg->changes, 1);
     }
@@ -461,7 +458,8 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
 {
     bool safe = true;
 
-    /* For a graph NCCL itself registers the whole allocation, and without ours that would count as nothing elsewhere. */
+    /* For a graph NCCL itself registers the whole allocation, and without ours that would count as nothing elsewhere.
+     */
     if (op->captured && record->front && !record->wide)
         safe = widen(reg, comm, key, record);
     if ((record->plain && !comm->info.maps_plain) || op->kind != NCCL_REG_COLLECTIVE)

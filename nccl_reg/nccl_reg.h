@@ -85,11 +85,10 @@ struct nccl_reg_op {
 };
 
 struct nccl_reg_stats {
-    uint64_t ops;     /* operations that have a buffer */
-    uint64_t mixed;   /* of these, with buffers partly in registered memory and partly not */
-    uint64_t outside; /* with no buffer in registered memory */
-    uint64_t
-        unsafe; /* that a careful communicator could not make safe, see NCCL_REG_UNSAFE */
+    uint64_t ops;                         /* operations that have a buffer */
+    uint64_t mixed;                       /* of these, with buffers partly in registered memory and partly not */
+    uint64_t outside;                     /* with no buffer in registered memory */
+    uint64_t unsafe;                      /* that a careful communicator could not make safe, see NCCL_REG_UNSAFE */
     uint64_t attached, detached, renewed; /* registrations made, undone, made once more for the kind of an operation */
     uint64_t failed;                      /* registrations and their undoing that returned an error */
     uint64_t comms, segments;             /* now */
@@ -147,9 +146,9 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
 
 /* What before found out about an operation. */
-#define NCCL_REG_MIXED  1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */
-/* A collective meets a registration that point-to-point has used first, a careful communicator has no other one, and the
- * device is at work, or a graph or the program holds it. */
+#define NCCL_REG_MIXED 1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */
+/* A collective meets a registration that point-to-point has used first, a careful communicator has no other one, and
+ * the device is at work, or a graph or the program holds it. */
 #define NCCL_REG_UNSAFE 2
 /*
  * Around an operation: before registers what is missing, and in steady state looks its buffers up. Returns a sum of the

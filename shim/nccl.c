@@ -21,7 +21,8 @@ typedef unsigned long long ull;
 
 /* What ncclMemAlloc is asked for to see what it gives. */
 #define PROBE_BYTES ((size_t)2 << 20)
-/* What lies in front of a segment where NCCL needs a registration for each kind of operation; as segments are aligned. */
+/* What lies in front of a segment where NCCL needs a registration for each kind of operation; as segments are aligned.
+ */
 #define FRONT_BYTES ((size_t)2 << 20)
 /* How long an operation waits for the device. */
 #define BRIEFLY_MS 5000u
@@ -37,9 +38,9 @@ static struct {
 } state = {.once = PTHREAD_ONCE_INIT};
 
 /*
- * How many captures there had been when NCCL gave a segment. For what a captured operation uses NCCL registers the whole
- * allocation by itself, and does not look again as long as the graph may run; without CUPOOL_REGISTER nobody tells us
- * what that was, so whatever was there during a capture stays.
+ * How many captures there had been when NCCL gave a segment. For what a captured operation uses NCCL registers the
+ * whole allocation by itself, and does not look again as long as the graph may run; without CUPOOL_REGISTER nobody
+ * tells us what that was, so whatever was there during a capture stays.
  */
 struct birth {
     uint64_t addr;
@@ -542,9 +543,10 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaS
                  "an NCCL operation has one buffer in registered memory and one outside; if that is not so on "
                  "all ranks, the job may hang (CUPOOL_REGISTER=0 registers nothing)");
     if (found & NCCL_REG_UNSAFE)
-        log_once(LOG_ERROR, "a collective uses memory that send or receive has used first, and the device is at work, or "
-                            "a graph or the program itself holds its registration; NCCL before 2.29.2 may end the job "
-                            "(CUPOOL_REGISTER=0 registers nothing)");
+        log_once(LOG_ERROR,
+                 "a collective uses memory that send or receive has used first, and the device is at work, or "
+                 "a graph or the program itself holds its registration; NCCL before 2.29.2 may end the job "
+                 "(CUPOOL_REGISTER=0 registers nothing)");
     return used;
 }
 

@@ -149,8 +149,7 @@ bool context_wait_device(int device)
     }
     /* The gate holds for contexts that have an entry: this makes one. */
     context = !any && driver ? context_current(driver) : NULL;
-    return any ? all
-               : context && context->device == device && order_beside_no_capture(context) == CUDA_SUCCESS;
+    return any ? all : context && context->device == device && order_beside_no_capture(context) == CUDA_SUCCESS;
 }
 
 /* Errors that a context does not recover from: natively every call returns them from now on. */

@@ -71,9 +71,9 @@ bool group_holds(ncclComm_t comm)
 /* Of these a group knows nothing. */
 static bool is_outside_of_groups(const struct call *call)
 {
-    static const char *const names[] = {"ncclCommRegister",    "ncclCommDeregister", "ncclCommGetAsyncError",
-                                        "ncclCommCount",       "ncclCommCuDevice",   "ncclCommUserRank",
-                                        "ncclGetVersion",      "ncclMemAlloc",       "ncclMemFree"};
+    static const char *const names[] = {"ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError",
+                                        "ncclCommCount",    "ncclCommCuDevice",   "ncclCommUserRank",
+                                        "ncclGetVersion",   "ncclMemAlloc",       "ncclMemFree"};
 
     for (size_t i = 0; call && i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(call->name, names[i]) == 0)

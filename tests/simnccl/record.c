@@ -75,7 +75,8 @@ static struct record *record_new(ncclComm_t comm, const void *at, uintptr_t base
 
     if (!r)
         return NULL;
-    *r = (struct record){.at = at, .base = base, .end = end, .refs = 1, .buffer_id = buffer_id(at), .maps = is_mapped(at)};
+    *r = (struct record){
+        .at = at, .base = base, .end = end, .refs = 1, .buffer_id = buffer_id(at), .maps = is_mapped(at)};
     r->next = comm->records;
     comm->records = r;
     return r;
@@ -171,7 +172,8 @@ struct record *record_captured(ncclComm_t comm, const void *at, size_t size)
         drv.cuMemGetAddressRange(&base, &length, (CUdeviceptr)at) != CUDA_SUCCESS)
         return found;
     found = record_first(comm, base, base + length);
-    if (!found && (found = record_new(comm, (const void *)base, base, base + length))) /* NOLINT(performance-no-int-to-ptr) */
+    if (!found &&
+        (found = record_new(comm, (const void *)base, base, base + length))) /* NOLINT(performance-no-int-to-ptr) */
         found->refs = 0;
     if (found)
         found->graph = true;

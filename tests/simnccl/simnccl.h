@@ -152,7 +152,8 @@ HIDDEN ncclResult_t record_add(ncclComm_t comm, void *at, size_t size, void **ha
 /* stay: NCCL does not put the caller's device back here. */
 HIDDEN ncclResult_t record_drop(ncclComm_t comm, void *handle, bool window, bool *ret_stay);
 HIDDEN struct record *record_window(ncclComm_t comm, void *at, size_t size, int flags, ncclResult_t *ret);
-/* The record that holds all of it, windows first, then the one that begins first; NULL: none, or one of a graph alone. */
+/* The record that holds all of it, windows first, then the one that begins first; NULL: none, or one of a graph alone.
+ */
 HIDDEN struct record *record_find(ncclComm_t comm, const void *at, size_t size);
 /* The same for a captured operation, for which NCCL registers the whole allocation where it can. */
 HIDDEN struct record *record_captured(ncclComm_t comm, const void *at, size_t size);

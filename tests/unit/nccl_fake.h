@@ -37,7 +37,7 @@ struct fake_comm {
     int device;
     atomic_bool ready; /* may be set at any time */
     atomic_int inside; /* calls on it that are under way */
-    unsigned int top; /* none of the records from here on is in use */
+    unsigned int top;  /* none of the records from here on is in use */
     struct fake_record records[FAKE_RECORDS];
 };
 
@@ -45,7 +45,7 @@ struct nccl_fake {
     pthread_mutex_t lock; /* guards the records, the counts and fault */
     struct fake_comm comms[FAKE_COMMS];
     char fault[160];
-    bool old; /* before 2.29.2 */
+    bool old;     /* before 2.29.2 */
     size_t front; /* of the segments that are added */
     /* Knobs: what the nth call from now on answers. 0: never. */
     unsigned int attach_fails, detach_fails, attach_null;
