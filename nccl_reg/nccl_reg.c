@@ -20,11 +20,18 @@
 #define BUCKETS 256u
 /* How long a reader of statistics waits for the lock: a signal handler may have interrupted its holder. */
 #define STATS_WAIT_NS 200000000
+/* How long the end of a communicator waits for a call of another thread: most take microseconds, one may be stuck. */
+#define CALL_WAIT_NS 1000000000
+
+/* Calls of the table on a communicator. */
+#define CALL_INSIDE  1u /* one is under way; set with the turn */
+#define CALLS_CLOSED 2u /* none begins any more; set by anybody */
 
 struct segment {
     uint64_t addr;
-    size_t size;
+    size_t size, front;
     int device;
+    bool plain;
     bool leaving;     /* is to go; nobody registers it any more */
     bool claimed;     /* by the thread that tries to let it go */
     bool quarantined; /* could not be deregistered somewhere */
@@ -37,11 +44,13 @@ enum use { USE_NONE, USE_POINT_TO_POINT, USE_COLLECTIVE };
 
 struct record {
     uint64_t addr;
-    size_t size;
-    void *handle; /* NULL: was refused */
-    enum use use;
+    size_t size, front;
+    void *handle;   /* NULL: was refused */
+    void *wide;     /* the registration that has the front, too, and is found first; NULL: there is none */
+    enum use use;   /* of the one that is found */
     uint64_t group; /* that use was in this group; 0: in none */
-    bool pinned;    /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
+    bool plain;
+    bool pinned; /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
 };
 
 /* A registration of the program's own. */
@@ -60,9 +69,10 @@ struct nccl_reg_comm {
     struct nccl_reg_comm *next; /* of its bucket, and all of them; neither changes once it is on the lists */
     struct nccl_reg_comm *next_all;
     atomic_uint users; /* threads in an operation, or in a group that has used it; counted up with the turn */
+    atomic_uint calls; /* of CALL... and CALLS... */
     atomic_bool nonblocking;
     atomic_int device;               /* of info, for who has not the turn */
-    bool spare;                      /* guarded by the registry's lock: gone, and may serve another communicator */
+    atomic_bool known;               /* it has been added and not been cleared; written with the registry's lock */
     struct nccl_reg_comm *next_held; /* of the turns that a thread holds which lets a segment go; his alone */
     /* Guards everything below; held over the table's calls on this communicator. */
     pthread_mutex_t turn;
@@ -161,19 +171,20 @@ static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
            (i < reg->segment_count && reg->segments[i].addr < end_of(addr, size));
 }
 
-int nccl_reg_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device)
+int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_info *info)
 {
     struct segment *at;
     int rc;
 
     pthread_mutex_lock(&reg->lock);
-    rc = overlaps(reg, addr, size) ? -EEXIST : 0;
+    rc = overlaps(reg, info->addr, info->size) ? -EEXIST : 0;
     if (!rc)
         rc = reserve((void **)&reg->segments, reg->segment_count, &reg->segment_room, sizeof(*at));
     if (!rc) {
-        at = &reg->segments[segment_after(reg, addr)];
+        at = &reg->segments[segment_after(reg, info->addr)];
         memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
-        *at = (struct segment){.addr = addr, .size = size, .device = device};
+        *at = (struct segment){
+            .addr = info->addr, .size = info->size, .front = info->front, .device = info->device, .plain = info->plain};
         reg->segment_count++;
         atomic_fetch_add(&reg->changes, 1);
     }
@@ -252,37 +263,106 @@ static bool user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t s
     return false;
 }
 
-static void attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+/* --- calls of the table, all with the turn --- */
+
+static bool is_closed(const struct nccl_reg_comm *comm)
+{
+    return atomic_load(&comm->calls) & CALLS_CLOSED;
+}
+
+/* False: the communicator was given up, and may be gone already. */
+static bool call_begin(struct nccl_reg_comm *comm)
+{
+    unsigned int none = 0;
+
+    return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);
+}
+
+static void call_end(struct nccl_reg_comm *comm)
+{
+    atomic_fetch_and(&comm->calls, ~CALL_INSIDE);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Without the turn: another thread begins no call on it any more. */
+static void calls_close(struct nccl_reg_comm *comm)
+{
+    const struct timespec nap = {.tv_nsec = 50000};
+    const uint64_t limit = now_ns() + CALL_WAIT_NS;
+
+    atomic_fetch_or(&comm->calls, CALLS_CLOSED);
+    while (atomic_load(&comm->calls) & CALL_INSIDE && now_ns() < limit)
+        nanosleep(&nap, NULL);
+}
+
+/* NULL: refused, or the communicator was given up. */
+static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, uint64_t addr, size_t size)
 {
     void *handle = NULL;
 
-    if (reg->ops->attach(&comm->info, key, record->addr, record->size, &handle)) {
+    if (!call_begin(comm))
+        return NULL;
+    if (reg->ops->attach(&comm->info, key, addr, size, &handle)) {
         comm->counters.failed++;
         handle = NULL;
     }
+    call_end(comm);
     comm->counters.attached += handle != NULL;
-    record->handle = handle;
-    record->use = USE_NONE;
+    return handle;
 }
 
-/* False: it is there as before, may still be in use, and its segment stays for good. */
-static bool detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+/* 0, or -EIO, or -EPIPE: the communicator was given up. */
+static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, uint64_t addr, size_t size,
+                      void **handle)
 {
-    if (record->handle && reg->ops->detach(&comm->info, key, record->addr, record->size, record->handle)) {
-        comm->counters.failed++;
+    int rc;
+
+    if (!*handle)
+        return 0;
+    if (!call_begin(comm))
+        return -EPIPE;
+    rc = reg->ops->detach(&comm->info, key, addr, size, *handle) ? -EIO : 0;
+    call_end(comm);
+    if (!rc)
+        *handle = NULL;
+    comm->counters.detached += !rc;
+    comm->counters.failed += rc != 0;
+    return rc;
+}
+
+/* Not 0: it is there as before. -EIO: may still be in use, and its segment stays for good. */
+static int detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+{
+    int rc = detach_one(reg, comm, key, record->addr - record->front, record->front + record->size, &record->wide);
+
+    if (!rc)
+        rc = detach_one(reg, comm, key, record->addr, record->size, &record->handle);
+    if (rc == -EIO) {
         record->pinned = true;
         segment_quarantine(reg, record->addr);
-        return false;
     }
-    comm->counters.detached += record->handle != NULL;
-    record->handle = NULL;
-    return true;
+    return rc;
 }
 
 /* Can calls be made on it now? */
-static bool is_ready(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, void *key)
+static bool is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
-    return !atomic_load_explicit(&comm->nonblocking, memory_order_relaxed) || reg->ops->ready(&comm->info, key);
+    bool ready;
+
+    if (!atomic_load_explicit(&comm->nonblocking, memory_order_relaxed))
+        return !is_closed(comm);
+    if (!call_begin(comm))
+        return false;
+    ready = reg->ops->ready(&comm->info, key);
+    call_end(comm);
+    return ready;
 }
 
 /* Records, without handles, for the segments that the communicator lacks. Returns how many; *ret_changes: as of when.
@@ -307,7 +387,8 @@ static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, stru
             missing = malloc((reg->segment_count - i) * sizeof(*missing));
         if (!missing)
             break;
-        missing[count++] = (struct record){.addr = segment->addr, .size = segment->size};
+        missing[count++] = (struct record){
+            .addr = segment->addr, .size = segment->size, .front = segment->front, .plain = segment->plain};
     }
     pthread_mutex_unlock(&reg->lock);
     *ret_missing = missing;
@@ -324,7 +405,7 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
     for (size_t i = 0; i < count; i++) {
         if (reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*at)))
             break;
-        attach(reg, comm, key, &missing[i]);
+        missing[i].handle = attach(reg, comm, key, missing[i].addr, missing[i].size);
         at = &comm->records[record_after(comm, missing[i].addr)];
         memmove(at + 1, at, (size_t)(comm->records + comm->record_count - at) * sizeof(*at));
         *at = missing[i];
@@ -335,19 +416,59 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
 }
 
 /*
- * Make a registration anew, so that a collective is the first that uses it. What used it before has to be over: peers
- * write through it. False: it stays as it is.
+ * Register it once more, with the front: found first from now on, and used by nobody yet. What was there stays as it
+ * is for the work that uses it, so nobody waits. False: there is none, or it was refused.
+ */
+static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+{
+    if (!record->front || record->wide || !is_ready(reg, comm, key))
+        return false;
+    record->wide = attach(reg, comm, key, record->addr - record->front, record->front + record->size);
+    if (!record->wide) {
+        record->front = 0; /* not again */
+        return false;
+    }
+    /* What this group has asked for happens at its end, with the new one. */
+    if (!group.depth || record->group != group.number)
+        record->use = USE_NONE;
+    comm->counters.renewed++;
+    return true;
+}
+
+/*
+ * Make a registration anew, where there is no front. What used it before has to be over: peers write through it. The
+ * host cannot wait for that as long as it takes: the work may wait for what this thread launches next.
  */
 static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool captured)
 {
-    if (captured || record->pinned || user_holds(comm, record->addr, record->size) || !is_ready(reg, comm, key) ||
-        reg->ops->wait(&comm->info))
+    if (captured || record->pinned || record->wide || user_holds(comm, record->addr, record->size) ||
+        !is_ready(reg, comm, key) || reg->ops->wait(&comm->info, /* briefly: */ true))
         return false;
-    if (!detach(reg, comm, key, record))
+    if (detach(reg, comm, key, record))
         return false;
-    attach(reg, comm, key, record);
+    record->handle = attach(reg, comm, key, record->addr, record->size);
+    record->use = USE_NONE;
     comm->counters.renewed++;
     return true;
+}
+
+/* With a careful communicator: see that the registration may be used as op does it. False: it may not. */
+static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record,
+                        const struct nccl_reg_op *op)
+{
+    bool safe = true;
+
+    /* For a graph NCCL itself registers the whole allocation, and without ours that would count as nothing elsewhere.
+     */
+    if (op->captured && record->front && !record->wide)
+        safe = widen(reg, comm, key, record);
+    if ((record->plain && !comm->info.maps_plain) || op->kind != NCCL_REG_COLLECTIVE)
+        return safe;
+    /* At the end of a group its collectives come first, in whatever order they were called. */
+    if (group.depth && record->group == group.number)
+        record->use = USE_COLLECTIVE;
+    return record->use != USE_POINT_TO_POINT || widen(reg, comm, key, record) ||
+           renew(reg, comm, key, record, op->captured);
 }
 
 /* The record that holds a buffer of an operation, or NULL; often that of the operation before. */
@@ -383,11 +504,8 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
             continue;
         }
         inside++;
-        /* At the end of a group its collectives come first, in whatever order they were called. */
-        if (op->kind == NCCL_REG_COLLECTIVE && group.depth && record->group == group.number)
-            record->use = USE_COLLECTIVE;
-        if (comm->info.careful && op->kind == NCCL_REG_COLLECTIVE && record->use == USE_POINT_TO_POINT)
-            safe &= renew(reg, comm, key, record, op->captured);
+        if (comm->info.careful)
+            safe &= use_prepare(reg, comm, key, record, op);
         if (record->use == USE_NONE) {
             record->use = op->kind == NCCL_REG_COLLECTIVE ? USE_COLLECTIVE : USE_POINT_TO_POINT;
             record->group = group.depth ? group.number : 0;
@@ -417,8 +535,24 @@ static struct nccl_reg_comm *comm_find(const struct nccl_reg *reg, void *comm)
     return found;
 }
 
+static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm);
+
+/*
+ * Give a turn back. Whoever ends a communicator does not wait for it: then its holder clears up, and he who has come
+ * too late to see that here finds the turn free.
+ */
+static void turn_give(struct nccl_reg *reg, struct nccl_reg_comm *comm)
+{
+    pthread_mutex_unlock(&comm->turn);
+    while (!atomic_load(&comm->key) && atomic_load(&comm->known) && !pthread_mutex_trylock(&comm->turn)) {
+        if (!atomic_load(&comm->key) && atomic_load(&comm->known))
+            comm_clear(reg, comm);
+        pthread_mutex_unlock(&comm->turn);
+    }
+}
+
 /* The same, with its turn; NULL: it is not known any more. */
-static struct nccl_reg_comm *comm_take(const struct nccl_reg *reg, void *comm)
+static struct nccl_reg_comm *comm_take(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found = comm_find(reg, comm);
 
@@ -427,7 +561,7 @@ static struct nccl_reg_comm *comm_take(const struct nccl_reg *reg, void *comm)
     pthread_mutex_lock(&found->turn);
     if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm)
         return found;
-    pthread_mutex_unlock(&found->turn);
+    turn_give(reg, found);
     return NULL;
 }
 
@@ -437,7 +571,7 @@ static struct nccl_reg_comm *comm_new(struct nccl_reg *reg, unsigned int bucket)
     struct nccl_reg_comm *comm;
 
     for (comm = atomic_load(&reg->buckets[bucket]); comm; comm = comm->next)
-        if (comm->spare && !atomic_load(&comm->users))
+        if (!atomic_load(&comm->known) && !atomic_load(&comm->users))
             return comm;
     comm = calloc(1, sizeof(*comm));
     if (!comm)
@@ -459,10 +593,11 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
     if (!comm_find(reg, comm)) {
         made = comm_new(reg, bucket_of(comm));
         if (made) {
-            made->spare = false;
             made->info = *info;
             atomic_store(&made->device, info->device);
             made->seen = 0;
+            atomic_store(&made->calls, 0);
+            atomic_store(&made->known, true);
             atomic_store(&made->nonblocking, info->nonblocking);
             reg->comm_count++;
             atomic_store_explicit(&made->key, comm, memory_order_release);
@@ -508,7 +643,7 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
     counters_add(&reg->past, &comm->counters);
     memset(&comm->counters, 0, sizeof(comm->counters));
     comm->record_count = comm->user_count = 0;
-    comm->spare = true;
+    atomic_store(&comm->known, false);
     reg->comm_count--;
     pthread_mutex_unlock(&reg->lock);
 }
@@ -520,38 +655,69 @@ static void comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, vo
     if (!is_ready(reg, comm, key))
         return;
     for (size_t i = 0; i < comm->record_count; i++)
-        used |= comm->records[i].handle && comm->records[i].use != USE_NONE;
+        used |= comm->records[i].wide || (comm->records[i].handle && comm->records[i].use != USE_NONE);
     /* NCCL itself waits for it, but only behind this. If it cannot be waited for, a registration that is left behind
      * does more harm. */
     if (used)
-        reg->ops->wait(&comm->info);
+        reg->ops->wait(&comm->info, /* briefly: */ false);
     for (size_t i = 0; i < comm->record_count; i++)
-        detach(reg, comm, key, &comm->records[i]);
+        if (detach(reg, comm, key, &comm->records[i]) == -EPIPE)
+            return;
+}
+
+/* Without its key: clear up, unless the turn is elsewhere; then its holder does. */
+static void comm_give_up(struct nccl_reg *reg, struct nccl_reg_comm *comm)
+{
+    calls_close(comm);
+    if (!pthread_mutex_trylock(&comm->turn))
+        turn_give(reg, comm);
 }
 
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
 {
     struct nccl_reg_comm *found = comm_find(reg, comm);
+    int rc = -ENOENT;
 
     if (!found)
-        return -ENOENT;
-    if (!talk && pthread_mutex_trylock(&found->turn)) {
-        /* Somebody is stuck in a call on it, which this is to end. He alone knows of the registrations; they are lost.
-         */
-        atomic_store(&found->key, NULL);
+        return rc;
+    if (!talk) {
+        if (!atomic_compare_exchange_strong(&found->key, &comm, NULL))
+            return rc;
+        comm_give_up(reg, found);
         return 0;
     }
-    if (talk)
-        pthread_mutex_lock(&found->turn);
-    if (atomic_load(&found->key) != comm) {
-        pthread_mutex_unlock(&found->turn);
-        return -ENOENT;
-    }
-    if (talk)
+    pthread_mutex_lock(&found->turn);
+    if (atomic_load(&found->key) == comm) {
         comm_detach_all(reg, found, comm);
-    atomic_store(&found->key, NULL);
-    comm_clear(reg, found);
-    pthread_mutex_unlock(&found->turn);
+        rc = is_closed(found) ? -EPIPE : 0;
+    }
+    /* Somebody may have given it up meanwhile. */
+    atomic_compare_exchange_strong(&found->key, &comm, NULL);
+    turn_give(reg, found);
+    return rc;
+}
+
+void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
+{
+    struct nccl_reg_comm *found = comm_find(reg, comm);
+
+    if (found)
+        calls_close(found);
+}
+
+int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
+{
+    struct nccl_reg_comm *found;
+
+    /* With the lock none is added at its address. */
+    pthread_mutex_lock(&reg->lock);
+    found = comm_find(reg, comm);
+    if (found && (!is_closed(found) || !atomic_compare_exchange_strong(&found->key, &comm, NULL)))
+        found = NULL;
+    pthread_mutex_unlock(&reg->lock);
+    if (!found)
+        return -ENOENT;
+    comm_give_up(reg, found);
     return 0;
 }
 
@@ -573,6 +739,17 @@ static void group_use(struct nccl_reg_comm *comm)
     group.comms[group.count++] = comm;
 }
 
+/* With its turn: what after_op will get. */
+static struct nccl_reg_comm *use_begin(struct nccl_reg_comm *comm)
+{
+    if (group.depth) {
+        group_use(comm);
+        return NULL;
+    }
+    atomic_fetch_add_explicit(&comm->users, 1, memory_order_relaxed);
+    return comm;
+}
+
 int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_op *op, struct nccl_reg_comm **ret_used)
 {
     struct nccl_reg_comm *found = comm_take(reg, comm);
@@ -581,15 +758,21 @@ int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_o
     *ret_used = NULL;
     if (!found)
         return -ENOENT;
-    if (group.depth) {
-        group_use(found);
-    } else {
-        atomic_fetch_add_explicit(&found->users, 1, memory_order_relaxed);
-        *ret_used = found;
-    }
+    *ret_used = use_begin(found);
     rc = prepare(reg, found, comm, op);
-    pthread_mutex_unlock(&found->turn);
+    turn_give(reg, found);
     return rc;
+}
+
+void nccl_reg_before_call(struct nccl_reg *reg, void *comm, struct nccl_reg_comm **ret_used)
+{
+    struct nccl_reg_comm *found = comm_take(reg, comm);
+
+    *ret_used = NULL;
+    if (!found)
+        return;
+    *ret_used = use_begin(found);
+    turn_give(reg, found);
 }
 
 void nccl_reg_after_op(struct nccl_reg_comm *used)
@@ -633,7 +816,7 @@ int nccl_reg_user_add(struct nccl_reg *reg, void *comm, void *handle, uint64_t a
     rc = reserve((void **)&found->users_own, found->user_count, &found->user_room, sizeof(*found->users_own));
     if (!rc)
         found->users_own[found->user_count++] = (struct user){.handle = handle, .addr = addr, .size = size};
-    pthread_mutex_unlock(&found->turn);
+    turn_give(reg, found);
     return rc;
 }
 
@@ -649,29 +832,31 @@ int nccl_reg_user_remove(struct nccl_reg *reg, void *comm, void *handle)
             found->users_own[i] = found->users_own[--found->user_count];
             rc = 0;
         }
-    pthread_mutex_unlock(&found->turn);
+    turn_give(reg, found);
     return rc;
 }
 
 /* --- how segments go --- */
 
 /* With its turn: does this communicator let the segment go now? */
-static bool comm_permits(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, void *key,
+static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
                          const struct segment *segment)
 {
     const struct record *record = record_at(comm, segment->addr);
 
-    return !atomic_load_explicit(&comm->users, memory_order_acquire) && !(record && record->pinned) &&
-           !user_holds(comm, segment->addr, segment->size) && is_ready(reg, comm, key);
+    if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record && record->pinned) ||
+        user_holds(comm, segment->addr, segment->size))
+        return false;
+    return is_closed(comm) ? !record || !record->handle : is_ready(reg, comm, key);
 }
 
-static void turns_give(struct nccl_reg_comm *held)
+static void turns_give(struct nccl_reg *reg, struct nccl_reg_comm *held)
 {
     struct nccl_reg_comm *next;
 
     for (; held; held = next) {
         next = held->next_held;
-        pthread_mutex_unlock(&held->turn);
+        turn_give(reg, held);
     }
 }
 
@@ -692,40 +877,53 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
             /* One that was given up with a thread in it has no key, and nothing is done with it any more. */
             if (!atomic_load(&comm->key))
                 continue;
-            turns_give(held);
+            turns_give(reg, held);
             return false;
         }
         key = atomic_load(&comm->key);
-        if (key) {
+        if (key && comm_permits(reg, comm, key, segment)) {
             comm->next_held = held;
             held = comm;
-            if (comm_permits(reg, comm, key, segment))
-                continue;
-            turns_give(held);
+            continue;
+        }
+        turn_give(reg, comm);
+        if (key && atomic_load(&comm->key) == key) {
+            turns_give(reg, held);
             return false;
         }
-        pthread_mutex_unlock(&comm->turn);
     }
     *ret_held = held;
     return true;
+}
+
+/* With all turns: deregister it from one. False: that was revoked meanwhile. */
+static bool comm_let_go(struct nccl_reg *reg, struct nccl_reg_comm *comm, const struct segment *segment)
+{
+    void *key = atomic_load(&comm->key);
+    struct record *record = key ? record_at(comm, segment->addr) : NULL;
+    int rc;
+
+    if (!record)
+        return true;
+    rc = detach(reg, comm, key, record);
+    /* What could not be undone is tried once more when the communicator goes. */
+    if (!rc)
+        record_delete(comm, record);
+    return rc != -EPIPE || !atomic_load(&comm->key);
 }
 
 /* Deregister a segment that this thread has claimed. False: not now. */
 static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
 {
     struct nccl_reg_comm *held;
+    bool gone = true;
 
     if (group.depth || !turns_take(reg, segment, &held))
         return false;
-    for (struct nccl_reg_comm *comm = held; comm; comm = comm->next_held) {
-        struct record *record = record_at(comm, segment->addr);
-
-        /* What could not be undone is tried once more when the communicator goes. */
-        if (record && detach(reg, comm, atomic_load(&comm->key), record))
-            record_delete(comm, record);
-    }
-    turns_give(held);
-    return true;
+    for (struct nccl_reg_comm *comm = held; comm; comm = comm->next_held)
+        gone &= comm_let_go(reg, comm, segment);
+    turns_give(reg, held);
+    return gone;
 }
 
 /* Let the segment at addr go, if it is to and nobody else is about it. The bytes that were released. */
@@ -807,10 +1005,12 @@ void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr)
 {
     struct segment *segment;
     bool found = false;
+    int device = -1;
 
     pthread_mutex_lock(&reg->lock);
     segment = segment_at(reg, addr);
     if (segment && !segment->claimed) {
+        device = segment->device;
         if (segment->leaving)
             *(segment->quarantined ? &reg->quarantined : &reg->parked) -= segment->size;
         segment_delete(reg, segment);
@@ -820,13 +1020,15 @@ void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr)
     for (struct nccl_reg_comm *comm = found ? atomic_load(&reg->all) : NULL; comm; comm = comm->next_all) {
         struct record *record;
 
-        if (!atomic_load(&comm->key))
-            continue; /* nobody will ask; and one that was given up is not to be waited for */
+        /* Nobody will ask, and one that was given up is not to be waited for; nor is another device's, which may be in
+         * a call for as long as it likes. */
+        if (!atomic_load(&comm->key) || atomic_load(&comm->device) != device)
+            continue;
         pthread_mutex_lock(&comm->turn);
         record = record_at(comm, addr);
         if (record)
             record_delete(comm, record);
-        pthread_mutex_unlock(&comm->turn);
+        turn_give(reg, comm);
     }
 }
 
@@ -901,7 +1103,11 @@ void nccl_reg_stats_get(struct nccl_reg *reg, struct nccl_reg_stats *ret_stats)
         if (pthread_mutex_trylock(&comm->turn))
             continue;
         counters_add(&sum, &comm->counters);
-        pthread_mutex_unlock(&comm->turn);
+        /* Clearing up takes the lock. */
+        if (locked)
+            turn_give(reg, comm);
+        else
+            pthread_mutex_unlock(&comm->turn);
     }
     ret_stats->ops = sum.ops;
     ret_stats->mixed = sum.mixed;

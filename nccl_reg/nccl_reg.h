@@ -35,9 +35,22 @@ struct nccl_reg_comm_info {
     bool nonblocking;
     /*
      * A registration that point-to-point has used first must not serve a collective (NCCL before 2.29.2 ends the
-     * process then): such a one is made anew first, once all work is over.
+     * process then): a collective gets another one first.
      */
     bool careful;
+    bool maps_plain; /* its peers map plain memory as well */
+};
+
+struct nccl_reg_segment_info {
+    uint64_t addr;
+    size_t size;
+    int device;
+    /*
+     * So many bytes in front of it belong to the same allocation and to nobody. A registration that begins there is the
+     * one that NCCL finds from then on, whatever else there is: the other one for collectives, which takes no waiting.
+     */
+    size_t front;
+    bool plain; /* most communicators' peers do not map it, so that kinds of operations do not matter */
 };
 
 /* What is done with a communicator that was added as info. */
@@ -49,8 +62,9 @@ struct nccl_reg_ops {
     int (*detach)(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle);
     /* Of a communicator that does not block: is what was begun with it over, without an error? */
     bool (*ready)(const struct nccl_reg_comm_info *info, void *comm);
-    /* Wait until all work that was handed to the communicator's device is over. -EBUSY: that cannot be waited for. */
-    int (*wait)(const struct nccl_reg_comm_info *info);
+    /* Wait until all work that was handed to the communicator's device is over; briefly: for some seconds at most, the
+     * work may wait for what the caller does next. -EBUSY: it is not over, or cannot be waited for. */
+    int (*wait)(const struct nccl_reg_comm_info *info, bool briefly);
 };
 
 /* What an operation is, as far as NCCL treats its buffers alike. */
@@ -71,12 +85,11 @@ struct nccl_reg_op {
 };
 
 struct nccl_reg_stats {
-    uint64_t ops;     /* operations that have a buffer */
-    uint64_t mixed;   /* of these, with buffers partly in registered memory and partly not */
-    uint64_t outside; /* with no buffer in registered memory */
-    uint64_t
-        unsafe; /* that a careful communicator could not make safe: a graph or the program holds the registration */
-    uint64_t attached, detached, renewed; /* registrations made, undone, made anew for the kind of an operation */
+    uint64_t ops;                         /* operations that have a buffer */
+    uint64_t mixed;                       /* of these, with buffers partly in registered memory and partly not */
+    uint64_t outside;                     /* with no buffer in registered memory */
+    uint64_t unsafe;                      /* that a careful communicator could not make safe, see NCCL_REG_UNSAFE */
+    uint64_t attached, detached, renewed; /* registrations made, undone, made once more for the kind of an operation */
     uint64_t failed;                      /* registrations and their undoing that returned an error */
     uint64_t comms, segments;             /* now */
     uint64_t parked;                      /* bytes of segments that are to go and cannot yet */
@@ -92,7 +105,7 @@ void nccl_reg_destroy(struct nccl_reg *reg);
  * Memory that is there from now on. Makes no call: each communicator of the device registers it before its next
  * operation. Segments do not overlap. -ENOMEM: it will not be registered. -EEXIST: it overlaps one that is there.
  */
-int nccl_reg_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device);
+int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_info *info);
 
 /*
  * The segment at addr is to go, and no work uses it any more. It is deregistered everywhere; then release is called: at
@@ -119,13 +132,24 @@ int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_co
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
 /*
  * A communicator is about to go. talk: its registrations are undone, after the work that uses them; else, where peers
- * may hang, they are forgotten, and nothing is waited for. -ENOENT: not known.
+ * may hang, they are forgotten: another thread may be about calls on it, and begins none after this. One that is under
+ * way is waited for, but not for long: it may be stuck, and what comes next its end. -ENOENT: not known. -EPIPE:
+ * there was no talking to it, it had been closed.
  */
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
+/*
+ * The same with one that stays for now (it is about to be aborted, or has been revoked): no call is begun on it, and
+ * memory that is registered with it stays until it is removed, or gone: what has another one's address by then is left
+ * alone. -ENOENT: not known, or not closed.
+ */
+void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
+int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
 
 /* What before found out about an operation. */
-#define NCCL_REG_MIXED  1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */
-#define NCCL_REG_UNSAFE 2 /* a careful communicator's registration could not be made anew */
+#define NCCL_REG_MIXED 1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */
+/* A collective meets a registration that point-to-point has used first, a careful communicator has no other one, and
+ * the device is at work, or a graph or the program holds it. */
+#define NCCL_REG_UNSAFE 2
 /*
  * Around an operation: before registers what is missing, and in steady state looks its buffers up. Returns a sum of the
  * above, or -ENOENT where the communicator is not known. after gets what before has put in *ret_used, which may be
@@ -133,6 +157,8 @@ int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
  */
 int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_op *op, struct nccl_reg_comm **ret_used);
 void nccl_reg_after_op(struct nccl_reg_comm *used);
+/* The same before any other call of the program that uses the communicator by itself. */
+void nccl_reg_before_call(struct nccl_reg *reg, void *comm, struct nccl_reg_comm **ret_used);
 
 /* This thread's groups: what is begun in one happens at its end, so nothing of its communicators changes before. end is
  * called after the real one; goes_on: what was begun in it is not over then, but on its way behind the program's back.

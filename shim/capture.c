@@ -19,7 +19,7 @@ struct capture {
     struct capture *next;
 };
 
-atomic_uint capture_count;
+atomic_uint capture_count, capture_total;
 
 static struct {
     pthread_mutex_t lock; /* guards list */
@@ -91,6 +91,7 @@ CUcontext capture_begin(CUstream stream)
 
     capture_active_now();
     atomic_fetch_add(&capture_count, 1);
+    atomic_fetch_add(&capture_total, 1);
     if (!driver)
         return NULL;
     own = context_stream(driver, stream);

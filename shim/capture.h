@@ -23,6 +23,8 @@ void capture_begun(CUcontext own, CUstream stream, bool success);
 void capture_check(CUstream stream, bool destroyed);
 /* Captures under way or about to begin. Only capture.c writes it. */
 extern atomic_uint capture_count;
+/* Captures so far, of whatever stream. */
+extern atomic_uint capture_total;
 /* True while any stream captures. */
 static inline bool capture_active(void)
 {

@@ -92,6 +92,9 @@ bool context_wait_frees(int device, bool others);
  * cannot be: one has failed, or a stream captures.
  */
 bool context_wait_device(int device);
+/* The same for so many milliseconds at most, because what is waited for may itself wait for this thread; false as well:
+ * it is not over, or the driver cannot say. */
+bool context_wait_device_for(int device, unsigned int ms);
 
 /* For CUPOOL_DEBUG: fill device memory of a context, or read it when all work is over; both wait. 0 or -EIO; not while
  * a stream captures. */

@@ -51,7 +51,37 @@
             nccl_comm_made((comms)[i_], result, CALLER);                                                               \
         return result;                                                                                                 \
     }
-#define NCCL_END(symbol, parameters, arguments, talk)                                                                  \
+#define NCCL_CHILD(symbol, parameters, arguments)                                                                      \
+    EXPORT ncclResult_t symbol parameters                                                                              \
+    {                                                                                                                  \
+        const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
+        struct nccl_reg_comm *used;                                                                                    \
+        ncclResult_t result;                                                                                           \
+                                                                                                                       \
+        if (!nccl_watches(CALLER))                                                                                     \
+            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
+        used = nccl_use_begin(parent, CALLER);                                                                         \
+        result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
+        nccl_after(parent, used, result);                                                                              \
+        if (comm)                                                                                                      \
+            nccl_comm_made(*comm, result, CALLER);                                                                     \
+        return result;                                                                                                 \
+    }
+#define NCCL_USE(symbol, parameters, arguments)                                                                        \
+    EXPORT ncclResult_t symbol parameters                                                                              \
+    {                                                                                                                  \
+        const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
+        struct nccl_reg_comm *used;                                                                                    \
+        ncclResult_t result;                                                                                           \
+                                                                                                                       \
+        if (!nccl_watches(CALLER))                                                                                     \
+            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
+        used = nccl_use_begin(comm, CALLER);                                                                           \
+        result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
+        nccl_after(comm, used, result);                                                                                \
+        return result;                                                                                                 \
+    }
+#define NCCL_END(symbol, parameters, arguments, how)                                                                   \
     EXPORT ncclResult_t symbol parameters                                                                              \
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
@@ -59,9 +89,9 @@
                                                                                                                        \
         if (!nccl_watches(CALLER))                                                                                     \
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        nccl_comm_ends(comm, talk);                                                                                    \
+        nccl_comm_ends(comm, NCCL_END_##how);                                                                          \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_settle(-1);                                                                                               \
+        nccl_comm_ended(comm, NCCL_END_##how);                                                                         \
         return result;                                                                                                 \
     }
 #include "hooks.def"
@@ -70,13 +100,17 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
                                    ncclConfig_t *config, int flags)
 {
     const __typeof__(&ncclCommShrink) next = real_nccl_next(ncclCommShrink, CALLER);
+    struct nccl_reg_comm *used = NULL;
     ncclResult_t result;
 
     if (!nccl_watches(CALLER))
         return next(parent, without, without_count, comm, config, flags);
     if (flags & NCCL_SHRINK_ABORT)
-        nccl_comm_ends(parent, /* talk: */ false);
+        nccl_comm_ends(parent, NCCL_END_CLOSE);
+    else
+        used = nccl_use_begin(parent, CALLER);
     result = next(parent, without, without_count, comm, config, flags);
+    nccl_after(parent, used, result);
     if (comm)
         nccl_comm_made(*comm, result, CALLER);
     return result;

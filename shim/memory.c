@@ -110,7 +110,10 @@ bool context_trim(void)
     const struct real_driver *driver = real_driver_get();
     CUdevice device;
 
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device_trim(device, NULL);
+    if (!driver || driver->cuCtxGetDevice(&device))
+        return false;
+    /* What could not be deregistered before may go now, too. */
+    return device_trim(device, NULL) | (nccl_settle(device) != 0);
 }
 
 /* Memory of the context's kind: the driver's, or NCCL's, which does not say why it has none. */

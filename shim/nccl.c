@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "caller.h"
@@ -19,6 +21,11 @@ typedef unsigned long long ull;
 
 /* What ncclMemAlloc is asked for to see what it gives. */
 #define PROBE_BYTES ((size_t)2 << 20)
+/* What lies in front of a segment where NCCL needs a registration for each kind of operation; as segments are aligned.
+ */
+#define FRONT_BYTES ((size_t)2 << 20)
+/* How long an operation waits for the device. */
+#define BRIEFLY_MS 5000u
 
 enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
 
@@ -27,7 +34,24 @@ static struct {
     struct nccl_reg *reg;                      /* NULL: nothing is registered */
     atomic_int backend;                        /* one of the above */
     _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from */
+    atomic_size_t front;                       /* of each of its segments; written before backing is */
 } state = {.once = PTHREAD_ONCE_INIT};
+
+/*
+ * How many captures there had been when NCCL gave a segment. For what a captured operation uses NCCL registers the
+ * whole allocation by itself, and does not look again as long as the graph may run; without CUPOOL_REGISTER nobody
+ * tells us what that was, so whatever was there during a capture stays.
+ */
+struct birth {
+    uint64_t addr;
+    unsigned int captures;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below */
+    struct birth *list;
+    size_t count, room;
+} births = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* In this thread's group a communicator was made, which is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
@@ -44,10 +68,13 @@ static uint64_t now_ns(void)
 
 /* --- our own calls --- */
 
-/* Around a call of our own: what it does in CUDA is not pooled, and it may leave another context current. */
+/* Around a call of our own: what it does in CUDA is not pooled, disturbs no capture of another thread, and may leave
+ * another context current. */
 struct visit {
     const struct real_driver *driver;
     CUcontext current;
+    CUstreamCaptureMode mode;
+    bool relaxed;
 };
 
 static void enter(struct visit *visit)
@@ -55,14 +82,19 @@ static void enter(struct visit *visit)
     core_bypass_begin();
     visit->driver = real_driver_get();
     visit->current = NULL;
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    visit->relaxed = visit->driver && visit->driver->cuThreadExchangeStreamCaptureMode &&
+                     visit->driver->cuThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
     if (visit->driver && visit->driver->cuCtxGetCurrent(&visit->current))
         visit->driver = NULL;
 }
 
-static void leave(const struct visit *visit)
+static void leave(struct visit *visit)
 {
     CUcontext now = NULL, ignored;
 
+    if (visit->relaxed)
+        real_driver_get()->cuThreadExchangeStreamCaptureMode(&visit->mode);
     if (visit->driver && visit->driver->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != visit->current) {
         if (now)
             visit->driver->cuCtxPopCurrent_v2(&ignored);
@@ -146,9 +178,10 @@ static bool comm_ready(const struct nccl_reg_comm_info *info, void *comm)
     return is_ready(info->arg, comm);
 }
 
-static int comm_wait(const struct nccl_reg_comm_info *info)
+static int comm_wait(const struct nccl_reg_comm_info *info, bool briefly)
 {
-    return context_wait_device(info->device) ? 0 : -EBUSY;
+    return (briefly ? context_wait_device_for(info->device, BRIEFLY_MS) : context_wait_device(info->device)) ? 0
+                                                                                                             : -EBUSY;
 }
 
 static const struct nccl_reg_ops ops = {
@@ -193,6 +226,23 @@ static bool is_shareable(uint64_t addr)
            driver->cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr) || !legacy;
 }
 
+/* One that does not say is taken for the oldest that has known bugs. */
+static int version_of(const struct real_nccl *nccl)
+{
+    int version = 0;
+
+    return nccl->ncclGetVersion(&version) || !version ? NCCL_VERSION_MAPS : version;
+}
+
+/* Must a collective not use a registration that send or receive has used first? */
+static bool kinds_matter(const struct real_nccl *nccl)
+{
+    const int version = version_of(nccl);
+
+    return conf_get()->registration.number == REGISTER_ON && version >= NCCL_VERSION_MAPS &&
+           version < NCCL_VERSION_KINDS;
+}
+
 /* Why NCCL cannot back the pool, or NULL if it can: *ret_nccl. */
 static const char *backing_find(const struct real_nccl **ret_nccl)
 {
@@ -227,6 +277,8 @@ bool nccl_backs(void)
         return decided == BACKED_BY_NCCL;
     /* Several threads may find out at a time, and find the same; the first one's answer stands. */
     why = backing_find(&nccl);
+    if (!why && nccl_registers() && kinds_matter(nccl))
+        atomic_store(&state.front, FRONT_BYTES);
     if (!why)
         atomic_store(&state.backing, nccl);
     if (atomic_compare_exchange_strong(&state.backend, &undecided, why ? BACKED_BY_CUDA : BACKED_BY_NCCL) && why)
@@ -234,19 +286,73 @@ bool nccl_backs(void)
     return atomic_load(&state.backend) == BACKED_BY_NCCL;
 }
 
+static bool graphs_register(void)
+{
+    const char *text = getenv("NCCL_GRAPH_REGISTER"); /* where NCCL's own files put it, too */
+
+    return !nccl_registers() && !(text && strcmp(text, "0") == 0);
+}
+
+/* With the lock: the entry of this address, or NULL. */
+static struct birth *birth_find(uint64_t addr)
+{
+    for (size_t i = 0; i < births.count; i++)
+        if (births.list[i].addr == addr)
+            return &births.list[i];
+    return NULL;
+}
+
+/* Without memory to remember it, it counts as one that was there from the start. */
+static void birth_add(uint64_t addr, unsigned int captures)
+{
+    struct birth *found, *grown;
+
+    pthread_mutex_lock(&births.lock);
+    found = birth_find(addr); /* that went with its context */
+    if (!found && births.count == births.room) {
+        grown = realloc(births.list, (births.room + 64) * sizeof(*grown));
+        births.list = grown ? grown : births.list;
+        births.room += grown ? 64 : 0;
+    }
+    if (!found && births.count < births.room)
+        found = &births.list[births.count++];
+    if (found)
+        *found = (struct birth){.addr = addr, .captures = captures};
+    pthread_mutex_unlock(&births.lock);
+}
+
+/* It is to go: was there a capture since? */
+static bool birth_captured(uint64_t addr)
+{
+    unsigned int captures = 0;
+    struct birth *found;
+
+    pthread_mutex_lock(&births.lock);
+    found = birth_find(addr);
+    if (found) {
+        captures = found->captures;
+        *found = births.list[--births.count];
+    }
+    pthread_mutex_unlock(&births.lock);
+    return atomic_load(&capture_total) != captures;
+}
+
 int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
+    const size_t front = atomic_load(&state.front);
+    const unsigned int captures = atomic_load(&capture_total) - capture_active();
     struct visit visit;
     ncclResult_t result;
     void *ptr = NULL;
 
     enter(&visit);
-    result = nccl->ncclMemAlloc(&ptr, size);
+    result = nccl->ncclMemAlloc(&ptr, front + size);
     leave(&visit);
     if (result || !ptr)
         return -ENOMEM;
-    *ret_addr = (uintptr_t)ptr;
+    birth_add((uintptr_t)ptr + front, captures);
+    *ret_addr = (uintptr_t)ptr + front;
     return 0;
 }
 
@@ -256,16 +362,41 @@ void nccl_memory_free(uint64_t addr, size_t size)
     struct visit visit;
     ncclResult_t result;
 
+    if (birth_captured(addr) && graphs_register()) {
+        log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
+                           "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
+        return;
+    }
     enter(&visit);
-    result = nccl->ncclMemFree((void *)(uintptr_t)addr);
+    result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
     leave(&visit);
     if (result)
         log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
 }
 
+/* What nccl_memory_alloc has put in front of it, if it comes from there. */
+static size_t front_of(uint64_t addr)
+{
+    const struct real_driver *driver = real_driver_get();
+    const size_t front = atomic_load(&state.front);
+    CUdeviceptr start = addr;
+
+    return front && driver && driver->cuPointerGetAttribute &&
+                   !driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, addr) &&
+                   addr - start == front
+               ? front
+               : 0;
+}
+
 void nccl_segment_add(uint64_t addr, size_t size, int device)
 {
-    if (nccl_registers() && nccl_reg_segment_add(state.reg, addr, size, device))
+    struct nccl_reg_segment_info info = {.addr = addr, .size = size, .device = device};
+
+    if (!nccl_registers())
+        return;
+    info.front = front_of(addr);
+    info.plain = !is_shareable(addr);
+    if (nccl_reg_segment_add(state.reg, &info))
         log_once(LOG_WARN, "%zu bytes at %#llx will not be registered with NCCL", size, (ull)addr);
 }
 
@@ -319,8 +450,9 @@ static bool comm_ask(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_
 static bool comm_meet(ncclComm_t comm, const void *caller)
 {
     const struct real_nccl *nccl = real_nccl_get(caller);
+    const char *legacy = getenv("NCCL_LEGACY_CUDA_REGISTER"); /* where NCCL's own files put it, too */
     struct nccl_reg_comm_info info = {.arg = (void *)nccl};
-    int version = 0;
+    int version;
 
     if (!nccl || !nccl->ncclCommRegister || !nccl->ncclCommDeregister || !nccl->ncclCommGetAsyncError ||
         !nccl->ncclCommCuDevice || !nccl->ncclCommUserRank || !nccl->ncclCommCount) {
@@ -329,8 +461,9 @@ static bool comm_meet(ncclComm_t comm, const void *caller)
     }
     if ((made_in_group && nccl_reg_group_depth()) || !is_ready(nccl, comm) || !comm_ask(nccl, comm, &info))
         return false;
-    nccl->ncclGetVersion(&version);
-    info.careful = conf_get()->registration.number == REGISTER_ON && version < NCCL_VERSION_KINDS;
+    version = version_of(nccl);
+    info.careful = kinds_matter(nccl);
+    info.maps_plain = version < NCCL_VERSION_NO_LEGACY || (legacy && strcmp(legacy, "0") != 0);
     if (nccl_reg_comm_add(state.reg, comm, &info))
         return false;
     core_begin();
@@ -359,14 +492,41 @@ void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller)
         comm_meet(comm, caller);
 }
 
-void nccl_comm_ends(ncclComm_t comm, bool talk)
+void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
 {
     struct nccl_reg_comm_info info;
+    int rc;
 
     if (nccl_reg_comm_get(state.reg, comm, &info))
         return;
-    nccl_reg_comm_remove(state.reg, comm, talk);
-    trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":%d", info.device, (void *)comm, talk);
+    if (how != NCCL_END_TALK) {
+        nccl_reg_comm_close(state.reg, comm);
+        return;
+    }
+    rc = nccl_reg_comm_remove(state.reg, comm, /* talk: */ true);
+    trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":%d", info.device, (void *)comm, !rc);
+}
+
+void nccl_comm_ended(ncclComm_t comm, enum nccl_end how)
+{
+    struct nccl_reg_comm_info info;
+
+    /* After an abort nothing is asked of other communicators: their peers may hang, too. */
+    if (how == NCCL_END_TALK)
+        nccl_settle(-1);
+    else if (how == NCCL_END_SILENT && !nccl_reg_comm_get(state.reg, comm, &info) &&
+             !nccl_reg_comm_gone(state.reg, comm))
+        trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":0", info.device, (void *)comm);
+}
+
+struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
+{
+    struct nccl_reg_comm_info info;
+    struct nccl_reg_comm *used = NULL;
+
+    if (nccl_comm_get(comm, caller, &info))
+        nccl_reg_before_call(state.reg, comm, &used);
+    return used;
 }
 
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream)
@@ -383,9 +543,10 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaS
                  "an NCCL operation has one buffer in registered memory and one outside; if that is not so on "
                  "all ranks, the job may hang (CUPOOL_REGISTER=0 registers nothing)");
     if (found & NCCL_REG_UNSAFE)
-        log_once(LOG_ERROR, "a collective uses memory that send or receive has used first, and a graph or the program "
-                            "itself holds its registration; NCCL before 2.29.2 may end the job (CUPOOL_REGISTER=0 "
-                            "registers nothing)");
+        log_once(LOG_ERROR,
+                 "a collective uses memory that send or receive has used first, and the device is at work, or "
+                 "a graph or the program itself holds its registration; NCCL before 2.29.2 may end the job "
+                 "(CUPOOL_REGISTER=0 registers nothing)");
     return used;
 }
 

@@ -54,11 +54,16 @@ bool nccl_watches(const void *caller);
 bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_info *ret_info);
 /* A call that makes a communicator has returned result. */
 void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller);
-/* It is about to end. */
-void nccl_comm_ends(ncclComm_t comm, bool talk);
+/* It is about to end; see hooks.def. */
+enum nccl_end { NCCL_END_TALK, NCCL_END_SILENT, NCCL_END_CLOSE };
+void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
+/* And has ended. */
+void nccl_comm_ended(ncclComm_t comm, enum nccl_end how);
 
 /* Around a call that uses a communicator that is known. */
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream);
+/* The same for one that is no operation. NULL: the communicator is not known. */
+struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller);
 void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result);
 
 void nccl_group_started(void);

@@ -27,6 +27,8 @@ typedef enum {
 
 typedef int ncclDataType_t;
 typedef int ncclRedOp_t;
+typedef int ncclScalarResidence_t;
+typedef struct ncclWindow *ncclWindow_t;
 
 /* Bytes of one element; 0: a type that we have not heard of. */
 static inline size_t nccl_type_size(ncclDataType_t type)
@@ -39,7 +41,13 @@ static inline size_t nccl_type_size(ncclDataType_t type)
 
 /* ncclCommShrink: the parent's operations are ended first. */
 #define NCCL_SHRINK_ABORT 1
-/* The first version in which a registration may be used by send and receive first and by a collective then. */
+/*
+ * From the one to before the other a registration must not be used by send and receive first and by a collective then;
+ * before the first nothing of the kind is mapped by peers.
+ */
+#define NCCL_VERSION_MAPS  22300
 #define NCCL_VERSION_KINDS 22902
+/* From here on peers map cudaMalloc's memory only if NCCL_LEGACY_CUDA_REGISTER asks for it. */
+#define NCCL_VERSION_NO_LEGACY 22400
 
 #endif

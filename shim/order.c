@@ -147,7 +147,9 @@ bool context_wait_device(int device)
         any = true;
         all &= order_beside_no_capture(context) == CUDA_SUCCESS;
     }
-    return any ? all : driver && !capture_active_now() && driver->cuCtxSynchronize() == CUDA_SUCCESS;
+    /* The gate holds for contexts that have an entry: this makes one. */
+    context = !any && driver ? context_current(driver) : NULL;
+    return any ? all : context && context->device == device && order_beside_no_capture(context) == CUDA_SUCCESS;
 }
 
 /* Errors that a context does not recover from: natively every call returns them from now on. */
@@ -317,6 +319,46 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     }
     for (unsigned int i = 0; driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
         lock_relax(i);
+}
+
+/* Has everything ended that was launched in the context before? Asked until limit. */
+static bool all_wait(struct context *context, uint64_t limit)
+{
+    const struct real_driver *driver = context->driver;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    struct visit visit;
+    struct slot *slot;
+    CUevent event;
+
+    if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
+        return false;
+    slot = slot_acquire(context);
+    if (!capture_active_now() && (atomic_load(&slot->event) || !event_make(context, slot)))
+        result = driver->cuCtxRecordEvent(context_handle(context), atomic_load(&slot->event));
+    event = atomic_load(&slot->event);
+    /* A free may record it again: then that is waited for, too. */
+    slot_release(slot);
+    if (result || context_enter(context, &visit))
+        return false;
+    for (unsigned int i = 0; (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+        lock_relax(i);
+    context_leave(context, &visit);
+    return result == CUDA_SUCCESS;
+}
+
+bool context_wait_device_for(int device, unsigned int ms)
+{
+    const struct real_driver *driver = real_driver_get();
+    const uint64_t limit = now_ns() + (uint64_t)ms * 1000000;
+    struct context *context;
+    bool any = false, all = true;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        any = true;
+        all &= all_wait(context, limit);
+    }
+    context = !any && driver ? context_current(driver) : NULL;
+    return any ? all : context && context->device == device && all_wait(context, limit);
 }
 
 static void slots_wait(const struct context *context, bool others)

@@ -349,6 +349,11 @@ static const struct nccl_copy *copy_of(void *handle)
     return copy;
 }
 
+/*
+ * An object that has brought its own NCCL stays loaded with it: its link map names it in the list of callers, and must
+ * not come to name another one. A wrapper that jumps to NCCL's function in place of calling it leaves its own caller's
+ * address; that finds the same NCCL, or libnccl.so.2, unless there are several copies that the loader keeps apart.
+ */
 static const struct nccl_copy *copy_look(const void *caller)
 {
     const struct nccl_copy *copy = copy_of(RTLD_NEXT);
@@ -366,16 +371,17 @@ static const struct nccl_copy *copy_look(const void *caller)
 const struct real_nccl *real_nccl_get(const void *caller)
 {
     const struct nccl_copy *copy = atomic_load_explicit(&nccl.first, memory_order_acquire);
-    struct nccl_caller *known;
+    struct nccl_caller *known = atomic_load(&nccl.callers);
     const void *object;
 
-    if (copy)
+    if (copy && !known)
         return &copy->functions;
     object = caller ? object_of(caller) : NULL;
-    for (known = atomic_load(&nccl.callers); object && known; known = known->next)
+    /* Before the one that everybody gets: that may have come later, and its communicators are others. */
+    for (; object && known; known = known->next)
         if (known->object == object)
             return &known->copy->functions;
-    copy = copy_look(caller);
+    copy = copy ? copy : copy_look(caller);
     known = object && copy && !atomic_load(&nccl.first) ? calloc(1, sizeof(*known)) : NULL;
     if (known) {
         *known = (struct nccl_caller){.object = object, .copy = copy, .next = atomic_load(&nccl.callers)};

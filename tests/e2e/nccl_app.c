@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,38 @@ static void kinds(struct rank *r)
     comm_end(r);
     CU(cudaFree(at));
     CU(cudaFree(fresh));
+}
+
+/* A receive is pending on another stream, and its sender waits until this rank has called a collective. */
+static void pending(struct rank *r)
+{
+    static atomic_int called;
+    char *at = get(8 * MIB);
+    cudaStream_t other;
+    ncclComm_t pipe;
+
+    CU(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    comm_make(r, 0);
+    NC(ncclCommInitRank(&pipe, ranks, ids[1], r->rank));
+    ring(r, at, at + MIB);
+    fill(at, r->rank, COUNT);
+    if (r->rank == 0)
+        NC(ncclRecv(at + 2 * MIB, COUNT, ncclFloat, 1, pipe, other));
+    NC(ncclAllGather(at, at + 4 * MIB, COUNT, ncclFloat, r->comm, r->stream));
+    if (r->rank == 0)
+        called = 1;
+    while (!called)
+        usleep(100);
+    if (r->rank == 1)
+        NC(ncclSend(at, COUNT, ncclFloat, 0, pipe, other));
+    for (int i = 0; i < ranks; i++)
+        expect(r, at + 4 * MIB + (size_t)i * BYTES, i, "all_gather");
+    CU(cudaStreamSynchronize(other));
+    if (r->rank == 0)
+        expect(r, at + 2 * MIB, 1, "recv");
+    NC(ncclCommDestroy(pipe));
+    comm_end(r);
+    CU(cudaFree(at));
 }
 
 /* What the program takes from NCCL itself, registers itself, gives back. */
@@ -350,6 +383,32 @@ static void graph(struct rank *r)
     CU(cudaFree(large));
 }
 
+/* The same, but that more is needed than is left while the graph is there. The device has 96 MiB. */
+static void graph_trim(struct rank *r)
+{
+    char *at = get(8 * MIB);
+    cudaGraphExec_t exec;
+    cudaGraph_t made;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+    CU(cudaStreamEndCapture(r->stream, &made));
+    CU(cudaGraphInstantiate(&exec, made, 0));
+    CU(cudaGraphLaunch(exec, r->stream));
+    CU(cudaStreamSynchronize(r->stream));
+    CU(cudaFree(at));
+    for (int i = 0; i < 3; i++) {
+        at = get((60 + (size_t)i * 10) * MIB);
+        all_gather(r, at, at + MIB);
+        CU(cudaFree(at));
+    }
+    CU(cudaGraphExecDestroy(exec));
+    CU(cudaGraphDestroy(made));
+    comm_end(r);
+}
+
 /* One buffer is memory that nobody registers. */
 static void outside(struct rank *r)
 {
@@ -382,9 +441,19 @@ static void again(struct rank *r)
 static const struct {
     const char *name;
     void (*run)(struct rank *r);
-} scenarios[] = {{"all", all},    {"kinds", kinds}, {"own", own},   {"comms", comms}, {"nonblocking", nonblocking},
-                 {"trim", trim},  {"lose", lose},   {"busy", busy}, {"graph", graph}, {"outside", outside},
-                 {"again", again}};
+} scenarios[] = {{"all", all},
+                 {"kinds", kinds},
+                 {"own", own},
+                 {"comms", comms},
+                 {"nonblocking", nonblocking},
+                 {"trim", trim},
+                 {"lose", lose},
+                 {"busy", busy},
+                 {"graph", graph},
+                 {"outside", outside},
+                 {"again", again},
+                 {"pending", pending},
+                 {"graph_trim", graph_trim}};
 
 static void (*scenario)(struct rank *r);
 

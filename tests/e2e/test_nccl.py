@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import unittest
 from pathlib import Path
@@ -185,6 +186,21 @@ class Registered(Base):
                 self.assert_registered(run)
                 self.assertEqual(len(run.of("segment_free")), 2 * 2)
 
+    def test_graphs_without_us(self) -> None:
+        """NCCL registers by itself what captured operations use, and would find what is there later in its place."""
+        for preload in NCCL_LIB, LIB:
+            with self.subTest(preload.name):
+                run = self.job("graph_trim", backend="nccl", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload))
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+                self.assertIn("when a graph was captured", run.done.warnings[0])
+                self.assertEqual(run.reported("breaches"), 0)
+                # Of each rank what came before the capture stays, and the last.
+                self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2 * 2)
+                run = self.job("graph_trim", backend="nccl", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload),
+                               NCCL_GRAPH_REGISTER="0")
+                self.assertEqual(run.done.err, "")
+                self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2)
+
     def test_statistics(self) -> None:
         run = self.job("all", CUPOOL_STATS="exit")
         line = next(line for line in run.done.err.splitlines() if "NCCL:" in line)
@@ -200,6 +216,20 @@ class Kinds(Base):
         run = self.job("kinds", processes=True)
         self.assert_registered(run)
         self.assertEqual(run.total("renewed"), RANKS)
+
+    def test_nobody_waits(self) -> None:
+        """A collective after send/recv while a receive is pending, whose sender waits for this rank to have called it."""
+        for backend in "cuda", "nccl":
+            with self.subTest(backend):
+                run = self.job("pending", backend, ranks=2)
+                self.assert_registered(run)
+                self.assertEqual(run.total("renewed"), 2 if backend == "nccl" else 0)
+
+    def test_with_care_for_graphs(self) -> None:
+        """For a captured operation NCCL registers the whole allocation; what is used elsewhere is registered all the same."""
+        run = self.job("graph", ranks=2, SIMGPU_MEMORY="96M")
+        self.assert_registered(run)
+        self.assertGreaterEqual(run.total("renewed"), 2)
 
     def test_without_care(self) -> None:
         run = self.job("kinds", register="force", rc=BREACH)
@@ -249,6 +279,37 @@ class Wrong(Base):
         self.assertEqual(run.operations("none"), run.total("outside"))
         self.assertEqual(run.total("failed"), len(run.of("register")))
         self.assertEqual({e["ok"] for e in run.of("register")}, {0})
+
+    def test_each_call_of_ours_fails(self) -> None:
+        """The program does not notice. (On all ranks: registrations that some ranks alone have are what NCCL forbids.)"""
+        for name in ("ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError", "ncclCommCuDevice", "ncclCommUserRank",
+                     "ncclCommCount", "ncclGetVersion", "ncclMemFree"):
+            for scenario in "all", "kinds":
+                for backend in "cuda", "nccl":
+                    with self.subTest(name, scenario=scenario, backend=backend):
+                        # What could not be undone is there when the communicator ends, which alone is told.
+                        left = name == "ncclCommDeregister"
+                        run = self.job(scenario, backend, rc=BREACH if left else 0, SIMNCCL_FAIL=f"{name}:1+", CUPOOL_LOG_LEVEL="error")
+                        breaches = [line for line in run.done.err.splitlines() if not left or "registrations are left" not in line]
+                        self.assertEqual(breaches, [])
+                        self.assertEqual(run.operations("some"), 0)
+
+    def test_each_call_of_the_program_fails(self) -> None:
+        """It gets the error that it would have got."""
+        calls = {"all": ["ncclCommInitRank", "ncclAllGather", "ncclBcast", "ncclBroadcast", "ncclAllReduce", "ncclReduce",
+                         "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter", "ncclSend", "ncclRecv", "ncclGroupStart",
+                         "ncclGroupEnd", "ncclCommDestroy"],
+                 "comms": ["ncclCommInitRankConfig", "ncclCommSplit", "ncclCommFinalize", "ncclCommAbort"],
+                 "own": ["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"]}
+        for scenario, names in calls.items():
+            for name in names:
+                with self.subTest(name):
+                    native = self.job(scenario, None, None, preload=None, rc=1, SIMNCCL_FAIL=f"{name}:1+:3")
+                    run = self.job(scenario, "cuda", rc=1, SIMNCCL_FAIL=f"{name}:1+:3", CUPOOL_LOG_LEVEL="error")
+                    # Threads write at the same time.
+                    said = [set(re.findall(r"line \d+: \w+", r.done.err)) for r in (run, native)]
+                    self.assertEqual(said[0], said[1])
+                    self.assertTrue(said[0])
 
     def test_nothing_is_registered(self) -> None:
         run = self.job("all", NCCL_LOCAL_REGISTER="0")

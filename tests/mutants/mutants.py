@@ -260,22 +260,31 @@ MUTANTS = [
 
     # --- NCCL ---
     Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
-        (REG, "if (comm->info.careful && op->kind == NCCL_REG_COLLECTIVE &&", "if (false && op->kind == NCCL_REG_COLLECTIVE &&")]),
+        (REG, "if (comm->info.careful) safe &=", "if (false) safe &=")]),
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
-        (NCCL, "info.careful = conf_get()->registration.number == REGISTER_ON && version", "info.careful = version")]),
+        (NCCL, "return conf_get()->registration.number == REGISTER_ON && version >=", "return version >=")]),
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
-        (REG, "|| reg->ops->wait(&comm->info)) return false;", ") return false;")]),
+        (REG, "|| reg->ops->wait(&comm->info, /* briefly: */ true)) return false;", ") return false;")]),
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
-        (REG, "if (talk) comm_detach_all(reg, found, comm);", "")]),
+        (REG, "comm_detach_all(reg, found, comm); rc =", "rc =")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
-        (REG, "if (talk) comm_detach_all(reg, found, comm);", "comm_detach_all(reg, found, comm);")]),
+        (REG, "if (!talk) {", "if (false) {")]),
+    Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
+        (REG, "return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);",
+         "atomic_store(&comm->calls, none); return true;")]),
+    Mutant("NCCL: the memory of a communicator that is being aborted goes", ["nccl_reg"], [
+        (REG, "return is_closed(comm) ? !record || !record->handle : is_ready(reg, comm, key);", "return true;")]),
+    Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
+        (REG, "if (!record->front || record->wide ||", "if (true ||")]),
+    Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
+        (NCCL, "if (birth_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         (MEMORY, "if (nccl_segment_remove(addr, memory_put, context)) memory_put(context, addr, size);",
          "memory_put(context, addr, size);")]),
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
         (REG, "gone = gone && !segment->quarantined;", "")]),
     Mutant("NCCL: a segment goes within an operation", ["nccl_reg"], [
-        (REG, "return !atomic_load_explicit(&comm->users, memory_order_acquire) && !(record", "return !(record")]),
+        (REG, "if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record", "if ((record")]),
     Mutant("NCCL: a segment goes within a group", ["nccl_reg"], [
         (REG, "if (group.depth || !turns_take(reg, segment, &held))", "if (!turns_take(reg, segment, &held))")]),
     Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [

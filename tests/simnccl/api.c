@@ -68,11 +68,24 @@ bool group_holds(ncclComm_t comm)
     return false;
 }
 
+/* Of these a group knows nothing. */
+static bool is_outside_of_groups(const struct call *call)
+{
+    static const char *const names[] = {"ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError",
+                                        "ncclCommCount",    "ncclCommCuDevice",   "ncclCommUserRank",
+                                        "ncclGetVersion",   "ncclMemAlloc",       "ncclMemFree"};
+
+    for (size_t i = 0; call && i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(call->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static ncclResult_t failed(ncclResult_t result)
 {
     if (result != ncclSuccess && result != ncclInProgress) {
         snprintf(last_error, sizeof(last_error), "%s: result %d", call_now ? call_now->name : "?", (int)result);
-        if (group_depth && group_error == ncclSuccess)
+        if (group_depth && group_error == ncclSuccess && !is_outside_of_groups(call_now))
             group_error = result;
     }
     return result;

@@ -70,6 +70,8 @@ __attribute__((constructor)) static void start(void)
     settings.version = (int)number("SIMNCCL_VERSION", NCCL_VERSION_CODE);
     settings.slow = (int)number("SIMNCCL_SLOW", 3);
     settings.local_register = number("NCCL_LOCAL_REGISTER", 1) != 0;
+    settings.graph_register = number("NCCL_GRAPH_REGISTER", 1) != 0;
+    settings.legacy_register = settings.version < 22400 || number("NCCL_LEGACY_CUDA_REGISTER", 0) != 0;
     strict = number("SIMNCCL_STRICT", 0) != 0;
     report = getenv("SIMNCCL_REPORT");
     if (fail && (fail = strdup(fail))) {

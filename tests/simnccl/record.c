@@ -28,7 +28,7 @@ static void check_alive(const struct record *r, const char *when)
 {
     if (buffer_id(r->at) != r->buffer_id)
         breach("%s: the memory %p was freed while %s", when, r->at,
-               r->dead ? "a captured operation uses it" : "it was registered");
+               r->dead || r->graph ? "a captured operation uses it" : "it was registered");
 }
 
 static bool memory_check(ncclComm_t comm, uintptr_t at, size_t size)
@@ -49,13 +49,34 @@ static bool memory_check(ncclComm_t comm, uintptr_t at, size_t size)
     return true;
 }
 
+static bool is_mapped(const void *at)
+{
+    unsigned long long handles = 0;
+
+    return settings.legacy_register || (drv.cuPointerGetAttribute(&handles, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                                                  (CUdeviceptr)at) == CUDA_SUCCESS &&
+                                        handles != 0);
+}
+
+/* As NCCL's list is sorted: of those that hold all of it, the one that begins first, and of these the oldest. */
+static struct record *record_first(ncclComm_t comm, uintptr_t base, uintptr_t end)
+{
+    struct record *found = NULL;
+
+    for (struct record *r = comm->records; r; r = r->next)
+        if (!r->dead && !r->window && base >= r->base && end <= r->end && (!found || r->base <= found->base))
+            found = r;
+    return found;
+}
+
 static struct record *record_new(ncclComm_t comm, const void *at, uintptr_t base, uintptr_t end)
 {
     struct record *r = calloc(1, sizeof(*r));
 
     if (!r)
         return NULL;
-    *r = (struct record){.at = at, .base = base, .end = end, .refs = 1, .buffer_id = buffer_id(at)};
+    *r = (struct record){
+        .at = at, .base = base, .end = end, .refs = 1, .buffer_id = buffer_id(at), .maps = is_mapped(at)};
     r->next = comm->records;
     comm->records = r;
     return r;
@@ -68,9 +89,8 @@ ncclResult_t record_add(ncclComm_t comm, void *at, size_t size, void **handle)
 
     if (!memory_check(comm, (uintptr_t)at, size))
         return ncclInvalidArgument;
-    for (struct record *r = comm->records; r; r = r->next) {
-        if (r->dead || r->window || base < r->base || end > r->end)
-            continue;
+    struct record *r = record_first(comm, base, end);
+    if (r) {
         check_alive(r, call_now->name);
         r->refs++;
         *handle = r;
@@ -92,7 +112,7 @@ ncclResult_t record_drop(ncclComm_t comm, void *handle, bool window, bool *ret_s
         return ncclInvalidUsage;
     }
     check_alive(r, call_now->name);
-    if (--r->refs)
+    if (--r->refs || r->graph)
         return ncclSuccess;
     *ret_stay = false;
     if (r->busy && !r->captured)
@@ -133,13 +153,30 @@ struct record *record_find(ncclComm_t comm, const void *at, size_t size)
 {
     struct record *found = NULL;
 
-    for (struct record *r = comm->records; r; r = r->next) {
-        if (r->dead || (uintptr_t)at < r->base || (uintptr_t)at + size > r->end || (found && !r->window))
-            continue;
-        found = r;
-    }
+    for (struct record *r = comm->records; r; r = r->next)
+        if (r->window && !r->dead && (uintptr_t)at >= r->base && (uintptr_t)at + size <= r->end)
+            found = r;
+    found = found ? found : record_first(comm, (uintptr_t)at, (uintptr_t)at + size);
     if (found)
         check_alive(found, call_now->name);
+    return found && found->refs ? found : NULL;
+}
+
+struct record *record_captured(ncclComm_t comm, const void *at, size_t size)
+{
+    struct record *found = record_find(comm, at, size);
+    CUdeviceptr base;
+    size_t length;
+
+    if (!settings.graph_register || (found && found->window) || !is_mapped(at) ||
+        drv.cuMemGetAddressRange(&base, &length, (CUdeviceptr)at) != CUDA_SUCCESS)
+        return found;
+    found = record_first(comm, base, base + length);
+    if (!found &&
+        (found = record_new(comm, (const void *)base, base, base + length))) /* NOLINT(performance-no-int-to-ptr) */
+        found->refs = 0;
+    if (found)
+        found->graph = true;
     return found;
 }
 
@@ -151,7 +188,7 @@ void records_check_end(ncclComm_t comm)
         if (r->dead && !r->captured)
             continue;
         check_alive(r, call_now->name);
-        left += !r->dead;
+        left += !r->dead && r->refs != 0;
     }
     if (left)
         breach("%s: %d registrations are left", call_now->name, left);

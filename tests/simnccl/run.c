@@ -262,7 +262,7 @@ ncclResult_t op_check(const struct op *op)
 }
 
 /* Which records it uses, and what NCCL makes of that. */
-static void op_registered(struct op *op)
+static void op_registered(struct op *op, bool captured)
 {
     const struct shape *shape = &shapes[op->head.kind];
     ncclComm_t comm = op->comm;
@@ -276,7 +276,7 @@ static void op_registered(struct op *op)
         if (size[i] == 0)
             continue;
         buffers++;
-        op->used[i] = record_find(comm, at[i], size[i]);
+        op->used[i] = captured ? record_captured(comm, at[i], size[i]) : record_find(comm, at[i], size[i]);
         inside += op->used[i] != NULL;
     }
     if (buffers == 0)
@@ -293,7 +293,7 @@ static void op_registered(struct op *op)
         if (!r)
             continue;
         r->busy++;
-        if (op->head.level != REGISTERED_ALL)
+        if (op->head.level != REGISTERED_ALL || !r->maps || settings.version < 22300)
             continue;
         if (shape->p2p)
             r->used_p2p = true;
@@ -574,7 +574,7 @@ static CUresult batch_launch(struct batch *b)
     if (r == CUDA_SUCCESS && !captured && comm->last_event && comm->last_stream != first)
         r = drv.cuStreamWaitEvent(first, comm->last_event, 0);
     for (struct op *op = b->ops; op && r == CUDA_SUCCESS; op = op->next)
-        op_registered(op);
+        op_registered(op, captured);
     comm->running += !captured;
     if (r == CUDA_SUCCESS)
         r = drv.cuLaunchHostFunc(first, batch_run, b);

@@ -66,7 +66,7 @@ HIDDEN bool driver_find(void); /* false: no simulated GPU, and that was said */
 
 struct settings {
     int version, slow;
-    bool local_register;
+    bool local_register, graph_register, legacy_register;
 };
 extern struct settings settings HIDDEN;
 
@@ -140,6 +140,8 @@ struct record {
     uint64_t buffer_id;  /* of the allocation, to see that it is still the same */
     int refs, flags;     /* flags: of a window */
     bool window, dead, captured;
+    bool maps;  /* peers map it, which takes memory that can be shared */
+    bool graph; /* NCCL's own, of an allocation that a captured operation uses; it stays as long as the communicator */
     bool used_p2p, used_collective;
     atomic_int busy; /* operations that are not finished */
     void *inner;     /* a window's own registration */
@@ -150,8 +152,11 @@ HIDDEN ncclResult_t record_add(ncclComm_t comm, void *at, size_t size, void **ha
 /* stay: NCCL does not put the caller's device back here. */
 HIDDEN ncclResult_t record_drop(ncclComm_t comm, void *handle, bool window, bool *ret_stay);
 HIDDEN struct record *record_window(ncclComm_t comm, void *at, size_t size, int flags, ncclResult_t *ret);
-/* The record that holds all of it, windows first; NULL: none. */
+/* The record that holds all of it, windows first, then the one that begins first; NULL: none, or one of a graph alone.
+ */
 HIDDEN struct record *record_find(ncclComm_t comm, const void *at, size_t size);
+/* The same for a captured operation, for which NCCL registers the whole allocation where it can. */
+HIDDEN struct record *record_captured(ncclComm_t comm, const void *at, size_t size);
 HIDDEN void records_check_end(ncclComm_t comm); /* nothing may be left */
 HIDDEN void records_free(ncclComm_t comm);
 HIDDEN ncclResult_t memory_alloc(void **ret, size_t size);

@@ -41,7 +41,8 @@ void *nccl_fake_comm(unsigned int comm)
 void nccl_fake_comm_make(unsigned int comm, int device, bool ready)
 {
     pthread_mutex_lock(&nccl_fake.lock);
-    memset(nccl_fake.comms[comm].records, 0, sizeof(nccl_fake.comms[comm].records));
+    memset(nccl_fake.comms[comm].records, 0, nccl_fake.comms[comm].top * sizeof(struct fake_record));
+    nccl_fake.comms[comm].top = 0;
     nccl_fake.comms[comm].alive = true;
     nccl_fake.comms[comm].device = device;
     atomic_store(&nccl_fake.comms[comm].ready, ready);
@@ -52,7 +53,7 @@ static unsigned int records(const struct fake_comm *comm)
 {
     unsigned int count = 0;
 
-    for (unsigned int i = 0; i < FAKE_RECORDS; i++)
+    for (unsigned int i = 0; i < comm->top; i++)
         count += comm->records[i].size != 0;
     return count;
 }
@@ -74,20 +75,33 @@ void nccl_fake_comm_destroy(unsigned int comm, bool aborted)
     pthread_mutex_lock(&nccl_fake.lock);
     if (!aborted && records(gone))
         nccl_fake_say("%u registrations left at destroy", records(gone));
-    memset(gone->records, 0, sizeof(gone->records));
+    memset(gone->records, 0, gone->top * sizeof(struct fake_record));
+    gone->top = 0;
     gone->alive = false;
     pthread_mutex_unlock(&nccl_fake.lock);
 }
 
+/* As NCCL does: the one that begins first, of those that hold all of it. */
 static struct fake_record *record_of(struct fake_comm *comm, uint64_t addr, size_t size)
 {
-    for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
+    struct fake_record *found = NULL;
+
+    for (unsigned int i = 0; i < comm->top; i++) {
         struct fake_record *record = &comm->records[i];
 
-        if (record->size && addr >= record->addr && addr + size <= record->addr + record->size)
-            return record;
+        if (record->size && addr >= record->addr && addr + size <= record->addr + record->size &&
+            (!found || record->addr < found->addr))
+            found = record;
     }
-    return NULL;
+    return found;
+}
+
+/* A registration in front of another is one of its own; inside it, it would be the same once more. */
+static bool clashes(const struct fake_record *record, uint64_t addr, size_t size)
+{
+    const uint64_t end = addr + size, old_end = record->addr + record->size;
+
+    return addr < old_end && record->addr < end && !(addr < record->addr && end >= old_end);
 }
 
 static void enter(struct fake_comm *comm, const char *what)
@@ -129,9 +143,29 @@ void nccl_fake_finish(void)
 {
     pthread_mutex_lock(&nccl_fake.lock);
     for (unsigned int i = 0; i < FAKE_COMMS; i++)
-        for (unsigned int j = 0; j < FAKE_RECORDS; j++)
+        for (unsigned int j = 0; j < nccl_fake.comms[i].top; j++)
             nccl_fake.comms[i].records[j].busy = false;
     pthread_mutex_unlock(&nccl_fake.lock);
+}
+
+/* With the lock: does this one fail? */
+static bool fails(void)
+{
+    const unsigned int rate = atomic_load(&nccl_fake.fail_per_mille);
+
+    nccl_fake.rng = nccl_fake.rng * 6364136223846793005u + 1442695040888963407u;
+    return rate && (nccl_fake.rng >> 33) % 1000 < rate;
+}
+
+/* Without the lock: where a test wants it, the call does not return before it says so. */
+static void stick(void *key)
+{
+    if (atomic_load(&nccl_fake.stuck_in) != key)
+        return;
+    atomic_store(&nccl_fake.stuck_in, NULL);
+    atomic_store(&nccl_fake.stuck, true);
+    while (atomic_load(&nccl_fake.stuck))
+        sched_yield();
 }
 
 static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_t addr, size_t size, void **ret_handle)
@@ -145,14 +179,20 @@ static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_
     if (info->arg != &nccl_fake || info->device != comm->device)
         nccl_fake_say("a registration with another communicator's argument");
     nccl_fake.attaches++;
-    for (unsigned int i = 0; i < FAKE_RECORDS; i++) {
+    for (unsigned int i = 0; i < comm->top; i++) {
         if (!comm->records[i].size)
             record = &comm->records[i];
-        else if (addr < comm->records[i].addr + comm->records[i].size && comm->records[i].addr < addr + size)
+        else if (clashes(&comm->records[i], addr, size))
             nccl_fake_say("%#llx is registered already", (unsigned long long)addr);
     }
+    if (!record && comm->top < FAKE_RECORDS)
+        record = &comm->records[comm->top++];
     *ret_handle = NULL;
-    if (nccl_fake.attach_fails && !--nccl_fake.attach_fails) {
+    if (fails()) {
+        rc = -EIO;
+    } else if (fails()) {
+        record = NULL;
+    } else if (nccl_fake.attach_fails && !--nccl_fake.attach_fails) {
         *ret_handle = &nccl_fake; /* an answer that comes with an error is none */
         rc = -EIO;
     } else if (nccl_fake.attach_null && !--nccl_fake.attach_null) {
@@ -161,7 +201,10 @@ static int fake_attach(const struct nccl_reg_comm_info *info, void *key, uint64_
         *record = (struct fake_record){.addr = addr, .size = size};
         *ret_handle = record;
     }
+    nccl_fake.made += !rc && *ret_handle;
+    nccl_fake.failed += rc != 0;
     pthread_mutex_unlock(&nccl_fake.lock);
+    stick(key);
     sched_yield();
     atomic_fetch_sub(&comm->inside, 1);
     return rc;
@@ -181,11 +224,14 @@ static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_
         nccl_fake_say("a deregistration of what is not registered");
     else if (record->busy)
         nccl_fake_say("a deregistration under work that uses it");
-    else if (nccl_fake.detach_fails && !--nccl_fake.detach_fails)
+    else if ((nccl_fake.detach_fails && !--nccl_fake.detach_fails) || fails())
         rc = -EIO;
     else
         record->size = 0;
+    nccl_fake.undone += !rc;
+    nccl_fake.failed += rc != 0;
     pthread_mutex_unlock(&nccl_fake.lock);
+    stick(key);
     sched_yield();
     atomic_fetch_sub(&comm->inside, 1);
     return rc;
@@ -193,23 +239,52 @@ static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_
 
 static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
 {
-    const struct fake_comm *comm = key;
+    struct fake_comm *comm = key;
+    bool ready;
 
     (void)info;
-    return atomic_load(&comm->ready);
+    pthread_mutex_lock(&nccl_fake.lock);
+    if (!comm->alive)
+        nccl_fake_say("a question to a communicator that is gone");
+    ready = atomic_load(&comm->ready) && !fails();
+    pthread_mutex_unlock(&nccl_fake.lock);
+    return ready;
 }
 
-static int fake_wait(const struct nccl_reg_comm_info *info)
+static int fake_wait(const struct nccl_reg_comm_info *info, bool briefly)
 {
-    const int rc = atomic_load(&nccl_fake.wait_rc);
+    int rc = atomic_load(&nccl_fake.wait_rc);
 
     pthread_mutex_lock(&nccl_fake.lock);
     nccl_fake.waits++;
+    /* At its end a communicator goes on whatever it is told, so that the work has to be over. */
+    if (briefly && fails())
+        rc = -EBUSY;
     for (unsigned int i = 0; !rc && i < FAKE_COMMS; i++)
-        for (unsigned int j = 0; nccl_fake.comms[i].device == info->device && j < FAKE_RECORDS; j++)
+        for (unsigned int j = 0; nccl_fake.comms[i].device == info->device && j < nccl_fake.comms[i].top; j++)
             nccl_fake.comms[i].records[j].busy = false;
     pthread_mutex_unlock(&nccl_fake.lock);
     return rc;
+}
+
+void nccl_fake_forget(uint64_t addr, size_t size)
+{
+    pthread_mutex_lock(&nccl_fake.lock);
+    for (unsigned int i = 0; i < FAKE_COMMS; i++)
+        for (unsigned int j = 0; j < nccl_fake.comms[i].top; j++) {
+            struct fake_record *record = &nccl_fake.comms[i].records[j];
+
+            if (record->size && addr < record->addr + record->size && record->addr < addr + size)
+                record->size = 0;
+        }
+    pthread_mutex_unlock(&nccl_fake.lock);
+}
+
+int nccl_fake_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device)
+{
+    const struct nccl_reg_segment_info info = {.addr = addr, .size = size, .front = nccl_fake.front, .device = device};
+
+    return nccl_reg_segment_add(reg, &info);
 }
 
 void nccl_fake_release(void *arg, uint64_t addr, size_t size)
@@ -218,7 +293,7 @@ void nccl_fake_release(void *arg, uint64_t addr, size_t size)
 
     pthread_mutex_lock(&nccl_fake.lock);
     for (unsigned int i = 0; i < FAKE_COMMS; i++)
-        for (unsigned int j = 0; nccl_fake.comms[i].alive && j < FAKE_RECORDS; j++) {
+        for (unsigned int j = 0; nccl_fake.comms[i].alive && j < nccl_fake.comms[i].top; j++) {
             const struct fake_record *record = &nccl_fake.comms[i].records[j];
 
             if (record->size && addr < record->addr + record->size && record->addr < addr + size)

@@ -37,6 +37,7 @@ struct fake_comm {
     int device;
     atomic_bool ready; /* may be set at any time */
     atomic_int inside; /* calls on it that are under way */
+    unsigned int top;  /* none of the records from here on is in use */
     struct fake_record records[FAKE_RECORDS];
 };
 
@@ -44,10 +45,17 @@ struct nccl_fake {
     pthread_mutex_t lock; /* guards the records, the counts and fault */
     struct fake_comm comms[FAKE_COMMS];
     char fault[160];
-    bool old; /* before 2.29.2 */
+    bool old;     /* before 2.29.2 */
+    size_t front; /* of the segments that are added */
     /* Knobs: what the nth call from now on answers. 0: never. */
     unsigned int attach_fails, detach_fails, attach_null;
+    /* The next registration, or undoing, of this communicator stays inside until stuck is set back. NULL: none. */
+    _Atomic(void *) stuck_in;
+    atomic_bool stuck;
     atomic_int wait_rc;
+    atomic_uint fail_per_mille; /* of all calls, whatever the other knobs say; may be set at any time */
+    uint64_t rng;
+    uint64_t made, undone, failed; /* registrations that are there, have gone, and errors, as the registry counts */
     unsigned int attaches, detaches, waits, releases;
     uint64_t released_bytes;
 };
@@ -69,6 +77,10 @@ void nccl_fake_op(unsigned int comm, const struct nccl_reg_op *op, unsigned int 
 unsigned int nccl_fake_records(unsigned int comm);
 /* All work is over. */
 void nccl_fake_finish(void);
+/* Registrations of memory that has gone with its context. */
+void nccl_fake_forget(uint64_t addr, size_t size);
+/* With nccl_fake.front in front of it. */
+int nccl_fake_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device);
 /* For nccl_reg_segment_remove. */
 void nccl_fake_release(void *arg, uint64_t addr, size_t size);
 

@@ -3,7 +3,8 @@
  * test_nccl_life.c - long random lives of segments and communicators, by one thread and by several. What is right is
  * said by nccl_fake.c, which holds NCCL's rules against every call.
  *
- * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences and lengths.
+ * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences, and lengths: so many steps of each
+ * of the lives, and of the threads together; 160000 make a million.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +26,10 @@
 #define DEVICES  2u
 #define THREADS  4u
 #define QUEUE    64u
-#define STEPS    20000u
+#define STEPS    12000u
+/* With faults: so many calls fail in each of the ways that they can. */
+#define FAIL_PER_MILLE 5u
+#define GENERATIONS    4096u
 
 static struct nccl_reg *reg;
 
@@ -51,7 +55,7 @@ static unsigned int below(uint64_t *rng, unsigned int n)
 
 static uint64_t at(unsigned int n)
 {
-    return 0x7f0000000000u + n * UNIT;
+    return 0x7f0000000000u + n * 2 * UNIT + UNIT; /* in front of each there is room */
 }
 
 static void fine(void)
@@ -60,10 +64,18 @@ static void fine(void)
         fail_msg("%s", nccl_fake.fault);
 }
 
+/* How often each has been given back since it was last there: 1, or 0: not yet. */
+static unsigned int released[SEGMENTS * GENERATIONS];
+
 /* What the program, one thread of it, has. */
 struct life {
+    struct kind_of_life {
+        bool careful, graphs, faults;
+        size_t front;
+    } is;
     bool alive[SEGMENTS]; /* in the program's hands */
-    unsigned int released[SEGMENTS];
+    /* A segment that does not come back makes room for another one at another address. */
+    unsigned int generation[SEGMENTS];
     bool comms[COMMS], hung[COMMS];
     unsigned int groups;
     uint64_t ops, mixed;
@@ -96,28 +108,36 @@ static unsigned int device_of(unsigned int segment)
     return segment % DEVICES;
 }
 
+static unsigned int place(const struct life *life, unsigned int segment)
+{
+    return life->generation[segment] * SEGMENTS + segment;
+}
+
 /* A segment that was released, or has never been, may be there again. */
 static void segment_step(struct life *life, uint64_t *rng)
 {
-    const unsigned int i = below(rng, SEGMENTS);
+    const unsigned int i = below(rng, SEGMENTS), n = place(life, i);
 
     if (life->alive[i]) {
         nccl_fake_finish(); /* whoever gives memory back has waited for the work */
         life->alive[i] = false;
-        life->released[i] = 0;
-        assert_int_equal(nccl_reg_segment_remove(reg, at(i), nccl_fake_release, &life->released[i]), 0);
-    } else if (life->released[i]) {
-        assert_int_equal(life->released[i], 1);
-        assert_int_equal(nccl_reg_segment_add(reg, at(i), UNIT, (int)device_of(i)), 0);
+        released[n] = 0;
+        assert_int_equal(nccl_reg_segment_remove(reg, at(n), nccl_fake_release, &released[n]), 0);
+    } else if (released[n]) {
+        assert_int_equal(released[n], 1);
+        assert_int_equal(nccl_fake_segment_add(reg, at(n), UNIT, (int)device_of(i)), 0);
         life->alive[i] = true;
+    } else if (life->is.faults && below(rng, 4) == 0 && life->generation[i] < GENERATIONS - 1) {
+        life->generation[i]++;
     }
 }
 
 static void comm_step(struct life *life, uint64_t *rng, bool careful)
 {
     const unsigned int i = below(rng, COMMS);
-    const struct nccl_reg_comm_info info = {.arg = &nccl_fake, .device = (int)(i % DEVICES), .careful = careful};
-    const bool abort = below(rng, 4) == 0;
+    const struct nccl_reg_comm_info info = {
+        .arg = &nccl_fake, .device = (int)(i % DEVICES), .careful = careful, .nonblocking = life->is.faults};
+    const bool abort = below(rng, 4) == 0, revoke = life->is.faults && below(rng, 8) == 0;
 
     if (life->groups)
         return;
@@ -125,11 +145,13 @@ static void comm_step(struct life *life, uint64_t *rng, bool careful)
         nccl_fake_comm_make(i, info.device, true);
         assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(i), &info), 0);
     } else {
-        assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(i), !abort), 0);
-        nccl_fake_comm_destroy(i, abort || life->hung[i]);
+        if (revoke)
+            nccl_reg_comm_close(reg, nccl_fake_comm(i));
+        assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(i), !abort), revoke && !abort ? -EPIPE : 0);
+        nccl_fake_comm_destroy(i, abort || revoke || life->hung[i]);
     }
     /* A fault that is still to come may be its. */
-    life->hung[i] = nccl_fake.attach_fails || nccl_fake.detach_fails;
+    life->hung[i] = life->is.faults;
     life->comms[i] = !life->comms[i];
 }
 
@@ -149,7 +171,7 @@ static void op_step(struct life *life, uint64_t *rng, bool careful, bool graphs)
         if (below(rng, 3) == 0)
             continue;
         op.buffers[j].size = 1 + below(rng, UNIT / 2);
-        op.buffers[j].addr = at(segment) + below(rng, UNIT / 2);
+        op.buffers[j].addr = at(place(life, segment)) + below(rng, UNIT / 2);
         if (life->alive[segment] && device_of(segment) == i % DEVICES)
             inside++;
         else
@@ -186,19 +208,55 @@ static void group_step(struct life *life, uint64_t *rng, bool careful)
     assert_int_equal(nccl_reg_group_depth(), life->groups);
 }
 
-static void live(uint64_t seed, bool careful, bool graphs, bool faults)
+/* The program registers a part of a segment itself, and uses a communicator in other ways. */
+static void own_step(struct life *life, uint64_t *rng)
 {
+    const unsigned int i = below(rng, COMMS), segment = below(rng, SEGMENTS);
+    struct nccl_reg_comm *used;
+
+    if (!life->comms[i] || life->groups)
+        return;
+    nccl_fake_finish();
+    nccl_reg_before_call(reg, nccl_fake_comm(i), &used);
+    assert_non_null(used);
+    nccl_reg_settle(reg, -1); /* while that is under way */
+    nccl_reg_after_op(used);
+    if (!life->alive[segment] || below(rng, 2))
+        return;
+    assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(i), life, at(place(life, segment)), 4096), 0);
+    nccl_reg_settle(reg, -1);
+    assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(i), life), 0);
+}
+
+/* A context takes a segment with it; its registrations are nobody's any more. */
+static void lose_step(struct life *life, uint64_t *rng)
+{
+    const unsigned int i = below(rng, SEGMENTS);
+
+    if (!life->is.faults || !life->alive[i] || life->groups)
+        return;
+    nccl_reg_segment_lost(reg, at(place(life, i)));
+    nccl_fake_forget(at(place(life, i)) - nccl_fake.front, UNIT + nccl_fake.front);
+    life->alive[i] = false;
+}
+
+static void live(uint64_t seed, struct kind_of_life is)
+{
+    const bool careful = is.careful, graphs = is.graphs, faults = is.faults;
     const uint64_t steps = env_number("CUPOOL_TEST_OPS", STEPS);
     struct nccl_reg_stats stats;
-    struct life life = {0};
+    struct life life = {.is = is};
     uint64_t rng = seed * 2654435761u + 1, left = 0;
 
     alarm(600);
     nccl_fake_reset();
     nccl_fake.old = careful;
+    nccl_fake.front = is.front;
+    nccl_fake.rng = seed;
+    atomic_store(&nccl_fake.fail_per_mille, faults ? FAIL_PER_MILLE : 0);
     assert_int_equal(nccl_reg_create(&nccl_fake_ops, &reg), 0);
-    for (unsigned int i = 0; i < SEGMENTS; i++)
-        life.released[i] = 1;
+    for (unsigned int i = 0; i < SEGMENTS * GENERATIONS; i++)
+        released[i] = 1;
     for (uint64_t i = 0; i < steps; i++) {
         switch (below(&rng, 32)) {
         case 0:
@@ -212,11 +270,8 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
             nccl_reg_settle(reg, -1);
             break;
         case 3:
-            if (faults && below(&rng, 32) == 0) {
-                *(below(&rng, 2) ? &nccl_fake.attach_fails : &nccl_fake.detach_fails) = 1 + below(&rng, 20);
-                for (unsigned int j = 0; j < COMMS; j++)
-                    life.hung[j] = true; /* from now on something of it may be missing, or left */
-            }
+            own_step(&life, &rng);
+            lose_step(&life, &rng);
             break;
         case 4:
         case 5:
@@ -240,14 +295,20 @@ static void live(uint64_t seed, bool careful, bool graphs, bool faults)
             nccl_fake_comm_destroy(i, life.hung[i]);
         }
     nccl_reg_settle(reg, -1);
-    for (unsigned int i = 0; i < SEGMENTS; i++)
-        left += !life.alive[i] && !life.released[i];
+    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    for (unsigned int i = 0; i < SEGMENTS * GENERATIONS; i++) {
+        assert_true(released[i] <= 1);
+        left += !released[i];
+    }
     nccl_reg_stats_get(reg, &stats);
     fine();
     assert_int_equal(stats.ops, life.ops);
     assert_int_equal(stats.comms, 0);
     assert_int_equal(stats.parked, 0);
     assert_int_equal(stats.quarantined, left * UNIT);
+    assert_int_equal(stats.attached, nccl_fake.made);
+    assert_int_equal(stats.detached, nccl_fake.undone);
+    assert_int_equal(stats.failed, nccl_fake.failed);
     if (!faults) {
         assert_int_equal(left, 0);
         assert_int_equal(stats.mixed, life.mixed);
@@ -264,9 +325,10 @@ static void random_lives(void **state)
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1);
 
     (void)state;
-    live(seed, /* careful: */ false, /* graphs: */ false, /* faults: */ false);
-    live(seed + 1, true, false, false);
-    live(seed + 2, true, true, false);
+    live(seed, (struct kind_of_life){0});
+    live(seed + 1, (struct kind_of_life){.careful = true});
+    live(seed + 2, (struct kind_of_life){.careful = true, .graphs = true});
+    live(seed + 5, (struct kind_of_life){.careful = true, .graphs = true, .front = UNIT});
 }
 
 static void random_lives_with_faults(void **state)
@@ -274,8 +336,8 @@ static void random_lives_with_faults(void **state)
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1);
 
     (void)state;
-    live(seed + 3, false, false, true);
-    live(seed + 4, true, true, true);
+    live(seed + 3, (struct kind_of_life){.faults = true});
+    live(seed + 4, (struct kind_of_life){.careful = true, .graphs = true, .faults = true, .front = UNIT});
 }
 
 /* --- threads --- */
@@ -289,7 +351,7 @@ static void *rank(void *arg)
                        steps = (unsigned int)env_number("CUPOOL_TEST_OPS", STEPS) / 10;
     const struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
     uint64_t rng = me + 99, addr;
-    unsigned int released = 1;
+    unsigned int given_back = 1;
     struct nccl_reg_comm *used;
 
     for (unsigned int i = 0; i < steps && !*nccl_fake.fault; i++) {
@@ -299,7 +361,7 @@ static void *rank(void *arg)
             nccl_fake_comm_make(me, 0, true);
             nccl_reg_comm_add(reg, nccl_fake_comm(me), &info);
         }
-        if (i % 10 == 0 && nccl_reg_segment_add(reg, at(me * 1000), UNIT, 0))
+        if (i % 10 == 0 && nccl_fake_segment_add(reg, at(me * 1000), UNIT, 0))
             nccl_fake_say("a segment could not be added");
         if (i % 3 == 0)
             nccl_reg_group_start();
@@ -310,17 +372,17 @@ static void *rank(void *arg)
         if (i % 3 == 0)
             nccl_reg_group_end(false);
         if (i % 10 == 9) {
-            released = 0;
+            given_back = 0;
             addr = at(me * 1000);
             nccl_fake_finish();
-            if (nccl_reg_segment_remove(reg, addr, nccl_fake_release, &released))
+            if (nccl_reg_segment_remove(reg, addr, nccl_fake_release, &given_back))
                 nccl_fake_say("a segment could not be removed");
             /* Others may be in an operation; then it goes later, by whichever thread. */
             for (bool gone = false; !gone && !*nccl_fake.fault;) {
                 nccl_fake_finish();
                 nccl_reg_settle(reg, -1);
                 pthread_mutex_lock(&nccl_fake.lock);
-                gone = released == 1;
+                gone = given_back == 1;
                 pthread_mutex_unlock(&nccl_fake.lock);
             }
         }
@@ -370,12 +432,206 @@ static void threads(void **state)
     nccl_reg_destroy(reg);
 }
 
+/*
+ * Several threads, each with a communicator and segments of its own, as programs are allowed to; and one that aborts
+ * whichever it likes at any time, and lets memory go. Everything fails now and then.
+ */
+#define OWN 8u
+
+static struct owner {
+    pthread_mutex_t lock; /* guards state; held while the program is in NCCL */
+    enum { DEAD, ALIVE, ENDING } state;
+    uint64_t ops;
+    unsigned int released[OWN], given; /* given: how many segments were to go */
+} owners[THREADS];
+
+static bool owner_take(unsigned int who, int from, int to)
+{
+    bool taken;
+
+    pthread_mutex_lock(&owners[who].lock);
+    taken = (int)owners[who].state == from;
+    if (taken)
+        owners[who].state = to;
+    pthread_mutex_unlock(&owners[who].lock);
+    return taken;
+}
+
+static void owner_end(unsigned int who, bool talk)
+{
+    if (!owner_take(who, ALIVE, ENDING))
+        return;
+    if (talk)
+        nccl_reg_comm_remove(reg, nccl_fake_comm(who), /* talk: */ true);
+    else
+        nccl_reg_comm_close(reg, nccl_fake_comm(who));
+    pthread_mutex_lock(&owners[who].lock);
+    nccl_fake_comm_destroy(who, /* aborted: */ true); /* what failed may be left */
+    pthread_mutex_unlock(&owners[who].lock);
+    if (!talk && nccl_reg_comm_gone(reg, nccl_fake_comm(who)))
+        nccl_fake_say("a communicator that was closed is not known");
+    owner_take(who, ENDING, DEAD);
+}
+
+static void owner_begin(unsigned int who, uint64_t *rng)
+{
+    const struct nccl_reg_comm_info info = {
+        .arg = &nccl_fake, .careful = true, .nonblocking = below(rng, 2), .device = (int)(who % DEVICES)};
+
+    if (!owner_take(who, DEAD, ENDING))
+        return;
+    nccl_fake_comm_make(who, info.device, true);
+    if (nccl_reg_comm_add(reg, nccl_fake_comm(who), &info))
+        nccl_fake_say("a communicator could not be added");
+    owner_take(who, ENDING, ALIVE);
+}
+
+static void owner_op(unsigned int who, uint64_t addr, uint64_t *rng)
+{
+    const struct nccl_reg_op op = {.kind = below(rng, 2), .captured = below(rng, 256) == 0, .buffers = {{addr, UNIT}}};
+    struct nccl_reg_comm *used;
+    const int rc = nccl_reg_before_op(reg, nccl_fake_comm(who), &op, &used);
+
+    if (rc >= 0)
+        owners[who].ops++;
+    pthread_mutex_lock(&owners[who].lock);
+    if (owners[who].state == ALIVE && rc >= 0 && !(rc & NCCL_REG_UNSAFE))
+        nccl_fake_op(who, &op, 0);
+    pthread_mutex_unlock(&owners[who].lock);
+    nccl_reg_after_op(used);
+}
+
+static void *owner_thread(void *arg)
+{
+    const unsigned int me = (unsigned int)(uintptr_t)arg;
+    const uint64_t steps = env_number("CUPOOL_TEST_OPS", STEPS) / THREADS;
+    struct owner *own = &owners[me];
+    unsigned int generation[OWN] = {0};
+    bool alive[OWN] = {false};
+    uint64_t rng = me + env_number("CUPOOL_TEST_SEED", 1) * 7919;
+    struct nccl_reg_comm *used;
+
+    for (uint64_t i = 0; i < steps && !*nccl_fake.fault; i++) {
+        const unsigned int n = below(&rng, OWN);
+        const uint64_t addr = at((me * OWN + n) * GENERATIONS + generation[n]);
+
+        owner_begin(me, &rng);
+        switch (below(&rng, 16)) {
+        case 0:
+            if (below(&rng, 8) == 0)
+                owner_end(me, /* talk: */ true);
+            break;
+        case 1:
+            nccl_reg_group_start();
+            owner_op(me, addr, &rng);
+            nccl_reg_group_end(false);
+            break;
+        case 2:
+            nccl_reg_before_call(reg, nccl_fake_comm(me), &used);
+            nccl_reg_after_op(used);
+            break;
+        case 3:
+        case 4:
+            if (alive[n]) {
+                nccl_fake_finish();
+                own->given++;
+                /* At the same address another one comes only when this has gone. */
+                if (nccl_reg_segment_remove(reg, addr, nccl_fake_release, &own->released[n]))
+                    nccl_fake_say("a segment could not be removed");
+                generation[n] = (generation[n] + 1) % GENERATIONS;
+                alive[n] = false;
+            } else {
+                alive[n] = nccl_fake_segment_add(reg, addr, UNIT, (int)(me % DEVICES)) == 0;
+            }
+            break;
+        default:
+            if (alive[n])
+                owner_op(me, addr, &rng);
+        }
+    }
+    for (unsigned int n = 0; n < OWN; n++)
+        if (alive[n]) {
+            nccl_fake_finish();
+            own->given++;
+            nccl_reg_segment_remove(reg, at((me * OWN + n) * GENERATIONS + generation[n]), nccl_fake_release,
+                                    &own->released[n]);
+        }
+    owner_end(me, /* talk: */ true);
+    return NULL;
+}
+
+static void *abort_thread(void *arg)
+{
+    struct nccl_reg_stats stats;
+    uint64_t rng = 12345;
+
+    (void)arg;
+    while (!atomic_load(&stop)) {
+        owner_end(below(&rng, THREADS), /* talk: */ false);
+        nccl_fake_finish();
+        nccl_reg_settle(reg, below(&rng, 2) ? -1 : 0);
+        nccl_reg_stats_get(reg, &stats);
+        usleep(20);
+    }
+    return NULL;
+}
+
+static void threads_with_faults(void **state)
+{
+    unsigned int given = 0, gone = 0;
+    pthread_t ranks[THREADS], other;
+    struct nccl_reg_stats stats;
+    uint64_t ops = 0;
+
+    (void)state;
+    alarm(600);
+    nccl_fake_reset();
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    atomic_store(&nccl_fake.fail_per_mille, FAIL_PER_MILLE);
+    atomic_store(&stop, false);
+    assert_int_equal(nccl_reg_create(&nccl_fake_ops, &reg), 0);
+    for (unsigned int i = 0; i < THREADS; i++) {
+        owners[i] = (struct owner){.state = DEAD};
+        pthread_mutex_init(&owners[i].lock, NULL);
+    }
+    for (unsigned int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&ranks[i], NULL, owner_thread, (void *)(uintptr_t)i), 0);
+    assert_int_equal(pthread_create(&other, NULL, abort_thread, NULL), 0);
+    for (unsigned int i = 0; i < THREADS; i++)
+        pthread_join(ranks[i], NULL);
+    atomic_store(&stop, true);
+    pthread_join(other, NULL);
+    for (unsigned int i = 0; i < THREADS; i++)
+        owner_end(i, /* talk: */ true);
+    nccl_reg_settle(reg, -1);
+    fine();
+    for (unsigned int i = 0; i < THREADS; i++) {
+        given += owners[i].given;
+        ops += owners[i].ops;
+        for (unsigned int n = 0; n < OWN; n++)
+            gone += owners[i].released[n];
+    }
+    nccl_reg_stats_get(reg, &stats);
+    assert_int_equal(stats.ops, ops);
+    assert_int_equal(stats.comms, 0);
+    assert_int_equal(stats.parked, 0);
+    assert_int_equal(stats.quarantined, (given - gone) * UNIT);
+    assert_int_equal(stats.segments, given - gone);
+    assert_int_equal(stats.attached, nccl_fake.made);
+    assert_int_equal(stats.detached, nccl_fake.undone);
+    assert_int_equal(stats.failed, nccl_fake.failed);
+    assert_true(given > 10 && gone > given / 2);
+    nccl_reg_destroy(reg);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_lives),
         cmocka_unit_test(random_lives_with_faults),
         cmocka_unit_test(threads),
+        cmocka_unit_test(threads_with_faults),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

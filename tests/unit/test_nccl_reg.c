@@ -37,7 +37,7 @@ static int teardown(void **state)
 
 static void segment(unsigned int n, int device)
 {
-    assert_int_equal(nccl_reg_segment_add(reg, AT(n), UNIT, device), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(n), UNIT, device), 0);
 }
 
 static void comm_known(unsigned int comm, bool careful)
@@ -161,9 +161,9 @@ static void unknown(void **state)
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
     assert_int_equal(nccl_reg_segment_remove(reg, AT(0), nccl_fake_release, NULL), -ENOENT);
     segment(0, 0);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) + UNIT - 1, UNIT, 0), -EEXIST);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) - UNIT + 1, UNIT, 0), -EEXIST);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT - 1, UNIT, 0), -EEXIST);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) - UNIT + 1, UNIT, 0), -EEXIST);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
     assert_int_equal(nccl_reg_segment_remove(reg, AT(0) + 1, nccl_fake_release, NULL), -ENOENT);
     assert_int_equal(nccl_fake.releases, 0);
 }
@@ -461,6 +461,245 @@ static void kinds_that_cannot_be_cared_for(void **state)
     nccl_fake_comm_destroy(0, true);
 }
 
+/* With memory in front nobody waits, and what is in use stays as it is. */
+static void kinds_with_a_front(void **state)
+{
+    struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(3), 0);
+
+    (void)state;
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    for (unsigned int i = 0; i < 4; i++)
+        segment(i, 0);
+    point_to_point(0, AT(0));
+    assert_int_equal(collective(0, AT(0) + 4096, AT(1)), 0);
+    assert_int_equal(nccl_fake.waits + nccl_fake.detaches, 0);
+    assert_int_equal(nccl_fake_records(0), 5);
+    for (int i = 0; i < 3; i++) {
+        point_to_point(0, AT(0));
+        point_to_point(0, AT(1));
+        assert_int_equal(collective(0, AT(0), AT(1)), 0);
+    }
+    assert_int_equal(stats().renewed, 1);
+    /* The program's own registration, and a graph, are in nobody's way. */
+    point_to_point(0, AT(2));
+    assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), &op, AT(2), 512), 0);
+    op.captured = true;
+    assert_int_equal(op_with(0, &op, 1), 0);
+    assert_int_equal(stats().renewed, 2); /* in its place NCCL would take one of its own, for the graph alone */
+    op = op_of(NCCL_REG_COLLECTIVE, AT(2), 0);
+    op.captured = true;
+    assert_int_equal(op_with(0, &op, 1), 0);
+    assert_int_equal(collective(0, AT(2), 0), 0);
+    /* Both go. */
+    nccl_fake_finish();
+    remove_segment(0);
+    assert_int_equal(nccl_fake.detaches, 2);
+    assert_int_equal(nccl_fake.releases, 1);
+    comm_end(0);
+    assert_int_equal(stats().attached, stats().detached);
+}
+
+/* The second one is refused, once; the first one stays and is waited for. */
+static void a_front_that_is_refused(void **state)
+{
+    (void)state;
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    point_to_point(0, AT(0));
+    nccl_fake.attach_fails = 1;
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.attaches, 3);
+    assert_int_equal(nccl_fake.waits, 1);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.attaches, 3);
+    comm_end(0);
+}
+
+/* What peers do not map needs no care. */
+static void plain_memory(void **state)
+{
+    struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
+
+    (void)state;
+    comm_new(0, 0, true);
+    nccl_fake_comm_make(1, 0, true);
+    info.maps_plain = true;
+    assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(1), &info), 0);
+    assert_int_equal(
+        nccl_reg_segment_add(reg, &(struct nccl_reg_segment_info){.addr = AT(0), .size = UNIT, .plain = true}), 0);
+    for (unsigned int i = 0; i < 2; i++) {
+        point_to_point(i, AT(0));
+        assert_int_equal(collective(i, AT(0), 0), 0);
+        assert_int_equal(stats().renewed, i);
+        assert_int_equal(nccl_fake.waits, i);
+    }
+    comm_end(0);
+    comm_end(1);
+}
+
+static void *settle_thread(void *arg)
+{
+    (void)arg;
+    nccl_reg_settle(reg, -1);
+    return NULL;
+}
+
+static void *op_thread(void *arg)
+{
+    const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+    struct nccl_reg_comm *used;
+
+    (void)arg;
+    nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used);
+    nccl_reg_after_op(used);
+    return NULL;
+}
+
+static void wait_until_stuck(void)
+{
+    while (!atomic_load(&nccl_fake.stuck))
+        usleep(100);
+}
+
+/* It is not waited for, and the thread that comes out of its call makes no other one. */
+static void aborted_under_calls(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    for (unsigned int i = 0; i < 4; i++)
+        segment(i, 0);
+    comm_new(0, 0, false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
+    wait_until_stuck();
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
+    /* Memory need not wait for the thread, either. */
+    remove_segment(3);
+    assert_int_equal(nccl_fake.releases, 1);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+    assert_int_equal(nccl_fake.attaches, 1);
+    assert_int_equal(stats().comms, 0);
+    assert_int_equal(stats().attached, 1);
+    /* Its entry serves another one. */
+    comm_new(0, 0, false);
+    assert_int_equal(collective(0, AT(0), AT(1)), 0);
+    comm_end(0);
+}
+
+/* The same while a segment goes: the other communicator's registration is undone, and the memory free. */
+static void aborted_under_a_trim(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    segment(0, 0);
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    collective(0, AT(0), 0);
+    collective(1, AT(0), 0);
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    remove_segment(0);
+    nccl_reg_group_end(false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0)); /* the first one that is asked */
+    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
+    wait_until_stuck();
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* talk: */ false), 0);
+    nccl_fake_comm_destroy(1, true);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(stats().comms, 1);
+    comm_end(0);
+}
+
+/* Revoked: no call, and its memory stays until the end of it. */
+static void closed(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    segment(1, 0); /* it has none of this */
+    nccl_fake_finish();
+    remove_segment(0);
+    remove_segment(1);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(stats().parked, UNIT);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_fake.detaches, 0);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    /* Aborted: the same until it is over. What has its address by then is another one. */
+    comm_new(0, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 2);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    comm_new(0, 0, false);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_fake.releases, 3);
+    comm_end(0);
+    comm_end(1);
+}
+
+/* A call that is no operation keeps others from the communicator as well. */
+static void not_within_a_call(void **state)
+{
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    nccl_reg_before_call(reg, nccl_fake_comm(0), &used);
+    assert_non_null(used);
+    assert_int_equal(nccl_fake.attaches, 0);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 0);
+    nccl_reg_after_op(used);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    nccl_reg_before_call(reg, nccl_fake_comm(1), &used);
+    assert_null(used);
+    comm_end(0);
+}
+
+/* Another device's communicators may be in a call. */
+static void lost_beside_others(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    segment(0, 0);
+    segment(1, 1);
+    comm_new(0, 0, false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
+    wait_until_stuck();
+    nccl_reg_segment_lost(reg, AT(1));
+    assert_int_equal(stats().segments, 1);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+    comm_end(0);
+}
+
 static void graphs(void **state)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
@@ -511,7 +750,7 @@ static void buffers(void **state)
     (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
-    assert_int_equal(nccl_reg_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
     /* At the very end; behind it; over two segments, which is in neither; in front. */
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), UNIT}, {AT(0) + 2 * UNIT - 1, 1}}}, 2), 0);
     assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), 1}, {AT(0) + 2 * UNIT, 1}}}, 1),
@@ -638,6 +877,14 @@ int main(void)
         TEST(kinds_in_a_group),
         TEST(kinds_without_care),
         TEST(kinds_that_cannot_be_cared_for),
+        TEST(kinds_with_a_front),
+        TEST(a_front_that_is_refused),
+        TEST(plain_memory),
+        TEST(aborted_under_calls),
+        TEST(aborted_under_a_trim),
+        TEST(closed),
+        TEST(not_within_a_call),
+        TEST(lost_beside_others),
         TEST(graphs),
         TEST(users),
         TEST(buffers),
