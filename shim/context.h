@@ -59,6 +59,9 @@ void context_settle_device(int device);
 /* Give back what the pools of the current device hold without need. True if that was anything. */
 bool context_trim(void);
 
+/* The same for a device (CONTEXT_ALL: all), because the program says so. The bytes; 0 while a stream captures. */
+uint64_t context_release(int device);
+
 /* Never pool in the context of this handle (a green one). */
 void context_exempt(CUcontext handle);
 

@@ -113,6 +113,18 @@ bool context_trim(void)
     return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device_trim(device, NULL);
 }
 
+uint64_t context_release(int device)
+{
+    struct context *context;
+    uint64_t released = 0;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        released += pool_trim(context->pool, "program");
+        releases_collect(context, /* wait: */ true);
+    }
+    return released;
+}
+
 /* Memory of the context's kind: the driver's, or NCCL's, which does not say why it has none. */
 static CUresult memory_get(const struct context *context, CUdeviceptr *ptr, size_t size)
 {

@@ -67,7 +67,7 @@ class Installed(Case):
         package = {"share/cupool/cupool_trace/" + p.name for p in (ROOT / "scripts/cupool_trace").iterdir() if p.is_file()}
         docs = {"share/doc/cupool/" + p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
         expected = {
-            "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc",
+            "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
             "share/doc/cupool/README.md", "share/doc/cupool/examples/train_like.c",
             *(f"{self.mandir}/man{n[-1]}/{n}" for n in ("cupool.7", "cupool-run.1", "cupool-trace.1", "cupool-info.1")), *package, *docs}
         self.assertEqual(sorted(expected - files), [], "missing")
