@@ -36,6 +36,9 @@ extern "C" {
 
 #define CUPOOL_ALL_DEVICES (-1)
 
+/* Where the pools' memory comes from: cuMemAlloc, or ncclMemAlloc. */
+enum cupool_backend { CUPOOL_BACKEND_CUDA, CUPOOL_BACKEND_NCCL };
+
 /*
  * The counters of a device, or of all: the sums over its contexts, since the process began, those included that are
  * gone. The same as in CUPOOL_STATS and the trace. What other threads do meanwhile may be in one of them and not yet
@@ -82,6 +85,7 @@ extern int64_t cupool_lib_trim(int device) CUPOOL_WEAK;
 /* stats->size says how large the caller's struct is. */
 extern int cupool_lib_stats_get(int device, struct cupool_stats *stats) CUPOOL_WEAK;
 extern int cupool_lib_mark(const char *text) CUPOOL_WEAK;
+extern int cupool_lib_backend_set(int backend) CUPOOL_WEAK;
 
 /* The linker fixes weak references of position-dependent code to nothing, so there they are looked up. */
 #if defined(__PIC__) || defined(__PIE__)
@@ -145,6 +149,25 @@ static inline int cupool_mark(const char *text)
     int (*const lib)(const char *) = CUPOOL_FIND(cupool_lib_mark);
 
     return lib ? lib(text) : -ENOSYS;
+}
+
+/*
+ * Where memory comes from that is got from now on, as CUPOOL_BACKEND says it at the start; an enum cupool_backend.
+ * Requests that begin after this are served from such memory alone. Blocks that are handed out stay as they are; when
+ * nothing of a segment is handed out any more it goes back to where it came from. What is idle goes at once, as by
+ * cupool_trim(), not in a capture or a group. 0; -EAGAIN: nothing has been pooled yet (use CUPOOL_BACKEND), no
+ * context is current on this thread, or a stream captures; -ENOTSUP: no NCCL is loaded that has ncclMemAlloc and gives memory with it that can
+ * be shared between processes; -EINVAL.
+ *
+ * Where ranks communicate, memory of one kind on one and of the other on another can hang them if it is registered: call
+ * it on all ranks at the same point of the program, and look at what it returns on all. As with CUPOOL_BACKEND=nccl,
+ * requests that NCCL refuses are refused, and idle memory goes back only when a request needs it, from then on for good.
+ */
+static inline int cupool_backend_set(int backend)
+{
+    int (*const lib)(int) = CUPOOL_FIND(cupool_lib_backend_set);
+
+    return lib ? lib(backend) : -ENOSYS;
 }
 
 #undef CUPOOL_FIND

@@ -39,7 +39,7 @@ EXPORT int64_t cupool_lib_trim(int device)
         return -ENOSYS;
     if (device < CUPOOL_ALL_DEVICES)
         return -EINVAL;
-    return nccl_reg_group_depth() ? 0 : (int64_t)core_release(device);
+    return nccl_reg_group_depth() ? 0 : (int64_t)core_release(device, "program");
 }
 
 /* Which device's counters are added up in stats. */
@@ -116,5 +116,26 @@ EXPORT int cupool_lib_mark(const char *text)
         return -EAGAIN;
     trace_text(escaped, sizeof(escaped), text);
     trace_event("mark", "\"text\":\"%s\"", escaped);
+    return 0;
+}
+
+EXPORT int cupool_lib_backend_set(int backend)
+{
+    int rc;
+
+    if (!core_serves())
+        return -ENOSYS;
+    if (backend != CUPOOL_BACKEND_CUDA && backend != CUPOOL_BACKEND_NCCL)
+        return -EINVAL;
+    if (!core_has_begun())
+        return -EAGAIN;
+    rc = backend == CUPOOL_BACKEND_NCCL ? nccl_backing_find() : 0;
+    if (rc)
+        return rc;
+    trace_event("backend", "\"b\":\"%s\"", backend == CUPOOL_BACKEND_NCCL ? "nccl" : "cuda");
+    context_back(backend == CUPOOL_BACKEND_NCCL ? MEMORY_NCCL : MEMORY_CUDA);
+    /* In a group, or a capture, what is idle of the other kind goes with a later free. */
+    if (!nccl_reg_group_depth())
+        core_release(CUPOOL_ALL_DEVICES, "backend");
     return 0;
 }

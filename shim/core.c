@@ -246,13 +246,13 @@ bool core_give_back(void)
     return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim();
 }
 
-uint64_t core_release(int device)
+uint64_t core_release(int device, const char *why)
 {
     const struct real_driver *driver = core_has_begun() ? real_driver_get() : NULL;
     CUcontext handle;
 
     /* Not where the driver has gone already: exit handlers of the program run behind those of CUDA. */
-    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device) : 0;
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device, why) : 0;
 }
 
 static bool current_device(CUdevice *ret_device)

@@ -52,7 +52,7 @@ void core_begin(void);
 bool core_has_begun(void);
 bool core_serves(void);
 /* Give back what the pools of a device (CONTEXT_ALL: of all) hold without need; the bytes. */
-uint64_t core_release(int device);
+uint64_t core_release(int device, const char *why);
 
 /* Serve a request. caller: the return address of the exported function. */
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);

@@ -6,6 +6,7 @@
  *   version enabled
  *   stats:D trim:D       of device D (-1: all); stats as "stats RC {JSON}"
  *   mark:TEXT
+ *   backend:N            an enum cupool_backend
  *   short:N long:N       stats into a struct that is N bytes shorter or longer than ours: RC, size, is the rest as it
  *                        should be
  *   wrong                calls with arguments that are none
@@ -14,11 +15,14 @@
  *   free                 all that was kept
  *   device:D             from here on
  *   begin end            a relaxed capture
- *   group ungroup        of NCCL; with a communicator, made and destroyed around it
+ *   comm uncomm          a communicator of this device alone, made and destroyed
+ *   reduce               with it, the block that was got last
+ *   group ungroup        of NCCL
  *   fork{ ... }          a child does what is between; the parent waits
  *   elsewhere{ ... }     a thread that has never called CUDA does it
  *   atexit               an exit handler does stats, trim and mark; so does a destructor
  *   threads:N:ROUNDS     N threads allocate, free, mark, trim and ask, all at a time; what cannot be is said
+ *   backends:N:ROUNDS    and switch the backend
  *
  * Exit code 0; 5 for a word that is none, 6 where CUDA fails.
  */
@@ -136,6 +140,7 @@ __attribute__((destructor)) static void finish(void)
 struct work {
     pthread_t thread;
     unsigned int seed, rounds;
+    bool switches; /* the backend, now and then */
 };
 
 static void *work(void *arg)
@@ -167,6 +172,10 @@ static void *work(void *arg)
             if (cupool_mark(text))
                 printf("mark failed\n");
             break;
+        case 3:
+            if (w->switches && cupool_backend_set((int)(w->seed % 2)))
+                printf("switch failed\n");
+            break;
         default:
             break;
         }
@@ -177,14 +186,15 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void threads(const char *arg)
+static void threads(const char *arg, bool switches)
 {
     struct work works[16];
     int n = atoi(arg);
 
     n = n > 16 ? 16 : n;
     for (int i = 0; i < n; i++) {
-        works[i] = (struct work){.seed = (unsigned int)i + 1, .rounds = (unsigned int)atoi(strchr(arg, ':') + 1)};
+        works[i] = (struct work){
+            .seed = (unsigned int)i + 1, .rounds = (unsigned int)atoi(strchr(arg, ':') + 1), .switches = switches};
         pthread_create(&works[i].thread, NULL, work, &works[i]);
     }
     for (int i = 0; i < n; i++)
@@ -248,6 +258,8 @@ static bool ask(const char *word, const char *arg)
         printf("trim %lld\n", (long long)cupool_trim(atoi(arg)));
     else if (strcmp(word, "mark") == 0)
         printf("mark %d\n", cupool_mark(arg));
+    else if (strcmp(word, "backend") == 0)
+        printf("backend %d\n", cupool_backend_set(atoi(arg)));
     else if (strcmp(word, "short") == 0)
         other_size(-atol(arg));
     else if (strcmp(word, "long") == 0)
@@ -279,15 +291,20 @@ static bool use(const char *word, const char *arg)
     } else if (strcmp(word, "atexit") == 0) {
         at_exit = true;
         atexit(last_words);
-    } else if (strcmp(word, "threads") == 0) {
-        threads(arg);
+    } else if (strcmp(word, "threads") == 0 || strcmp(word, "backends") == 0) {
+        threads(arg, word[0] == 'b');
 #ifdef API_NCCL
     } else if (strcmp(word, "group") == 0) {
-        CU(ncclCommInitAll(&comm, 1, NULL));
         CU(ncclGroupStart());
     } else if (strcmp(word, "ungroup") == 0) {
         CU(ncclGroupEnd());
+    } else if (strcmp(word, "comm") == 0) {
+        CU(ncclCommInitAll(&comm, 1, NULL));
+    } else if (strcmp(word, "uncomm") == 0) {
         CU(ncclCommDestroy(comm));
+    } else if (strcmp(word, "reduce") == 0 && kept.n) {
+        CU(ncclAllReduce(kept.p[kept.n - 1], kept.p[kept.n - 1], 16, ncclFloat, ncclSum, comm, NULL));
+        CU(cudaDeviceSynchronize());
 #endif
     } else {
         return false;

@@ -19,7 +19,7 @@ from e2e import BIN, INFO, LIB, MIB, SIM, SOURCE, Case, Done, need
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 SIMNCCL = os.environ["E2E_SIMNCCL"]
 INCLUDE = SOURCE / "include"
-ENOSYS, EINVAL, EAGAIN = -38, -22, -11
+ENOSYS, EINVAL, EAGAIN, ENOTSUP = -38, -22, -11, -95
 NOT_THERE = [f"version {ENOSYS}", "enabled 0", f"trim {ENOSYS}", f"mark {ENOSYS}"]
 COUNTERS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()
 
@@ -185,7 +185,7 @@ class Trim(Base):
 
     def test_not_in_a_group(self) -> None:
         for register, inside in (("1", 0), ("0", 4 * MIB)):
-            done = self.go(BIN / "api_app_nccl", "alloc:3000000", "free", "group", "trim:-1", "ungroup", "trim:-1", preload=str(NCCL_LIB),
+            done = self.go(BIN / "api_app_nccl", "alloc:3000000", "free", "comm", "group", "trim:-1", "ungroup", "uncomm", "trim:-1", preload=str(NCCL_LIB),
                            LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", CUPOOL_REGISTER=register)
             self.assertEqual(done.out.splitlines(), [f"trim {inside}", f"trim {4 * MIB - inside}"])
 
@@ -238,6 +238,86 @@ class Mark(Base):
             self.assertIn("epoch 7", (self.tmp / name).read_text())
         timeline = json.loads((self.tmp / "timeline.json").read_text())
         self.assertEqual([e["name"] for e in timeline["traceEvents"] if e["ph"] == "i"], ["policy ordered", "epoch 7", "end"])
+
+
+class Backend(Base):
+    """Memory is of the kind that was asked for when it was got, and goes back to where it came from; the stand-ins object to
+    anything else."""
+
+    def nccl(self, *words: str, **env: Any) -> Done:
+        return self.go(BIN / "api_app_nccl", *words, **{"preload": str(NCCL_LIB), "LD_LIBRARY_PATH": f"{SIMNCCL}:{SIM}", "SIMNCCL_STRICT": "1",
+                                                      "SIMGPU_DEVICES": "2", **env})
+
+    def kinds(self, done: Done, *names: str) -> "list[tuple[str, str, int]]":
+        return [(e["e"].replace("segment_", ""), e["b"], e["n"] // MIB) for e in self.one_trace(done).of(*(names or ("segment_alloc", "segment_free")))]
+
+    def test_there_and_back(self) -> None:
+        done = self.nccl("alloc:3000000", "alloc:600", "churn:1:9000000", "backend:1", "alloc:3000000", "alloc:600", "churn:3:9000000", "free",
+                         "backend:0", "alloc:600", "stats:0", "free", "trim:0", "stats:0")
+        self.assertEqual([line for line in done.out.splitlines() if line[0] != "s"], ["backend 0", "backend 0", f"trim {2 * MIB}"])
+        self.assertEqual(self.kinds(done), [
+            ("alloc", "cuda", 4), ("alloc", "cuda", 2), ("alloc", "cuda", 10), ("free", "cuda", 10),
+            ("alloc", "nccl", 4), ("alloc", "nccl", 2), ("alloc", "nccl", 10),
+            ("free", "cuda", 2), ("free", "cuda", 4), ("free", "nccl", 4), ("free", "nccl", 2), ("free", "nccl", 10),
+            ("alloc", "cuda", 2), ("free", "cuda", 2)])
+        before, after = stats_of(done.out)
+        self.assertEqual((before["held"], after["held"], after["live"]), (2 * MIB, 0, 0))
+        self.assertEqual(done.warnings, [])
+        trace = self.one_trace(done)
+        self.assertEqual([e["b"] for e in trace.of("backend")], ["nccl", "cuda"])
+        self.assert_fine(trace.path)
+
+    def test_from_nccl_at_the_start(self) -> None:
+        done = self.nccl("alloc:3000000", "backend:0", "alloc:3000000", "device:1", "alloc:3000000", "free", CUPOOL_BACKEND="nccl")
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["nccl", "cuda", "cuda"])
+        self.assertEqual(self.kinds(done, "segment_free"), [("free", "nccl", 4)])
+
+    def test_devices_that_come_later_follow(self) -> None:
+        done = self.nccl("alloc:3000000", "backend:1", "device:1", "alloc:3000000", "free")
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "nccl"])
+
+    def test_all_devices_follow(self) -> None:
+        done = self.nccl("alloc:600", "device:1", "alloc:600", "backend:1", "alloc:600", "device:0", "alloc:600", "free")
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "cuda", "nccl", "nccl"])
+
+    def test_in_a_capture(self) -> None:
+        """What it cannot give back now goes with a later free."""
+        done = self.nccl("alloc:600", "backend:1", "backend:0", "churn:1:3000000", "begin", "backend:1", "end", "alloc:3000000", "free", "churn:1:600")
+        self.assertEqual(done.out.splitlines(), ["backend 0"] * 3)
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "cuda", "nccl", "nccl"])
+        self.assertEqual(sorted(self.kinds(done, "segment_free")), [("free", "cuda", 2), ("free", "cuda", 4)])
+        done = self.nccl("alloc:600", "begin", "backend:1", "end", "free")
+        self.assertEqual(done.out, f"backend {EAGAIN}\n")
+
+    def test_registered_or_not(self) -> None:
+        """Segments of both kinds are registered with a communicator, and deregistered before they go; also those that a switch in
+        a group has left idle."""
+        for register in ("0", "1"):
+            done = self.nccl("alloc:3000000", "comm", "reduce", "backend:1", "alloc:3000000", "reduce", "group", "backend:0", "ungroup", "free",
+                             "alloc:600", "reduce", "trim:0", "uncomm", "free", CUPOOL_REGISTER=register)
+            self.assertEqual(sorted(k[:2] for k in self.kinds(done, "segment_free")), [("free", "cuda"), ("free", "nccl")])
+            trace = self.one_trace(done)
+            self.assertEqual([len(trace.of(e)) for e in ("register", "deregister")], [3 * int(register)] * 2)
+            self.assertEqual(done.warnings, [])
+
+    def test_where_it_cannot_be(self) -> None:
+        for words, answers in ((["backend:1", "alloc:600", "free"], [EAGAIN]), (["alloc:600", "backend:2", "backend:-1", "free"], [EINVAL] * 2),
+                               (["alloc:600", "elsewhere{", "backend:1", "backend:0", "}", "free"], [EAGAIN, 0])):
+            self.assertEqual(self.nccl(*words).out.splitlines(), [f"backend {n}" for n in answers])
+        self.assertEqual(self.api("alloc:600", "backend:1", preload=None).out, f"backend {ENOSYS}\n")
+        # No NCCL in the process: said, and everything stays as it is.
+        done = self.api("alloc:600", "backend:1", "alloc:3000000", "free")
+        self.assertEqual((done.out, len(done.warnings)), (f"backend {ENOTSUP}\n", 1))
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "cuda"])
+
+    def test_many_threads(self) -> None:
+        """No request fails, and nothing goes back to the wrong place."""
+        done = self.nccl("backends:4:400", "stats:-1", "trim:-1", "stats:-1")
+        before, after = stats_of(done.out)
+        self.assertEqual((before["allocs"], before["failed"], after["held"], after["live"]), (1600, 0, 0, 0))
+        self.assertEqual((len(done.out.splitlines()), done.warnings), (3, []), done.out)
+        self.assertEqual({k[1] for k in self.kinds(done)}, {"cuda", "nccl"})
+        self.assert_fine(self.one_trace(done).path)
 
 
 class Course(Base):
