@@ -352,6 +352,15 @@ class Course(Base):
                 self.assertGreater(len(trace.of("mark")), rounds / 8)
                 self.assert_fine(trace.path)
 
+    def test_the_example(self) -> None:
+        phases = BIN.parent.parent / "examples" / "phases"
+        self.assertEqual(self.go(phases, preload=None).out, "cupool is not there\n")
+        done = self.go(phases)
+        self.assertEqual(done.out, "loaded: 10 requests, 9 without the driver, 16 MiB held\n"
+                                   "trained: 110 requests, 108 without the driver, 2 MiB held\n")
+        # Of the first phase there was nothing to be marked in.
+        self.assertEqual([e["text"] for e in self.one_trace(done).of("mark")], ["train"])
+
     def test_the_other_library(self) -> None:
         done = self.go(BIN / "api_app", "alloc:3000000", "enabled", "mark:a", "free", "trim:-1", preload=str(NCCL_LIB))
         self.assertEqual(done.out.splitlines(), ["enabled 1", "mark 0", f"trim {4 * MIB}"])
