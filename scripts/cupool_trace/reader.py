@@ -93,6 +93,7 @@ REQUIRED: dict[str, list[str]] = {
     "stats": ["d", *STATS],
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],
+    "backend": ["tid", "b"],
     "end": ["dropped"],
 }
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}

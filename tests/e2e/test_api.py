@@ -92,7 +92,7 @@ class Header(Base):
     def test_kinds_of_code(self) -> None:
         """Where a weak reference is fixed at link time, too."""
         for options in (["-fPIE", "-pie"], ["-fno-pie", "-no-pie"], ["-fno-pie", "-no-pie", "-O2"], ["-fPIE", "-no-pie"], ["-fno-plt"],
-                        ["-O2", "-Wl,-z,now"]):
+                        ["-O2", "-Wl,-z,now"], ["-O2", "-flto", "-fvisibility=hidden"]):
             with self.subTest(" ".join(options)):
                 program = self.compiled(need("cc"), *options)
                 for lib, answer in ((None, "0\n"), (str(LIB), "1\n"), (str(NCCL_LIB), "1\n")):
