@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phases.c - a program that knows of cupool: it marks its phases in the trace, hands back between them what the next one
- * has no use for, and prints what the pool held. Without the preload it does the same work and says so.
+ * phases.c - a program that knows of cupool: it marks its phases in the trace, hands back between them what the next
+ * one has no use for, and prints what the pool held. Without the preload it does the same work and says so.
  *
  *     cc -I/usr/local/cuda/include $(pkg-config --cflags cupool) phases.c -L/usr/local/cuda/lib64 -lcudart -o phases
  *     cupool-run -- ./phases

@@ -56,9 +56,9 @@ struct cupool_stats {
     uint64_t bypassed; /* that went to the driver, although the pool could have been asked, or was */
 
     /* Bytes. */
-    uint64_t live;                 /* in blocks that are handed out, rounded up, or freed and not yet to be used again */
-    uint64_t held;                 /* in segments: what the driver has given; held - live is cached */
-    uint64_t idle;                 /* in segments of which nothing is handed out: what cupool_trim() can give back */
+    uint64_t live; /* in blocks that are handed out, rounded up, or were freed and are not to be used again yet */
+    uint64_t held; /* in segments: what the driver has given; held - live is cached */
+    uint64_t idle; /* in segments of which nothing is handed out: what cupool_trim() can give back */
     uint64_t peak_live, peak_held; /* the most so far; the sum of theirs, for several devices */
 
     /* Calls. */
@@ -68,10 +68,11 @@ struct cupool_stats {
     uint64_t kept;                          /* frees that were kept back during a capture */
 
     /* NCCL, of the whole process whatever device is asked for; 0 without CUPOOL_REGISTER. */
-    uint64_t nccl_segments;   /* that are to be registered, now */
-    uint64_t nccl_registered; /* registrations with communicators so far, */
-    uint64_t nccl_deregistered, nccl_failed; /* undone, failed */
-    uint64_t nccl_parked;                    /* bytes that are to go back and cannot yet */
+    uint64_t nccl_segments;     /* that are to be registered, now */
+    uint64_t nccl_registered;   /* registrations with communicators so far */
+    uint64_t nccl_deregistered; /* of these, undone */
+    uint64_t nccl_failed;       /* registrations, or their undoing, that NCCL refused */
+    uint64_t nccl_parked;       /* bytes that are to go back and cannot yet */
 };
 
 /*
@@ -91,7 +92,7 @@ extern int cupool_lib_backend_set(int backend) CUPOOL_WEAK;
 #if defined(__PIC__) || defined(__PIE__)
 #define CUPOOL_FIND(symbol) (&(symbol))
 #else
-#define CUPOOL_FIND(symbol) (__extension__(__typeof__(&(symbol)))dlsym(NULL, #symbol)) /* NULL: RTLD_DEFAULT */
+#define CUPOOL_FIND(symbol) (__extension__(__typeof__(&(symbol))) dlsym(NULL, #symbol)) /* NULL: RTLD_DEFAULT */
 #endif
 
 /* The version of the library, as CUPOOL_VERSION_NUMBER; -ENOSYS only if it is not preloaded. */
@@ -141,8 +142,8 @@ static inline int cupool_stats_get(int device, struct cupool_stats *stats)
 
 /*
  * Write an event "mark" with this text into the trace, at once: readers show where in the program's course it stands.
- * The text is UTF-8 and copied; beyond some 250 characters it is cut. 0, also if there is to be no trace; -EAGAIN: there
- * is none yet, it begins with the first request that is pooled; -EINVAL: no text.
+ * The text is UTF-8 and copied; beyond some 250 characters it is cut. 0, also if there is to be no trace; -EAGAIN:
+ * there is none yet, it begins with the first request that is pooled; -EINVAL: no text.
  */
 static inline int cupool_mark(const char *text)
 {
@@ -156,12 +157,13 @@ static inline int cupool_mark(const char *text)
  * Requests that begin after this are served from such memory alone. Blocks that are handed out stay as they are; when
  * nothing of a segment is handed out any more it goes back to where it came from. What is idle goes at once, as by
  * cupool_trim(), not in a capture or a group. 0; -EAGAIN: nothing has been pooled yet (use CUPOOL_BACKEND), no
- * context is current on this thread, or a stream captures; -ENOTSUP: no NCCL is loaded that has ncclMemAlloc and gives memory with it that can
- * be shared between processes; -EINVAL.
+ * context is current on this thread, or a stream captures; -ENOTSUP: no NCCL is loaded that has ncclMemAlloc and gives
+ * memory with it that can be shared between processes; -EINVAL.
  *
- * Where ranks communicate, memory of one kind on one and of the other on another can hang them if it is registered: call
- * it on all ranks at the same point of the program, and look at what it returns on all. As with CUPOOL_BACKEND=nccl,
- * requests that NCCL refuses are refused, and idle memory goes back only when a request needs it, from then on for good.
+ * Where ranks communicate, memory of one kind on one and of the other on another can hang them if it is registered:
+ * call it on all ranks at the same point of the program, and look at what it returns on all. As with
+ * CUPOOL_BACKEND=nccl, requests that NCCL refuses are refused, and idle memory goes back only when a request needs it,
+ * from then on for good.
  */
 static inline int cupool_backend_set(int backend)
 {

@@ -186,9 +186,9 @@ size_t pool_decay(struct pool *pool, unsigned int age);
 int pool_withdraw(uint64_t addr);
 
 /*
- * Segments are of this kind from now on; what a kind is, the backend knows. Those of another kind serve no more requests
- * that begin after this, and go back as after pool_withdraw; which ones are idle can go with pool_trim at once.
- * excess_min: as in the config, from now on. Calls no function of the tables.
+ * Segments are of this kind from now on; what a kind is, the backend knows. Those of another kind serve no more
+ * requests that begin after this, and go back as after pool_withdraw; which ones are idle can go with pool_trim at
+ * once. excess_min: as in the config, from now on. Calls no function of the tables.
  */
 void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min);
 unsigned int pool_kind_get(const struct pool *pool);

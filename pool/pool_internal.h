@@ -187,7 +187,8 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait);
 void release_excess(struct pool *pool, size_t size, size_t got_for);
 /* After a free: what should not be kept goes back. */
 void release_some(struct pool *pool);
-/* Let a segment serve no more requests; with the lock. What threads put into magazines meanwhile, recent_flush joins. */
+/* Let a segment serve no more requests; with the lock. What threads put into magazines meanwhile, recent_flush joins.
+ */
 void segment_withdraw(struct pool *pool, struct segment *segment);
 /* Wait until no thread is giving memory back that it took off the books before we asked the driver. */
 void releases_wait(struct pool *pool);

@@ -39,8 +39,8 @@ struct past {
 };
 
 static struct {
-    pthread_mutex_t lock; /* guards making and forgetting entries, past, and the kind of new segments; readers of entries
-                           * need no lock */
+    pthread_mutex_t lock; /* guards making and forgetting entries, past, and the kind of new segments; readers of
+                           * entries need no lock */
     struct context *_Atomic entries[CONTEXTS_MAX];
     atomic_uint count;
     atomic_uint epoch; /* bumped whenever an entry changes meaning: threads then look again */

@@ -57,6 +57,12 @@ static bool at_exit;
 static ncclComm_t comm;
 #endif
 
+/* What is behind the next colon. */
+static const char *second(const char *arg)
+{
+    return arg + strcspn(arg, ":") + (strchr(arg, ':') != NULL);
+}
+
 static void stats_print(int device)
 {
     struct cupool_stats s = {0};
@@ -97,7 +103,7 @@ static void other_size(long difference)
 
     memset(buf, 0xee, sizeof(buf));
     stats->size = size;
-    rc = cupool_lib_stats_get(CUPOOL_ALL_DEVICES, stats);
+    rc = cupool_lib_stats_get ? cupool_lib_stats_get(CUPOOL_ALL_DEVICES, stats) : -ENOSYS;
     for (size_t i = sizeof(*stats); i < size; i++)
         zeros = zeros && !buf[i];
     for (size_t i = size; i < sizeof(buf); i++)
@@ -193,8 +199,8 @@ static void threads(const char *arg, bool switches)
 
     n = n > 16 ? 16 : n;
     for (int i = 0; i < n; i++) {
-        works[i] = (struct work){
-            .seed = (unsigned int)i + 1, .rounds = (unsigned int)atoi(strchr(arg, ':') + 1), .switches = switches};
+        works[i] =
+            (struct work){.seed = (unsigned int)i + 1, .rounds = (unsigned int)atoi(second(arg)), .switches = switches};
         pthread_create(&works[i].thread, NULL, work, &works[i]);
     }
     for (int i = 0; i < n; i++)
@@ -277,7 +283,7 @@ static bool use(const char *word, const char *arg)
         kept.p[kept.n++] = get((size_t)atoll(arg));
     } else if (strcmp(word, "churn") == 0) {
         for (int i = 0; i < atoi(arg); i++)
-            CU(cudaFree(get((size_t)atoll(strchr(arg, ':') + 1))));
+            CU(cudaFree(get((size_t)atoll(second(arg)))));
     } else if (strcmp(word, "free") == 0) {
         while (kept.n)
             CU(cudaFree(kept.p[--kept.n]));
@@ -315,10 +321,10 @@ static bool use(const char *word, const char *arg)
 static void run(char **words, int n)
 {
     for (int i = 0; i < n; i++) {
-        char *arg = strchr(words[i], ':');
+        char *const colon = strchr(words[i], ':'), *const arg = colon ? colon + 1 : words[i] + strlen(words[i]);
 
-        if (arg)
-            *arg++ = '\0';
+        if (colon)
+            *colon = '\0';
         if (strcmp(words[i], "fork{") == 0 || strcmp(words[i], "elsewhere{") == 0)
             i += group(words + i, n - i, words[i][0] == 'f');
         else if (!ask(words[i], arg) && !use(words[i], arg))
