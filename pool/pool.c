@@ -233,13 +233,13 @@ static int segment_get(struct pool *pool, struct segment *segment)
 {
     const struct pool_config *config = &pool->config;
     const uint64_t start = now_ns();
-    int rc = config->backend->alloc(config->arg, segment->size, &segment->addr);
+    int rc = config->backend->alloc(config->arg, segment->kind, segment->size, &segment->addr);
 
     if (rc)
         return rc == -ENOMEM ? -ENOMEM : -EAGAIN;
     pool_disown(segment->addr, segment->size);
     if (config->observer && config->observer->segment_alloc)
-        config->observer->segment_alloc(config->arg, segment->addr, segment->size, now_ns() - start);
+        config->observer->segment_alloc(config->arg, segment->kind, segment->addr, segment->size, now_ns() - start);
     if (config->order->fill)
         rc = config->order->fill(config->arg, segment->addr, segment->size, segment->shared, /* fresh: */ true);
     if (rc)
@@ -267,6 +267,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
     }
     segment->size = segment_size;
     segment->pool = pool;
+    segment->kind = pool_kind_get(pool);
     segment->shared = size < LARGE_MIN;
     segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
     segment->got_for = size;
@@ -288,6 +289,9 @@ static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_
             pool->stats.allocs++;
             pool->stats.misses++;
         }
+        /* The kind has changed meanwhile: this request began before that, later ones did not. */
+        if (segment->kind != pool_kind_get(pool))
+            segment_withdraw(pool, segment);
     }
     lock_give(&pool->lock);
     if (!entered) {
@@ -436,6 +440,7 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     memset(&pool->shown, 0, sizeof(pool->shown));
     magazines_reset(pool);
     pool->config = *config;
+    atomic_store(&pool->shown.kind, config->kind);
     atomic_store(&pool->shown.slack, config->slack_min);
     atomic_store(&pool->shown.ask_from, config->slack_min / 2);
     atomic_store(&pool->shown.defers, config->slack_min != 0);
@@ -468,7 +473,7 @@ void pool_destroy(struct pool *pool)
     for (segment = going; segment; segment = next) {
         next = segment->next;
         if (config.observer && config.observer->segment_lost)
-            config.observer->segment_lost(config.arg, segment->addr, segment->size);
+            config.observer->segment_lost(config.arg, segment->kind, segment->addr, segment->size);
         segment_retire(segment);
     }
     pool_descriptor_retire(pool);

@@ -27,14 +27,14 @@
 
 struct pool;
 
-/* Where segments come from. */
+/* Where segments come from. kind: of the segment, see pool_kind_set. */
 struct pool_backend_ops {
     /* Get size bytes, a multiple of POOL_SEGMENT_UNIT and aligned to it. -ENOMEM: refused for lack of memory. Anything
      * else: not now; the pool then gives up on the request at once. */
-    int (*alloc)(void *arg, size_t size, uint64_t *ret_addr);
+    int (*alloc)(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr);
     /* Give a segment back. Cannot fail as far as the pool is concerned. It may arrive later, when the device has come
      * past what was ordered before; does not wait for that. Called by pool_alloc too, beside alloc (see excess_min). */
-    void (*free)(void *arg, uint64_t addr, size_t size);
+    void (*free)(void *arg, unsigned int kind, uint64_t addr, size_t size);
     /* May be NULL. Wait until what was given back has arrived. */
     void (*collect)(void *arg);
     /* May be NULL. True if the device has so little left that idle segments should not be kept. Cheap. */
@@ -60,12 +60,12 @@ struct pool_order_ops {
 
 /* Who wants to know. Any function may be NULL. Called without the pool's lock, on the thread that caused it. */
 struct pool_observer_ops {
-    void (*segment_alloc)(void *arg, uint64_t addr, size_t size, uint64_t ns);
+    void (*segment_alloc)(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns);
     /* Before the segment goes, so that a trace never shows its successor at the same address first. */
-    void (*segment_free)(void *arg, uint64_t addr, size_t size);
+    void (*segment_free)(void *arg, unsigned int kind, uint64_t addr, size_t size);
     void (*trim)(void *arg, size_t released, uint64_t ns, const char *why);
     /* The pool is going; this segment dies with its context and was not given back. */
-    void (*segment_lost)(void *arg, uint64_t addr, size_t size);
+    void (*segment_lost)(void *arg, unsigned int kind, uint64_t addr, size_t size);
 };
 
 struct pool_config {
@@ -73,6 +73,7 @@ struct pool_config {
     const struct pool_order_ops *order;
     const struct pool_observer_ops *observer; /* may be NULL */
     void *arg;                                /* handed to all of the above */
+    unsigned int kind;                        /* of segments, until pool_kind_set */
     size_t limit;                             /* most bytes held in segments; 0: no limit */
     size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
@@ -183,6 +184,14 @@ size_t pool_decay(struct pool *pool, unsigned int age);
  * has got hold of its memory and may touch it at any time. -ENOENT: no segment.
  */
 int pool_withdraw(uint64_t addr);
+
+/*
+ * Segments are of this kind from now on; what a kind is, the backend knows. Those of another kind serve no more
+ * requests that begin after this, and go back as after pool_withdraw; which ones are idle can go with pool_trim at
+ * once. excess_min: as in the config, from now on. Calls no function of the tables.
+ */
+void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min);
+unsigned int pool_kind_get(const struct pool *pool);
 
 /* The segment that holds addr, if anything of it is handed out. -ENOENT: none, or nothing is. */
 int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size);

@@ -49,6 +49,7 @@ struct segment {
     struct block *first;
     struct segment *prev, *next; /* the pool's segments */
     size_t skip;                 /* bytes at its start that are never handed out */
+    unsigned int kind;           /* see pool_kind_set; does not change while the segment is on the books */
     bool shared;                 /* for small blocks */
     bool broken;                 /* for several blocks, one of them large; until nothing of it is handed out */
     atomic_bool withdrawn;       /* its free blocks are in no bin nor magazine; see pool_withdraw; set under the lock */
@@ -100,6 +101,7 @@ struct pool {
         _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
         atomic_uint magazines_used;
         atomic_uint ordering; /* threads that are ordering what was kept, and have it */
+        atomic_uint kind;     /* of new segments; set under the lock */
         atomic_bool has_kept; /* some magazine keeps something; a hint */
         atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     } shown __attribute__((aligned(64)));
@@ -188,6 +190,9 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait);
 void release_excess(struct pool *pool, size_t got_for);
 /* After a free: what should not be kept goes back. */
 void release_some(struct pool *pool);
+/* Let a segment serve no more requests; with the lock. What threads put into magazines meanwhile, recent_flush joins.
+ */
+void segment_withdraw(struct pool *pool, struct segment *segment);
 /* Wait for the threads that are giving memory back which they took off the books before we asked the driver, and for
  * those that are ordering what was kept. */
 void releases_wait(struct pool *pool);

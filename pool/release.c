@@ -41,8 +41,8 @@ void segment_put(struct pool *pool, const struct segment *segment)
     const struct pool_config *config = &pool->config;
 
     if (config->observer && config->observer->segment_free)
-        config->observer->segment_free(config->arg, segment->addr, segment->size);
-    config->backend->free(config->arg, segment->addr, segment->size);
+        config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);
+    config->backend->free(config->arg, segment->kind, segment->addr, segment->size);
 }
 
 /* Which idle segments go back, and how. */
@@ -230,6 +230,20 @@ size_t pool_decay(struct pool *pool, unsigned int age)
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
 }
 
+void segment_withdraw(struct pool *pool, struct segment *segment)
+{
+    if (segment->withdrawn)
+        return;
+    for (struct block *block = segment->first; block; block = block->next)
+        if (is_free(block))
+            block_unbin(pool, block);
+    pool->broken -= segment->broken ? segment->size : 0;
+    segment->broken = false;
+    if (!segment->used)
+        pool->shown.withdrawn += segment->size;
+    segment->withdrawn = true;
+}
+
 int pool_withdraw(uint64_t addr)
 {
     struct segment *segment = map_segment_get(addr);
@@ -243,18 +257,29 @@ int pool_withdraw(uint64_t addr)
         rc = 0;
     if (!rc && !segment->withdrawn) {
         recent_flush(pool);
-        for (struct block *block = segment->first; block; block = block->next)
-            if (is_free(block))
-                block_unbin(pool, block);
-        pool->broken -= segment->broken ? segment->size : 0;
-        segment->broken = false;
-        if (!segment->used)
-            pool->shown.withdrawn += segment->size;
-        segment->withdrawn = true;
+        segment_withdraw(pool, segment);
         recent_flush(pool); /* what came into a magazine before it could be seen there */
     }
     lock_give(&pool->lock);
     return rc;
+}
+
+void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min)
+{
+    lock_take(&pool->lock);
+    atomic_store(&pool->shown.kind, kind);
+    pool->config.excess_min = excess_min;
+    recent_flush(pool);
+    for (struct segment *segment = pool->segments; segment; segment = segment->next)
+        if (segment->kind != kind)
+            segment_withdraw(pool, segment);
+    recent_flush(pool); /* as in pool_withdraw */
+    lock_give(&pool->lock);
+}
+
+unsigned int pool_kind_get(const struct pool *pool)
+{
+    return atomic_load_explicit(&pool->shown.kind, memory_order_relaxed);
 }
 
 /* After a free: what should not be kept goes back, without hurry. */
@@ -375,7 +400,7 @@ void pool_disown(uint64_t addr, size_t size)
         if (!segment || !segment_disown(segment, at))
             continue;
         if (config->observer && config->observer->segment_lost)
-            config->observer->segment_lost(config->arg, segment->addr, segment->size);
+            config->observer->segment_lost(config->arg, segment->kind, segment->addr, segment->size);
         segment_retire(segment);
     }
 }

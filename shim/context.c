@@ -39,7 +39,8 @@ struct past {
 };
 
 static struct {
-    pthread_mutex_t lock; /* guards making and forgetting entries, and past; readers of entries need no lock */
+    pthread_mutex_t lock; /* guards making and forgetting entries, past, and the kind of new segments; readers of
+                           * entries need no lock */
     struct context *_Atomic entries[CONTEXTS_MAX];
     atomic_uint count;
     atomic_uint epoch; /* bumped whenever an entry changes meaning: threads then look again */
@@ -147,10 +148,16 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
 struct facts {
     const struct real_driver *driver;
     int device;
-    bool primary, defers, orders, nccl;
+    bool primary, defers, orders;
     unsigned long long id;
     size_t capacity; /* of the device */
 };
+
+/* How much may be held without need when the pool grows. Where giving back waits for the device, a request must not. */
+static size_t excess_min(size_t capacity, bool defers)
+{
+    return defers && !nccl_ranks_agree() ? capacity / EXCESS_PART : SIZE_MAX / 2;
+}
 
 /* Fill in an entry that is not in use; with the lock. */
 static void entry_fill(struct context *context, const struct facts *as, const char **ret_why)
@@ -161,10 +168,9 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
                                  .break_max = as->capacity / BREAK_PART,
+                                 .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
                                  .capacity = as->capacity,
-                                 /* Where giving back waits for the device, a request must not do it. */
-                                 .excess_min =
-                                     as->defers && !nccl_ranks_agree() ? as->capacity / EXCESS_PART : SIZE_MAX / 2};
+                                 .excess_min = excess_min(as->capacity, as->defers)};
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
         config.slack_min = SLACK_MIN;
@@ -180,7 +186,6 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     context->driver = as->driver;
     context->device = as->device;
     context->primary = as->primary;
-    context->nccl = as->nccl;
     context->id = as->id;
     context->capacity = as->capacity;
     atomic_store(&context->device_free, as->capacity);
@@ -237,7 +242,7 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
         return NULL;
     as.id = context_id(driver, handle);
     as.capacity = total;
-    as.nccl = nccl_backs();
+    nccl_backs(); /* decided without the lock */
     trace_open();
     pthread_mutex_lock(&contexts.lock);
     context = entry_find(handle);
@@ -339,7 +344,22 @@ int context_device(const struct context *context)
 
 bool context_backed_by_nccl(const struct context *context)
 {
-    return context->nccl;
+    return pool_kind_get(context->pool) == MEMORY_NCCL;
+}
+
+void context_back(enum memory_kind kind)
+{
+    /* With the lock, so that of two that come at a time all contexts follow the same, new ones too; and so that no pool
+     * goes meanwhile. */
+    pthread_mutex_lock(&contexts.lock);
+    nccl_backing_set(kind == MEMORY_NCCL);
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (context->pool)
+            pool_kind_set(context->pool, kind, excess_min(context->capacity, atomic_load(&context->defers)));
+    }
+    pthread_mutex_unlock(&contexts.lock);
 }
 
 struct context *context_of(const struct pool *pool)

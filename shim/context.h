@@ -34,8 +34,13 @@ void context_policy_each(void (*each)(struct policy *policy, const void *arg), c
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);
 /* The driver's ordinal of a context's device. */
 int context_device(const struct context *context);
-/* Do its segments come from NCCL? */
+/* Where segments come from: the kinds of the pools. */
+enum memory_kind { MEMORY_CUDA, MEMORY_NCCL };
+/* Do its new segments come from NCCL? */
 bool context_backed_by_nccl(const struct context *context);
+/* From now on all contexts' new segments come from NCCL, or from the driver, and requests are served from such alone.
+ * NCCL: nccl_backing_find has succeeded. */
+void context_back(enum memory_kind kind);
 /* Has it met an error that it does not recover from? */
 bool context_failed(const struct context *context);
 /* The context of a pool's arg. */
@@ -58,6 +63,9 @@ void context_settle_device(int device);
 
 /* Give back what the pools of the current device hold without need. True if that was anything. */
 bool context_trim(void);
+
+/* The same for a device (CONTEXT_ALL: all), because the program says so. The bytes; 0 while a stream captures. */
+uint64_t context_release(int device, const char *why);
 
 /* Never pool in the context of this handle (a green one). */
 void context_exempt(CUcontext handle);

@@ -36,7 +36,6 @@ struct context {
     const struct real_driver *driver;
     int device;
     bool primary;
-    bool nccl; /* its segments come from NCCL */
     struct policy policy;
     size_t capacity;             /* of the device */
     _Atomic(size_t) device_free; /* as the driver said when it was last asked, less and plus our segments since */

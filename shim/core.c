@@ -30,6 +30,7 @@ enum state {
 };
 
 static atomic_int state;
+static atomic_bool ending; /* our destructor has begun */
 static pthread_once_t started = PTHREAD_ONCE_INIT;
 
 /* Our own calls into CUDA, and calls of exempt libraries: hooks that are reached with depth > 0 pass through. */
@@ -47,6 +48,18 @@ bool core_passive(void)
     const int now = atomic_load_explicit(&state, memory_order_relaxed);
 
     return depth || now == STATE_PASSIVE || (now == STATE_NEW && !conf_get()->enable.number);
+}
+
+bool core_has_begun(void)
+{
+    return atomic_load(&state) == STATE_ACTIVE;
+}
+
+bool core_serves(void)
+{
+    if (core_has_begun())
+        return !atomic_load(&ending) && !core_is_foreign();
+    return atomic_load(&state) == STATE_NEW && conf_get()->enable.number;
 }
 
 /* Whose call a hook of the runtime has passed on, to be served by one of the driver. */
@@ -233,6 +246,15 @@ bool core_give_back(void)
     return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim();
 }
 
+uint64_t core_release(int device, const char *why)
+{
+    const struct real_driver *driver = core_has_begun() ? real_driver_get() : NULL;
+    CUcontext handle;
+
+    /* Not where the driver has gone already: exit handlers of the program run behind those of CUDA. */
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device, why) : 0;
+}
+
 static bool current_device(CUdevice *ret_device)
 {
     const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
@@ -327,6 +349,7 @@ __attribute__((destructor)) static void finish(void)
 
     if (atomic_load(&state) != STATE_ACTIVE || core_is_foreign())
         return;
+    atomic_store(&ending, true);
     /* Half a line or half an update is what a thread that is cancelled in here would leave. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     stats_finish();

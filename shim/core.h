@@ -47,6 +47,13 @@ bool core_is_foreign(void);
 /* Something is about to be done that the trace tells of, before anything was pooled. */
 void core_begin(void);
 
+/* For the program's own questions. Has a request been looked at? Are requests served, or will they be? False in a
+ * forked child, and once our destructor has begun. */
+bool core_has_begun(void);
+bool core_serves(void);
+/* Give back what the pools of a device (CONTEXT_ALL: of all) hold without need; the bytes. */
+uint64_t core_release(int device, const char *why);
+
 /* Serve a request. caller: the return address of the exported function. */
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr);
 /* A call that was bypassed was refused: true if it is one of those that the pool serves, and something was pooled or

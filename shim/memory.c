@@ -116,12 +116,24 @@ bool context_trim(void)
     return device_trim(device, NULL) | (nccl_settle(device) != 0);
 }
 
-/* Memory of the context's kind: the driver's, or NCCL's, which does not say why it has none. */
-static CUresult memory_get(const struct context *context, CUdeviceptr *ptr, size_t size)
+uint64_t context_release(int device, const char *why)
+{
+    struct context *context;
+    uint64_t released = 0;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        released += pool_trim(context->pool, why);
+        releases_collect(context, /* wait: */ true);
+    }
+    return released;
+}
+
+/* Memory of a kind: the driver's, or NCCL's, which does not say why it has none. */
+static CUresult memory_get(const struct context *context, unsigned int kind, CUdeviceptr *ptr, size_t size)
 {
     uint64_t addr;
 
-    if (!context->nccl)
+    if (kind == MEMORY_CUDA)
         return context->driver->cuMemAlloc_v2(ptr, size);
     if (nccl_memory_alloc(size, &addr))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -129,7 +141,7 @@ static CUresult memory_get(const struct context *context, CUdeviceptr *ptr, size
     return CUDA_SUCCESS;
 }
 
-static CUresult segment_alloc(struct context *context, CUdeviceptr *ptr, size_t size)
+static CUresult segment_alloc(struct context *context, unsigned int kind, CUdeviceptr *ptr, size_t size)
 {
     unsigned int before;
     CUresult result;
@@ -137,25 +149,25 @@ static CUresult segment_alloc(struct context *context, CUdeviceptr *ptr, size_t 
     /* Memory that arrived while the driver was being asked, for another thread, may be what this one needs. */
     do {
         before = atomic_load(&arrivals);
-        result = memory_get(context, ptr, size);
+        result = memory_get(context, kind, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
              (nccl_settle(context->device) || device_trim(context->device, context) ||
               releases_collect(context, /* wait: */ true) || atomic_load(&arrivals) != before));
     return result;
 }
 
-static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
+static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
     struct context *context = arg;
     size_t free, total;
     CUdeviceptr ptr;
-    CUresult result = segment_alloc(context, &ptr, size);
+    CUresult result = segment_alloc(context, kind, &ptr, size);
 
     if (result)
         return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
     if (ptr % POOL_SEGMENT_UNIT) {
         log_once(LOG_WARN, "the driver's memory is not aligned to 2 MiB; requests of %zu bytes are not pooled", size);
-        if (context->nccl)
+        if (kind == MEMORY_NCCL)
             nccl_memory_free(ptr, size);
         else
             context->driver->cuMemFree_v2(ptr);
@@ -169,7 +181,7 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
     return 0;
 }
 
-/* Give memory back that nobody else knows of. */
+/* Give memory back that nobody else knows of: the driver's, or NCCL's. */
 static void memory_put(void *arg, uint64_t addr, size_t size)
 {
     struct context *context = arg;
@@ -178,11 +190,6 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
     CUresult result;
     CUstream stream;
 
-    if (context->nccl) {
-        nccl_memory_free(addr, size);
-        atomic_fetch_add(&arrivals, 1);
-        return;
-    }
     result = context_enter(context, &visit);
     stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
     /*
@@ -205,19 +212,27 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
                  (int)result);
 }
 
-static void backend_free(void *arg, uint64_t addr, size_t size)
+static void memory_put_nccl(void *arg, uint64_t addr, size_t size)
 {
+    (void)arg;
+    nccl_memory_free(addr, size);
+    atomic_fetch_add(&arrivals, 1);
+}
+
+static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
+{
+    void (*const put)(void *arg, uint64_t addr, size_t size) = kind == MEMORY_NCCL ? memory_put_nccl : memory_put;
     struct context *context = arg;
 
     /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
      * registration has to be over first, too. */
-    if ((context->nccl || nccl_registers()) && order_beside_no_capture(context)) {
+    if ((kind == MEMORY_NCCL || nccl_registers()) && order_beside_no_capture(context)) {
         log_once(LOG_WARN, "%zu bytes at %#llx cannot be waited for, and are not given back", size,
                  (unsigned long long)addr);
         return;
     }
-    if (nccl_segment_remove(addr, memory_put, context))
-        memory_put(context, addr, size);
+    if (nccl_segment_remove(addr, put, context))
+        put(context, addr, size);
 }
 
 static void backend_collect(void *arg)

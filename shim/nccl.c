@@ -33,7 +33,7 @@ static struct {
     pthread_once_t once;
     struct nccl_reg *reg;                      /* NULL: nothing is registered */
     atomic_int backend;                        /* one of the above */
-    _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from */
+    _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from, if it does; set once */
     atomic_size_t front;                       /* of each of its segments; written before backing is */
 } state = {.once = PTHREAD_ONCE_INIT};
 
@@ -210,7 +210,7 @@ bool nccl_registers(void)
 
 bool nccl_ranks_agree(void)
 {
-    return conf_get()->backend.number == BACKEND_NCCL ||
+    return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing, memory_order_relaxed) ||
            (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);
 }
 
@@ -267,6 +267,16 @@ static const char *backing_find(const struct real_nccl **ret_nccl)
     return why;
 }
 
+/* What one copy of NCCL gave, no other takes back: the first stays. */
+static void backing_set(const struct real_nccl *nccl)
+{
+    const struct real_nccl *none = NULL;
+
+    if (nccl_registers() && kinds_matter(nccl))
+        atomic_store(&state.front, FRONT_BYTES);
+    atomic_compare_exchange_strong(&state.backing, &none, nccl);
+}
+
 bool nccl_backs(void)
 {
     int decided = atomic_load_explicit(&state.backend, memory_order_acquire), undecided = UNDECIDED;
@@ -277,13 +287,34 @@ bool nccl_backs(void)
         return decided == BACKED_BY_NCCL;
     /* Several threads may find out at a time, and find the same; the first one's answer stands. */
     why = backing_find(&nccl);
-    if (!why && nccl_registers() && kinds_matter(nccl))
-        atomic_store(&state.front, FRONT_BYTES);
     if (!why)
-        atomic_store(&state.backing, nccl);
+        backing_set(nccl);
     if (atomic_compare_exchange_strong(&state.backend, &undecided, why ? BACKED_BY_CUDA : BACKED_BY_NCCL) && why)
         log_write(LOG_WARN, "CUPOOL_BACKEND=nccl is not possible: %s; all memory comes from cudaMalloc", why);
     return atomic_load(&state.backend) == BACKED_BY_NCCL;
+}
+
+int nccl_backing_find(void)
+{
+    const struct real_nccl *nccl = NULL;
+    const char *why;
+
+    if (atomic_load(&state.backing))
+        return 0;
+    if (current_device() < 0 || capture_active_now())
+        return -EAGAIN;
+    why = backing_find(&nccl);
+    if (why) {
+        log_write(LOG_WARN, "memory from NCCL is not possible: %s", why);
+        return -ENOTSUP;
+    }
+    backing_set(nccl);
+    return 0;
+}
+
+void nccl_backing_set(bool nccl)
+{
+    atomic_store(&state.backend, nccl ? BACKED_BY_NCCL : BACKED_BY_CUDA);
 }
 
 static bool graphs_register(void)

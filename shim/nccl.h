@@ -32,6 +32,10 @@ bool nccl_ranks_agree(void);
  * no NCCL, or if that cannot give memory that it can share.
  */
 bool nccl_backs(void);
+/* For a program that asks for it later: can it? 0; -ENOTSUP: no, and why is said; -EAGAIN: no context is current. */
+int nccl_backing_find(void);
+/* Now it does, or does not: for context.c, which tells the pools. */
+void nccl_backing_set(bool nccl);
 /* size bytes on the current device. -ENOMEM: refused, for whatever reason. */
 int nccl_memory_alloc(size_t size, uint64_t *ret_addr);
 void nccl_memory_free(uint64_t addr, size_t size);

@@ -8,28 +8,28 @@
 
 typedef unsigned long long ull;
 
-static const char *backend_of(const struct context *context)
+static const char *backend_of(unsigned int kind)
 {
-    return context_backed_by_nccl(context) ? "nccl" : "cuda";
+    return kind == MEMORY_NCCL ? "nccl" : "cuda";
 }
 
-static void on_segment_alloc(void *arg, uint64_t addr, size_t size, uint64_t ns)
+static void on_segment_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)
 {
     trace_event("segment_alloc", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"us\":%llu.%llu",
-                context_device(arg), (ull)addr, size, backend_of(arg), (ull)(ns / 1000), (ull)(ns / 100 % 10));
+                context_device(arg), (ull)addr, size, backend_of(kind), (ull)(ns / 1000), (ull)(ns / 100 % 10));
 }
 
-static void on_segment_free(void *arg, uint64_t addr, size_t size)
+static void on_segment_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     trace_event("segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\"", context_device(arg), (ull)addr,
-                size, backend_of(arg));
+                size, backend_of(kind));
 }
 
-static void on_segment_lost(void *arg, uint64_t addr, size_t size)
+static void on_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     nccl_segment_lost(addr);
     trace_event("segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"why\":\"context\"",
-                context_device(arg), (ull)addr, size, backend_of(arg));
+                context_device(arg), (ull)addr, size, backend_of(kind));
 }
 
 static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)

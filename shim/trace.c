@@ -65,17 +65,50 @@ static int tid(void)
     return (int)thread_id;
 }
 
-/* Text as a JSON string, in place of anything unusual a question mark; names and paths only. */
-static void json_text(char *buf, size_t len, const char *text)
+/* The bytes of the character of UTF-8 that text begins with; 0: it is none. */
+static unsigned int utf8_length(const unsigned char *text)
+{
+    /* By the first byte: the length, and the least and the greatest second byte, which rule out overlong forms,
+     * surrogates and what is beyond Unicode. */
+    static const struct {
+        unsigned char first, last, len, low, high;
+    } forms[] = {{0x01, 0x7f, 1, 0, 0},       {0xc2, 0xdf, 2, 0x80, 0xbf}, {0xe0, 0xe0, 3, 0xa0, 0xbf},
+                 {0xe1, 0xec, 3, 0x80, 0xbf}, {0xed, 0xed, 3, 0x80, 0x9f}, {0xee, 0xef, 3, 0x80, 0xbf},
+                 {0xf0, 0xf0, 4, 0x90, 0xbf}, {0xf1, 0xf3, 4, 0x80, 0xbf}, {0xf4, 0xf4, 4, 0x80, 0x8f}};
+
+    for (unsigned int i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        if (text[0] < forms[i].first || text[0] > forms[i].last)
+            continue;
+        if (forms[i].len > 1 && (text[1] < forms[i].low || text[1] > forms[i].high))
+            return 0;
+        for (unsigned int k = 2; k < forms[i].len; k++)
+            if (text[k] >> 6 != 2)
+                return 0;
+        return forms[i].len;
+    }
+    return 0;
+}
+
+void trace_text(char *buf, size_t len, const char *text)
 {
     size_t at = 0;
 
-    for (; *text && at + 2 < len; text++) {
+    while (*text) {
         const unsigned char c = (unsigned char)*text;
+        const unsigned int whole = utf8_length((const unsigned char *)text);
+        char one[8];
+        int n;
 
-        if (c == '"' || c == '\\')
-            buf[at++] = '\\';
-        buf[at++] = c < 32 || c > 126 ? '?' : *text;
+        if (c < 32 || c == 127)
+            n = snprintf(one, sizeof(one), "\\u%04x", c);
+        else
+            n = snprintf(one, sizeof(one), "%s%.*s", c == '"' || c == '\\' ? "\\" : "", whole ? (int)whole : 1,
+                         whole ? text : "?");
+        if (at + (size_t)n >= len)
+            break;
+        memcpy(buf + at, one, (size_t)n);
+        at += (size_t)n;
+        text += whole ? whole : 1;
     }
     buf[at] = '\0';
 }
@@ -167,15 +200,15 @@ static void header_write(const struct launch *launch)
         snprintf(rank, sizeof(rank), "%d", launch->rank);
     if (launch->local_rank >= 0)
         snprintf(local_rank, sizeof(local_rank), "%d", launch->local_rank);
-    json_text(host, sizeof(host), launch->host);
-    json_text(exe, sizeof(exe), launch->exe);
+    trace_text(host, sizeof(host), launch->host);
+    trace_text(exe, sizeof(exe), launch->exe);
     used = (size_t)snprintf(line, sizeof(line),
                             "{\"cupool\":1,\"version\":\"%s\",\"host\":\"%s\",\"pid\":%d,\"rank\":%s,\"local_rank\":%s,"
                             "\"rank_from\":\"%s\",\"exe\":\"%s\",\"t0_unix_ns\":%llu,\"events\":\"%s\",\"settings\":{",
                             CUPOOL_VERSION, host, (int)getpid(), rank, local_rank, launch->from, exe,
                             (unsigned long long)clock_ns(CLOCK_REALTIME), conf_get()->trace_events.text);
     for (unsigned int i = 0; i < conf_count; i++) {
-        json_text(text, sizeof(text), conf_value_get(i)->text);
+        trace_text(text, sizeof(text), conf_value_get(i)->text);
         if (used + strlen(text) + 80 > sizeof(line))
             break;
         used += (size_t)snprintf(line + used, sizeof(line) - used, "%s\"%s\":\"%s\"", i ? "," : "", conf_rows[i].name,

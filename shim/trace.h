@@ -32,6 +32,12 @@ static inline bool trace_allocs(void)
 
 enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
 
+/*
+ * Text as the inside of a JSON string, of at most len bytes with the 0 behind it: what does not fit is cut off, between
+ * characters; a byte that is no UTF-8 becomes a question mark.
+ */
+void trace_text(char *buf, size_t len, const char *text);
+
 /* What an allocation event is about. */
 struct trace_block {
     int device;

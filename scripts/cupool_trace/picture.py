@@ -25,10 +25,11 @@ COLORS = {
     "line": ("#c3cad5", "#343d4a"), "live": ("#2f74d0", "#4d94ee"), "cached": ("#f2c14e", "#a97f24"), "held": ("#7d9cc4", "#56749c"),
     "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
+    "mark": ("#b45309", "#f0a35e"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
 NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "oom": "out of memory", "trim": "trim", "policy": "policy",
-         "ipc": "IPC handle", "end": "end", "killed": "no end line"}
+         "ipc": "IPC handle", "mark": "mark of the program", "end": "end", "killed": "no end line"}
 
 
 class Surface(Protocol):
@@ -180,7 +181,7 @@ def mark(on: Surface, kind: str, x: float, y: float) -> None:
         for i in range(-4, 5):
             on.rect(x + i - 1, y + i, 2, 1, kind)
             on.rect(x - i - 1, y + i, 2, 1, kind)
-    elif kind == "end":
+    elif kind in ("end", "mark"):
         on.rect(x - 1, y - 5, 2, 10, kind)
     else:
         on.rect(x - 3, y - 3, 6, 6, kind)
@@ -216,12 +217,12 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
             on.area(LEFT, [None if v < 0 else up(v) for v in greatest], ground, color + "-range")
             on.area(LEFT, [None if v < 0 else up(v) for v in least], ground, color)
     on.rect(LEFT, ground, n, 1, "line")
-    for kind in ("policy", "ipc", "trim", "end", "killed", "oom"):  # the most important on top
+    for kind in ("policy", "ipc", "trim", "mark", "end", "killed", "oom"):  # the most important on top
         xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t, k, _, _ in track["marks"] if k == kind]
         last = -99.0
         for x in xs:
             # As many lines as leave the curves to be seen, and no mark on another.
-            if kind in ("oom", "killed", "end") and len(xs) < 40:
+            if kind in ("oom", "killed", "end", "mark") and len(xs) < 40:
                 on.rect(x, top, 1, ground - top, kind)
             if x - last > 5:
                 mark(on, kind, x, top - 9)

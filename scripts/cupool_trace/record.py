@@ -254,6 +254,9 @@ class Recorder(Replay):
         d = ev.get("d")
         if d is None:
             super().apply(line, ev)
+            if ev["e"] == "mark":  # of the process, so of all its devices
+                for each in self.tracks:
+                    self.mark(each, "mark", ev["t"], 0, ev["text"])
             return
         track = self.tracks.get(d)
         if track is None:

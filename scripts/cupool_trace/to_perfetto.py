@@ -32,7 +32,7 @@ FIRST_EVERY = 100_000  # ns
 MOMENTS = 50_000
 SLICES = 100_000
 MARKS = 100_000
-MARKED = ("trim", "oom", "policy", "end")
+MARKED = ("trim", "oom", "policy", "mark", "end")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -193,6 +193,8 @@ class Process:
             name += f" {human_size(ev['n'])}"
         elif name == "policy":
             name += f" {ev['free']}"
+        elif name == "mark":
+            name = ev["text"] or name
         details = {k: v for k, v in known_keys(ev).items() if k not in ("t", "e", "tid")}
         self._put_mark(t, name, ev.get("tid"), details)
 

@@ -36,13 +36,15 @@ size_t device_capacity_max(void)
 
 /* --- the pool's tables --- */
 
-static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
+static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
+    (void)kind;
     return space_take(&((struct device *)arg)->space, size, ret_addr);
 }
 
-static void backend_free(void *arg, uint64_t addr, size_t size)
+static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
+    (void)kind;
     space_give(&((struct device *)arg)->space, addr, size);
 }
 
@@ -66,8 +68,9 @@ static bool order_frozen(void *arg)
     return false;
 }
 
-static void observe_segment_lost(void *arg, uint64_t addr, size_t size)
+static void observe_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
+    (void)kind;
     space_give(&((struct device *)arg)->space, addr, size);
 }
 

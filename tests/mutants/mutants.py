@@ -15,6 +15,7 @@ POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine
 INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
+API = "shim/api.c"
 
 
 class Mutant(NamedTuple):
@@ -232,11 +233,11 @@ MUTANTS = [
         ("shim/file.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
     Mutant("a segment's end is traced after it has gone", ["order"], [
         (RELEASE, """if (config->observer && config->observer->segment_free)
-         config->observer->segment_free(config->arg, segment->addr, segment->size);
-         config->backend->free(config->arg, segment->addr, segment->size);""",
-         """config->backend->free(config->arg, segment->addr, segment->size);
+         config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);
+         config->backend->free(config->arg, segment->kind, segment->addr, segment->size);""",
+         """config->backend->free(config->arg, segment->kind, segment->addr, segment->size);
          if (config->observer && config->observer->segment_free)
-         config->observer->segment_free(config->arg, segment->addr, segment->size);""")]),
+         config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);""")]),
     Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
         ("shim/trace.c", 'memcpy(line + used, "}\\n", 3); flush();', 'memcpy(line + used, "}\\n", 3);')]),
 
@@ -279,8 +280,8 @@ MUTANTS = [
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         (NCCL, "if (birth_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
-        (MEMORY, "if (nccl_segment_remove(addr, memory_put, context)) memory_put(context, addr, size);",
-         "memory_put(context, addr, size);")]),
+        (MEMORY, "if (nccl_segment_remove(addr, put, context)) put(context, addr, size);",
+         "put(context, addr, size);")]),
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
         (REG, "gone = gone && !segment->quarantined;", "")]),
     Mutant("NCCL: a segment goes within an operation", ["nccl_reg"], [
@@ -295,7 +296,7 @@ MUTANTS = [
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
         (REG, "group.depth && record->group == group.number)", "false)")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
-        (MEMORY, "if ((context->nccl || nccl_registers()) && order_beside_no_capture(context))", "if (false)")]),
+        (MEMORY, "if ((kind == MEMORY_NCCL || nccl_registers()) && order_beside_no_capture(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire)", "if (!comm->seen")]),
     Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
@@ -308,4 +309,22 @@ MUTANTS = [
         (REG, "comm->counters.mixed += inside && outside;", "")]),
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
         ("shim/real.c", "copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
+
+    # --- cupool.h ---
+    Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
+        (RELEASE, "if (segment->kind != kind)", "if (false)")]),
+    Mutant("cupool.h: a segment that came during a switch serves requests", ["withdraw"], [
+        (POOL, "if (segment->kind != pool_kind_get(pool)) segment_withdraw(pool, segment);", "")]),
+    Mutant("cupool.h: memory goes back to where it comes from now", ["api / Backend.test_there_and_back"], [
+        (MEMORY, "= kind == MEMORY_NCCL ? memory_put_nccl : memory_put;", "= context_backed_by_nccl(arg) ? memory_put_nccl : memory_put;")]),
+    Mutant("cupool.h: trim gives back in a group", ["api / Trim.test_not_in_a_group"], [
+        (API, "return nccl_reg_group_depth() ? 0 :", "return")]),
+    Mutant("cupool.h: what a newer program asks for is not cleared", ["api / Stats.test_other_versions_of_the_struct"], [
+        (API, "memset(stats, 0, size);", "")]),
+    Mutant("cupool.h: a forked child is told that it is served", ["api / Without"], [
+        (CORE, "return atomic_load(&state) == STATE_NEW &&", "return")]),
+    Mutant("cupool.h: a mark is written as it is", ["api / Mark.test_texts"], [
+        ("shim/trace.c", """c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
+    Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
+        ("shim/trace.c", "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
 ]

@@ -67,9 +67,9 @@ class Installed(Case):
         package = {"share/cupool/cupool_trace/" + p.name for p in (ROOT / "scripts/cupool_trace").iterdir() if p.is_file()}
         docs = {"share/doc/cupool/" + p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
         expected = {
-            "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc",
-            "share/doc/cupool/README.md", "share/doc/cupool/examples/train_like.c",
-            *(f"{self.mandir}/man{n[-1]}/{n}" for n in ("cupool.7", "cupool-run.1", "cupool-trace.1", "cupool-info.1")), *package, *docs}
+            "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
+            "share/doc/cupool/README.md", "share/doc/cupool/examples/train_like.c", "share/doc/cupool/examples/phases.c",
+            *(f"{self.mandir}/man{n[-1]}/{n}" for n in ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1")), *package, *docs}
         self.assertEqual(sorted(expected - files), [], "missing")
         self.assertEqual(sorted(f for f in files - expected if not f.startswith("share/doc/cupool/")), [], "not expected")
 
@@ -122,6 +122,18 @@ class Installed(Case):
         folder = next(self.prefix.rglob("cupool.pc")).parent
         done = self.go("pkg-config", f"--define-variable=prefix={self.prefix}", "--variable=preload", "cupool", PKG_CONFIG_PATH=str(folder))
         self.assertTrue(Path(done.stdout.strip()).is_file(), done.stdout)
+
+    def test_header_is_found(self) -> None:
+        if not shutil.which("pkg-config") or not shutil.which("cc"):
+            self.skipTest("no pkg-config, or no cc")
+        folder = next(self.prefix.rglob("cupool.pc")).parent
+        flags = self.go("pkg-config", f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", "cupool", PKG_CONFIG_PATH=str(folder)).stdout.split()
+        self.assertEqual([f[:2] for f in flags], ["-I"])
+        source = self.top / "asks.c"
+        source.write_text("#include <cupool.h>\nint main(void) { return cupool_enabled(); }\n")
+        self.go("cc", *flags, source, "-o", self.top / "asks")
+        self.go(self.top / "asks")
+        self.go(self.prefix / "bin/cupool-run", "--", self.top / "asks", rc=1)
 
     def test_same_version_everywhere(self) -> None:
         project = introspect("--projectinfo")

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(os.environ["MAN_PAGES"])
 INFO = os.environ["MAN_INFO"]
-NAMES = ("cupool.7", "cupool-run.1", "cupool-trace.1", "cupool-info.1")
+NAMES = ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1")
 
 
 def text_of(name: str) -> str:
@@ -52,10 +52,21 @@ class Format(unittest.TestCase):
 
     def test_nothing_was_left_out(self) -> None:
         for name in NAMES:
-            self.assertNotRegex(text_of(name), r"(?m)^@|@VERSION@|\bNone\b")
+            self.assertNotRegex(text_of(name), r"(?m)^@|@VERSION@|\bNone\b(?!\))")
 
 
 class Contents(unittest.TestCase):
+    def test_functions(self) -> None:
+        header = (ROOT / "include" / "cupool.h").read_text()
+        functions = re.findall(r"(?m)^static inline \w+ (cupool_\w+)\(", header)
+        self.assertGreater(len(functions), 3)
+        for function in functions:
+            self.assertRegex(text_of("cupool.3"), rf'(?m)^\.BI? "?int(64_t)? {function}\(')
+            self.assertIn(f"\n.TP\n.BR {function} ()\n", text_of("cupool.3"))
+            self.assertIn(function, text_of("cupool.3").split(".SH SYNOPSIS")[0])
+        for error in set(re.findall(r"-(E[A-Z]+)", header)):
+            self.assertIn(f"\n.B {error}\n", text_of("cupool.3"))
+
     def test_settings(self) -> None:
         rows = re.findall(r'(?m)^CONF\(\w+, "(\w+)"', (ROOT / "shim" / "conf.def").read_text())
         self.assertGreater(len(rows), 5)

@@ -72,7 +72,7 @@ static size_t place(struct fake *fake, size_t units)
     return FAKE_UNITS;
 }
 
-static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
+static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
     struct fake *fake = arg;
     size_t at;
@@ -97,6 +97,7 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
         fake->segments[at] = (struct fake_segment){
             .addr = fake->base + at * UNIT,
             .size = size,
+            .kind = kind,
             .index = fake->born++,
         };
         for (size_t i = 0; i < size / UNIT; i++)
@@ -111,12 +112,12 @@ static int backend_alloc(void *arg, size_t size, uint64_t *ret_addr)
     return rc;
 }
 
-/* With the lock: the segment that starts at addr and has this size; a fault otherwise. */
-static struct fake_segment *expect_segment(struct fake *fake, uint64_t addr, size_t size)
+/* With the lock: the segment that starts at addr and has this size and kind; a fault otherwise. */
+static struct fake_segment *expect_segment(struct fake *fake, unsigned int kind, uint64_t addr, size_t size)
 {
     struct fake_segment *segment = fake_segment_of(fake, addr);
 
-    if (segment && segment->addr == addr && segment->size == size)
+    if (segment && segment->addr == addr && segment->size == size && segment->kind == kind)
         return segment;
     fault(fake, "not a segment that the backend gave");
     return NULL;
@@ -137,7 +138,7 @@ static void drop(struct fake *fake, struct fake_segment *segment)
     segment->size = 0;
 }
 
-static void backend_free(void *arg, uint64_t addr, size_t size)
+static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     struct fake *fake = arg;
     struct fake_segment *segment;
@@ -146,7 +147,7 @@ static void backend_free(void *arg, uint64_t addr, size_t size)
     if (fake->frozen)
         fault(fake, "backend->free while frozen");
     enter(fake, FAKE_FREE, &(struct fake_event){.addr = addr, .size = size});
-    segment = expect_segment(fake, addr, size);
+    segment = expect_segment(fake, kind, addr, size);
     if (segment) {
         if (fake->observed && !segment->farewell)
             fault(fake, "backend->free before the observer's segment_free");
@@ -222,13 +223,13 @@ static bool order_frozen(void *arg)
     return frozen;
 }
 
-static void observe_segment_alloc(void *arg, uint64_t addr, size_t size, uint64_t ns)
+static void observe_segment_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)
 {
     struct fake *fake = arg;
     struct fake_segment *segment;
 
     pthread_mutex_lock(&fake->lock);
-    segment = expect_segment(fake, addr, size);
+    segment = expect_segment(fake, kind, addr, size);
     if (segment) {
         if (segment->announced)
             fault(fake, "segment_alloc twice");
@@ -238,13 +239,13 @@ static void observe_segment_alloc(void *arg, uint64_t addr, size_t size, uint64_
     pthread_mutex_unlock(&fake->lock);
 }
 
-static void observe_segment_free(void *arg, uint64_t addr, size_t size)
+static void observe_segment_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     struct fake *fake = arg;
     struct fake_segment *segment;
 
     pthread_mutex_lock(&fake->lock);
-    segment = expect_segment(fake, addr, size);
+    segment = expect_segment(fake, kind, addr, size);
     if (segment) {
         if (!segment->announced || segment->farewell)
             fault(fake, "segment_free without segment_alloc, or twice");
@@ -254,14 +255,14 @@ static void observe_segment_free(void *arg, uint64_t addr, size_t size)
     pthread_mutex_unlock(&fake->lock);
 }
 
-static void observe_segment_lost(void *arg, uint64_t addr, size_t size)
+static void observe_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     struct fake *fake = arg;
     struct fake_segment *segment;
 
     pthread_mutex_lock(&fake->lock);
     enter(fake, FAKE_SEGMENT_LOST, &(struct fake_event){.addr = addr, .size = size});
-    segment = expect_segment(fake, addr, size);
+    segment = expect_segment(fake, kind, addr, size);
     if (segment) {
         if (!segment->announced || segment->farewell)
             fault(fake, "segment_lost without segment_alloc, or after segment_free");

@@ -55,6 +55,7 @@ struct fake_event {
 struct fake_segment {
     uint64_t addr;
     size_t size;              /* 0: no segment starts here */
+    unsigned int kind;        /* as the pool said when it got it; so it has to say ever after */
     unsigned int index;       /* segments in the order of their births, from 0 */
     unsigned int blocks;      /* of the test's model; whoever changes it keeps idle up to date */
     bool broken, withdrawn;   /* of the test's model */

@@ -521,6 +521,91 @@ static void test_segment_find_of_nothing_in_use_returns_enoent(void **state)
     expect_no_segment(addr); /* gone */
 }
 
+/* --- kinds */
+
+static void test_kind_of_old_segments_serves_no_more(void **state)
+{
+    struct env *env = *state;
+    const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB), kept = alloc(env->pool, 4 * MIB);
+    uint64_t addr;
+
+    release(alloc(env->pool, 512)); /* in a magazine */
+    release(alloc(env->pool, 16 * MIB));
+    env->fake->order_rc = -EBUSY;
+    release(kept); /* kept back */
+    env->fake->order_rc = 0;
+    assert_int_equal(pool_kind_get(env->pool), 0);
+    pool_kind_set(env->pool, 7, SIZE_MAX / 2);
+    assert_int_equal(pool_kind_get(env->pool), 7);
+    assert_sound(env->pool, env->fake);
+    fake_events_clear(env->fake);
+    for (size_t size = 512; size <= 16 * MIB; size *= 2) {
+        addr = alloc(env->pool, size);
+        assert_int_equal(fake_segment_of(env->fake, addr)->kind, 7);
+    }
+    /* What is idle and of the old kind goes with the next free, the rest when nothing of it is handed out. */
+    release(large);
+    assert_null(fake_segment_of(env->fake, large));
+    assert_null(fake_segment_of(env->fake, kept));
+    assert_int_equal(fake_segment_of(env->fake, small)->kind, 0);
+    release(small);
+    assert_null(fake_segment_of(env->fake, small));
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_kind_back_and_forth_leaves_each_segment_its_own(void **state)
+{
+    struct env *env = *state;
+    uint64_t addrs[6];
+
+    for (unsigned int i = 0; i < 6; i++) {
+        pool_kind_set(env->pool, i % 2, SIZE_MAX / 2);
+        addrs[i] = alloc(env->pool, 2 * MIB);
+        assert_int_equal(fake_segment_of(env->fake, addrs[i])->kind, i % 2);
+    }
+    /* The last switch left only one segment that serves. */
+    release(addrs[5]);
+    assert_int_equal(alloc(env->pool, 2 * MIB), addrs[5]);
+    pool_kind_set(env->pool, 1, SIZE_MAX / 2); /* no change */
+    for (unsigned int i = 0; i < 6; i++)
+        release(addrs[i]);
+    assert_int_equal(env->fake->in_use, 2 * MIB);
+    assert_int_equal(pool_trim(env->pool, "test"), 2 * MIB);
+}
+
+struct growth {
+    struct env *env;
+    uint64_t addr;
+};
+
+static void *grow_thread(void *arg)
+{
+    struct growth *growth = arg;
+
+    growth->addr = alloc(growth->env->pool, 512);
+    return NULL;
+}
+
+static void test_kind_changes_while_the_backend_is_asked(void **state)
+{
+    struct env *env = *state;
+    struct growth growth = {.env = env};
+    pthread_t thread;
+
+    fake_stop(env->fake, FAKE_ALLOC);
+    assert_int_equal(pthread_create(&thread, NULL, grow_thread, &growth), 0);
+    fake_wait(env->fake, FAKE_ALLOC);
+    pool_kind_set(env->pool, 1, SIZE_MAX / 2);
+    fake_go(env->fake, FAKE_ALLOC);
+    pthread_join(thread, NULL);
+    /* That request began before; what its segment has left is not for those that begin now. */
+    assert_int_equal(fake_segment_of(env->fake, growth.addr)->kind, 0);
+    assert_int_equal(fake_segment_of(env->fake, alloc(env->pool, 512))->kind, 1);
+    assert_sound(env->pool, env->fake);
+    release(growth.addr);
+    assert_null(fake_segment_of(env->fake, growth.addr));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +629,9 @@ int main(void)
         POOL_TEST(test_withdrawn_over_limit_is_given_back),
         POOL_TEST(test_destroy_with_withdrawn_segments_loses_them),
         POOL_TEST(test_withdrawn_segments_of_many_blocks_are_forgotten),
+        POOL_TEST(test_kind_of_old_segments_serves_no_more),
+        POOL_TEST(test_kind_back_and_forth_leaves_each_segment_its_own),
+        POOL_TEST(test_kind_changes_while_the_backend_is_asked),
         POOL_TEST(test_segment_find_of_segment_in_use_returns_it),
         POOL_TEST(test_segment_find_of_nothing_in_use_returns_enoent),
     };
