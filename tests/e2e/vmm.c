@@ -296,6 +296,11 @@ static void forked(void)
     give(&m);
 }
 
+#ifdef PLUGIN
+#define main plugin_run
+int plugin_run(int argc, char **argv);
+#endif
+
 int main(int argc, char **argv)
 {
     CUcontext context;
