@@ -58,7 +58,6 @@ class Physical:
         self.callers: dict[tuple[Device, str, str], Taken] = {}  # device, who, object
         self.reserved = Ranges()
         self.mapped = Ranges()
-        self.failed = 0
         self._add = problems.add
         self._allocations: dict[int, Allocation] = {}  # by handle
         self._handle_at: dict[int, int] = {}  # of what is mapped, by its address
@@ -67,16 +66,12 @@ class Physical:
             "mem_retain": self._retain, "mem_release": self._release, "mem_map": self._map, "mem_unmap": self._unmap,
             "address_reserve": self._reserve, "address_free": self._free,
         }
-
-    @property
-    def events(self) -> list[str]:
-        return list(self._on)
+        self.events = frozenset(self._on)
 
     def apply(self, line: int, ev: Event) -> None:
         if ev["result"] == 0:
             self._on[ev["e"]](line, ev)
             return
-        self.failed += 1
         if ev["e"] == "mem_create":
             for taken in self._counts(ev):
                 taken.refused += 1
