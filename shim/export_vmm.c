@@ -96,7 +96,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     struct call call = call_begin();
     CUresult result = next(handle, size, properties, flags);
 
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())
+    /* If NCCL asks on the pool's behalf, the pool gives back by itself, when NCCL has returned: not from inside of it. */
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back())
         result = next(handle, size, properties, flags);
     if (!took(&call, result))
         return result;
