@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_vmm.c - the exported functions of the driver's virtual memory: physical memory and where it is mapped. NCCL and
- * PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
+ * export_vmm.c - the exported functions of the driver's virtual memory: physical memory and where it is mapped. NCCL
+ * and PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
  *
- * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory that the driver refuses,
- * for which idle memory is given back, as in RETRY. Nothing is remembered: what is mapped where is for readers to follow.
+ * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory that the driver
+ * refuses, for which idle memory is given back, as in RETRY. Nothing is remembered: what is mapped where is for readers
+ * to follow.
  *
  * Locking: none. What takes something is written after the call, what gives it up with the time before it: whoever is
  * given the same handle or address next comes later in the trace too.
@@ -96,7 +97,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     struct call call = call_begin();
     CUresult result = next(handle, size, properties, flags);
 
-    /* If NCCL asks on the pool's behalf, the pool gives back by itself, when NCCL has returned: not from inside of it. */
+    /* If NCCL asks for the pool, the pool gives back by itself once NCCL has returned: not from inside of it. */
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back())
         result = next(handle, size, properties, flags);
     if (!took(&call, result))

@@ -26,7 +26,7 @@
 /* How long the lock is waited for; it is held over one write(2) at most. */
 #define LOCK_WAIT_NS 5000000000u
 
-atomic_int trace_prospect;        /* enum trace_prospect */
+atomic_int trace_prospect;       /* enum trace_prospect */
 atomic_bool trace_allocs_wanted; /* and the file is open */
 
 static struct {
