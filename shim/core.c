@@ -62,6 +62,11 @@ bool core_serves(void)
     return atomic_load(&state) == STATE_NEW && conf_get()->enable.number;
 }
 
+bool core_inside(void)
+{
+    return depth > 0;
+}
+
 /* Whose call a hook of the runtime has passed on, to be served by one of the driver. */
 static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
 
@@ -86,6 +91,13 @@ static pid_t starter;
 bool core_is_foreign(void)
 {
     return getpid() != starter;
+}
+
+bool core_traces(void)
+{
+    const int now = atomic_load_explicit(&state, memory_order_acquire);
+
+    return core_hooks_driver() && (now == STATE_ACTIVE ? !core_is_foreign() : now == STATE_NEW);
 }
 
 static void forked_child(void)

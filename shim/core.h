@@ -34,6 +34,12 @@ bool core_hooks_driver(void);
 /* True if the calling thread is inside one of our hooks, or the library is switched off: pass everything through. */
 bool core_passive(void);
 
+/* May what other calls of the driver do go into the trace? Not if some of them pass by our hooks. */
+bool core_traces(void);
+
+/* True if the calling thread is in a call that the library makes for itself. */
+bool core_inside(void);
+
 void core_bypass_begin(void);
 void core_bypass_end(void);
 

@@ -41,14 +41,6 @@ __attribute__((constructor)) static void load(void)
     errno = saved;
 }
 
-/* Names come from files; what JSON would have to escape is replaced. */
-static void clean(char *text)
-{
-    for (; *text; text++)
-        if (*text < 32 || *text > 126 || *text == '"' || *text == '\\')
-            *text = '?';
-}
-
 static unsigned int number_of(const void *address)
 {
     const uintptr_t key = (uintptr_t)address;
@@ -60,7 +52,7 @@ static unsigned int number_of(const void *address)
 
         if (!seen && atomic_compare_exchange_strong(&known[place], &seen, key)) {
             caller_name(address, name, sizeof(name));
-            clean(name);
+            trace_clean(name); /* it comes from a file */
             trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", place + 1, (unsigned long long)key, name);
             return place + 1;
         }

@@ -26,6 +26,7 @@
 /* How long the lock is waited for; it is held over one write(2) at most. */
 #define LOCK_WAIT_NS 5000000000u
 
+atomic_int trace_prospect;       /* enum trace_prospect */
 atomic_bool trace_allocs_wanted; /* and the file is open */
 
 static struct {
@@ -56,6 +57,11 @@ static uint64_t clock_ns(clockid_t clock)
 
     clock_gettime(clock, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t trace_clock(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 static int tid(void)
@@ -111,6 +117,13 @@ void trace_text(char *buf, size_t len, const char *text)
         text += whole ? whole : 1;
     }
     buf[at] = '\0';
+}
+
+void trace_clean(char *text)
+{
+    for (; *text; text++)
+        if (*text < 32 || *text > 126 || *text == '"' || *text == '\\')
+            *text = '?';
 }
 
 /*
@@ -218,6 +231,21 @@ static void header_write(const struct launch *launch)
     put(line, used);
 }
 
+/* As the setting says it. */
+static bool is_wanted(const char *pattern)
+{
+    return *pattern && strcmp(pattern, "off") != 0;
+}
+
+bool trace_decide(void)
+{
+    const bool wanted = is_wanted(conf_get()->trace_file.text);
+
+    if (!wanted)
+        atomic_store(&trace_prospect, TRACE_NONE);
+    return wanted;
+}
+
 void trace_open(void)
 {
     const struct conf *conf = conf_get();
@@ -229,7 +257,7 @@ void trace_open(void)
 
     if (!trace_lock(&cancel))
         return;
-    if (!trace.tried && *pattern && strcmp(pattern, "off") != 0) {
+    if (!trace.tried && is_wanted(pattern)) {
         launch_detect(&launch);
         if (launch_expand(&launch, pattern, path, sizeof(path))) {
             log_write(LOG_WARN, "no trace: CUPOOL_TRACE_FILE is too long");
@@ -245,26 +273,27 @@ void trace_open(void)
             atomic_store(&trace_allocs_wanted, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
         }
     }
+    if (!trace.tried)
+        atomic_store(&trace_prospect, trace.fd >= 0 ? TRACE_THERE : TRACE_NONE);
     trace.tried = true;
     trace_unlock(cancel);
     errno = saved;
 }
 
-void trace_event(const char *event, const char *format, ...)
+/* clock: of the event; 0: now, which is then no earlier than that of any line before it. */
+static void event_write(uint64_t clock, const char *event, const char *format, va_list args)
 {
     const int saved = errno;
     char line[LINE_MAX_];
-    va_list args;
     int used, cancel;
 
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {
+        clock = clock ? clock : clock_ns(CLOCK_MONOTONIC);
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
-                        (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), event, tid());
-        va_start(args, format);
+                        (unsigned long long)(clock > trace.t0 ? clock - trace.t0 : 0), event, tid());
         used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
-        va_end(args);
         if (used + 3 < (int)sizeof(line)) {
             memcpy(line + used, "}\n", 3);
             flush();
@@ -275,6 +304,24 @@ void trace_event(const char *event, const char *format, ...)
     }
     trace_unlock(cancel);
     errno = saved;
+}
+
+void trace_event(const char *event, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    event_write(0, event, format, args);
+    va_end(args);
+}
+
+void trace_event_at(uint64_t clock, const char *event, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    event_write(clock, event, format, args);
+    va_end(args);
 }
 
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
@@ -349,6 +396,7 @@ void trace_close(void)
     char line[128];
     int used, cancel;
 
+    atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
     if (!trace_lock(&cancel))
         return;
@@ -369,6 +417,7 @@ void trace_close(void)
 void trace_forget(void)
 {
     /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
     trace.fd = -1;
 }

@@ -21,8 +21,30 @@ void trace_open(void);
 /* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format holds the rest of the object's members. */
 void trace_event(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Only trace.c writes it. */
+/* The clock that events' times are of, in nanoseconds; never 0. */
+uint64_t trace_clock(void);
+
+/* The same for what was at another time of that clock: a little while ago. */
+void trace_event_at(uint64_t clock, const char *event, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Make a name fit for an event: what JSON would have to escape is replaced. */
+void trace_clean(char *text);
+
+/* Only trace.c writes them. */
+enum trace_prospect { TRACE_UNDECIDED, TRACE_THERE, TRACE_NONE };
+extern atomic_int trace_prospect;
 extern atomic_bool trace_allocs_wanted;
+
+/* Before the file is open: does somebody want one? */
+bool trace_decide(void);
+
+/* False: there is no trace, and there will be none. One load for those who find it so. */
+static inline bool trace_expected(void)
+{
+    const int prospect = atomic_load_explicit(&trace_prospect, memory_order_relaxed);
+
+    return prospect == TRACE_THERE || (prospect == TRACE_UNDECIDED && trace_decide());
+}
 
 /* True if allocation events are wanted. */
 static inline bool trace_allocs(void)

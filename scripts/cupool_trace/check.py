@@ -10,13 +10,15 @@ import json
 import sys
 from typing import Iterator, Sequence
 
+from .physical import Follow
 from .replay import Rank, load
 from .text import count_of, human_size
 
 HELP = "is the trace valid, and do ranks agree"
 DESCRIPTION = """\
 Checks every line against docs/trace.md, replays segments and blocks (what is freed was live and of that size, nothing live
-overlaps, blocks lie in segments: a block that was reused too early shows here), and compares ranks: settings must be the same;
+overlaps, blocks lie in segments: a block that was reused too early shows here), and physical memory (what is released or mapped
+was created, what is unmapped was mapped, in reserved addresses), and compares ranks: settings must be the same;
 a rank number that occurs twice is a warning; the first segment in which two ranks differ in size is information.
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
@@ -99,7 +101,7 @@ def divergence(a: Rank, b: Rank) -> Iterator[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    ranks, unreadable = load(args.files)
+    ranks, unreadable = load(args.files, Follow)
     each = [check_one(r) for r in ranks]
     errors, warnings, infos = check_ranks(ranks)
     incomplete = [r for r in ranks if not r.reader.complete]

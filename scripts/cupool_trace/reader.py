@@ -72,7 +72,10 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "block": (_is_size, "a number of bytes"), "total": (_is_size, "a number of bytes"),
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
-    "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"), "text": (_is_str, "a string"),
+    "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
+    "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
+    "result": (_is_size, "an error code"),
+    "text": (_is_str, "a string"),
 }
 _COUNT = (_is_size, "a count")
 
@@ -94,6 +97,15 @@ REQUIRED: dict[str, list[str]] = {
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],
     "backend": ["tid", "b"],
+    "mem_create": ["tid", "h", "n", "us", "result", "by", "at"],
+    "mem_import": ["tid", "h", "us", "result", "by", "at"],
+    "multicast_create": ["tid", "h", "n", "us", "result", "by", "at"],
+    "mem_retain": ["tid", "h", "p", "us", "result"],
+    "mem_release": ["tid", "h", "us", "result"],
+    "mem_map": ["tid", "p", "n", "h", "offset", "us", "result"],
+    "mem_unmap": ["tid", "p", "n", "us", "result"],
+    "address_reserve": ["tid", "p", "n", "us", "result", "by", "at"],
+    "address_free": ["tid", "p", "n", "us", "result"],
     "end": ["dropped"],
 }
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}

@@ -252,7 +252,7 @@ class Recorder(Replay):
     def apply(self, line: int, ev: Event) -> None:
         self.now, self.event = ev["t"], ev
         d = ev.get("d")
-        if d is None:
+        if d is None or ev["e"] == "mem_create":  # no memory of the pool
             super().apply(line, ev)
             if ev["e"] == "mark":  # of the process, so of all its devices
                 for each in self.tracks:

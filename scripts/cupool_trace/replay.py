@@ -212,6 +212,7 @@ class Replay:
             "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._alloc, "free_requested": self._free_requested,
             "stats": self._stats,
         }
+        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame}  # events of no one device
 
     def apply(self, line: int, ev: Event) -> None:
         self.events += 1
@@ -223,8 +224,11 @@ class Replay:
             if dev is None:
                 dev = self.devices[ev["d"]] = Device()
             handler(line, ev, dev)
-        elif ev["e"] == "frame":
-            self.frames[ev["f"]] = ev["at"]
+        elif ev["e"] in self._others:
+            self._others[ev["e"]](line, ev)
+
+    def _frame(self, line: int, ev: Event) -> None:
+        self.frames[ev["f"]] = ev["at"]
 
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Iterator, Optional
 
+from .physical import Follow
 from .reader import Event
 from .replay import Device, Rank, caller_name, load
 from .text import count_of, human_size, human_time, table
@@ -15,7 +16,8 @@ HELP = "what each rank did on each device"
 DESCRIPTION = """\
 Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
 trims, the free policy and why, refused IPC handles, the largest segments, and with CUPOOL_TRACE_STACKS=1 who held the most
-when most was live. Requests, hits and peaks come from the stats lines;
+when most was live; and the physical memory that was taken past the pool (cuMemCreate: NCCL's, PyTorch's expandable segments),
+by whom. Requests, hits and peaks come from the stats lines;
 a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
 marked with ~.
 Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments."""
@@ -130,8 +132,22 @@ def print_callers(who: str, every: list[Event]) -> None:
                 [[o["caller"], human_size(o["live_at_peak"]), human_size(o["live_at_end"]), str(o["requests"])] for o in every[:CALLERS]], left=1))
 
 
+def physical(rank: Rank) -> list[Event]:
+    assert isinstance(rank.replay, Follow)
+    return rank.replay.physical.figures()
+
+
+def print_physical(rank: Rank) -> None:
+    for f in physical(rank):
+        where = "host" if f["device"] is None else f"device {f['device']}"
+        print(f"\n{rank.name} {where}: physical memory, by who took it")
+        print(table(["by", "object", "now", "peak", "handles", "created", "refused"],
+                    [[o["by"], o["object"], human_size(o["now"]), human_size(o["peak"]), *(str(o[k]) for k in ("handles", "created", "refused"))]
+                     for o in [*f["callers"], *([{**f, "by": "all", "object": ""}] if len(f["callers"]) > 1 else [])]], left=2))
+
+
 def run(args: argparse.Namespace) -> int:
-    ranks, unreadable = load(args.files)
+    ranks, unreadable = load(args.files, Follow)
     figures = [{d: device_summary(r, dev) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
     every = [f for devices in figures for f in devices.values()]
     total = summary_total(every)
@@ -140,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"ranks": [{
             "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
             "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-            "problems": r.problems.count, "devices": {str(d): f for d, f in devices.items()},
+            "problems": r.problems.count, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
         } for r, devices in zip(ranks, figures)], "total": total}, sys.stdout, indent=1)
         print()
         return status
@@ -158,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
             rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
             guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
             notes.extend(summary_notes(d, f, r))
-        if not devices:
+        if not devices and not physical(r):
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:
             notes.append(f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check")
@@ -176,4 +192,5 @@ def run(args: argparse.Namespace) -> int:
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
             print_callers(f"{r.name} device {d}", f["callers"])
+        print_physical(r)
     return status

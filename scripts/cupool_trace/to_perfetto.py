@@ -11,8 +11,9 @@ import sys
 from typing import Any, Optional, TextIO
 
 from .output import add_argument, guarded, text_output
+from .physical import Follow
 from .reader import Event
-from .replay import Device, Replay
+from .replay import Device
 from .source import Source, Sources, known_keys
 from .text import human_size
 
@@ -20,7 +21,7 @@ HELP = "a timeline for Perfetto and Chrome"
 DESCRIPTION = """\
 Writes trace-event JSON: a process for each rank; for each device counters of bytes live (in blocks handed out, if the trace has
 allocation events), cached (held, not live) and held (got from the driver); a slice on its thread for each driver call whose
-duration is in the trace; a mark for each trim, oom, policy, and the end, also the sudden one.
+duration is in the trace; a counter of physical memory that was taken past the pool; a mark for each trim, oom, policy, and the end, also the sudden one.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
 highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
 50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn
@@ -77,8 +78,9 @@ Moment = tuple[int, int, int]  # time, held, live
 class Counters:
     """The counters of one device: of each interval those moments that the description promises."""
 
-    def __init__(self, timeline: Timeline, pid: int, device: int, t0: int, every: Optional[int]) -> None:
-        self._timeline, self._pid, self._t0 = timeline, pid, t0
+    def __init__(self, timeline: Timeline, pid: int, device: int, t0: int, every: Optional[int],
+                 what: str = "driver") -> None:
+        self._timeline, self._pid, self._t0, self._what = timeline, pid, t0, what
         self._name = f"device {device}"
         self._adapt = every is None
         self._every = FIRST_EVERY if every is None else every
@@ -86,11 +88,12 @@ class Counters:
         self._last: Optional[Moment] = None
         self._most_live: Moment = (0, 0, 0)
         self._most_held: Moment = (0, 0, 0)
-        self._written = 0
+        self._written = self.held = 0
         self.live_known = False
 
     def add(self, t: int, held: int, live: int) -> None:
         now = (t, held, live)
+        self.held = held
         interval = t // self._every if self._every else t
         if self._last is None or interval != self._interval:
             self.flush()
@@ -111,7 +114,7 @@ class Counters:
             # Two events, because viewers stack the values of one: live and cached are parts of held.
             if self.live_known:
                 self._put("pool", t, {"live": live, "cached": held - live})
-            self._put("driver", t, {"held": held})
+            self._put(self._what, t, {"held": held})
         self._last = None
         if self._adapt and self._written >= MOMENTS:
             self._written = 0
@@ -126,7 +129,8 @@ class Process:
 
     def __init__(self, timeline: Timeline, source: Source, pid: int, t0: int, every: Optional[int]) -> None:
         self._timeline, self._source, self._pid, self._t0, self._every = timeline, source, pid, t0, every
-        self._replay = Replay(source.problems)
+        self._replay = Follow(source.problems)
+        self._physical: dict[int, Counters] = {}
         self._counters: dict[int, Counters] = {}
         self._threads: dict[Any, list[int]] = {}  # thread: its number here, and the end of its last slice
         self._slices = self._slices_wanted = 0
@@ -146,9 +150,11 @@ class Process:
                 self._slice(t, ev)
             if ev["e"] in MARKED:
                 self._mark(t, ev)
+            elif ev["e"] in self._replay.physical.events:
+                self._count_physical(t)
             elif d is not None:
                 self._count(t, d, self._replay.devices.get(d), ev)
-        for counters in self._counters.values():
+        for counters in [*self._counters.values(), *self._physical.values()]:
             counters.flush()
         if not self._source.reader.ended:
             self._put_mark(self._source.last_t, self._source.reader.state, None, {})
@@ -161,6 +167,16 @@ class Process:
             counters = self._counters[d] = Counters(self._timeline, self._pid, d, self._t0, self._every)
             counters.live_known = self._source.announces_allocs
         counters.add(t, dev.held, min(dev.live, dev.held))
+
+    def _count_physical(self, t: int) -> None:
+        for d, taken in self._replay.physical.devices.items():
+            if d is None:
+                continue  # the host's
+            if d not in self._physical:
+                self._physical[d] = Counters(self._timeline, self._pid, d, self._t0, self._every, "physical")
+            elif taken.now == self._physical[d].held:
+                continue
+            self._physical[d].add(t, taken.now, 0)
 
     def _thread(self, tid: Any) -> list[int]:
         """Threads get numbers of ours: two processes on two hosts may well use the same ones, which viewers take for one thread."""

@@ -16,6 +16,7 @@ INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
 API = "shim/api.c"
+VMM = "shim/export_vmm.c"
 
 
 class Mutant(NamedTuple):
@@ -327,4 +328,28 @@ MUTANTS = [
         ("shim/trace.c", """c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
     Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
         ("shim/trace.c", "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
+    # --- physical memory in the trace ---
+    Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
+        (VMM, "const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags); if (took(&call, result))",
+         "const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags); if (false)")]),
+    Mutant("physical memory: what was given up is told too late", ["vmm / Calls.test_threads"], [
+        (VMM, "call->t = taken ? now : call->start;", "call->t = now;")], 5),
+    Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
+        (VMM, "if (!call->start)", "if (!call->start || result)")]),
+    Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
+        (VMM, "result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back()", "false")]),
+    Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
+        (VMM, "&& !core_inside() &&", "&&")]),
+    Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
+        ("shim/hooks.def", "GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
+    Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
+        (VMM, "core_begin();", ";")]),
+    Mutant("physical memory: the library's own calls are taken for NCCL's", ["vmm / Whose.test_nccl"], [
+        (VMM, "if (core_inside())", "if (false)")]),
+    Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
+        (CORE, "(now == STATE_ACTIVE ? !core_is_foreign() : now == STATE_NEW)", "true"),
+        ("shim/trace.c", "atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); trace.fd = -1;",
+         "atomic_store(&trace_allocs_wanted, false);")]),
+    Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
+        (CORE, "core_hooks_driver() && (now == STATE_ACTIVE", "(now == STATE_ACTIVE")]),
 ]

@@ -30,7 +30,7 @@ from cupool_trace.cli import main  # noqa: E402
 
 SEED, COUNT = 1, 2000
 SECONDS = 30  # for one small file: longer is a hang, not a slow machine
-TRACES = [(HERE / "traces" / name).read_bytes() for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl")]
+TRACES = [(HERE / "traces" / name).read_bytes() for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl", "vmm.jsonl")]
 
 NUMBERS: "list[Any]" = [0, -1, 1, 511, 1 << 31, 1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63), 10**300, 10**4000, 0.5, -0.0, 1e308,
                         float("inf"), float("-inf"), float("nan")]
@@ -222,7 +222,7 @@ class TraceFuzz(unittest.TestCase):
 
     def test_the_originals_are_fine(self) -> None:
         """Else the damage below would be to what is damaged already."""
-        for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl"):
+        for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl", "vmm.jsonl"):
             for command in ("check", "summary"):
                 self.assertEqual(run([command, str(HERE / "traces" / name)], "ascii")[0], 0)
 

@@ -145,13 +145,17 @@ static void test_vmm(void)
     LOAD(cuMemMap);
     LOAD(cuMemUnmap);
     LOAD(cuMemSetAccess);
+    LOAD(cuMemRetainAllocationHandle);
+    LOAD(cuMemExportToShareableHandle);
+    LOAD(cuMemImportFromShareableHandle);
     enum { SIZE = 4 << 20 };
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
-    CUmemGenericAllocationHandle h;
+    CUmemGenericAllocationHandle h, again;
     CUmemAccessDesc desc = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUdeviceptr p;
     size_t before, after, total;
     unsigned char b = 1;
+    int fd;
     cudaIpcMemHandle_t ipc;
 
     prop.location.type = desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -169,7 +173,18 @@ static void test_vmm(void)
     CHECK_EQ(b, 7);
     CHECK_EQ(cudaFree((void *)(uintptr_t)p), 1);
     CHECK_EQ(cudaIpcGetMemHandle(&ipc, (void *)(uintptr_t)p), 1);
+    OK(p_cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)p));
+    CHECK(again == h);
+    OK(p_cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(p_cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    CHECK(again == h);
     OK(p_cuMemUnmap(p, SIZE));
+    CHECK_EQ(p_cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
+    OK(p_cuMemRelease(h));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(before - after == SIZE);
+    OK(p_cuMemRelease(h));
     OK(p_cuMemAddressFree(p, SIZE));
     OK(cudaMemGetInfo(&after, &total));
     CHECK(before == after);

@@ -5,11 +5,15 @@
  * What it is: physical memory is counted when it is created and gets its bytes where it is mapped. What is mapped this
  * way is neither legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory.
  *
- * What it is not: several mappings of one handle, offsets, sharing through file descriptors.
+ * What it is not: several mappings of one handle, offsets, sharing with other processes (a file descriptor names the
+ * memory within this one), multicast (its object can be made, and has no memory).
  *
  * Locking: each function takes sim_lock() itself.
  */
 #include "sim.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define MAGIC 0x53564d4du
 
@@ -63,6 +67,67 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmem
     }
     sim_unlock();
     return r;
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *ret, const CUmulticastObjectProp *prop)
+{
+    SIM_ENTER(cuMulticastCreate);
+    if (!ret || !prop || prop->size == 0 || prop->size % SIM_PAGE || prop->numDevices == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct physical *p = calloc(1, sizeof(*p));
+    *p = (struct physical){.magic = MAGIC, .refs = 1};
+    *ret = (uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags)
+{
+    SIM_ENTER(cuMemExportToShareableHandle);
+    sim_lock();
+    CUresult r = ret && physical_of(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS && type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        r = CUDA_ERROR_NOT_SUPPORTED;
+    sim_unlock();
+    if (r != CUDA_SUCCESS)
+        return r;
+    int fd = memfd_create("simgpu-shared", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, &handle, sizeof(handle)) != sizeof(handle))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)ret = fd;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret, void *shared, CUmemAllocationHandleType type)
+{
+    SIM_ENTER(cuMemImportFromShareableHandle);
+    CUmemGenericAllocationHandle handle;
+
+    if (!ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        pread((int)(intptr_t)shared, &handle, sizeof(handle), 0) != sizeof(handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    struct physical *p = physical_of(handle);
+    if (p) {
+        p->refs++;
+        *ret = handle;
+    }
+    sim_unlock();
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret, void *ptr)
+{
+    SIM_ENTER(cuMemRetainAllocationHandle);
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_find((uintptr_t)ptr);
+    struct physical *p = ret && a && a->kind == SIM_MEM_VMM ? a->physical : NULL;
+    if (p) {
+        p->refs++;
+        *ret = (uintptr_t)p;
+    }
+    sim_unlock();
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)

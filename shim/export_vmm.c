@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * export_vmm.c - the exported functions of the driver's virtual memory: physical memory and where it is mapped. NCCL
+ * and PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
+ *
+ * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory that the driver
+ * refuses, for which idle memory is given back, as in RETRY. Nothing is remembered: what is mapped where is for readers
+ * to follow.
+ *
+ * Locking: none. What takes something is written after the call, what gives it up with the time before it: whoever is
+ * given the same handle or address next comes later in the trace too.
+ */
+#include <string.h>
+
+#include "caller.h"
+#include "core.h"
+#include "hooks.h"
+#include "real.h"
+#include "trace.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
+
+typedef unsigned long long ull;
+
+/* A call that goes into the trace. */
+struct call {
+    uint64_t start; /* 0: it does not */
+    uint64_t ns;    /* that it took */
+    uint64_t t;     /* of its event */
+};
+
+/* Who made it. */
+struct origin {
+    const char *by;
+    char at[160];
+};
+
+static struct call call_begin(void)
+{
+    return (struct call){.start = trace_expected() && core_traces() ? trace_clock() : 0};
+}
+
+/* True: write its event. taken: it has got something, if it succeeded. */
+static bool call_ended(struct call *call, bool taken, CUresult result)
+{
+    uint64_t now;
+
+    if (!call->start)
+        return false;
+    now = trace_clock();
+    call->ns = now - call->start;
+    call->t = taken ? now : call->start;
+    if (taken && !result) /* a program that pools nothing is traced from here on */
+        core_begin();
+    return true;
+}
+
+#define gave_up(call, result) call_ended(call, /* taken: */ false, result)
+#define took(call, result)    call_ended(call, /* taken: */ true, result)
+
+static struct origin origin_of(const void *caller)
+{
+    struct origin origin;
+    enum caller kind;
+
+    caller_name(caller, origin.at, sizeof(origin.at));
+    trace_clean(origin.at);
+    kind = caller_of(caller);
+    if (core_inside())
+        origin.by = "cupool";
+    else if (strncmp(origin.at, "libnccl", 7) == 0)
+        origin.by = "nccl";
+    else
+        origin.by = kind == CALLER_INSIDE || kind == CALLER_TRANSFER ? "library" : "program";
+    return origin;
+}
+
+/* The event of a call, in result; the format is followed by what all of them have. */
+#define TELL(call, event, format, ...)                                                                                 \
+    trace_event_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000,    \
+                   (ull)(call)->ns / 100 % 10, (int)result)
+/* The same with who made it. */
+#define TELL_FROM(call, event, format, ...)                                                                            \
+    do {                                                                                                               \
+        const struct origin origin_ = origin_of(CALLER);                                                               \
+        TELL(call, event, format ",\"by\":\"%s\",\"at\":\"%s\"", __VA_ARGS__, origin_.by, origin_.at);                 \
+    } while (0)
+
+/* What the driver wrote there if it succeeded. */
+#define GOT(pointer) (result ? 0 : (ull) * (pointer))
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                            unsigned long long flags)
+{
+    const __typeof__(&cuMemCreate) next = real_next(cuMemCreate);
+    struct call call = call_begin();
+    CUresult result = next(handle, size, properties, flags);
+
+    /* If NCCL asks for the pool, the pool gives back by itself once NCCL has returned: not from inside of it. */
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back())
+        result = next(handle, size, properties, flags);
+    if (!took(&call, result))
+        return result;
+    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0)
+        TELL_FROM(&call, "mem_create", "\"d\":%d,\"h\":\"0x%llx\",\"n\":%zu", properties->location.id, GOT(handle),
+                  size);
+    else /* the host's */
+        TELL_FROM(&call, "mem_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle), size);
+    return result;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
+                                               CUmemAllocationHandleType type)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemImportFromShareableHandle)(handle, shared, type);
+
+    if (took(&call, result))
+        TELL_FROM(&call, "mem_import", "\"h\":\"0x%llx\"", GOT(handle));
+    return result;
+}
+
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMulticastCreate)(handle, properties);
+
+    if (took(&call, result))
+        TELL_FROM(&call, "multicast_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle),
+                  properties ? properties->size : 0);
+    return result;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemRetainAllocationHandle)(handle, ptr);
+
+    if (took(&call, result))
+        TELL(&call, "mem_retain", "\"h\":\"0x%llx\",\"p\":\"0x%llx\"", GOT(handle), (ull)(uintptr_t)ptr);
+    return result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemRelease)(handle);
+
+    if (gave_up(&call, result))
+        TELL(&call, "mem_release", "\"h\":\"0x%llx\"", (ull)handle);
+    return result;
+}
+
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                                    unsigned long long flags)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
+
+    if (took(&call, result))
+        TELL_FROM(&call, "address_reserve", "\"p\":\"0x%llx\",\"n\":%zu", GOT(ptr), size);
+    return result;
+}
+
+EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemAddressFree)(ptr, size);
+
+    if (gave_up(&call, result))
+        TELL(&call, "address_free", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);
+    return result;
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
+
+    if (took(&call, result))
+        TELL(&call, "mem_map", "\"p\":\"0x%llx\",\"n\":%zu,\"h\":\"0x%llx\",\"offset\":%zu", (ull)ptr, size,
+             (ull)handle, offset);
+    return result;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemUnmap)(ptr, size);
+
+    if (gave_up(&call, result))
+        TELL(&call, "mem_unmap", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);
+    return result;
+}
