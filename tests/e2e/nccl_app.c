@@ -461,10 +461,20 @@ static void again(struct rank *r)
 static const struct {
     const char *name;
     void (*run)(struct rank *r);
-} scenarios[] = {
-    {"all", all},     {"kinds", kinds},   {"own", own},         {"comms", comms},          {"nonblocking", nonblocking},
-    {"trim", trim},   {"lose", lose},     {"busy", busy},       {"graph", graph},          {"outside", outside},
-    {"again", again}, {"revoked", revoked}, {"pending", pending}, {"graph_trim", graph_trim}};
+} scenarios[] = {{"all", all},
+                 {"kinds", kinds},
+                 {"own", own},
+                 {"comms", comms},
+                 {"nonblocking", nonblocking},
+                 {"trim", trim},
+                 {"lose", lose},
+                 {"busy", busy},
+                 {"graph", graph},
+                 {"outside", outside},
+                 {"again", again},
+                 {"revoked", revoked},
+                 {"pending", pending},
+                 {"graph_trim", graph_trim}};
 
 static void (*scenario)(struct rank *r);
 
