@@ -409,6 +409,26 @@ static void graph_trim(struct rank *r)
     comm_end(r);
 }
 
+/* Revoked, and destroyed later; memory that it has used goes back in between. The device has 64 MiB. */
+static void revoked(struct rank *r)
+{
+    char *at = get(20 * MIB), *other = get(20 * MIB);
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    NC(ncclCommRevoke(r->comm, NCCL_REVOKE_DEFAULT));
+    CU(cudaFree(at));
+    CU(cudaFree(other));
+    at = get(30 * MIB); /* takes the place of what no communicator has used */
+    CU(cudaFree(at));
+    NC(ncclCommDestroy(r->comm));
+    comm_make(r, 1);
+    at = get(58 * MIB);
+    all_gather(r, at, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
 /* One buffer is memory that nobody registers. */
 static void outside(struct rank *r)
 {
@@ -452,6 +472,7 @@ static const struct {
                  {"graph", graph},
                  {"outside", outside},
                  {"again", again},
+                 {"revoked", revoked},
                  {"pending", pending},
                  {"graph_trim", graph_trim}};
 

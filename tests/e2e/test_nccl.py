@@ -201,6 +201,19 @@ class Registered(Base):
                 self.assertEqual(run.done.err, "")
                 self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2)
 
+    def test_revoked(self) -> None:
+        """No call is made on it any more, and its memory goes when it has been destroyed."""
+        run = self.job("revoked", "cuda", ranks=2, SIMGPU_MEMORY="80M")
+        self.assertEqual(run.done.err, "")
+        self.assertEqual(run.reported("breaches"), 0)
+        for trace in run.traces:
+            for device in 0, 1:
+                ended = [e for e in trace.of("comm_destroy", "segment_free", "deregister") if e["d"] == device]
+                first = next(i for i, e in enumerate(ended) if e["e"] == "comm_destroy")
+                self.assertEqual(ended[first]["ok"], 0)
+                self.assertNotIn("deregister", [e["e"] for e in ended[:first]])
+                self.assertIn("deregister", [e["e"] for e in ended[first:]])
+
     def test_statistics(self) -> None:
         run = self.job("all", CUPOOL_STATS="exit")
         line = next(line for line in run.done.err.splitlines() if "NCCL:" in line)

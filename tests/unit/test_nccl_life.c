@@ -440,8 +440,8 @@ static void threads(void **state)
 
 static struct owner {
     pthread_mutex_t lock; /* guards state; held while the program is in NCCL */
-    enum { DEAD, ALIVE, ENDING } state;
     uint64_t ops;
+    enum { DEAD, ALIVE, ENDING } state;
     unsigned int released[OWN], given; /* given: how many segments were to go */
 } owners[THREADS];
 
