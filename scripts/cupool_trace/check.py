@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import sys
-from typing import Iterator, Sequence
+from typing import Iterator, Optional, Sequence
 
+from .comms import comms_missing, ranks_missing
 from .replay import Rank, load
 from .text import count_of, human_size
 
@@ -17,7 +19,8 @@ HELP = "is the trace valid, and do ranks agree"
 DESCRIPTION = """\
 Checks every line against docs/trace.md, replays segments and blocks (what is freed was live and of that size, nothing live
 overlaps, blocks lie in segments: a block that was reused too early shows here), and compares ranks: settings must be the same;
-a rank number that occurs twice is a warning; the first segment in which two ranks differ in size is information.
+a rank number that occurs twice is a warning, and so is a rank that NCCL's communicators have and no trace tells of; the first
+segment in which two ranks differ in size is information.
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
 # Settings that change what a rank writes, not what it does: often set for one rank alone.
@@ -26,6 +29,14 @@ OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--complete", action="store_true", help="a trace without its end, or with lines dropped, is a problem")
+    parser.add_argument("--ranks", type=positive, metavar="N", help="the job had so many; one without a trace is an error")
+
+
+def positive(text: str) -> int:
+    n = int(text)
+    if n < 1:
+        raise ValueError
+    return n
 
 
 def check_one(rank: Rank) -> list[str]:
@@ -48,6 +59,18 @@ def check_one(rank: Rank) -> list[str]:
             if dev.stats[key] != n:
                 warnings.append(f"device {d}: stats says {key} {dev.stats[key]}, {n} events were seen")
     return warnings
+
+
+def check_missing(ranks: list[Rank], expected: Optional[int]) -> tuple[list[str], list[str], list[str]]:
+    """Whose trace is not there. Returns errors, warnings, information."""
+    known = {r.rank for r in ranks if r.rank is not None}
+    comms = list(comms_missing((r.replay.comms for r in ranks), all(r.reader.complete for r in ranks)))
+    numbers = ranks_missing(known, expected or max(known, default=-1) + 1)
+    # One file may be all that was asked for. Ranks that use no GPU leave none.
+    alone = len(ranks) < 2
+    errors = [numbers] if numbers and expected else []
+    infos = [numbers] if numbers and not expected and not alone else []
+    return errors, [] if alone else comms, [*infos, *(comms if alone else [])]
 
 
 def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
@@ -101,7 +124,7 @@ def divergence(a: Rank, b: Rank) -> Iterator[str]:
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files)
     each = [check_one(r) for r in ranks]
-    errors, warnings, infos = check_ranks(ranks)
+    errors, warnings, infos = map(operator.add, check_ranks(ranks), check_missing(ranks, args.ranks))
     incomplete = [r for r in ranks if not r.reader.complete]
     bad = bool(errors or unreadable) or any(r.problems.count for r in ranks) or bool(args.complete and incomplete)
     status = 2 if unreadable else 1 if bad else 0

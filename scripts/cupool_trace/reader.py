@@ -72,7 +72,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "block": (_is_size, "a number of bytes"), "total": (_is_size, "a number of bytes"),
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
-    "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
+    "comm": (_is_str, "a string"), "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
 }
 _COUNT = (_is_size, "a count")
 
@@ -92,6 +92,11 @@ REQUIRED: dict[str, list[str]] = {
     "free_completed": ["tid", "d", "p", "n"],
     "stats": ["d", *STATS],
     "frame": ["tid", "f", "p", "at"],
+    "comm_init": ["tid", "d", "comm", "rank", "ranks", "nccl"],
+    "comm_destroy": ["tid", "d", "comm", "ok"],
+    "register": ["tid", "d", "p", "n", "comm", "us", "ok"],
+    "deregister": ["tid", "d", "p", "n", "comm", "us", "ok"],
+    "nccl": ["ops", "mixed", "outside", "unsafe", "registered", "deregistered", "renewed", "failed"],
     "end": ["dropped"],
 }
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}

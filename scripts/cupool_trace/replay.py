@@ -14,6 +14,7 @@ import sys
 from array import array
 from typing import Callable, Iterator, Optional
 
+from . import comms
 from .reader import KEEP, CannotRead, Event, Problems, Reader, STATS, in_time_order
 
 GRANULE = 512  # blocks are multiples of this
@@ -206,6 +207,7 @@ class Replay:
         self.frames: dict[int, str] = {}  # number: object and offset
         self.last_t = 0
         self.events = 0
+        self.comms = comms.Comms(problems.add)
         self._add = problems.add
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
@@ -225,6 +227,8 @@ class Replay:
             handler(line, ev, dev)
         elif ev["e"] == "frame":
             self.frames[ev["f"]] = ev["at"]
+        elif ev["e"] in comms.EVENTS:
+            self.comms.apply(line, ev)
 
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]

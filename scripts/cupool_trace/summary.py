@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Iterator, Optional
 
+from .comms import comms_notes
 from .reader import Event
 from .replay import Device, Rank, caller_name, load
 from .text import count_of, human_size, human_time, table
@@ -14,7 +15,7 @@ from .text import count_of, human_size, human_time, table
 HELP = "what each rank did on each device"
 DESCRIPTION = """\
 Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
-trims, the free policy and why, refused IPC handles, the largest segments, and with CUPOOL_TRACE_STACKS=1 who held the most
+trims, the free policy and why, refused IPC handles, the largest segments, communicators and registrations of NCCL, and with CUPOOL_TRACE_STACKS=1 who held the most
 when most was live. Requests, hits and peaks come from the stats lines;
 a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
 marked with ~.
@@ -140,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"ranks": [{
             "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
             "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-            "problems": r.problems.count, "devices": {str(d): f for d, f in devices.items()},
+            "problems": r.problems.count, "nccl": r.replay.comms.figures(), "devices": {str(d): f for d, f in devices.items()},
         } for r, devices in zip(ranks, figures)], "total": total}, sys.stdout, indent=1)
         print()
         return status
@@ -158,6 +159,9 @@ def run(args: argparse.Namespace) -> int:
             rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
             guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
             notes.extend(summary_notes(d, f, r))
+        nccl = r.replay.comms.figures()
+        if nccl:
+            notes.extend(comms_notes(r.name, nccl))
         if not devices:
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:

@@ -181,7 +181,7 @@ class ToCsv(ConvertCase):
             self.assertTrue(times and times == sorted(times))
 
     def test_what_nobody_knows_is_left_out(self) -> None:
-        events = [header(None), {**ev(1, "alloc", p=BASE, n=1), "name": {"x": 1}, "why": [1], "later": "y"}, ev(2, "comm_init")]
+        events = [header(None), {**ev(1, "alloc", p=BASE, n=1), "name": {"x": 1}, "why": [1], "later": "y"}, ev(2, "later_event")]
         row, = self.rows(self.convert("to-csv", self.write(events)))
         self.assertEqual((row["name"], row["why"], row["rank"]), ("", "", ""))
 
