@@ -562,14 +562,22 @@ class Registrations(Case):
     def test_summary(self) -> None:
         path = self.write(registered(0, 4, comm(150, "register", p=BASE + 8 * MIB, n=4 * MIB, us=1, ok=1),
                                      comm(160, "register", p=BASE + 16 * MIB, n=MIB, us=1, ok=0),
-                                     comm(170, "deregister", p=BASE + 8 * MIB, n=4 * MIB, us=1, ok=1)))
+                                     comm(170, "deregister", p=BASE + 8 * MIB, n=4 * MIB, us=1, ok=1),
+                                     comm(180, "register", p=BASE + 32 * MIB, n=3 * MIB, us=1, ok=1)))
         self.assertEqual(self.summary(path)["ranks"][0]["nccl"], {
-            "comms": 1, "comm_ranks": [4], "versions": ["2.28.9"], "registered": 2, "deregistered": 2, "failed": 1, "peak_bytes": 6 * MIB,
+            "comms": 1, "comm_ranks": [4], "versions": ["2.28.9"], "registered": 3, "deregistered": 2, "failed": 1, "peak_bytes": 6 * MIB,
             "totals": {"ops": 9, "mixed": 1, "outside": 2, "unsafe": 3, "renewed": 4}})
         out = self.run_tool("summary", path).stdout
-        self.assertIn("rank 0: NCCL 2.28.9: 1 communicator of 4 ranks, 2 registrations, 2 undone, 1 failed; at most 6.0 MiB registered", out)
+        self.assertIn("rank 0: NCCL 2.28.9: 1 communicator of 4 ranks, 3 registrations, 2 undone, 1 failed; at most 6.0 MiB registered", out)
         self.assertIn("9 operations: 2 on memory that is not registered, 1 on both kinds, 3 unsafe; 4 registrations renewed", out)
         self.assertIsNone(self.summary(self.write(good()))["ranks"][0]["nccl"])
+
+    def test_a_communicator_that_was_forgotten(self) -> None:
+        """Its address is used again: what was registered with it is so no more."""
+        again = registered(0, 1)[:4] + [comm(150, "comm_init", rank=0, ranks=1, nccl=22809),
+                                        comm(160, "register", p=BASE + 8 * MIB, n=MIB, us=1, ok=1), ev(170, "end", dropped=0)]
+        nccl = self.summary(self.write(again))["ranks"][0]["nccl"]
+        self.assertEqual((nccl["comms"], nccl["registered"], nccl["peak_bytes"]), (2, 2, 2 * MIB))
 
     def many(self, status: int, ranks: "list[int]", size: int = 4, cut: bool = False, args: "tuple[str, ...]" = ()) -> str:
         paths = []
@@ -585,7 +593,9 @@ class Registrations(Case):
         for cut in (False, True):
             self.assertIn("warning: 1 communicator of 4 ranks: rank 3 missing", self.many(0, [0, 1, 2], cut=cut))
         self.assertIn("warning: 1 communicator of 4 ranks: ranks 1 and 3 missing", self.many(0, [0, 2]))
-        self.assertIn("information: 1 communicator of 4 ranks: ranks 1, 2 and 3 missing", self.many(0, [0]))
+        alone = self.many(0, [0])
+        self.assertIn("information: 1 communicator of 4 ranks: ranks 1, 2 and 3 missing", alone)
+        self.assertNotIn("warning", alone)
         big = (1 << 64) - 1
         self.assertIn(f"ranks 1, 3, 4, 5, 6, 7, 8, 9 and {big - 10} more missing", self.many(0, [0, 2], big))
 
