@@ -68,9 +68,12 @@ JOB_UNUSED static uint64_t job_mix(uint64_t z)
 
 static int job_number(const char *const *names, int fallback)
 {
-    for (; *names; names++)
-        if (getenv(*names))
-            return atoi(getenv(*names));
+    for (; *names; names++) {
+        const char *value = getenv(*names);
+
+        if (value)
+            return atoi(value);
+    }
     return fallback;
 }
 
