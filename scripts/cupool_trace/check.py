@@ -19,9 +19,9 @@ HELP = "is the trace valid, and do ranks agree"
 DESCRIPTION = """\
 Checks every line against docs/trace.md, replays segments and blocks (what is freed was live and of that size, nothing live
 overlaps, blocks lie in segments: a block that was reused too early shows here) and registrations (what is deregistered was
-registered, with a communicator that lives), and compares ranks: settings must be the same;
-a rank number that occurs twice is a warning, and so is a rank that NCCL's communicators have and no trace tells of; the first
-segment in which two ranks differ in size is information.
+registered, with a communicator that lives), and compares ranks: settings must be the same; a rank number that occurs twice is a
+warning, and so is a rank that NCCL's communicators have and no trace tells of; the first segment in which two ranks differ in size
+is information.
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
 # Settings that change what a rank writes, not what it does: often set for one rank alone.
