@@ -69,7 +69,7 @@ class Lives:
         return self._end_segment(segments, blocks, p)
 
     def _end_segment(self, segments: Ranges, blocks: Ranges, p: int) -> list[Step]:
-        end, n, _ = segments.pop(p)
+        end, n, *_ = segments.pop(p)
         return [*((FREE, b, blocks.pop(b)[1]) for b in blocks.overlapping(p, end)), (SEGMENT_FREE, p, n)]
 
     def _alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:

@@ -11,7 +11,7 @@ import heapq
 from typing import Any, Callable, Optional
 
 from .reader import Event, Problems
-from .replay import Device, Ranges, Replay, caller_of
+from .replay import Device, Range, Ranges, Replay, caller_of
 from .text import human_size
 
 # Curves over time. Memory registered with NCCL belongs here as soon as there are events about it.
@@ -174,15 +174,17 @@ class Lifetimes(Ranges):
         self._into = into
         self._since: dict[int, tuple[int, Optional[float], Optional[int]]] = {}
 
-    def add(self, start: int, end: int, n: int, line: int) -> bool:
-        if not super().add(start, end, n, line):
+    def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
+        if not super().add(start, end, n, line, more):
             return False
         r = self._recorder
         self._since[start] = (r.now, r.event.get("us"), caller_of(r.event) if r.event["e"] == "alloc" else None)
         return True
 
-    def pop(self, start: int) -> tuple[int, int, int]:
-        gone = super().pop(start)
+    def take(self, start: int) -> Optional[Range]:
+        gone = super().take(start)
+        if gone is None:
+            return None
         r = self._recorder
         t0, us, caller = self._since.pop(start)
         if r.now >= r.begin and t0 <= r.end:

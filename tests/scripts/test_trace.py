@@ -598,6 +598,10 @@ class Inputs(Case):
             child.stdin.close()
 
 
+def one_by_one(path: Path) -> "list[reader.Entry]":
+    return list(reader.Reader(str(path), reader.Problems()).events())
+
+
 class Parts(unittest.TestCase):
     """What the commands are made of, where a trace of a size that shows a mistake would take long."""
 
@@ -632,16 +636,38 @@ class Parts(unittest.TestCase):
             events = [{"t": t // 3, "tid": 0} for t in range(500)]
             # By places that are off by less than the window.
             lines = sorted(range(500), key=lambda i: i + r.random() * (window - 1))
-            got = list(reader.in_time_order(list(enumerate({**events[i], "tid": i} for i in lines)), window))
-            self.assertEqual([e["t"] for _, e in got], [e["t"] for e in events])
-            for (a, x), (b, y) in zip(got, got[1:]):
+            entries: list[reader.Entry] = [(events[i]["t"], line, events[i]) for line, i in enumerate(lines)]
+            got = list(reader.in_time_order(entries, window))
+            self.assertEqual([e["t"] for _, _, e in got], [e["t"] for e in events])
+            for (_, a, x), (_, b, y) in zip(got, got[1:]):
                 self.assertTrue(x["t"] < y["t"] or a < b)
-            back = [{"t": r.randrange(100), "tid": r.randrange(3)} for _ in range(300)]
-            got = list(reader.in_time_order(list(enumerate(back)), window))
-            self.assertEqual(sorted(n for n, _ in got), list(range(300)))
-            for tid in range(3):
-                lines = [n for n, e in got if e["tid"] == tid]
-                self.assertEqual(lines, sorted(lines))
+
+    def test_a_thread_keeps_its_order(self) -> None:
+        """Also one whose time goes back, which is a problem each time; what another thread did meanwhile is none."""
+        with tempfile.TemporaryDirectory() as folder:
+            for seed in range(20):
+                r = random.Random(seed)
+                events = [header(), *(ev(r.randrange(1, 100), r.choice(["alloc", "free_completed", "trim"]), p=BASE, n=512, why="oom", tid=r.randrange(3))
+                                      for _ in range(300))]
+                path = Path(folder) / "t.jsonl"
+                # Blanks or none: both ways through a line.
+                path.write_text("".join(json.dumps(e, separators=(",", r.choice([":", ": "]))) + "\n" for e in events))
+                problems = reader.Problems()
+                one = reader.Reader(str(path), problems)
+                got = list(reader.in_time_order(one.events(), r.randrange(1, 40)))
+                self.assertEqual(sorted(line for _, line, _ in got), list(range(2, 302)))
+                for tid in range(3):
+                    mine = [line for _, line, e in got if e["tid"] == tid]
+                    self.assertEqual(mine, sorted(mine))
+                own = [[e["t"] for e in events[1:] if e["tid"] == tid] for tid in range(3)]
+                self.assertEqual(problems.count, sum(b < a for t in own for a, b in zip(t, t[1:])))
+                self.assertEqual(one.last_t, max(map(max, own)))
+                # What nobody wants is checked all the same, and nothing else is missing then.
+                fewer_problems = reader.Problems()
+                fewer = reader.Reader(str(path), fewer_problems, frozenset(["free_completed"]))
+                self.assertEqual([(t, line) for t, line, _ in fewer.events()], [(t, line) for t, line, e in one_by_one(path) if e["e"] != "free_completed"])
+                self.assertEqual((fewer_problems.kept, fewer_problems.count, fewer.last_t), (problems.kept, problems.count, one.last_t))
+                self.assertEqual(fewer.left_out, sum(e.get("e") == "free_completed" for e in events))
 
 
 class Size(Case):
