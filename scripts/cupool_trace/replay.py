@@ -110,6 +110,10 @@ class Ranges:
     def get(self, start: int) -> Optional[Range]:
         return self._of.get(start)
 
+    def more(self, start: int) -> Any:
+        known = self._of.get(start)
+        return known[3] if known else None
+
     def take(self, start: int) -> Optional[Range]:
         """The range that starts there, which is gone then; None: none does."""
         return self._of.pop(start, None)
@@ -186,15 +190,21 @@ def caller_of(ev: Event) -> Optional[int]:
 
 
 UNKNOWN = "unknown"  # the caller that has no number, or whose number has no name
-_NAMED = re.compile(r"(.*)\+0x[0-9a-f]+ (\(.*\))")
+_PARTS = re.compile(r"(.*)(\+0x[0-9a-f]+)(?: \((.*)\))?")
+
+
+def split_frame(at: str) -> tuple[str, str, str]:
+    """A frame's object, its offset there and its function, "" for what is not known."""
+    parts = _PARTS.fullmatch(at)
+    return (parts[1], parts[2], parts[3] or "") if parts else (at, "", "")
 
 
 def caller_name(at: Optional[str]) -> str:
     """A frame's object and function; its object and offset where the function is not known."""
     if at is None:
         return UNKNOWN
-    named = _NAMED.fullmatch(at)
-    return f"{named[1]} {named[2]}" if named else at
+    where, _, function = split_frame(at)
+    return f"{where} ({function})" if function else at
 
 
 class Device:
@@ -233,12 +243,11 @@ class Device:
     def begin_block(self, p: int, end: int, n: int, line: int, ev: Event) -> bool:
         """False: it would overlap another."""
         who = None
-        if "f" in ev:
-            caller = caller_of(ev)
-            if caller is not None:
-                who = self.callers.get(caller)
-                if who is None:
-                    who = self.callers[caller] = Caller()
+        caller = caller_of(ev) if "f" in ev else None
+        if caller is not None:
+            who = self.callers.get(caller)
+            if who is None:
+                who = self.callers[caller] = Caller()
         if not self.blocks.add(p, end, n, line, who):
             return False
         self.allocs += 1
@@ -282,8 +291,9 @@ class Replay:
 
     def apply(self, line: int, ev: Event) -> None:
         self.events += 1
-        if ev["t"] > self.last_t:
-            self.last_t = ev["t"]
+        t = ev["t"]
+        if t > self.last_t:
+            self.last_t = t
         handler = self._on.get(ev["e"])
         if handler:
             dev = self.devices.get(ev["d"])
