@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import operator
+import os
 import re
 import sys
 import zlib
@@ -76,9 +77,12 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
+    "comm": (_is_str, "a string"),
 }
 _COUNT = (_is_size, "a count")
 
+# Of the event `nccl`, for a whole process.
+NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
 STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
@@ -93,6 +97,11 @@ REQUIRED: dict[str, list[str]] = {
     "alloc": ["tid", "d", "p", "n"],
     "free_requested": ["tid", "d", "p", "n"],
     "free_completed": ["tid", "d", "p", "n"],
+    "comm_init": ["tid", "d", "comm", "ranks"],
+    "comm_destroy": ["tid", "d", "comm", "ok"],
+    "register": ["tid", "d", "p", "n", "comm", "us", "ok"],
+    "deregister": ["tid", "d", "p", "n", "comm", "us", "ok"],
+    "nccl": NCCL,
     "stats": ["d", *STATS],
     "frame": ["tid", "f", "p", "at"],
     "end": ["dropped"],
@@ -139,6 +148,16 @@ class Problems:
             self.kept.append((line, text))
 
 
+SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+def files_of(path: str) -> list[str]:
+    """The traces in a folder; of anything else, that."""
+    if not os.path.isdir(path):
+        return [path]
+    return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIXES))
+
+
 class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
@@ -178,6 +197,8 @@ class Reader:
                     yield from whole_lines(f)
                 except EOFError:  # the compressed file itself is cut
                     self.cut = True
+        except IsADirectoryError:
+            raise CannotRead(f"{self.path}: no {' or '.join('*' + s for s in SUFFIXES)} in it") from None
         except (OSError, zlib.error) as e:
             raise CannotRead(f"{self.path}: {getattr(e, 'strerror', None) or e}") from e
 
@@ -199,6 +220,8 @@ class Reader:
         return None
 
     def _read_header(self, o: Event) -> None:
+        if "merged" in o and "cupool" not in o:
+            raise CannotRead(f"{self.path}: written by merge; read the traces that it was made of")
         self.header = o
         if o.get("cupool") != FORMAT:
             self.problems.add(1, f"format {o.get('cupool')!r} is unknown to this program, which knows {FORMAT}")

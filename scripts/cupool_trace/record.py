@@ -14,12 +14,12 @@ from .reader import Event, Problems
 from .replay import Device, Range, Ranges, Replay, caller_of
 from .text import human_size
 
-# Curves over time. Memory registered with NCCL belongs here as soon as there are events about it.
-QUANTITIES = ("held", "live", "cached")
+# Curves over time.
+QUANTITIES = ("held", "live", "cached", "registered")
 
 
-def quantities(dev: Device) -> tuple[int, int, int]:
-    return dev.held, dev.live, dev.held - dev.live
+def quantities(dev: Device) -> tuple[int, int, int, int]:
+    return dev.held, dev.live, dev.held - dev.live, dev.registered.bytes
 
 
 class Thinned:
@@ -264,7 +264,7 @@ class Recorder(Replay):
             dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
         super().apply(line, ev)
         e = ev["e"]
-        if e in ("alloc", "free_requested", "segment_alloc", "segment_free"):
+        if e in ("alloc", "free_requested", "segment_alloc", "segment_free", "register", "deregister", "comm_destroy"):
             now = quantities(self.devices[d])
             if self.now < self.begin:
                 self._before[d] = now

@@ -14,7 +14,7 @@ import sys
 from array import array
 from typing import Any, Callable, Iterator, Optional
 
-from .reader import KEEP, CannotRead, Event, Problems, Reader, STATS, in_time_order
+from .reader import KEEP, CannotRead, Event, NCCL, Problems, Reader, STATS, in_time_order
 
 GRANULE = 512  # blocks are multiples of this
 
@@ -207,6 +207,37 @@ def caller_name(at: Optional[str]) -> str:
     return f"{where} ({function})" if function else at
 
 
+class Registered:
+    """Memory of one device that is registered with NCCL's communicators; what several have is counted once."""
+
+    def __init__(self) -> None:
+        self.bytes = self.peak = self.registered = self.deregistered = self.refused = self.comms = 0
+        self._of: dict[tuple[int, int], set[str]] = {}  # address and size: its communicators
+
+    def add(self, p: int, n: int, comm: str) -> None:
+        self.registered += 1
+        if (p, n) not in self._of:
+            self._of[p, n] = set()
+            self.bytes += n
+            self.peak = max(self.peak, self.bytes)
+        self._of[p, n].add(comm)
+
+    def remove(self, p: int, n: int, comm: str) -> None:
+        self.deregistered += 1
+        self._leave(p, n, comm)
+
+    def end(self, comm: str) -> None:
+        """What it has still is gone with it."""
+        for p, n in [at for at, comms in self._of.items() if comm in comms]:
+            self._leave(p, n, comm)
+
+    def _leave(self, p: int, n: int, comm: str) -> None:
+        comms = self._of.get((p, n), set())
+        comms.discard(comm)
+        if not comms and self._of.pop((p, n), None) is not None:
+            self.bytes -= n
+
+
 class Device:
     """What one process did on one device: live ranges, and counters taken from events."""
 
@@ -217,6 +248,7 @@ class Device:
         self.driver_calls = 0
         self.driver_us = 0.0
         self.trims = self.trimmed = self.oom = self.ipc_ok = self.ipc_refused = 0
+        self.registered = Registered()
         self.oom_moments: list[Event] = []
         self.policy: list[Event] = []
         self.name: Optional[str] = None
@@ -286,8 +318,10 @@ class Replay:
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
             "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._alloc, "free_requested": self._free_requested,
-            "stats": self._stats,
+            "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
+            "register": self._register, "deregister": self._deregister,
         }
+        self.nccl: Optional[Event] = None  # what the process's operations found, as of the last such event
 
     def apply(self, line: int, ev: Event) -> None:
         self.events += 1
@@ -302,6 +336,8 @@ class Replay:
             handler(line, ev, dev)
         elif ev["e"] == "frame":
             self.frames[ev["f"]] = ev["at"]
+        elif ev["e"] == "nccl":
+            self.nccl = {k: ev[k] for k in NCCL}
 
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
@@ -388,6 +424,24 @@ class Replay:
             dev.ipc_ok += 1
         else:
             dev.ipc_refused += 1
+
+    def _comm_init(self, line: int, ev: Event, dev: Device) -> None:
+        dev.registered.comms += 1
+
+    def _comm_destroy(self, line: int, ev: Event, dev: Device) -> None:
+        dev.registered.end(ev["comm"])
+
+    def _register(self, line: int, ev: Event, dev: Device) -> None:
+        if ev["ok"]:
+            dev.registered.add(int(ev["p"], 16), ev["n"], ev["comm"])
+        else:
+            dev.registered.refused += 1
+
+    def _deregister(self, line: int, ev: Event, dev: Device) -> None:
+        if ev["ok"]:
+            dev.registered.remove(int(ev["p"], 16), ev["n"], ev["comm"])
+        else:
+            dev.registered.refused += 1
 
     def _stats(self, line: int, ev: Event, dev: Device) -> None:
         dev.stats = {k: ev[k] for k in STATS}

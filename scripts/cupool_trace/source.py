@@ -143,5 +143,5 @@ class Sources:
             if s.failed:
                 status = 2
             elif not s.reader.complete:
-                print(f"cupool-trace: {s.path}: {s.name}: {s.reader.state}", file=sys.stderr)
+                print(f"cupool-trace: {s.path}: {'' if s.name == s.path else s.name + ': '}{s.reader.state}", file=sys.stderr)
         return status

@@ -149,7 +149,7 @@ class ConvertCase(Case):
 
 class ToCsv(ConvertCase):
     HEADER = ("rank,host,pid,unix_ns,t,e,tid,d,p,n,b,us,why,free,ok,name,uuid,dropped,allocs,hits,misses,frees,bypassed,live,held,"
-              "peak_live,peak_held,segments_alloc,segments_free,oom,order,kept,block,f,at")
+              "peak_live,peak_held,segments_alloc,segments_free,oom,order,kept,block,f,at,comm")
 
     def rows(self, out: bytes) -> list[dict[str, str]]:
         self.assertEqual(out.decode().split("\n", 1)[0], self.HEADER)
@@ -181,7 +181,7 @@ class ToCsv(ConvertCase):
             self.assertTrue(times and times == sorted(times))
 
     def test_what_nobody_knows_is_left_out(self) -> None:
-        events = [header(None), {**ev(1, "alloc", p=BASE, n=1), "name": {"x": 1}, "why": [1], "later": "y"}, ev(2, "comm_init")]
+        events = [header(None), {**ev(1, "alloc", p=BASE, n=1), "name": {"x": 1}, "why": [1], "later": "y"}, ev(2, "of_a_later_version")]
         row, = self.rows(self.convert("to-csv", self.write(events)))
         self.assertEqual((row["name"], row["why"], row["rank"]), ("", "", ""))
 

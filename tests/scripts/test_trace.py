@@ -181,7 +181,7 @@ class CheckOneFile(Case):
     def test_unknown_events_and_keys_are_ignored(self) -> None:
         events = good()
         events[3]["stream"] = {"x": 1}
-        events.insert(4, {"t": 1, "e": "comm_init", "tid": [], "us": "?"})
+        events.insert(4, {"t": 1, "e": "of_a_later_version", "tid": [], "us": "?"})
         self.check(events, 0)
 
     def test_not_json(self) -> None:
@@ -291,6 +291,14 @@ class Incomplete(Case):
             self.check(whole[:-missing], 0, r"killed or still running \(no end line, last line cut\)")
         # Only the newline is missing: the event is whole, and counts.
         self.check(whole[:-1], 0, r"killed or still running \(no end line\); 9 lines; 2 segments")
+
+    def test_complete_is_asked_for(self) -> None:
+        path = self.write(good()[:-1])
+        done = self.run_tool("check", "--complete", path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("t.jsonl: not complete; killed or still running", done.stdout)
+        file, = json.loads(self.run_tool("check", "--complete", "--json", path).stdout)["files"]
+        self.assertEqual((file["ok"], file["problem_count"]), (False, 0))
 
     def test_dropped(self) -> None:
         events = good()
@@ -433,6 +441,27 @@ class Summary(Case):
             self.assertEqual(dev["peak_live"], most)
             self.assertEqual({c["caller"]: (c["live_at_peak"], c["requests"]) for c in dev["callers"]}, {str(f): (held[f], requests[f]) for f in range(1, 4)})
 
+    def test_registrations(self) -> None:
+        """Memory that two communicators have counts once, and goes with the last of them, undone or ended."""
+        at = {"p": BASE, "n": 2 * MIB, "us": 1.5, "ok": 1, "d": 0}
+        more = {**at, "p": BASE + 2 * MIB, "n": 4 * MIB}
+        nccl = dict.fromkeys(reader.NCCL, 0)
+        events = [header(), ev(1, "comm_init", d=0, comm="0x1", rank=0, ranks=2, nccl=22809), ev(1, "comm_init", d=0, comm="0x2", rank=0, ranks=2, nccl=22809),
+                  ev(2, "register", comm="0x1", **at), ev(3, "register", comm="0x2", **at), ev(4, "register", comm="0x2", **more),
+                  ev(5, "register", comm="0x1", **{**more, "ok": 0}), ev(6, "deregister", comm="0x1", **at)]
+        end = [ev(7, "comm_destroy", d=0, comm="0x2", ok=0), ev(8, "nccl", **{**nccl, "ops": 9, "mixed": 2, "quarantined": MIB}), ev(9, "end", dropped=0)]
+        keys = ("registrations", "deregistrations", "registrations_refused", "communicators", "peak_registered", "registered_at_end")
+        path = self.write([*events, *end])
+        for content, left in ((events, 6 * MIB), ([*events, *end], 0)):
+            rank, = self.summary(self.write(content))["ranks"]
+            self.assertEqual([rank["devices"]["0"][k] for k in keys], [3, 1, 1, 2, 6 * MIB, left])
+        self.assertEqual(rank["nccl"]["ops"], 9)
+        done = self.run_tool("summary", path)
+        self.assertIn("registered with 2 NCCL communicators: 6.0 MiB at most, 0 B at the end; 3 registrations, 1 undone, 1 refused", done.stdout)
+        self.assertIn("rank 0: 9 NCCL operations; 2 with one buffer in registered memory and one outside\n", done.stdout)
+        self.assertIn("rank 0: 1.0 MiB can never go back", done.stdout)
+        self.assertNotIn("registered with", self.run_tool("summary", self.write(good())).stdout)
+
     def test_two_ranks_two_devices_and_totals(self) -> None:
         second = copy.deepcopy(good())
         second[0].update(rank=1, local_rank=1, pid=43)
@@ -541,11 +570,29 @@ class Inputs(Case):
                 self.assertEqual(done.returncode, 2)
                 self.assertRegex(done.stderr, r"cupool-trace: .*none: No such file")
                 self.assertIn("complete", done.stdout)  # the other file is still reported
-                self.assertEqual(self.run_tool(command, str(self.dir)).returncode, 2)
+                empty = self.dir / "empty"
+                empty.mkdir(exist_ok=True)
+                done = self.run_tool(command, str(empty))
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn("no *.jsonl or *.jsonl.gz in it", done.stderr)
                 done = self.run_tool(command, sys.executable)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn("not a cupool trace", done.stderr)
                 self.assertEqual(self.run_tool(command, self.write(b"just a text")).returncode, 2)
+
+    def test_folder(self) -> None:
+        """It stands for the traces in it."""
+        for rank in range(2):
+            self.write([header(rank), *good()[1:]], f"{rank}.jsonl")
+        (self.dir / "2.jsonl.gz").write_bytes(gzip.compress(text([header(2), *good()[1:]])))
+        self.write(b"not a trace", "notes.txt")
+        self.assertEqual([r["rank"] for r in self.summary(str(self.dir))["ranks"]], [0, 1, 2])
+
+    def test_what_merge_wrote_is_no_trace(self) -> None:
+        merged = self.run_tool("merge", self.write(good()))
+        done = self.run_tool("summary", self.write(merged.stdout.encode(), "merged.jsonl"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("merged.jsonl: written by merge; read the traces", done.stderr)
 
     def test_usage(self) -> None:
         self.assertEqual(self.run_tool().returncode, 2)
