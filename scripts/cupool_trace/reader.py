@@ -351,16 +351,17 @@ class Reader:
                         clock[0] = clock[1] = t
                         self.left_out += 1
                         continue
-                    ev: Optional[Event] = {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n)}
+                    ev: Event = {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n)}
                     if tail:
                         ev.update(tail)
                 else:
                     self.lines = line
                     raw = f'{{"t":{t_},"e":"{what},"p":"{p}","n":{n}{rest}' if what else other
-                    ev = self._event(raw.encode("latin-1"), whole)
+                    found = self._event(raw.encode("latin-1"), whole)
                     regular = not self.ended
-                    if ev is None:
+                    if found is None:
                         continue
+                    ev = found
                     e, t, clock = ev["e"], ev["t"], self._clock(ev.get("tid"))
                 if t >= clock[1]:
                     clock[0] = clock[1] = t
