@@ -122,16 +122,19 @@ def divergence(a: Rank, b: Rank) -> Iterator[str]:
             yield f"{names} agree in their first {at} segments, then one goes on: {x.segments_alloc} and {y.segments_alloc} in all"
 
 
+def is_fine(rank: Rank, complete: bool) -> bool:
+    return rank.problems.count == 0 and (rank.reader.complete or not complete)
+
+
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files)
     each = [check_one(r) for r in ranks]
     errors, warnings, infos = map(operator.add, check_ranks(ranks), check_missing(ranks, args.ranks))
-    incomplete = [r for r in ranks if not r.reader.complete]
-    bad = bool(errors or unreadable) or any(r.problems.count for r in ranks) or bool(args.complete and incomplete)
+    bad = bool(errors or unreadable) or not all(is_fine(r, args.complete) for r in ranks)
     status = 2 if unreadable else 1 if bad else 0
     if args.json:
         json.dump({"ok": not bad, "files": [{
-            "path": r.path, "rank": r.rank, "ok": r.problems.count == 0, "complete": r.reader.complete, "state": r.reader.state,
+            "path": r.path, "rank": r.rank, "ok": is_fine(r, args.complete), "complete": r.reader.complete, "state": r.reader.state,
             "lines": r.reader.lines, "segments_live": r.live_at_end()[0], "blocks_live": r.live_at_end()[1],
             "problem_count": r.problems.count, "problems": [{"line": n, "text": t} for n, t in r.problems.kept], "warnings": w,
         } for r, w in zip(ranks, each)], "errors": errors, "warnings": warnings, "information": infos}, sys.stdout, indent=1)
@@ -146,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{r.path}: warning: {text}")
         segments, blocks = r.live_at_end()
         live = count_of(segments, "segment") + (f" and {count_of(blocks, 'block')}" if r.traces_allocs else "")
-        verdict = count_of(r.problems.count, "problem") if r.problems.count else "ok"
+        verdict = count_of(r.problems.count, "problem") if r.problems.count else "ok" if is_fine(r, args.complete) else "not complete"
         print(f"{r.path}: {verdict}; {r.reader.state}; {count_of(r.reader.lines, 'line')}; {live} live at its end")
     for kind, texts in (("", errors), ("warning: ", warnings), ("information: ", infos)):
         for text in texts:

@@ -7,7 +7,6 @@ import json
 import sys
 from typing import Iterator, Optional
 
-from .comms import comms_notes
 from .reader import Event
 from .replay import Device, Rank, caller_name, load
 from .text import count_of, human_size, human_time, table
@@ -15,7 +14,7 @@ from .text import count_of, human_size, human_time, table
 HELP = "what each rank did on each device"
 DESCRIPTION = """\
 Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
-trims, the free policy and why, refused IPC handles, the largest segments, communicators and registrations of NCCL, and with CUPOOL_TRACE_STACKS=1 who held the most
+trims, the free policy and why, refused IPC handles, the largest segments, and with CUPOOL_TRACE_STACKS=1 who held the most
 when most was live. Requests, hits and peaks come from the stats lines;
 a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
 marked with ~.
@@ -59,6 +58,8 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "driver_calls": dev.driver_calls, "driver_us": round(dev.driver_us, 3),
         "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
+        "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
+        "deregistrations": dev.registered.deregistered, "registrations_refused": dev.registered.refused, "communicators": dev.registered.comms,
         "name": dev.name, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
@@ -115,11 +116,27 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
         yield f"{who}: {count_of(f['trims'], 'trim')} gave back {human_size(f['trimmed'])}"
     if f["ipc_refused"]:
         yield f"{who}: {count_of(f['ipc_refused'], 'request')} for an IPC handle refused"
+    if f["registrations"] or f["registrations_refused"] or f["communicators"]:
+        refused = f", {f['registrations_refused']} refused" if f["registrations_refused"] else ""
+        yield (f"{who}: registered with {count_of(f['communicators'], 'NCCL communicator')}: {human_size(f['peak_registered'])} at most, "
+               f"{human_size(f['registered_at_end'])} at the end; {count_of(f['registrations'], 'registration')}, {f['deregistrations']} undone{refused}")
     if f["bypassed"]:
         yield f"{who}: {count_of(f['bypassed'], 'request')} went to the driver unpooled"
     sizes = [human_size(s["n"]) for s in f["largest_segments"]]
     if sizes:
         yield f"{who}: largest segments {', '.join(sizes)}; {f['segments_live']} live at the end ({human_size(f['held_at_end'])})"
+
+
+def nccl_notes(rank: Rank) -> Iterator[str]:
+    """What the process's operations found; only what needs a look is said beside their number."""
+    f = rank.replay.nccl
+    if f is None:
+        return
+    odd = {"mixed": "with one buffer in registered memory and one outside", "outside": "with none in registered memory",
+           "unsafe": "that may meet the bug of NCCL before 2.29.2"}
+    yield f"{rank.name}: {count_of(f['ops'], 'NCCL operation')}" + "".join(f"; {f[k]} {text}" for k, text in odd.items() if f[k])
+    if f["quarantined"]:
+        yield f"{rank.name}: {human_size(f['quarantined'])} can never go back: NCCL did not undo their registration"
 
 
 def print_callers(who: str, every: list[Event]) -> None:
@@ -141,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"ranks": [{
             "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
             "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-            "problems": r.problems.count, "nccl": r.replay.comms.figures(), "devices": {str(d): f for d, f in devices.items()},
+            "problems": r.problems.count, "nccl": r.replay.nccl, "devices": {str(d): f for d, f in devices.items()},
         } for r, devices in zip(ranks, figures)], "total": total}, sys.stdout, indent=1)
         print()
         return status
@@ -159,9 +176,7 @@ def run(args: argparse.Namespace) -> int:
             rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
             guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
             notes.extend(summary_notes(d, f, r))
-        nccl = r.replay.comms.figures()
-        if nccl:
-            notes.extend(comms_notes(r.name, nccl))
+        notes.extend(nccl_notes(r))
         if not devices:
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:

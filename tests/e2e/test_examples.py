@@ -104,12 +104,12 @@ class Base(Case):
         ranks = json.loads(self.tool("summary", "--json", *job.traces))["ranks"]
         self.assertEqual([r["rank"] for r in ranks], list(range(RANKS)))
         for r in ranks:
-            n = r["nccl"]
-            self.assertEqual((n["comms"], n["comm_ranks"], n["failed"]), (1, [RANKS], 0))
-            self.assertEqual(n["registered"], n["deregistered"])
-            self.assertEqual((n["totals"]["mixed"], n["totals"]["outside"], n["totals"]["unsafe"]), (0, 0, 0))
-        self.assertEqual(sum(r["nccl"]["registered"] for r in ranks), job.reported("registrations"))
-        self.assertEqual(sum(r["nccl"]["totals"]["ops"] for r in ranks), job.operations("all"))
+            device, = r["devices"].values()
+            self.assertEqual((device["communicators"], device["registrations_refused"], device["registered_at_end"]), (1, 0, 0))
+            self.assertEqual(device["registrations"], device["deregistrations"])
+            self.assertEqual((r["nccl"]["mixed"], r["nccl"]["outside"], r["nccl"]["unsafe"]), (0, 0, 0))
+        self.assertEqual(sum(d["registrations"] for r in ranks for d in r["devices"].values()), job.reported("registrations"))
+        self.assertEqual(sum(r["nccl"]["ops"] for r in ranks), job.operations("all"))
 
 
 class Same(Base):
