@@ -574,6 +574,11 @@ class Registrations(Case):
         out = self.check(registered(0, 1), 0, "ok; complete")
         self.assertNotIn("missing", out)
 
+    def test_no_pool_on_the_device(self) -> None:
+        """What the program took from NCCL itself: there are no counters of a pool."""
+        out = self.check([e for e in registered(0, 1) if e.get("e") not in ("segment_alloc", "stats")], 0)
+        self.assertNotIn("warning", out)
+
     def test_contradictions(self) -> None:
         p = dict(p=BASE, n=2 * MIB, us=1)
         for event, expected in (
@@ -586,6 +591,7 @@ class Registrations(Case):
         # What NCCL refused has changed nothing; the same again has a registration of its own.
         self.check(registered(0, 1, comm(150, "deregister", ok=0, **p), comm(151, "register", ok=0, **p)), 0)
         self.check(registered(0, 1, comm(150, "register", ok=1, **p), comm(160, "deregister", ok=1, **p)), 0)
+        self.check(registered(0, 1, comm(150, "deregister", ok=1, **p), comm(151, "register", ok=0, **p)), 1, r":7: deregister .*: not registered")
         # A communicator that was forgotten and made again at its address begins with none.
         self.check(registered(0, 1, comm(150, "comm_init", rank=0, ranks=1, nccl=22809)), 1, r":6: deregister .*: not registered")
 
