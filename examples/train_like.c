@@ -17,40 +17,21 @@
  * rank from the environment and adds up nothing.
  */
 #include <cuda_runtime_api.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#ifdef HAVE_MPI
-#include <mpi.h>
-#endif
+
+#include "job.h"
 
 #define STATE      256u /* bytes of pinned state of a layer and direction */
 #define LAYERS_MAX 256
-
-#define CK(call)                                                                                                       \
-    do {                                                                                                               \
-        cudaError_t e_ = (call);                                                                                       \
-        if (e_) {                                                                                                      \
-            fprintf(stderr, "train_like: line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e_));                 \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static struct {
     int steps, layers, temps, delay_us;
     size_t width;
 } opt = {.steps = 20, .layers = 12, .temps = 8, .delay_us = 150, .width = 256 << 10};
 
-static int rank, ranks = 1;
 static unsigned long requests;
-#ifdef HAVE_MPI
-static int mpi_started;
-#endif
 
 /* A host function's work: what to make of which pinned words. */
-struct job {
+struct task {
     uint64_t *state;
     uint64_t key;
 };
@@ -60,50 +41,35 @@ struct layer {
     char *param, *act; /* on the device; act lives from forward to backward */
     char *side;        /* what the slow stream saved of workspace, activation and gradient: 3 x n */
     uint64_t *state[2];
-    struct job job[2];
+    struct task task[2];
 };
 
 static struct layer layers[LAYERS_MAX];
 static cudaStream_t compute, slow;
 static cudaEvent_t ready;
 
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void *device_get(size_t n)
 {
     void *p;
 
     requests++;
-    CK(cudaMalloc(&p, n));
+    CU(cudaMalloc(&p, n));
     return p;
 }
 
 static void device_put(void *p)
 {
     requests++;
-    CK(cudaFree(p));
+    CU(cudaFree(p));
 }
 
 /* In the compute stream: one step of a generator over a layer's state. */
-static void CUDART_CB job_fn(void *arg)
+static void CUDART_CB task_fn(void *arg)
 {
-    const struct job *j = (const struct job *)arg;
+    const struct task *t = (const struct task *)arg;
 
     for (unsigned i = 0; i < STATE / 8; i++)
-        j->state[i] = mix(j->state[i] + j->key + i);
+        t->state[i] = job_mix(t->state[i] + t->key + i);
 }
 
 /* In the slow stream: a kernel that takes its time. */
@@ -117,21 +83,21 @@ static void CUDART_CB delay_fn(void *arg)
 /* The slow stream saves a buffer once the compute stream has made it; in one layer of four it takes its time before. */
 static void side_save(int k, char *side, const char *p, size_t n)
 {
-    CK(cudaEventRecord(ready, compute));
-    CK(cudaStreamWaitEvent(slow, ready, 0));
+    CU(cudaEventRecord(ready, compute));
+    CU(cudaStreamWaitEvent(slow, ready, 0));
     if (k % 4 == 0)
-        CK(cudaLaunchHostFunc(slow, delay_fn, (void *)(intptr_t)opt.delay_us));
-    CK(cudaMemcpyAsync(side, p, n, cudaMemcpyDeviceToDevice, slow));
+        CU(cudaLaunchHostFunc(slow, delay_fn, (void *)(intptr_t)opt.delay_us));
+    CU(cudaMemcpyAsync(side, p, n, cudaMemcpyDeviceToDevice, slow));
 }
 
 /* 'Compute' into p on the compute stream: from src, with a fresh state written over its ends. */
 static void compute_into(struct layer *l, int way, uint64_t key, char *p, const char *src)
 {
-    l->job[way].key = key;
-    CK(cudaMemcpyAsync(p, src, l->n, cudaMemcpyDeviceToDevice, compute));
-    CK(cudaLaunchHostFunc(compute, job_fn, &l->job[way]));
-    CK(cudaMemcpyAsync(p, l->state[way], STATE, cudaMemcpyHostToDevice, compute));
-    CK(cudaMemcpyAsync(p + l->n - STATE, l->state[way], STATE, cudaMemcpyHostToDevice, compute));
+    l->task[way].key = key;
+    CU(cudaMemcpyAsync(p, src, l->n, cudaMemcpyDeviceToDevice, compute));
+    CU(cudaLaunchHostFunc(compute, task_fn, &l->task[way]));
+    CU(cudaMemcpyAsync(p, l->state[way], STATE, cudaMemcpyHostToDevice, compute));
+    CU(cudaMemcpyAsync(p + l->n - STATE, l->state[way], STATE, cudaMemcpyHostToDevice, compute));
 }
 
 /* What real layers have plenty of: buffers that live for one operation. The first has the size of what was just freed.
@@ -142,7 +108,7 @@ static void temporaries(int step, int k)
         size_t n = layers[k].n >> (i % 4);
         void *p = device_get(n);
 
-        CK(cudaMemsetAsync(p, ~(step + k + i), n, compute));
+        CU(cudaMemsetAsync(p, ~(step + k + i), n, compute));
         device_put(p);
     }
 }
@@ -152,10 +118,10 @@ static void forward(int step, int k)
     struct layer *l = &layers[k];
     char *workspace = (char *)device_get(l->n);
 
-    CK(cudaMemsetAsync(workspace, step * 31 + k * 7 + rank, l->n, compute));
+    CU(cudaMemsetAsync(workspace, step * 31 + k * 7 + job.rank, l->n, compute));
     l->act = (char *)device_get(l->n);
     compute_into(l, 0, (uint64_t)step, l->act, l->param);
-    CK(cudaMemcpyAsync(workspace, l->act, l->n / 2, cudaMemcpyDeviceToDevice, compute));
+    CU(cudaMemcpyAsync(workspace, l->act, l->n / 2, cudaMemcpyDeviceToDevice, compute));
     side_save(k, l->side, workspace, l->n);
     device_put(workspace); /* the slow stream has yet to read it */
     temporaries(step, k);
@@ -179,16 +145,16 @@ static uint64_t gradient_of(struct layer *l, uint64_t *host)
 {
     uint64_t sum = 0;
 
-    CK(cudaMemcpy(host, l->side, 3 * l->n, cudaMemcpyDeviceToHost));
+    CU(cudaMemcpy(host, l->side, 3 * l->n, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < 3 * l->n / 8; i++)
-        sum += mix(host[i] ^ i); /* each on its own: the processor can do several at a time */
+        sum += job_mix(host[i] ^ i); /* each on its own: the processor can do several at a time */
     return sum;
 }
 
 static void gradients_add(uint64_t *grad)
 {
 #ifdef HAVE_MPI
-    if (mpi_started)
+    if (job.mpi)
         MPI_Allreduce(MPI_IN_PLACE, grad, opt.layers, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
 #else
     (void)grad;
@@ -198,10 +164,10 @@ static void gradients_add(uint64_t *grad)
 /* The optimizer: the sum moves every layer's parameters. */
 static void update(struct layer *l, uint64_t grad, uint64_t *host)
 {
-    CK(cudaMemcpy(host, l->param, l->n, cudaMemcpyDeviceToHost));
+    CU(cudaMemcpy(host, l->param, l->n, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < l->n / 8; i++)
-        host[i] = mix(host[i] + grad + i);
-    CK(cudaMemcpy(l->param, host, l->n, cudaMemcpyHostToDevice));
+        host[i] = job_mix(host[i] + grad + i);
+    CU(cudaMemcpy(l->param, host, l->n, cudaMemcpyHostToDevice));
 }
 
 static void step_run(int step, uint64_t *host)
@@ -212,8 +178,8 @@ static void step_run(int step, uint64_t *host)
         forward(step, k);
     for (int k = opt.layers - 1; k >= 0; k--)
         backward(step, k);
-    CK(cudaStreamSynchronize(slow));
-    CK(cudaStreamSynchronize(compute));
+    CU(cudaStreamSynchronize(slow));
+    CU(cudaStreamSynchronize(compute));
     for (int k = 0; k < opt.layers; k++)
         grad[k] = gradient_of(&layers[k], host);
     gradients_add(grad);
@@ -230,14 +196,14 @@ static void model_init(uint64_t *host)
         l->param = (char *)device_get(l->n);
         l->side = (char *)device_get(3 * l->n);
         for (int way = 0; way < 2; way++) {
-            CK(cudaMallocHost((void **)&l->state[way], STATE));
+            CU(cudaMallocHost((void **)&l->state[way], STATE));
             for (unsigned i = 0; i < STATE / 8; i++)
-                l->state[way][i] = mix((uint64_t)(k * 2 + way) << 32 | i);
-            l->job[way].state = l->state[way];
+                l->state[way][i] = job_mix((uint64_t)(k * 2 + way) << 32 | i);
+            l->task[way].state = l->state[way];
         }
         for (size_t i = 0; i < l->n / 8; i++)
-            host[i] = mix((uint64_t)k << 40 | i);
-        CK(cudaMemcpy(l->param, host, l->n, cudaMemcpyHostToDevice));
+            host[i] = job_mix((uint64_t)k << 40 | i);
+        CU(cudaMemcpy(l->param, host, l->n, cudaMemcpyHostToDevice));
     }
 }
 
@@ -248,63 +214,15 @@ static uint64_t model_fini(uint64_t *host)
     for (int k = 0; k < opt.layers; k++) {
         struct layer *l = &layers[k];
 
-        CK(cudaMemcpy(host, l->param, l->n, cudaMemcpyDeviceToHost));
+        CU(cudaMemcpy(host, l->param, l->n, cudaMemcpyDeviceToHost));
         for (size_t i = 0; i < l->n / 8; i++)
             digest = (digest ^ host[i]) * 0x100000001b3u;
         device_put(l->param);
         device_put(l->side);
-        CK(cudaFreeHost(l->state[0]));
-        CK(cudaFreeHost(l->state[1]));
+        CU(cudaFreeHost(l->state[0]));
+        CU(cudaFreeHost(l->state[1]));
     }
     return digest;
-}
-
-static int number_of(const char *a, const char *b, const char *c, int fallback)
-{
-    const char *v = getenv(a) ? getenv(a) : getenv(b) ? getenv(b) : getenv(c);
-
-    return v ? atoi(v) : fallback;
-}
-
-#ifdef HAVE_MPI
-/* MPI_Init alone, without a launcher, may want what is not installed. */
-static int mpi_launched(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
-                                        "MV2_COMM_WORLD_SIZE"};
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (getenv(names[i]))
-            return 1;
-    return 0;
-}
-#endif
-
-/* Rank and number of ranks: from MPI if a launcher of it started us, else from what launchers set. */
-static void ranks_init(int *argc, char ***argv)
-{
-#ifdef HAVE_MPI
-    if (mpi_launched()) {
-        MPI_Init(argc, argv);
-        mpi_started = 1;
-        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-        MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-        return;
-    }
-#else
-    (void)argc;
-    (void)argv;
-#endif
-    rank = number_of("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", 0);
-    ranks = number_of("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", 1);
-}
-
-static void ranks_fini(void)
-{
-#ifdef HAVE_MPI
-    if (mpi_started)
-        MPI_Finalize();
-#endif
 }
 
 static int options_parse(int argc, char **argv)
@@ -340,7 +258,8 @@ static void result_print(uint64_t digest, double seconds)
         line, sizeof(line),
         "{\"train_like\":1,\"rank\":%d,\"ranks\":%d,\"steps\":%d,\"layers\":%d,\"width\":%zu,\"digest\":\"%016llx\","
         "\"step_ms\":%.3f,\"requests\":%lu}\n",
-        rank, ranks, opt.steps, opt.layers, opt.width, (unsigned long long)digest, seconds * 1e3 / opt.steps, requests);
+        job.rank, job.ranks, opt.steps, opt.layers, opt.width, (unsigned long long)digest, seconds * 1e3 / opt.steps,
+        requests);
 
     fwrite(line, 1, (size_t)n, stdout);
     fflush(stdout);
@@ -352,28 +271,28 @@ int main(int argc, char **argv)
     double start, seconds;
     int devices = 0;
 
-    ranks_init(&argc, &argv);
+    job_init(&argc, &argv);
     if (options_parse(argc, argv)) {
         fprintf(stderr, "usage: train_like [--steps N] [--layers L] [--width BYTES] [--temps T] [--delay-us U]\n");
         return 2;
     }
-    CK(cudaGetDeviceCount(&devices));
-    CK(cudaSetDevice(rank % devices));
-    CK(cudaMallocHost((void **)&host, opt.width * 12));
-    CK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
-    CK(cudaStreamCreateWithFlags(&slow, cudaStreamNonBlocking));
-    CK(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
+    CU(cudaGetDeviceCount(&devices));
+    CU(cudaSetDevice(job.rank % devices));
+    CU(cudaMallocHost((void **)&host, opt.width * 12));
+    CU(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
+    CU(cudaStreamCreateWithFlags(&slow, cudaStreamNonBlocking));
+    CU(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
     model_init(host);
-    start = now();
+    start = job_now();
     for (int step = 0; step < opt.steps; step++)
         step_run(step, host);
-    seconds = now() - start;
+    seconds = job_now() - start;
     digest = model_fini(host);
-    CK(cudaEventDestroy(ready));
-    CK(cudaStreamDestroy(slow));
-    CK(cudaStreamDestroy(compute));
-    CK(cudaFreeHost(host));
+    CU(cudaEventDestroy(ready));
+    CU(cudaStreamDestroy(slow));
+    CU(cudaStreamDestroy(compute));
+    CU(cudaFreeHost(host));
     result_print(digest, seconds);
-    ranks_fini();
+    job_fini();
     return 0;
 }

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import sys
-from typing import Iterator, Sequence
+from typing import Iterator, Optional, Sequence
 
+from .comms import comms_missing, ranks_missing
 from .physical import Follow
 from .replay import Rank, load
 from .text import count_of, human_size
@@ -17,9 +19,10 @@ from .text import count_of, human_size
 HELP = "is the trace valid, and do ranks agree"
 DESCRIPTION = """\
 Checks every line against docs/trace.md, replays segments and blocks (what is freed was live and of that size, nothing live
-overlaps, blocks lie in segments: a block that was reused too early shows here), and physical memory (what is released or mapped
-was created, what is unmapped was mapped, in reserved addresses), and compares ranks: settings must be the same;
-a rank number that occurs twice is a warning; the first segment in which two ranks differ in size is information.
+overlaps, blocks lie in segments: a block that was reused too early shows here), registrations (what is deregistered was
+registered, with a communicator that lives), and physical memory (what is released or mapped was created, what is unmapped was
+mapped, in reserved addresses), and compares ranks: settings must be the same; a rank number that occurs twice is a warning, and so
+is a rank that NCCL's communicators have and no trace tells of; the first segment in which two ranks differ in size is information.
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
 # Settings that change what a rank writes, not what it does: often set for one rank alone.
@@ -28,6 +31,14 @@ OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--complete", action="store_true", help="a trace without its end, or with lines dropped, is a problem")
+    parser.add_argument("--ranks", type=positive, metavar="N", help="the job had so many; one without a trace is an error")
+
+
+def positive(text: str) -> int:
+    n = int(text)
+    if n < 1:
+        raise ValueError
+    return n
 
 
 def check_one(rank: Rank) -> list[str]:
@@ -41,7 +52,8 @@ def check_one(rank: Rank) -> list[str]:
         return warnings
     for d, dev in sorted(rank.replay.devices.items()):
         if dev.stats is None:
-            warnings.append(f"device {d} has no stats line")
+            if dev.segments_alloc or dev.allocs:  # else it has only NCCL's communicators
+                warnings.append(f"device {d} has no stats line")
             continue
         counted = {"segments_alloc": dev.segments_alloc, "segments_free": dev.segments_free}
         if rank.traces_allocs:
@@ -50,6 +62,18 @@ def check_one(rank: Rank) -> list[str]:
             if dev.stats[key] != n:
                 warnings.append(f"device {d}: stats says {key} {dev.stats[key]}, {n} events were seen")
     return warnings
+
+
+def check_missing(ranks: list[Rank], expected: Optional[int]) -> tuple[list[str], list[str], list[str]]:
+    """Whose trace is not there. Returns errors, warnings, information."""
+    known = {r.rank for r in ranks if r.rank is not None}
+    comms = list(comms_missing((r.replay.comms for r in ranks), all(r.reader.complete for r in ranks)))
+    numbers = ranks_missing(known, expected or max(known, default=-1) + 1)
+    # One file may be all that was asked for. Ranks that use no GPU leave none.
+    alone = len(ranks) < 2
+    errors = [numbers] if numbers and expected else []
+    infos = [numbers] if numbers and not expected and not alone else []
+    return errors, [] if alone else comms, [*infos, *(comms if alone else [])]
 
 
 def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
@@ -100,16 +124,19 @@ def divergence(a: Rank, b: Rank) -> Iterator[str]:
             yield f"{names} agree in their first {at} segments, then one goes on: {x.segments_alloc} and {y.segments_alloc} in all"
 
 
+def is_fine(rank: Rank, complete: bool) -> bool:
+    return rank.problems.count == 0 and (rank.reader.complete or not complete)
+
+
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files, Follow)
     each = [check_one(r) for r in ranks]
-    errors, warnings, infos = check_ranks(ranks)
-    incomplete = [r for r in ranks if not r.reader.complete]
-    bad = bool(errors or unreadable) or any(r.problems.count for r in ranks) or bool(args.complete and incomplete)
+    errors, warnings, infos = map(operator.add, check_ranks(ranks), check_missing(ranks, args.ranks))
+    bad = bool(errors or unreadable) or not all(is_fine(r, args.complete) for r in ranks)
     status = 2 if unreadable else 1 if bad else 0
     if args.json:
         json.dump({"ok": not bad, "files": [{
-            "path": r.path, "rank": r.rank, "ok": r.problems.count == 0, "complete": r.reader.complete, "state": r.reader.state,
+            "path": r.path, "rank": r.rank, "ok": is_fine(r, args.complete), "complete": r.reader.complete, "state": r.reader.state,
             "lines": r.reader.lines, "segments_live": r.live_at_end()[0], "blocks_live": r.live_at_end()[1],
             "problem_count": r.problems.count, "problems": [{"line": n, "text": t} for n, t in r.problems.kept], "warnings": w,
         } for r, w in zip(ranks, each)], "errors": errors, "warnings": warnings, "information": infos}, sys.stdout, indent=1)
@@ -124,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{r.path}: warning: {text}")
         segments, blocks = r.live_at_end()
         live = count_of(segments, "segment") + (f" and {count_of(blocks, 'block')}" if r.traces_allocs else "")
-        verdict = count_of(r.problems.count, "problem") if r.problems.count else "ok"
+        verdict = count_of(r.problems.count, "problem") if r.problems.count else "ok" if is_fine(r, args.complete) else "not complete"
         print(f"{r.path}: {verdict}; {r.reader.state}; {count_of(r.reader.lines, 'line')}; {live} live at its end")
     for kind, texts in (("", errors), ("warning: ", warnings), ("information: ", infos)):
         for text in texts:

@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 from types import ModuleType
+from typing import Iterator
 
 from . import VERSION, check, diff, export, merge, offline, plot, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
+from .reader import files_of
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
@@ -28,7 +30,8 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 # What a command reads, and whether it has --json, unless its module says otherwise (FILES, JSON).
-FILES = {"nargs": "+", "metavar": "FILE", "help": "a trace, plain or gzip, one per rank; - is standard input"}
+FILES = {"nargs": "+", "metavar": "FILE", "help": "a trace, plain or gzip, one per rank, or a folder of them; - is standard input"}
+FOLDERS_THEMSELVES = ("top", "export", "diff")  # commands that look into folders themselves
 JSON = True
 
 
@@ -48,7 +51,18 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.files.count("-") > 1:
         parser.error("standard input can be read only once")
+    if args.command not in FOLDERS_THEMSELVES:
+        args.files = list(all_of(args.files))
     return args
+
+
+def all_of(paths: list[str]) -> Iterator[str]:
+    """With the traces of a folder in its place; one that has none, or cannot be read, stays, and whoever opens it says so."""
+    for path in paths:
+        try:
+            yield from files_of(path) or [path]
+        except OSError:
+            yield path
 
 
 def main(argv: list[str]) -> int:

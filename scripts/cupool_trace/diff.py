@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from typing import Any, Callable, Iterator, Optional
 
 from .check import first_difference
-from .reader import Event
+from .reader import SUFFIXES, Event, files_of
 from .replay import KEEP_SEQUENCE, Device, Rank, load
 from .summary import device_summary
 from .text import count_of, human_size, human_time, table
@@ -33,17 +32,10 @@ FIGURES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("peak_live", "peak live", human_size), ("peak_held", "peak held", human_size), ("held_at_end", "held at end", human_size),
     ("segments_alloc", "segments", str), ("driver_calls", "driver calls", str), ("driver_us", "in driver", human_time),
     ("oom", "oom", str), ("trims", "trims", str), ("trimmed", "trimmed", human_size)]
-SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     pass
-
-
-def files_of(run: str) -> list[str]:
-    if not os.path.isdir(run):
-        return [run]
-    return sorted(os.path.join(run, name) for name in os.listdir(run) if name.endswith(SUFFIXES))
 
 
 Pair = tuple[Optional[Rank], Optional[Rank]]

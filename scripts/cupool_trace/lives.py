@@ -18,6 +18,7 @@ Step = tuple[int, int, int]  # which of those, address, bytes
 
 class Lives:
     """One process's live segments and blocks. Feed it every event; each step that it returns is possible after those before it.
+    Of a block, `more` is the frames that asked for it.
 
     whole: each segment is one block of its size, for traces without allocation events.
     loose: blocks need no segment, for formats that know none.
@@ -69,7 +70,7 @@ class Lives:
         return self._end_segment(segments, blocks, p)
 
     def _end_segment(self, segments: Ranges, blocks: Ranges, p: int) -> list[Step]:
-        end, n, _ = segments.pop(p)
+        end, n, *_ = segments.pop(p)
         return [*((FREE, b, blocks.pop(b)[1]) for b in blocks.overlapping(p, end)), (SEGMENT_FREE, p, n)]
 
     def _alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
@@ -81,11 +82,12 @@ class Lives:
                 return []
             end = min(end, segment_end)
         steps: list[Step] = []
-        if not blocks.add(p, end, n, 0):
+        frames = ev.get("f")
+        if not blocks.add(p, end, n, 0, frames):
             for old in blocks.overlapping(p, end):
                 self.contradictions += 1
                 steps.append((FREE, old, blocks.pop(old)[1]))
-            blocks.add(p, end, n, 0)
+            blocks.add(p, end, n, 0, frames)
         steps.append((ALLOC, p, n))
         return steps
 

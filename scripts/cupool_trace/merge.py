@@ -37,6 +37,8 @@ def compact(o: Event) -> str:
 
 
 def line_of(whose: Event, t: int, ev: Event) -> str:
+    if ev["e"] == "comm_init":  # its rank is not the process's
+        ev = {**ev, "comm_rank": ev["rank"]}
     try:
         return compact({**whose, **ev, "t": t, **whose})
     except (ValueError, RecursionError):  # a key that nobody knows holds what is no JSON, or is too deep

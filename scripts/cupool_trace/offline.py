@@ -20,7 +20,7 @@ import subprocess
 import sys
 from typing import Any, Iterator, Optional
 
-from .reader import STATS, CannotRead, Event, Problems, Reader, in_time_order
+from .reader import STATS, CannotRead, Entry, Event, Problems, Reader, in_time_order
 from .text import count_of, human_size, table
 
 HELP = "what other settings would have done"
@@ -215,7 +215,7 @@ class TraceSource(Source):
         self.problems = Problems()
         self.reader = Reader(path, self.problems)
         self._events = in_time_order(self.reader.events())
-        self._first: Optional[tuple[int, Event]] = None
+        self._first: Optional[Entry] = None
         self._lost: dict[int, list[tuple[int, int]]] = {}  # segments that died with their context, until the next event
         self._guard = False
         self._refused = 0
@@ -226,15 +226,15 @@ class TraceSource(Source):
         self.rank = header.get("rank")
         self.settings = {k: v for k, v in header.get("settings", {}).items() if isinstance(v, str)}
         self._guard = self.settings.get("CUPOOL_DEBUG") == "guard"
-        if self._first and self._first[1]["e"] == "device":
-            self.capacity = self._first[1].get("total")
+        if self._first and self._first[2]["e"] == "device":
+            self.capacity = self._first[2].get("total")
         if "alloc" not in header.get("events", "alloc").split(","):
             raise Unusable(f"{self.path}: no allocation events to replay; trace again with CUPOOL_TRACE_EVENTS=segment,alloc")
 
     def lines(self) -> Iterator[str]:
         if self._first:
-            yield from self._lines_of(self._first[1])
-        for _, ev in self._events:
+            yield from self._lines_of(self._first[2])
+        for _, _, ev in self._events:
             yield from self._lines_of(ev)
         yield from self._bury(0)
         if self.problems.count:

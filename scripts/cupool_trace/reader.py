@@ -6,7 +6,8 @@ docs/trace.md says each event has. What it is not: it gives no meaning to events
 
 Nearly all lines of a long trace are events of segments and blocks, which the library always writes in the same form. A regular
 expression takes these apart, many at a time, which is several times as fast as a parser of JSON and gives the same; everything
-else goes through that parser. What is in the order of time need not be sorted, so that costs next to nothing as well.
+else goes through that parser. What such a line holds is looked up by its text as far as texts come again and again: its kind
+(event, thread and device), and what stands behind its size.
 """
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ import gzip
 import io
 import itertools
 import json
+import operator
+import os
 import re
 import sys
 import zlib
@@ -22,12 +25,13 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 FORMAT = 1
 MAX_LINE = 1 << 20  # a longer line is no event; keeps a file without newlines out of memory
 BLOCK = 1 << 16  # bytes that are taken apart at a time
-MOST_TAILS = 1 << 12  # ends of lines that are remembered, of each event
+MOST_TAILS = 1 << 14  # ends of lines that are remembered, of each event
+MOST_KINDS = 1 << 14
 WINDOW = 1 << 13  # events over which they are sorted by time; threads overtake each other by far less. Twice as many are held back
 KEEP = 100  # of problems and of moments worth listing, per file; all are counted
 
 Event = dict[str, Any]
-Entry = tuple[int, Event]  # its line, and the event
+Entry = tuple[int, int, Event]  # by when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event
 
 
 class CannotRead(Exception):
@@ -73,12 +77,12 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
-    "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
-    "result": (_is_size, "an error code"),
-    "text": (_is_str, "a string"),
+    "comm": (_is_str, "a string"),
 }
 _COUNT = (_is_size, "a count")
 
+# Of the event `nccl`, for a whole process.
+NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
 STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
@@ -93,6 +97,11 @@ REQUIRED: dict[str, list[str]] = {
     "alloc": ["tid", "d", "p", "n"],
     "free_requested": ["tid", "d", "p", "n"],
     "free_completed": ["tid", "d", "p", "n"],
+    "comm_init": ["tid", "d", "comm", "ranks"],
+    "comm_destroy": ["tid", "d", "comm", "ok"],
+    "register": ["tid", "d", "p", "n", "comm", "us", "ok"],
+    "deregister": ["tid", "d", "p", "n", "comm", "us", "ok"],
+    "nccl": NCCL,
     "stats": ["d", *STATS],
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],
@@ -118,13 +127,16 @@ def optional_keys(name: str) -> list[str]:
     return [k for k, _, _ in _OPTIONAL_OF.get(name, _OPTIONAL)]
 
 
-# A line of an event about a segment or block as the library writes it: its first six values and the rest of it. Or any other line,
-# as the last group. More digits might be a number that is too large, no bytes at all be wrong; what JSON forbids does not match.
+# A line of an event about a segment or block as the library writes it: its time; event, thread and device; address, size, and the
+# rest of it. Or any other line, as the last group. Longer numbers might be too large; t and n are never 0 there, or worth a closer look.
 _NUMBER = "(0|[1-9][0-9]{0,18})"
 BLOCKS, SEGMENTS = ("alloc", "free_requested", "free_completed"), ("segment_alloc", "segment_free")
 _HEAD = ("t", "e", "tid", "d", "p", "n")
-_LINE = re.compile(rf'(?:{{"t":{_NUMBER},"e":"({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},'
-                   rf'"d":{_NUMBER},"p":"(0x[0-9a-fA-F]{{1,16}})","n":([1-9][0-9]{{0,18}})(}}|,.*)|(.*))\n')
+_LINE = re.compile(r'(?:{"t":([1-9][0-9]{0,18}),"e":"([a-z_]+","tid":[0-9]+,"d":[0-9]+),"p":"(0x[0-9a-fA-F]{1,16})",'
+                   r'"n":([1-9][0-9]{0,18})(}|,.*)|(.*))\n')
+_KIND = re.compile(rf'({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},"d":{_NUMBER}')
+# What all lines of a kind have in common: event, thread, device, what is known of the rest, the thread's clock.
+Kind = tuple[str, int, int, dict[str, Event], list[int]]
 
 HEADER: list[tuple[str, Callable[[Any], bool], str]] = [
     ("version", _is_str, "a string"), ("host", _is_str, "a string"), ("pid", _is_int, "a number"),
@@ -147,22 +159,37 @@ class Problems:
             self.kept.append((line, text))
 
 
+SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+def files_of(path: str) -> list[str]:
+    """The traces in a folder; of anything else, that."""
+    if not os.path.isdir(path):
+        return [path]
+    return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIXES))
+
+
 class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
     Whatever else stands in the file goes to `problems` and is skipped. A cut last line is no problem: the process was killed.
+    Events of the names in `unwanted` are checked and counted, and left out.
     """
 
-    def __init__(self, path: str, problems: Problems) -> None:
+    def __init__(self, path: str, problems: Problems, unwanted: frozenset[str] = frozenset()) -> None:
         self.path = path
         self.problems = problems
+        self.left_out = 0
         self.header: Event = {}
         self.lines = 0
         self.cut = False
         self.ended = False
         self.dropped = 0
         self._after_end = False
+        self._unwanted = unwanted
         self._tails: dict[str, dict[str, Event]] = {e: {} for e in BLOCKS + SEGMENTS}
+        self._kinds: dict[str, Optional[Kind]] = {"": None}  # by their text; None: of no known form
+        self._clocks: dict[Any, list[int]] = {}  # of each thread: the time of its last event, and the latest of all its events
 
     def _open(self) -> BinaryIO:
         # The content, not the name, says whether it is compressed: standard input has no name.
@@ -181,6 +208,8 @@ class Reader:
                     yield from whole_lines(f)
                 except EOFError:  # the compressed file itself is cut
                     self.cut = True
+        except IsADirectoryError:
+            raise CannotRead(f"{self.path}: no {' or '.join('*' + s for s in SUFFIXES)} in it") from None
         except (OSError, zlib.error) as e:
             raise CannotRead(f"{self.path}: {getattr(e, 'strerror', None) or e}") from e
 
@@ -202,6 +231,8 @@ class Reader:
         return None
 
     def _read_header(self, o: Event) -> None:
+        if "merged" in o and "cupool" not in o:
+            raise CannotRead(f"{self.path}: written by merge; read the traces that it was made of")
         self.header = o
         if o.get("cupool") != FORMAT:
             self.problems.add(1, f"format {o.get('cupool')!r} is unknown to this program, which knows {FORMAT}")
@@ -278,13 +309,38 @@ class Reader:
         known[text] = tail
         return tail  # type: ignore[no-any-return]
 
+    def _kind(self, text: str) -> Optional[Kind]:
+        found = _KIND.fullmatch(text)
+        kind = None
+        if found:
+            e, tid = found[1], int(found[2])
+            kind = e, tid, int(found[3]), self._tails[e], self._clock(tid)
+        if len(self._kinds) >= MOST_KINDS:
+            self._kinds.clear()
+            self._kinds[""] = None
+        self._kinds[text] = kind
+        return kind
+
+    def _clock(self, tid: Any) -> list[int]:
+        return self._clocks.setdefault(tid, [0, 0])
+
+    def _behind(self, line: int, ev: Event, clock: list[int]) -> None:
+        """An event that is earlier than one of its thread before it: for sorting, it is not."""
+        t, tid, before = ev["t"], ev.get("tid"), clock[0]
+        if t < before and tid is not None:
+            self.problems.add(line, f"{ev['e']}: time goes back by {before - t} ns within thread {tid}")
+        clock[0] = t
+
+    @property
+    def last_t(self) -> int:
+        """The latest time so far."""
+        return max((latest for _, latest in self._clocks.values()), default=0)
+
     def events(self) -> Iterator[Entry]:
         return itertools.chain.from_iterable(self._batches())
 
     def _batches(self) -> Iterator[list[Entry]]:
-        last: dict[Any, int] = {}  # time of each thread's last event
-        tails = self._tails
-        line = self.lines
+        kinds, unwanted, line = self._kinds, self._unwanted, self.lines
         for block in self._blocks():
             whole = block.endswith(b"\n")
             batch: list[Entry] = []
@@ -292,32 +348,40 @@ class Reader:
             text = block.decode("latin-1")
             # The first line is the header, and after the last one nothing is right.
             regular = line > 0 and not self.ended
-            for t_, e, tid_, d, p, n, rest, other in _LINE.findall(text) if whole else (("",) * 7 + (text,),):
+            for t_, what, p, n, rest, other in _LINE.findall(text) if whole else (("",) * 5 + (text,),):
                 line += 1
                 tail = None
-                if e and regular:
-                    tail = tails[e].get(rest)
-                    if tail is None:
-                        tail = self._tail(e, rest)
+                if regular:
+                    kind = kinds[what] if what in kinds else self._kind(what)
+                    if kind:
+                        e, tid, d, tails, clock = kind
+                        tail = tails[rest] if rest in tails else self._tail(e, rest)
                 if tail is not None:
-                    t, tid = int(t_), int(tid_)
-                    ev: Optional[Event] = {"t": t, "e": e, "tid": tid, "d": int(d), "p": p, "n": int(n)}
+                    t = int(t_)
+                    if e in unwanted and t >= clock[1]:
+                        clock[0] = clock[1] = t
+                        self.left_out += 1
+                        continue
+                    ev: Event = {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n)}
                     if tail:
                         ev.update(tail)
                 else:
                     self.lines = line
-                    raw = f'{{"t":{t_},"e":"{e}","tid":{tid_},"d":{d},"p":"{p}","n":{n}{rest}' if e else other
-                    ev = self._event(raw.encode("latin-1"), whole)
+                    raw = f'{{"t":{t_},"e":"{what},"p":"{p}","n":{n}{rest}' if what else other
+                    found = self._event(raw.encode("latin-1"), whole)
                     regular = not self.ended
-                    if ev is None:
+                    if found is None:
                         continue
-                    t, tid = ev["t"], ev.get("tid")
-                if tid is not None:
-                    before = last.get(tid, 0)
-                    if t < before:
-                        self.problems.add(line, f"{ev['e']}: time goes back by {before - t} ns within thread {tid}")
-                    last[tid] = t
-                batch.append((line, ev))
+                    ev = found
+                    e, t, clock = ev["e"], ev["t"], self._clock(ev.get("tid"))
+                if t >= clock[1]:
+                    clock[0] = clock[1] = t
+                else:
+                    self._behind(line, ev, clock)
+                if e in unwanted:
+                    self.left_out += 1
+                else:
+                    batch.append((clock[1], line, ev))
             self.lines = line
             yield batch
         if self.lines == 0:
@@ -377,15 +441,9 @@ def _windows(events: Iterator[Entry], window: int) -> Iterator[list[Entry]]:
     waiting: list[Entry] = []
     while True:
         waiting += itertools.islice(events, 2 * window - len(waiting))
-        times = [ev["t"] for _, ev in waiting]
-        if times != sorted(times):
-            last: dict[Any, int] = {}
-            for i, (_, ev) in enumerate(waiting):
-                tid = ev.get("tid")
-                times[i] = last[tid] = max(times[i], last.get(tid, 0))
-            # Equal times stay in the order of their lines.
-            waiting = [waiting[i] for i in sorted(range(len(times)), key=times.__getitem__)]
-        if len(waiting) < 2 * window:
+        last = len(waiting) < 2 * window
+        waiting.sort(key=operator.itemgetter(0))  # equal times stay in the order of their lines
+        if last:
             yield waiting
             return
         yield waiting[:window]

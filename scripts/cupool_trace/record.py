@@ -11,15 +11,15 @@ import heapq
 from typing import Any, Callable, Optional
 
 from .reader import Event, Problems
-from .replay import Device, Ranges, Replay, caller_of
+from .replay import Device, Range, Ranges, Replay, caller_of
 from .text import human_size
 
-# Curves over time. Memory registered with NCCL belongs here as soon as there are events about it.
-QUANTITIES = ("held", "live", "cached")
+# Curves over time.
+QUANTITIES = ("held", "live", "cached", "registered")
 
 
-def quantities(dev: Device) -> tuple[int, int, int]:
-    return dev.held, dev.live, dev.held - dev.live
+def quantities(dev: Device) -> tuple[int, int, int, int]:
+    return dev.held, dev.live, dev.held - dev.live, dev.registered.bytes
 
 
 class Thinned:
@@ -174,15 +174,17 @@ class Lifetimes(Ranges):
         self._into = into
         self._since: dict[int, tuple[int, Optional[float], Optional[int]]] = {}
 
-    def add(self, start: int, end: int, n: int, line: int) -> bool:
-        if not super().add(start, end, n, line):
+    def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
+        if not super().add(start, end, n, line, more):
             return False
         r = self._recorder
         self._since[start] = (r.now, r.event.get("us"), caller_of(r.event) if r.event["e"] == "alloc" else None)
         return True
 
-    def pop(self, start: int) -> tuple[int, int, int]:
-        gone = super().pop(start)
+    def take(self, start: int) -> Optional[Range]:
+        gone = super().take(start)
+        if gone is None:
+            return None
         r = self._recorder
         t0, us, caller = self._since.pop(start)
         if r.now >= r.begin and t0 <= r.end:
@@ -265,7 +267,7 @@ class Recorder(Replay):
             dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
         super().apply(line, ev)
         e = ev["e"]
-        if e in ("alloc", "free_requested", "segment_alloc", "segment_free"):
+        if e in ("alloc", "free_requested", "segment_alloc", "segment_free", "register", "deregister", "comm_destroy"):
             now = quantities(self.devices[d])
             if self.now < self.begin:
                 self._before[d] = now

@@ -12,9 +12,10 @@ import heapq
 import re
 import sys
 from array import array
-from typing import Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
-from .reader import KEEP, CannotRead, Event, Problems, Reader, STATS, in_time_order
+from .comms import Comms
+from .reader import KEEP, CannotRead, Event, NCCL, Problems, Reader, STATS, in_time_order
 
 GRANULE = 512  # blocks are multiples of this
 
@@ -28,16 +29,25 @@ def block_of(ev: Event) -> int:
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
 
 
+MOST_ADDRESSES = 1 << 16  # of which the segment is remembered
 LONG = 1 << 10  # starts in one list; to insert into a list takes as long as it is
 
 
+Range = tuple[int, int, int, Any]  # end, size as traced, the line that made it, whatever else is to be known of it
+
+
 class Ranges:
-    """Address ranges [start, end) that do not overlap, each with its size as traced and the line that made it."""
+    """Address ranges [start, end) that do not overlap.
+
+    Programs use the same addresses again and again. So a range that goes leaves its room, from its start to some end, to the next one
+    that starts there; a range that fits into that room is known to overlap no other without a search. Rooms do not overlap either.
+    """
 
     def __init__(self) -> None:
-        self._lists: list[list[int]] = [[]]  # all starts in order, in lists none of which is empty, unless it is the only one
+        self._of: dict[int, Range] = {}  # by their starts
+        self._rooms: dict[int, int] = {}  # start: end; of ranges that are there, and of some that were
+        self._lists: list[list[int]] = [[]]  # all starts of rooms in order, in lists none of which is empty, unless it is the only one
         self._firsts: list[int] = []  # the first of each list but the first one
-        self._of: dict[int, tuple[int, int, int]] = {}  # start: end, n, line
 
     def __len__(self) -> int:
         return len(self._of)
@@ -45,31 +55,41 @@ class Ranges:
     def __contains__(self, start: int) -> bool:
         return start in self._of
 
-    def add(self, start: int, end: int, n: int, line: int) -> bool:
+    def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
         """False: another range has a byte of this one (overlapping() says which), so nothing was added."""
+        of = self._of
+        if start in of or (self._rooms.get(start, 0) < end and not self._make_room(start, end)):
+            return False
+        of[start] = (end, n, line, more)
+        return True
+
+    def _make_room(self, start: int, end: int) -> bool:
+        if len(self._rooms) > 2 * len(self._of) + LONG:
+            self._forget_rooms()
+        met = self._rooms_in(start, end)
+        if any(s in self._of and self._of[s][0] > start for s in met):
+            return False
+        for s in met:
+            if s < start:
+                self._rooms[s] = start  # as much as it has a use for
+            elif s > start:
+                self._remove_room(s)
+        if start not in self._rooms:
+            self._insert_room(start)
+        self._rooms[start] = end
+        return True
+
+    def _insert_room(self, start: int) -> None:
         at = bisect.bisect_right(self._firsts, start)
         starts = self._lists[at]
-        i = bisect.bisect_right(starts, start)
-        if i and self._of[starts[i - 1]][0] > start:
-            return False
-        if i < len(starts):
-            if starts[i] < end:
-                return False
-        elif at < len(self._firsts) and self._firsts[at] < end:
-            return False
-        starts.insert(i, start)
-        self._of[start] = (end, n, line)
+        bisect.insort_right(starts, start)
         if len(starts) > LONG:
             half = starts[LONG // 2:]
             del starts[LONG // 2:]
             self._lists.insert(at + 1, half)
             self._firsts.insert(at, half[0])
-        return True
 
-    def get(self, start: int) -> Optional[tuple[int, int, int]]:
-        return self._of.get(start)
-
-    def pop(self, start: int) -> tuple[int, int, int]:
+    def _remove_room(self, start: int) -> None:
         at = bisect.bisect_right(self._firsts, start)
         starts = self._lists[at]
         del starts[bisect.bisect_left(starts, start)]
@@ -79,30 +99,61 @@ class Ranges:
         elif self._firsts:
             del self._lists[at]
             del self._firsts[max(0, at - 1)]
-        return self._of.pop(start)
+        del self._rooms[start]
+
+    def _forget_rooms(self) -> None:
+        """Those of ranges that went: they are so many that they would take more memory than what is there."""
+        starts = [s for each in self._lists for s in each if s in self._of]
+        self._rooms = {s: self._rooms[s] for s in starts}
+        self._lists = [starts[i:i + LONG // 2] for i in range(0, len(starts), LONG // 2)] or [[]]
+        self._firsts = [each[0] for each in self._lists[1:]]
+
+    def get(self, start: int) -> Optional[Range]:
+        return self._of.get(start)
+
+    def more(self, start: int) -> Any:
+        known = self._of.get(start)
+        return known[3] if known else None
+
+    def take(self, start: int) -> Optional[Range]:
+        """The range that starts there, which is gone then; None: none does."""
+        return self._of.pop(start, None)
+
+    def pop(self, start: int) -> Range:
+        """The same, of one that is known to be there."""
+        gone = self.take(start)
+        assert gone
+        return gone
 
     def items(self) -> Iterator[tuple[int, int, int]]:
         """Start, end and size as traced of each, by address."""
         for starts in self._lists:
             for start in starts:
-                end, n, _ = self._of[start]
-                yield start, end, n
+                if start in self._of:
+                    end, n, *_ = self._of[start]
+                    yield start, end, n
+
+    def start_of(self, p: int) -> int:
+        """The start of the range that p lies in, if it lies in one; otherwise any number."""
+        starts = self._lists[bisect.bisect_right(self._firsts, p)]
+        i = bisect.bisect_right(starts, p)
+        return starts[i - 1] if i else 0  # a list begins at or before what is looked up in it, unless it is the first
 
     def end_of(self, p: int) -> int:
         """The end of the range that p lies in; 0 if it lies in none."""
-        starts = self._lists[bisect.bisect_right(self._firsts, p)]
-        i = bisect.bisect_right(starts, p)
-        if not i:
-            return 0  # a list begins at or before what is looked up in it, unless it is the first
-        end = self._of[starts[i - 1]][0]
-        return end if p < end else 0
+        found = self._of.get(self.start_of(p))
+        return found[0] if found and p < found[0] else 0
 
     def overlapping(self, start: int, end: int) -> list[int]:
         """The starts of all ranges that share a byte with [start, end)."""
+        return [s for s in self._rooms_in(start, end) if s in self._of and self._of[s][0] > start]
+
+    def _rooms_in(self, start: int, end: int) -> list[int]:
+        """The starts of all rooms that share a byte with [start, end)."""
         at = bisect.bisect_right(self._firsts, start)
         starts = self._lists[at]
         i = bisect.bisect_right(starts, start) - 1
-        if i < 0 or self._of[starts[i]][0] <= start:
+        if i < 0 or self._rooms[starts[i]] <= start:
             i += 1
         found: list[int] = []
         while True:
@@ -140,15 +191,52 @@ def caller_of(ev: Event) -> Optional[int]:
 
 
 UNKNOWN = "unknown"  # the caller that has no number, or whose number has no name
-_NAMED = re.compile(r"(.*)\+0x[0-9a-f]+ (\(.*\))")
+_PARTS = re.compile(r"(.*)(\+0x[0-9a-f]+)(?: \((.*)\))?")
+
+
+def split_frame(at: str) -> tuple[str, str, str]:
+    """A frame's object, its offset there and its function, "" for what is not known."""
+    parts = _PARTS.fullmatch(at)
+    return (parts[1], parts[2], parts[3] or "") if parts else (at, "", "")
 
 
 def caller_name(at: Optional[str]) -> str:
     """A frame's object and function; its object and offset where the function is not known."""
     if at is None:
         return UNKNOWN
-    named = _NAMED.fullmatch(at)
-    return f"{named[1]} {named[2]}" if named else at
+    where, _, function = split_frame(at)
+    return f"{where} ({function})" if function else at
+
+
+class Registered:
+    """Memory of one device that is registered with NCCL's communicators; what several have is counted once."""
+
+    def __init__(self) -> None:
+        self.bytes = self.peak = self.registered = self.deregistered = self.refused = self.comms = 0
+        self._of: dict[tuple[int, int], set[str]] = {}  # address and size: its communicators
+
+    def add(self, p: int, n: int, comm: str) -> None:
+        self.registered += 1
+        if (p, n) not in self._of:
+            self._of[p, n] = set()
+            self.bytes += n
+            self.peak = max(self.peak, self.bytes)
+        self._of[p, n].add(comm)
+
+    def remove(self, p: int, n: int, comm: str) -> None:
+        self.deregistered += 1
+        self._leave(p, n, comm)
+
+    def end(self, comm: str) -> None:
+        """What it has still is gone with it."""
+        for p, n in [at for at, comms in self._of.items() if comm in comms]:
+            self._leave(p, n, comm)
+
+    def _leave(self, p: int, n: int, comm: str) -> None:
+        comms = self._of.get((p, n), set())
+        comms.discard(comm)
+        if not comms and self._of.pop((p, n), None) is not None:
+            self.bytes -= n
 
 
 class Device:
@@ -161,6 +249,7 @@ class Device:
         self.driver_calls = 0
         self.driver_us = 0.0
         self.trims = self.trimmed = self.oom = self.ipc_ok = self.ipc_refused = 0
+        self.registered = Registered()
         self.oom_moments: list[Event] = []
         self.policy: list[Event] = []
         self.name: Optional[str] = None
@@ -170,54 +259,78 @@ class Device:
         self.sequence = array("q")  # sizes of segments in the order they were got
         self.peaks = 0  # how often live memory was more than ever before
         self.callers: dict[int, Caller] = {}  # by the number of their frame
-        self._asked: dict[int, Caller] = {}  # who asked for a live block
+        self._segment_of: dict[int, int] = {}  # the start of the segment that an address was last found in
 
-    def begin_block(self, p: int, end: int, caller: Optional[int]) -> None:
-        """One that is in blocks already."""
-        self.allocs += 1
+    def in_segment(self, p: int, n: int) -> bool:
+        segments = self.segments
+        known = segments.get(self._segment_of.get(p, 0))
+        if known and known[0] >= p + n:
+            return True
+        start = segments.start_of(p)
+        if len(self._segment_of) >= MOST_ADDRESSES:
+            self._segment_of.clear()
+        self._segment_of[p] = start
+        known = segments.get(start)
+        return known is not None and known[0] >= p + n
+
+    def begin_block(self, p: int, end: int, n: int, line: int, ev: Event) -> bool:
+        """False: it would overlap another."""
+        who = None
+        caller = caller_of(ev) if "f" in ev else None
         if caller is not None:
             who = self.callers.get(caller)
             if who is None:
                 who = self.callers[caller] = Caller()
-            self._asked[p] = who
+        if not self.blocks.add(p, end, n, line, who):
+            return False
+        self.allocs += 1
+        size = end - p
+        if who:
             who.requests += 1
-            who.change(end - p, self.peaks)
-        self.live += end - p
-        if self.live > self.peak_live:
-            self.peak_live = self.live
+            who.change(size, self.peaks)
+        self.live = live = self.live + size
+        if live > self.peak_live:
+            self.peak_live = live
             self.peaks += 1
+        return True
 
-    def end_block(self, p: int) -> tuple[int, int]:
-        """Its size as traced and its line."""
-        end, n, line = self.blocks.pop(p)
-        self.live -= end - p
-        if self._asked:
-            who = self._asked.pop(p, None)
+    def end_block(self, p: int) -> Optional[Range]:
+        gone = self.blocks.take(p)
+        if gone:
+            size = gone[0] - p
+            self.live -= size
+            who = gone[3]
             if who:
-                who.change(p - end, self.peaks)
-        return n, line
+                who.change(-size, self.peaks)
+        return gone
 
 
 class Replay:
     """Follows live segments and blocks through one file's events, in order; what cannot be is a problem."""
+
+    IGNORES = frozenset(["free_completed"])
 
     def __init__(self, problems: Problems) -> None:
         self.devices: dict[int, Device] = {}
         self.frames: dict[int, str] = {}  # number: object and offset
         self.last_t = 0
         self.events = 0
+        self.comms = Comms(problems.add)
         self._add = problems.add
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
             "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._alloc, "free_requested": self._free_requested,
-            "stats": self._stats,
+            "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
+            "register": self._register, "deregister": self._deregister,
         }
-        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame}  # events of no one device
+        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl}  # events of no one device
+        self.nccl: Optional[Event] = None  # what the process's operations found, as of the last such event
 
     def apply(self, line: int, ev: Event) -> None:
         self.events += 1
-        if ev["t"] > self.last_t:
-            self.last_t = ev["t"]
+        t = ev["t"]
+        if t > self.last_t:
+            self.last_t = t
         handler = self._on.get(ev["e"])
         if handler:
             dev = self.devices.get(ev["d"])
@@ -230,11 +343,14 @@ class Replay:
     def _frame(self, line: int, ev: Event) -> None:
         self.frames[ev["f"]] = ev["at"]
 
+    def _nccl(self, line: int, ev: Event) -> None:
+        self.nccl = {k: ev[k] for k in NCCL}
+
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
         if not dev.segments.add(p, p + n, n, line):
             for old in dev.segments.overlapping(p, p + n):
-                _, old_n, old_line = dev.segments.pop(old)
+                _, old_n, old_line, _ = dev.segments.pop(old)
                 dev.held -= old_n
                 self._add(line, f"segment_alloc {ev['p']} {n}: overlaps the live segment {old:#x} {old_n} of line {old_line}")
             dev.segments.add(p, p + n, n, line)
@@ -258,11 +374,11 @@ class Replay:
         if not died:
             dev.driver_calls += 1
             dev.driver_us += ev.get("us", 0)
-        known = dev.segments.get(p)
-        if known is None:
+        gone = dev.segments.take(p)
+        if gone is None:
             self._add(line, f"segment_free {ev['p']} {n}: no live segment starts there")
             return
-        end, known_n, known_line = dev.segments.pop(p)
+        end, known_n, known_line, _ = gone
         dev.held -= known_n
         if known_n != n:
             self._add(line, f"segment_free {ev['p']} {n}: the segment of line {known_line} has {known_n} bytes")
@@ -275,24 +391,23 @@ class Replay:
     def _alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
         end = p + block_of(ev)
-        if dev.segments.end_of(p) < p + n:
+        if not dev.in_segment(p, n):
             self._add(line, f"alloc {ev['p']} {n}: not inside a live segment")
-        if not dev.blocks.add(p, end, n, line):
+        if not dev.begin_block(p, end, n, line, ev):
             for old in dev.blocks.overlapping(p, end):
-                old_n, old_line = dev.end_block(old)
+                _, old_n, old_line, _ = dev.blocks.get(old)  # type: ignore[misc]
+                dev.end_block(old)
                 self._add(line, f"alloc {ev['p']} {n}: overlaps the live block {old:#x} {old_n} of line {old_line} (reused too early)")
-            dev.blocks.add(p, end, n, line)
-        dev.begin_block(p, end, caller_of(ev))
+            dev.begin_block(p, end, n, line, ev)
 
     def _free_requested(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
         dev.frees += 1
-        if p not in dev.blocks:
+        gone = dev.end_block(p)
+        if gone is None:
             self._add(line, f"free_requested {ev['p']} {n}: no live block starts there")
-            return
-        known_n, known_line = dev.end_block(p)
-        if known_n != n:
-            self._add(line, f"free_requested {ev['p']} {n}: the block of line {known_line} has {known_n} bytes")
+        elif gone[1] != n:
+            self._add(line, f"free_requested {ev['p']} {n}: the block of line {gone[2]} has {gone[1]} bytes")
 
     def _trim(self, line: int, ev: Event, dev: Device) -> None:
         dev.trims += 1
@@ -317,6 +432,28 @@ class Replay:
         else:
             dev.ipc_refused += 1
 
+    def _comm_init(self, line: int, ev: Event, dev: Device) -> None:
+        dev.registered.comms += 1
+        self.comms.made(line, ev)
+
+    def _comm_destroy(self, line: int, ev: Event, dev: Device) -> None:
+        dev.registered.end(ev["comm"])
+        self.comms.ended(line, ev)
+
+    def _register(self, line: int, ev: Event, dev: Device) -> None:
+        if ev["ok"]:
+            dev.registered.add(int(ev["p"], 16), ev["n"], ev["comm"])
+        else:
+            dev.registered.refused += 1
+        self.comms.register(line, ev)
+
+    def _deregister(self, line: int, ev: Event, dev: Device) -> None:
+        if ev["ok"]:
+            dev.registered.remove(int(ev["p"], 16), ev["n"], ev["comm"])
+        else:
+            dev.registered.refused += 1
+        self.comms.deregister(line, ev)
+
     def _stats(self, line: int, ev: Event, dev: Device) -> None:
         dev.stats = {k: ev[k] for k in STATS}
         dev.stats_at = ev["t"] if "why" in ev else None
@@ -327,10 +464,13 @@ class Rank:
 
     def __init__(self, path: str, follow: Callable[[Problems], Replay] = Replay) -> None:
         self.problems = Problems()
-        self.reader = Reader(path, self.problems)
+        self.reader = Reader(path, self.problems, Replay.IGNORES)
         self.replay = follow(self.problems)
-        for line, ev in in_time_order(self.reader.events()):
-            self.replay.apply(line, ev)
+        apply = self.replay.apply
+        for _, line, ev in in_time_order(self.reader.events()):
+            apply(line, ev)
+        self.replay.events += self.reader.left_out
+        self.replay.last_t = self.reader.last_t
         self.path = path
         self.header = self.reader.header
         self.rank: Optional[int] = self.header.get("rank")

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Iterator, Optional
 
-from .reader import REQUIRED, WINDOW, CannotRead, Event, Problems, Reader, in_time_order, optional_keys
+from .reader import REQUIRED, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, optional_keys
 from .text import count_of
 
 # The keys of each event whose values the reader has looked at. Others may hold anything, also what no format can.
@@ -75,14 +75,15 @@ class Source:
     def events(self, window: int = WINDOW) -> Iterator[tuple[int, Event]]:
         """Each event and its time, which never goes back. Can be asked for once."""
         last = 0
-        for at, (_, ev) in enumerate(in_time_order(self._all(), window), 1):
-            last = max(last, ev["t"])
+        for at, (t, _, ev) in enumerate(in_time_order(self._all(), window), 1):
+            if t > last:
+                last = t
             if at % PROGRESS_EVERY == 0:
                 self._progress.add(PROGRESS_EVERY)
             yield last, ev
         self.last_t = last
 
-    def _all(self) -> Iterator[tuple[int, Event]]:
+    def _all(self) -> Iterator[Entry]:
         if self._first is None:
             return
         yield self._first
@@ -142,5 +143,5 @@ class Sources:
             if s.failed:
                 status = 2
             elif not s.reader.complete:
-                print(f"cupool-trace: {s.path}: {s.name}: {s.reader.state}", file=sys.stderr)
+                print(f"cupool-trace: {s.path}: {'' if s.name == s.path else s.name + ': '}{s.reader.state}", file=sys.stderr)
         return status

@@ -60,6 +60,8 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "driver_calls": dev.driver_calls, "driver_us": round(dev.driver_us, 3),
         "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
+        "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
+        "deregistrations": dev.registered.deregistered, "registrations_refused": dev.registered.refused, "communicators": dev.registered.comms,
         "name": dev.name, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
@@ -116,11 +118,27 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
         yield f"{who}: {count_of(f['trims'], 'trim')} gave back {human_size(f['trimmed'])}"
     if f["ipc_refused"]:
         yield f"{who}: {count_of(f['ipc_refused'], 'request')} for an IPC handle refused"
+    if f["registrations"] or f["registrations_refused"] or f["communicators"]:
+        refused = f", {f['registrations_refused']} refused" if f["registrations_refused"] else ""
+        yield (f"{who}: registered with {count_of(f['communicators'], 'NCCL communicator')}: {human_size(f['peak_registered'])} at most, "
+               f"{human_size(f['registered_at_end'])} at the end; {count_of(f['registrations'], 'registration')}, {f['deregistrations']} undone{refused}")
     if f["bypassed"]:
         yield f"{who}: {count_of(f['bypassed'], 'request')} went to the driver unpooled"
     sizes = [human_size(s["n"]) for s in f["largest_segments"]]
     if sizes:
         yield f"{who}: largest segments {', '.join(sizes)}; {f['segments_live']} live at the end ({human_size(f['held_at_end'])})"
+
+
+def nccl_notes(rank: Rank) -> Iterator[str]:
+    """What the process's operations found; only what needs a look is said beside their number."""
+    f = rank.replay.nccl
+    if f is None:
+        return
+    odd = {"mixed": "with one buffer in registered memory and one outside", "outside": "with none in registered memory",
+           "unsafe": "that may meet the bug of NCCL before 2.29.2"}
+    yield f"{rank.name}: {count_of(f['ops'], 'NCCL operation')}" + "".join(f"; {f[k]} {text}" for k, text in odd.items() if f[k])
+    if f["quarantined"]:
+        yield f"{rank.name}: {human_size(f['quarantined'])} can never go back: NCCL did not undo their registration"
 
 
 def print_callers(who: str, every: list[Event]) -> None:
@@ -156,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
         json.dump({"ranks": [{
             "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
             "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-            "problems": r.problems.count, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
+            "problems": r.problems.count, "nccl": r.replay.nccl, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
         } for r, devices in zip(ranks, figures)], "total": total}, sys.stdout, indent=1)
         print()
         return status
@@ -174,6 +192,7 @@ def run(args: argparse.Namespace) -> int:
             rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
             guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
             notes.extend(summary_notes(d, f, r))
+        notes.extend(nccl_notes(r))
         if not devices and not physical(r):
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:

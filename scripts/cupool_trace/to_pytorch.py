@@ -10,10 +10,12 @@ import argparse
 import struct
 import sys
 from array import array
-from typing import Any, BinaryIO, Iterator
+from typing import Any, BinaryIO, Iterator, Optional
 
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, TOP, Lives
 from .output import add_argument, binary_output, guarded
+from .reader import Event
+from .replay import UNKNOWN, split_frame
 from .source import Source, Sources
 from .text import count_of
 
@@ -22,8 +24,8 @@ DESCRIPTION = """\
 Writes a pickle (protocol 4) as torch.cuda.memory._dump_snapshot() does: open it at https://pytorch.org/memory_viz (it stays in
 the browser), or with python3 -m torch.cuda._memory_viz trace|segments|memory FILE. The views "Active Memory Timeline",
 "Active Cached Segment Timeline" and "Allocator State History" work. With one rank its devices keep their numbers; with several,
-each device of each rank becomes one of the viewer's devices, which stderr lists. There are no stacks: the frame of each entry
-names the rank. Without allocation events each segment is shown as one block. The viewer is slow beyond half a million entries,
+each device of each rank becomes one of the viewer's devices, which stderr lists. With CUPOOL_TRACE_STACKS=1 allocations and blocks
+have the frames that asked for them, innermost first; the last frame of each entry, or the only one, names the rank. Without allocation events each segment is shown as one block. The viewer is slow beyond half a million entries,
 so only the newest --max-entries of each device are kept; the state at the end is whole in any case. What the device had free at
 an oom is not in a trace, and is written as 0."""
 JSON = False
@@ -37,6 +39,7 @@ WORDS = ["action", "addr", "size", "stream", "frames", "time_us", "compile_conte
          "free_completed", *NAMES.values(), "address", "requested_size", "state", ACTIVE, INACTIVE]
 SMALL = 2 << 20  # PyTorch calls segments up to this size small
 MOST_DEVICES = 1024
+MOST_STACKS, DEEPEST = 1 << 16, 64  # different ones of a rank, and frames of one; more are shown without, or cut
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,34 +56,35 @@ def count(text: str) -> int:
 
 
 class Entries:
-    """The newest entries of one device: what happened, address, bytes, time. 25 bytes each."""
+    """The newest entries of one device: what happened, address, bytes, time, the number of a stack. 29 bytes each."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.count = 0
-        self._what, self._p, self._n, self._us = array("B"), array("q"), array("q"), array("q")
+        self._what, self._p, self._n, self._us, self.stacks = array("B"), array("q"), array("q"), array("q"), array("i")
 
-    def add(self, what: int, p: int, n: int, us: int) -> None:
+    def add(self, what: int, p: int, n: int, us: int, stack: int = 0) -> None:
         if self.count < self._most:
             self._what.append(what)
             self._p.append(p)
             self._n.append(n)
             self._us.append(us)
+            self.stacks.append(stack)
         elif self._most:
             at = self.count % self._most
-            self._what[at], self._p[at], self._n[at], self._us[at] = what, p, n, us
+            self._what[at], self._p[at], self._n[at], self._us[at], self.stacks[at] = what, p, n, us, stack
         self.count += 1
 
     @property
     def dropped(self) -> int:
         return self.count - len(self._what)
 
-    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+    def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
         size = len(self._what)
         first = self.count % size if self.dropped and size else 0
         for i in range(size):
             at = (first + i) % size
-            yield self._what[at], self._p[at], self._n[at], self._us[at]
+            yield self._what[at], self._p[at], self._n[at], self._us[at], self.stacks[at]
 
 
 LONG = struct.Struct("<BBq")  # opcode, length, value
@@ -147,6 +151,37 @@ class Device:
         self.entries = Entries(most)
 
 
+class Stacks:
+    """Who asked for memory in one rank. Number 0 is nobody known."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self._names: dict[int, str] = {}
+
+    def name(self, ev: Event) -> None:
+        """A frame event."""
+        self._names[ev["f"]] = ev["at"]
+
+    def number(self, frames: Optional[list[int]]) -> int:
+        if not frames:
+            return 0
+        key = tuple(frames[:DEEPEST])
+        if len(self._numbers) < MOST_STACKS:
+            return self._numbers.setdefault(key, len(self._numbers))
+        return self._numbers.get(key, 0)
+
+    def of(self, numbers: set[int]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Those of these numbers, as the viewer has them."""
+        for frames, number in self._numbers.items():
+            if number in numbers:
+                yield number, [self._frame(f) for f in frames]
+
+    def _frame(self, number: int) -> dict[str, Any]:
+        # Nothing knows lines here. The offset is what addr2line wants, and tells two calls of one function apart.
+        where, offset, function = split_frame(self._names.get(number, UNKNOWN))
+        return {"filename": where, "line": 0, "name": f"{function} {offset}".strip() or "?"}
+
+
 class Rank:
     """One file, read to its end: entries, and what lives then."""
 
@@ -154,10 +189,13 @@ class Rank:
         self.source = source
         self.lives = Lives(whole=not source.announces_allocs)
         self.devices: dict[int, Device] = {}
+        self.stacks = Stacks()
         t0 = source.t0 or 0
         for t, ev in source.events():
             steps = self.lives.feed(ev)
             if not steps and ev["e"] != "oom":
+                if ev["e"] == "frame":
+                    self.stacks.name(ev)
                 continue
             d: int = ev["d"]
             if d not in self.devices:
@@ -165,7 +203,7 @@ class Rank:
             entries = self.devices[d].entries
             us = in_64_bits((t0 + t) // 1000)
             for what, p, n in steps:
-                entries.add(what, p, n, us)
+                entries.add(what, p, n, us, self.stacks.number(ev.get("f")) if what == ALLOC else 0)
             if ev["e"] == "oom":
                 entries.add(OOM, min(ev["held"], TOP - 1), min(ev["n"], TOP - 1), us)
         self.end_us = in_64_bits((t0 + source.last_t) // 1000)
@@ -194,7 +232,7 @@ class Snapshot:
         self._ranks = ranks
         self._most = most
         self._pickle = Pickle(f)
-        self._frames: dict[Source, bytes] = {}
+        self._frames: dict[Rank, dict[int, bytes]] = {}  # by the numbers of stacks
         self.devices = [d for r in ranks for _, d in sorted(r.devices.items())]
         keep = len(ranks) == 1 and all(d.number < MOST_DEVICES for d in self.devices)
         self.index = {d: d.number if keep else i for i, d in enumerate(self.devices)}  # the viewer's number
@@ -206,9 +244,7 @@ class Snapshot:
         for word in WORDS:
             p.share(word)
         for r in self._ranks:
-            # A trace knows no stacks. An empty one would make the viewer explain at length why it is empty.
-            frame = {"filename": str(r.source.header.get("exe", "?")), "line": 0, "name": r.source.full_name}
-            self._frames[r.source] = p.share([frame])
+            self._frames[r] = self._share_frames(r)
         p.write(b"e")
         for key, value in (("allocator_settings", self._settings()), ("external_annotations", [])):
             p.write(p.of(key) + p.of(value))
@@ -219,6 +255,22 @@ class Snapshot:
         for i in range(max(at, default=-1) + 1):
             p.items(self._trace(at[i]) if i in at else iter(()))
         p.write(b"eu.")
+
+    def _share_frames(self, r: Rank) -> dict[int, bytes]:
+        p = self._pickle
+        # An empty stack would make the viewer explain at length why it is empty.
+        rank = p.share({"filename": str(r.source.header.get("exe", "?")), "line": 0, "name": r.source.full_name})
+        wanted = {stack for d in r.devices.values() for stack in d.entries.stacks}
+        wanted.update(r.stacks.number(blocks.more(b)) for blocks in r.lives.blocks.values() for b, _, _ in blocks.items())
+        known: dict[tuple[str, str], bytes] = {}
+        out = {0: p.share([rank])}
+        for number, frames in r.stacks.of(wanted - {0}):
+            for f in frames:
+                key = f["filename"], f["name"]
+                if key not in known:
+                    known[key] = p.share(f)
+            out[number] = p.share([*(known[f["filename"], f["name"]] for f in frames), rank])
+        return out
 
     def _settings(self) -> dict[str, Any]:
         """A tab of the viewer: what is shown here, and how the library was set."""
@@ -241,19 +293,19 @@ class Snapshot:
     def _segment(self, r: Rank, d: int, start: int, n: int, blocks: list[dict[str, Any]]) -> bytes:
         active = [b for b in blocks if b["state"] == ACTIVE]
         size = sum(b["size"] for b in active)
-        frames = self._frames[r.source]
+        frames, of, asked = self._frames[r], r.stacks.number, r.lives.blocks[d].more
         return self._pickle.of({
             "device": self.index[r.devices[d]], "address": start, "total_size": n, "stream": 0, "is_expandable": False,
             "segment_type": "small" if n <= SMALL else "large", "segment_pool_id": (0, 0), "allocated_size": size,
-            "active_size": size, "requested_size": sum(b["requested_size"] for b in active), "frames": frames,
-            "blocks": [{**b, "frames": frames} for b in blocks]})
+            "active_size": size, "requested_size": sum(b["requested_size"] for b in active), "frames": frames[0],
+            "blocks": [{**b, "frames": frames[of(asked(b["address"])) if b["state"] == ACTIVE else 0]} for b in blocks]})
 
     def _trace(self, device: Device) -> Iterator[bytes]:
         p = self._pickle
-        frames = self._frames[device.rank.source]
+        frames = self._frames[device.rank]
 
-        def start(action: str, note: str = "") -> bytes:
-            same = {"action": action, "stream": 0, "frames": frames, "compile_context": "N/A", "user_metadata": note}
+        def start(action: str, note: str = "", stack: int = 0) -> bytes:
+            same = {"action": action, "stream": 0, "frames": frames[stack], "compile_context": "N/A", "user_metadata": note}
             return p.of(same)[:-1]  # without the end of the dictionary
 
         starts = {what: [start(name)] for what, name in NAMES.items()}
@@ -261,13 +313,14 @@ class Snapshot:
         starts[FREE] = [start("free_requested"), start("free_completed")]
         addr, size, time_us = map(p.of, ("addr", "size", "time_us"))
         long = LONG.pack
-        for what, a, n, us in device.entries:
+        allocs = {stack: [start(NAMES[ALLOC], stack=stack)] for stack in frames}
+        for what, a, n, us, stack in device.entries:
             rest = size + long(0x8A, 8, n) + time_us + long(0x8A, 8, us) + b"u"
             if what == OOM:
                 yield start("oom", f"{a} bytes held by the pool") + p.of("device_free") + p.of(0) + rest
             else:
                 where = addr + long(0x8A, 8, a)
-                for s in starts[what]:
+                for s in starts[what] if what != ALLOC else allocs[stack]:
                     yield s + where + rest
         yield start("snapshot") + addr + p.of(0) + size + p.of(0) + time_us + p.of(device.rank.end_us) + b"u"
 

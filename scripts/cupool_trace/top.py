@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Iterator, Optional
 
-from .reader import MAX_LINE, WINDOW, CannotRead, Event, Problems, Reader, in_time_order, whole_lines
+from .reader import MAX_LINE, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, whole_lines
 from .replay import Replay
 from .text import count_of, human_size, table
 
@@ -103,7 +103,7 @@ class Follower:
         self.rate: dict[int, float] = {}
         self._calls: dict[int, int] = {}
         self._measured = 0.0
-        self._waiting: list[tuple[int, Event]] = []
+        self._waiting: list[Entry] = []
         self._newest = 0
 
     def poll(self, until: float) -> None:
@@ -115,7 +115,7 @@ class Follower:
         for entry in self.reader.events():
             fresh += 1
             self._waiting.append(entry)
-            self._newest = max(self._newest, entry[1]["t"])
+            self._newest = max(self._newest, entry[0])
             if len(self._waiting) >= 2 * WINDOW:
                 self._apply(WINDOW)
         if self.reader.lines == 0:
@@ -142,10 +142,10 @@ class Follower:
         ordered = list(in_time_order(self._waiting))
         if keep is None:
             edge = self._newest - LAG
-            keep = next((len(ordered) - i for i, (_, ev) in enumerate(ordered) if ev["t"] > edge), 0)
+            keep = next((len(ordered) - i for i, (t, _, _) in enumerate(ordered) if t > edge), 0)
             keep = min(keep, WINDOW)
         done = len(ordered) - keep
-        for line, ev in ordered[:done]:
+        for _, line, ev in ordered[:done]:
             self.replay.apply(line, ev)
             if "d" in ev:
                 self.last[ev["d"]] = ev

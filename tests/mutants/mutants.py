@@ -28,7 +28,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # --- the order of frees ---
-    Mutant("ordered: the device does not wait", ["order static ordered / nonblocking"], [
+    Mutant("ordered: the device does not wait", ["order static ordered / nonblocking", "examples / Same.test_pipeline"], [
         (ORDER, "is_enough ? driver->cuCtxWaitEvent(handle, event) :", "is_enough ? CUDA_SUCCESS :")]),
     Mutant("ordered: nothing is recorded", ["order static ordered / nonblocking"], [
         (ORDER, "result = driver->cuCtxRecordEvent(handle, event);", ";")]),

@@ -30,7 +30,7 @@ from unittest import mock
 import test_trace_fuzz
 from test_trace import BASE, MIB, TOOL, Case, Event, ev, good, header, stats, text
 
-from cupool_trace import merge, source, to_perfetto
+from cupool_trace import merge, source, to_perfetto, to_pytorch
 from cupool_trace.cli import main
 
 TRACES = Path(__file__).resolve().parent / "traces"
@@ -149,7 +149,7 @@ class ConvertCase(Case):
 
 class ToCsv(ConvertCase):
     HEADER = ("rank,host,pid,unix_ns,t,e,tid,d,p,n,b,us,why,free,ok,name,uuid,dropped,allocs,hits,misses,frees,bypassed,live,held,"
-              "peak_live,peak_held,segments_alloc,segments_free,oom,order,kept,block,f,at,h,offset,by,result,text")
+              "peak_live,peak_held,segments_alloc,segments_free,oom,order,kept,block,f,at,h,offset,by,result,text,comm")
 
     def rows(self, out: bytes) -> list[dict[str, str]]:
         self.assertEqual(out.decode().split("\n", 1)[0], self.HEADER)
@@ -181,7 +181,7 @@ class ToCsv(ConvertCase):
             self.assertTrue(times and times == sorted(times))
 
     def test_what_nobody_knows_is_left_out(self) -> None:
-        events = [header(None), {**ev(1, "alloc", p=BASE, n=1), "name": {"x": 1}, "why": [1], "later": "y"}, ev(2, "comm_init")]
+        events = [header(None), {**ev(1, "alloc", p=BASE, n=1), "name": {"x": 1}, "why": [1], "later": "y"}, ev(2, "of_a_later_version")]
         row, = self.rows(self.convert("to-csv", self.write(events)))
         self.assertEqual((row["name"], row["why"], row["rank"]), ("", "", ""))
 
@@ -572,6 +572,42 @@ class ToPytorch(ConvertCase):
         s = self.snapshot(str(TRACES / "allocs.jsonl"))
         self.assertEqual((s.count("alloc"), s.count("free_completed"), s.count("oom")), (22, 17, 3))
         self.assertEqual(sum(g["total_size"] for g in s.segments), 20971520)
+
+    def test_callers(self) -> None:
+        """Innermost first, the rank last; what is freed has the rank alone, as nobody knows who freed it."""
+        frame = {"t": 1, "e": "frame", "tid": 42}
+        events = [header(), {**frame, "f": 3, "p": "0x10", "at": "liba.so+0x10 (f(int) (.part.0))"}, {**frame, "f": 4, "p": "0x20", "at": "app+0x20"},
+                  ev(2, "segment_alloc", p=BASE, n=2 * MIB), ev(3, "alloc", p=BASE, n=512, f=[3, 4]), ev(4, "alloc", p=BASE + 512, n=512, f=[4, 9]),
+                  ev(5, "alloc", p=BASE + 1024, n=512), ev(6, "free_requested", p=BASE, n=512), ev(6, "free_completed", p=BASE, n=512),
+                  ev(7, "alloc", p=BASE, n=100, f=[0]), {**frame, "t": 8, "f": 9, "p": "0x30", "at": "?"}, ev(9, "end", dropped=0)]
+        rank = ("app", "rank 0 (host a, pid 42)")
+        a, b, c, unknown = ("liba.so", "f(int) (.part.0) +0x10"), ("app", "+0x20"), ("?", "?"), ("unknown", "?")
+        path = self.write(events)
+        s = self.snapshot(path)
+
+        def frames(o: Event) -> list[tuple[str, str]]:
+            return [(f["filename"], f["name"]) for f in o["frames"]]
+
+        self.assertEqual([(e["action"], frames(e)) for e in s.traces[0]],
+                         [("segment_alloc", [rank]), ("alloc", [a, b, rank]), ("alloc", [b, c, rank]), ("alloc", [rank]),
+                          ("free_requested", [rank]), ("free_completed", [rank]), ("alloc", [unknown, rank]), ("snapshot", [rank])])
+        self.assertEqual([frames(x) for x in s.segments[0]["blocks"]], [[unknown, rank], [b, c, rank], [rank], [rank]])
+        # More stacks than are kept: those that came later have none. A deep one is cut.
+        with mock.patch.multiple(to_pytorch, MOST_STACKS=2, DEEPEST=1):
+            s = self.snapshot(path)
+        self.assertEqual([frames(e) for e in s.traces[0] if e["action"] == "alloc"], [[a, rank], [rank], [rank], [rank]])
+        # Of entries that were left out, what is not live needs no frames; the newest keep theirs.
+        s = self.snapshot("--max-entries", "1", path)
+        self.assertEqual([frames(e) for e in s.traces[0]], [[unknown, rank], [rank]])
+
+    def test_callers_as_the_library_wrote_them(self) -> None:
+        path = TRACES / "stacks.jsonl"
+        events = [json.loads(x) for x in path.read_text().splitlines()]
+        names = {e["f"]: e["at"] for e in of(events, "frame")}
+        s = self.snapshot(str(path))
+        got = [[f["filename"] + f["name"].rpartition(" ")[2] for f in e["frames"][:-1]] for e in s.traces[0] if e["action"] == "alloc"]
+        self.assertEqual(got, [[names[f].partition(" ")[0] for f in e["f"]] for e in of(events, "alloc")])
+        self.assertTrue(all(got))
 
     def test_times_are_of_the_wall_clock(self) -> None:
         s = self.snapshot(self.write(Run(t0_unix_ns=T0 + 123_000).events))

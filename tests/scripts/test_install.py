@@ -68,7 +68,8 @@ class Installed(Case):
         docs = {"share/doc/cupool/" + p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
         expected = {
             "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
-            "share/doc/cupool/README.md", "share/doc/cupool/examples/train_like.c", "share/doc/cupool/examples/phases.c",
+            "share/doc/cupool/README.md",
+            *("share/doc/cupool/examples/" + n for n in ("train_like.c", "phases.c", "ring.c", "pipeline.c", "job.h", "ddp.py", "fsdp.py", "job.py")),
             *(f"{self.mandir}/man{n[-1]}/{n}" for n in ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1")), *package, *docs}
         self.assertEqual(sorted(expected - files), [], "missing")
         self.assertEqual(sorted(f for f in files - expected if not f.startswith("share/doc/cupool/")), [], "not expected")

@@ -169,6 +169,20 @@ def column(series: Event, name: str, which: str) -> list[int]:
 
 
 class Data(PlotCase):
+    def test_registered(self) -> None:
+        """A curve of its own where there is something to show, and none elsewhere."""
+        at = {"p": BASE, "n": 2 * MIB, "us": 1, "ok": 1, "d": 0, "comm": "0x1"}
+        for allocs in ("segment,alloc", "segment"):
+            events = [header(events=allocs), ev(50, "comm_init", d=0, comm="0x1", rank=0, ranks=1, nccl=22809),
+                      ev(100, "segment_alloc", p=BASE, n=2 * MIB), ev(200, "register", **at), ev(300, "deregister", **{**at, "ok": 0}),
+                      ev(400, "deregister", **at), ev(500, "register", **at), ev(600, "comm_destroy", d=0, comm="0x1", ok=0), ev(700, "end", dropped=0)]
+            track, = self.data(events)["tracks"]
+            self.assertEqual(list(zip(track["series"]["t"], track["series"]["registered"]["last"])),
+                             [(100, 0), (200, 2 * MIB), (300, 2 * MIB), (400, 0), (500, 2 * MIB), (600, 0)])
+            self.assertEqual(track["peaks"]["registered"], {"n": 2 * MIB, "t": 200})
+        track, = self.data(called())["tracks"]
+        self.assertNotIn("registered", {*track["series"], *track["peaks"]})
+
     def test_every_value_to_the_byte(self) -> None:
         events = life(1, 3000)
         track = self.data(events)["tracks"][0]

@@ -40,7 +40,8 @@ def ev(t: int, e: str, **keys: Any) -> Event:
     out: Event = {"t": t, "e": e, "tid": 42}
     if "p" in keys:
         keys["p"] = hex(keys["p"])
-    if e in ("segment_alloc", "segment_free", "alloc", "free_requested", "free_completed", "trim", "oom", "policy", "ipc", "stats"):
+    if e in ("segment_alloc", "segment_free", "alloc", "free_requested", "free_completed", "trim", "oom", "policy", "ipc", "stats",
+             "comm_init", "comm_destroy", "register", "deregister"):
         out["d"] = 0
     if e in ("segment_alloc", "segment_free"):
         out["b"] = "cuda"
@@ -181,7 +182,7 @@ class CheckOneFile(Case):
     def test_unknown_events_and_keys_are_ignored(self) -> None:
         events = good()
         events[3]["stream"] = {"x": 1}
-        events.insert(4, {"t": 1, "e": "comm_init", "tid": [], "us": "?"})
+        events.insert(4, {"t": 1, "e": "of_a_later_version", "tid": [], "us": "?"})
         self.check(events, 0)
 
     def test_not_json(self) -> None:
@@ -291,6 +292,14 @@ class Incomplete(Case):
             self.check(whole[:-missing], 0, r"killed or still running \(no end line, last line cut\)")
         # Only the newline is missing: the event is whole, and counts.
         self.check(whole[:-1], 0, r"killed or still running \(no end line\); 9 lines; 2 segments")
+
+    def test_complete_is_asked_for(self) -> None:
+        path = self.write(good()[:-1])
+        done = self.run_tool("check", "--complete", path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("t.jsonl: not complete; killed or still running", done.stdout)
+        file, = json.loads(self.run_tool("check", "--complete", "--json", path).stdout)["files"]
+        self.assertEqual((file["ok"], file["problem_count"]), (False, 0))
 
     def test_dropped(self) -> None:
         events = good()
@@ -433,6 +442,27 @@ class Summary(Case):
             self.assertEqual(dev["peak_live"], most)
             self.assertEqual({c["caller"]: (c["live_at_peak"], c["requests"]) for c in dev["callers"]}, {str(f): (held[f], requests[f]) for f in range(1, 4)})
 
+    def test_registrations(self) -> None:
+        """Memory that two communicators have counts once, and goes with the last of them, undone or ended."""
+        at = {"p": BASE, "n": 2 * MIB, "us": 1.5, "ok": 1, "d": 0}
+        more = {**at, "p": BASE + 2 * MIB, "n": 4 * MIB}
+        nccl = dict.fromkeys(reader.NCCL, 0)
+        events = [header(), ev(1, "comm_init", d=0, comm="0x1", rank=0, ranks=2, nccl=22809), ev(1, "comm_init", d=0, comm="0x2", rank=0, ranks=2, nccl=22809),
+                  ev(2, "register", comm="0x1", **at), ev(3, "register", comm="0x2", **at), ev(4, "register", comm="0x2", **more),
+                  ev(5, "register", comm="0x1", **{**more, "ok": 0}), ev(6, "deregister", comm="0x1", **at)]
+        end = [ev(7, "comm_destroy", d=0, comm="0x2", ok=0), ev(8, "nccl", **{**nccl, "ops": 9, "mixed": 2, "quarantined": MIB}), ev(9, "end", dropped=0)]
+        keys = ("registrations", "deregistrations", "registrations_refused", "communicators", "peak_registered", "registered_at_end")
+        path = self.write([*events, *end])
+        for content, left in ((events, 6 * MIB), ([*events, *end], 0)):
+            rank, = self.summary(self.write(content))["ranks"]
+            self.assertEqual([rank["devices"]["0"][k] for k in keys], [3, 1, 1, 2, 6 * MIB, left])
+        self.assertEqual(rank["nccl"]["ops"], 9)
+        done = self.run_tool("summary", path)
+        self.assertIn("registered with 2 NCCL communicators: 6.0 MiB at most, 0 B at the end; 3 registrations, 1 undone, 1 refused", done.stdout)
+        self.assertIn("rank 0: 9 NCCL operations; 2 with one buffer in registered memory and one outside\n", done.stdout)
+        self.assertIn("rank 0: 1.0 MiB can never go back", done.stdout)
+        self.assertNotIn("registered with", self.run_tool("summary", self.write(good())).stdout)
+
     def test_two_ranks_two_devices_and_totals(self) -> None:
         second = copy.deepcopy(good())
         second[0].update(rank=1, local_rank=1, pid=43)
@@ -517,6 +547,97 @@ class SeveralRanks(Case):
         self.assertEqual(got["files"][1]["problem_count"], 3)
 
 
+def comm(t: int, e: str, **keys: Any) -> Event:
+    return ev(t, e, comm="0xc1", **keys)
+
+
+def registered(rank: "int | None", ranks: int, *more: Event) -> "list[Event]":
+    """A process of a job with NCCL: one communicator, one segment that is registered with it."""
+    a = BASE
+    return [
+        {**header(rank), "pid": 42 + (rank or 0)},
+        comm(100, "comm_init", rank=rank or 0, ranks=ranks, nccl=22809),
+        ev(110, "segment_alloc", p=a, n=2 * MIB, b="nccl"),
+        comm(120, "register", p=a, n=2 * MIB, us=7.5, ok=1),
+        *more,
+        comm(200, "deregister", p=a, n=2 * MIB, us=5.5, ok=1),
+        comm(210, "comm_destroy", ok=1),
+        stats(300, held=2 * MIB, peak_held=2 * MIB, segments_alloc=1),
+        {"t": 310, "e": "nccl", "ops": 9, "mixed": 1, "outside": 2, "unsafe": 3, "registered": 1, "deregistered": 1, "renewed": 4, "failed": 0,
+         "comms": 0, "segments": 1, "parked": 0, "quarantined": 0},
+        ev(320, "end", dropped=0),
+    ]
+
+
+class Registrations(Case):
+    def test_fine(self) -> None:
+        out = self.check(registered(0, 1), 0, "ok; complete")
+        self.assertNotIn("missing", out)
+
+    def test_no_pool_on_the_device(self) -> None:
+        """What the program took from NCCL itself: there are no counters of a pool."""
+        out = self.check([e for e in registered(0, 1) if e.get("e") not in ("segment_alloc", "stats")], 0)
+        self.assertNotIn("warning", out)
+
+    def test_contradictions(self) -> None:
+        p = dict(p=BASE, n=2 * MIB, us=1)
+        for event, expected in (
+                (comm(150, "deregister", ok=1, **{**p, "p": BASE + MIB}), r":5: deregister .*: not registered with 0xc1"),
+                (comm(150, "deregister", ok=1, **p), r":6: deregister .*: not registered with 0xc1"),
+                (ev(150, "register", comm="0xc2", ok=1, **p), r":5: register .*: there is no communicator 0xc2"),
+                (ev(150, "comm_destroy", comm="0xc2", ok=1), r":5: comm_destroy: there is no communicator 0xc2"),
+                (ev(150, "comm_init", comm="0xc2", rank=4, ranks=4, nccl=22809), r":5: comm_init: rank 4 of 4")):
+            self.check(registered(0, 1, event), 1, expected)
+        # What NCCL refused has changed nothing; the same again has a registration of its own.
+        self.check(registered(0, 1, comm(150, "deregister", ok=0, **p), comm(151, "register", ok=0, **p)), 0)
+        self.check(registered(0, 1, comm(150, "register", ok=1, **p), comm(160, "deregister", ok=1, **p)), 0)
+        self.check(registered(0, 1, comm(150, "deregister", ok=1, **p), comm(151, "register", ok=0, **p)), 1, r":7: deregister .*: not registered")
+        # A communicator that was forgotten and made again at its address begins with none.
+        self.check(registered(0, 1, comm(150, "comm_init", rank=0, ranks=1, nccl=22809)), 1, r":6: deregister .*: not registered")
+
+    def many(self, status: int, ranks: "list[int]", size: int = 4, cut: bool = False, args: "tuple[str, ...]" = ()) -> str:
+        paths = []
+        for rank in ranks:
+            events = registered(rank, size)
+            paths.append(self.write(events[:4] if cut else events, f"r{rank}.jsonl"))
+        done = self.run_tool("check", *args, *paths)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_missing_ranks(self) -> None:
+        self.assertNotIn("missing", self.many(0, [0, 1, 2, 3]))
+        for cut in (False, True):
+            self.assertIn("warning: 1 communicator of 4 ranks: rank 3 missing", self.many(0, [0, 1, 2], cut=cut))
+        self.assertIn("warning: 1 communicator of 4 ranks: ranks 1 and 3 missing", self.many(0, [0, 2]))
+        alone = self.many(0, [0])
+        self.assertIn("information: 1 communicator of 4 ranks: ranks 1, 2 and 3 missing", alone)
+        self.assertNotIn("warning", alone)
+        big = (1 << 64) - 1
+        self.assertIn(f"ranks 1, 3, 4, 5, 6, 7, 8, 9 and {big - 10} more missing", self.many(0, [0, 2], big))
+
+    def test_a_rank_that_made_fewer(self) -> None:
+        second = comm(150, "comm_init", rank=0, ranks=2, nccl=22809)
+        again = registered(0, 2, comm(130, "deregister", p=BASE, n=2 * MIB, us=1, ok=1), comm(131, "comm_destroy", ok=1), second,
+                           comm(160, "register", p=BASE, n=2 * MIB, us=1, ok=1))
+        first, other = self.write(again, "r0.jsonl"), registered(1, 2)
+        self.assertIn("warning: 2 communicators of 2 ranks: rank 1 missing", self.run_tool("check", first, self.write(other, "r1.jsonl")).stdout)
+        # One that was killed may have been about to.
+        self.assertNotIn("missing", self.run_tool("check", first, self.write(other[:4], "r1.jsonl")).stdout)
+
+    def test_expected_ranks(self) -> None:
+        self.many(0, [0, 1, 2, 3], args=("--ranks", "4"))
+        self.assertRegex(self.many(1, [0, 1, 3], args=("--ranks", "4")), "(?m)^rank 2 of 4: no trace given$")
+        self.assertRegex(self.many(1, [0], args=("--ranks", "3")), "(?m)^ranks 1 and 2 of 3: no trace given$")
+        self.assertIn("information: rank 2 of 4: no trace given", self.many(0, [0, 1, 3]))
+        self.assertEqual(self.run_tool("check", "--ranks", "0", self.write(good())).returncode, 2)
+
+    def test_merge(self) -> None:
+        """A communicator's rank is not the process's."""
+        done = self.run_tool("merge", self.write([{**e, "rank": 1} if e.get("e") == "comm_init" else e for e in registered(0, 2)]))
+        inits = [e for e in map(json.loads, done.stdout.splitlines()) if e.get("e") == "comm_init"]
+        self.assertEqual([(e["rank"], e["comm_rank"], e["ranks"]) for e in inits], [(0, 1, 2)])
+
+
 class Inputs(Case):
     def test_gzip(self) -> None:
         packed = gzip.compress(text(good()))
@@ -541,11 +662,29 @@ class Inputs(Case):
                 self.assertEqual(done.returncode, 2)
                 self.assertRegex(done.stderr, r"cupool-trace: .*none: No such file")
                 self.assertIn("complete", done.stdout)  # the other file is still reported
-                self.assertEqual(self.run_tool(command, str(self.dir)).returncode, 2)
+                empty = self.dir / "empty"
+                empty.mkdir(exist_ok=True)
+                done = self.run_tool(command, str(empty))
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn("no *.jsonl or *.jsonl.gz in it", done.stderr)
                 done = self.run_tool(command, sys.executable)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn("not a cupool trace", done.stderr)
                 self.assertEqual(self.run_tool(command, self.write(b"just a text")).returncode, 2)
+
+    def test_folder(self) -> None:
+        """It stands for the traces in it."""
+        for rank in range(2):
+            self.write([header(rank), *good()[1:]], f"{rank}.jsonl")
+        (self.dir / "2.jsonl.gz").write_bytes(gzip.compress(text([header(2), *good()[1:]])))
+        self.write(b"not a trace", "notes.txt")
+        self.assertEqual([r["rank"] for r in self.summary(str(self.dir))["ranks"]], [0, 1, 2])
+
+    def test_what_merge_wrote_is_no_trace(self) -> None:
+        merged = self.run_tool("merge", self.write(good()))
+        done = self.run_tool("summary", self.write(merged.stdout.encode(), "merged.jsonl"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("merged.jsonl: written by merge; read the traces", done.stderr)
 
     def test_usage(self) -> None:
         self.assertEqual(self.run_tool().returncode, 2)
@@ -598,6 +737,10 @@ class Inputs(Case):
             child.stdin.close()
 
 
+def one_by_one(path: Path) -> "list[reader.Entry]":
+    return list(reader.Reader(str(path), reader.Problems()).events())
+
+
 class Parts(unittest.TestCase):
     """What the commands are made of, where a trace of a size that shows a mistake would take long."""
 
@@ -632,16 +775,38 @@ class Parts(unittest.TestCase):
             events = [{"t": t // 3, "tid": 0} for t in range(500)]
             # By places that are off by less than the window.
             lines = sorted(range(500), key=lambda i: i + r.random() * (window - 1))
-            got = list(reader.in_time_order(list(enumerate({**events[i], "tid": i} for i in lines)), window))
-            self.assertEqual([e["t"] for _, e in got], [e["t"] for e in events])
-            for (a, x), (b, y) in zip(got, got[1:]):
+            entries: list[reader.Entry] = [(events[i]["t"], line, events[i]) for line, i in enumerate(lines)]
+            got = list(reader.in_time_order(entries, window))
+            self.assertEqual([e["t"] for _, _, e in got], [e["t"] for e in events])
+            for (_, a, x), (_, b, y) in zip(got, got[1:]):
                 self.assertTrue(x["t"] < y["t"] or a < b)
-            back = [{"t": r.randrange(100), "tid": r.randrange(3)} for _ in range(300)]
-            got = list(reader.in_time_order(list(enumerate(back)), window))
-            self.assertEqual(sorted(n for n, _ in got), list(range(300)))
-            for tid in range(3):
-                lines = [n for n, e in got if e["tid"] == tid]
-                self.assertEqual(lines, sorted(lines))
+
+    def test_a_thread_keeps_its_order(self) -> None:
+        """Also one whose time goes back, which is a problem each time; what another thread did meanwhile is none."""
+        with tempfile.TemporaryDirectory() as folder:
+            for seed in range(20):
+                r = random.Random(seed)
+                events = [header(), *(ev(r.randrange(1, 100), r.choice(["alloc", "free_completed", "trim"]), p=BASE, n=512, why="oom", tid=r.randrange(3))
+                                      for _ in range(300))]
+                path = Path(folder) / "t.jsonl"
+                # Blanks or none: both ways through a line.
+                path.write_text("".join(json.dumps(e, separators=(",", r.choice([":", ": "]))) + "\n" for e in events))
+                problems = reader.Problems()
+                one = reader.Reader(str(path), problems)
+                got = list(reader.in_time_order(one.events(), r.randrange(1, 40)))
+                self.assertEqual(sorted(line for _, line, _ in got), list(range(2, 302)))
+                for tid in range(3):
+                    mine = [line for _, line, e in got if e["tid"] == tid]
+                    self.assertEqual(mine, sorted(mine))
+                own = [[e["t"] for e in events[1:] if e["tid"] == tid] for tid in range(3)]
+                self.assertEqual(problems.count, sum(b < a for t in own for a, b in zip(t, t[1:])))
+                self.assertEqual(one.last_t, max(map(max, own)))
+                # What nobody wants is checked all the same, and nothing else is missing then.
+                fewer_problems = reader.Problems()
+                fewer = reader.Reader(str(path), fewer_problems, frozenset(["free_completed"]))
+                self.assertEqual([(t, line) for t, line, _ in fewer.events()], [(t, line) for t, line, e in one_by_one(path) if e["e"] != "free_completed"])
+                self.assertEqual((fewer_problems.kept, fewer_problems.count, fewer.last_t), (problems.kept, problems.count, one.last_t))
+                self.assertEqual(fewer.left_out, sum(e.get("e") == "free_completed" for e in events))
 
 
 class Size(Case):

@@ -189,6 +189,30 @@ def odd_lines(r: random.Random, count: int) -> bytes:
     return b"\n".join(lines) + r.choice([b"", b"\n", b"\n\n"])
 
 
+def busy(r: random.Random) -> bytes:
+    """Thousands of events of several threads, a little out of order: blocks that come again where others were, too early or too long
+    now and then, in segments that come and go; a line is damaged, and the end is cut off, in some."""
+    lines = [TRACES[2].splitlines()[0].decode()]
+    live: "dict[int, int]" = {}
+    for t in range(1, 3000):
+        p, at, tid = 0x7f0000000000 + 512 * r.randrange(400), 1000 * t - r.randrange(3000) + 3000, r.randrange(3)
+        start = p & ~0xffff
+        if t % 100 == 1:
+            e = "alloc" if t % 300 else "free"
+            lines.append(f'{{"t":{at},"e":"segment_{e}","tid":{tid},"d":0,"p":"{start:#x}","n":65536,"b":"cuda","us":1.5}}')
+        elif p not in live or r.random() < 0.02:
+            live[p] = r.randrange(1, 1600)
+            more = r.choice(["", "", f',"block":{(live[p] + 511) // 512 * 512 + 512}']) + r.choice(["", f',"f":[{r.randrange(1, 4)},7]'])
+            lines.append(f'{{"t":{at},"e":"alloc","tid":{tid},"d":0,"p":"{p:#x}","n":{live[p]}{more}}}')
+        else:
+            rest = f'"tid":{tid},"d":0,"p":"{p:#x}","n":{live.pop(p)}}}'
+            lines += [f'{{"t":{at},"e":"free_requested",{rest}', f'{{"t":{at + 1},"e":"free_completed",{rest}']
+    data = bytearray("\n".join(lines).encode() + b"\n")
+    if r.random() < 0.5:
+        change_bytes(r, data)
+    return bytes(data[:r.randrange(len(data))] if r.random() < 0.3 else data)
+
+
 def all_of(path: Path) -> "tuple[Any, ...]":
     """What a Reader finds. As text: not-a-number is not equal to itself."""
     problems = reader.Problems()
@@ -229,16 +253,17 @@ class TraceFuzz(unittest.TestCase):
     def test_known_forms_are_read_as_json_is(self) -> None:
         """The quick way through a line and the parser of JSON find the same events and the same problems."""
         r = random.Random(SEED)
-        known, none = reader._LINE, re.compile(r"()()()()()()()(.*)\n")
+        known, none = reader._LINE, re.compile(r"()()()()()(.*)\n")
         path = self.dir / "t.jsonl"
         quick = 0
         for i in range(COUNT):
-            content = damaged(r) if i % 2 else odd_lines(r, 60)
+            content = busy(r) if i % 51 == 0 else damaged(r) if i % 2 else odd_lines(r, 60)
             path.write_bytes(content)
-            found = all_of(path)
+            argv = [("summary", "check", "to-csv", "merge")[i % 4], str(path)]
+            found = all_of(path), run(argv, "utf-8")
             with unittest.mock.patch.object(reader, "_LINE", none):
-                if found != all_of(path):
-                    self.fails(["check", str(path)], "other events or problems than by JSON alone")
+                if found != (all_of(path), run(argv, "utf-8")):
+                    self.fails(argv, "other events, problems or output than by JSON alone")
             quick += sum(1 for line in content.splitlines(keepends=True) if known.fullmatch(line.decode("latin-1")) and line.startswith(b"{"))
         self.assertGreater(quick, 10 * COUNT)  # lines of a known form were among them
 
