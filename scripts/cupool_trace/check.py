@@ -52,7 +52,7 @@ def check_one(rank: Rank) -> list[str]:
         return warnings
     for d, dev in sorted(rank.replay.devices.items()):
         if dev.stats is None:
-            if dev.segments_alloc or dev.allocs:  # else it has only NCCL's communicators
+            if dev.pooled:
                 warnings.append(f"device {d} has no stats line")
             continue
         counted = {"segments_alloc": dev.segments_alloc, "segments_free": dev.segments_free}

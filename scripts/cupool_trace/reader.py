@@ -192,18 +192,17 @@ class Reader:
         self._clocks: dict[Any, list[int]] = {}  # of each thread: the time of its last event, and the latest of all its events
 
     def _open(self) -> BinaryIO:
-        # The content, not the name, says whether it is compressed: standard input has no name.
         raw: Any = sys.stdin.buffer if self.path == "-" else open(self.path, "rb")
         if not hasattr(raw, "peek"):
             raw = io.BufferedReader(raw)
-        if raw.peek(2)[:2] == b"\x1f\x8b":
-            return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
         return raw  # type: ignore[no-any-return]
 
     def _blocks(self) -> Iterator[bytes]:
         """Whole lines, many at a time. What has no newline at its end is a piece of a line: the last of the file, or far too long."""
         try:
-            with self._open() as f:
+            with self._open() as raw:
+                # The content, not the name, says whether it is compressed: standard input has no name.
+                f: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw  # type: ignore[attr-defined]
                 try:
                     yield from whole_lines(f)
                 except EOFError:  # the compressed file itself is cut

@@ -261,6 +261,12 @@ class Device:
         self.callers: dict[int, Caller] = {}  # by the number of their frame
         self._segment_of: dict[int, int] = {}  # the start of the segment that an address was last found in
 
+    @property
+    def pooled(self) -> bool:
+        """The pool did something there, not only NCCL with memory of the program's own."""
+        return bool(self.stats or self.policy or self.name is not None or self.segments_alloc or self.segments_free or self.allocs or self.frees
+                    or self.trims or self.oom or self.ipc_ok or self.ipc_refused)
+
     def in_segment(self, p: int, n: int) -> bool:
         segments = self.segments
         known = segments.get(self._segment_of.get(p, 0))

@@ -15,9 +15,9 @@ from .text import count_of, human_size, human_time, table
 HELP = "what each rank did on each device"
 DESCRIPTION = """\
 Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
-trims, the free policy and why, refused IPC handles, the largest segments, and with CUPOOL_TRACE_STACKS=1 who held the most
-when most was live; and the physical memory that was taken past the pool (cuMemCreate: NCCL's, PyTorch's expandable segments),
-by whom. Requests, hits and peaks come from the stats lines;
+trims, the free policy and why, refused IPC handles, what was registered with NCCL, the largest segments, and with
+CUPOOL_TRACE_STACKS=1 who held the most when most was live; and the physical memory that was taken past the pool (cuMemCreate:
+NCCL's, PyTorch's expandable segments), by whom. Requests, hits and peaks come from the stats lines;
 a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
 marked with ~.
 Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments."""
@@ -100,7 +100,8 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
     who = f"{rank.name} device {d}"
     if f["name"]:
         yield f"{who}: {f['name']}"
-    if not f["from_stats"]:
+    pooled = rank.replay.devices[d].pooled
+    if not f["from_stats"] and pooled:
         if rank.traces_allocs:
             yield f"{who}: no stats line; requests counted from events (~), each new segment taken as one miss"
         else:
@@ -188,10 +189,12 @@ def run(args: argparse.Namespace) -> int:
     guessed = False
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
+            notes.extend(summary_notes(d, f, r))
+            if not r.replay.devices[d].pooled:
+                continue
             free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
             rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
             guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
-            notes.extend(summary_notes(d, f, r))
         notes.extend(nccl_notes(r))
         if not devices and not physical(r):
             notes.append(f"{r.name}: no event on any device")

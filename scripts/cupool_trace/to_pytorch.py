@@ -25,9 +25,10 @@ Writes a pickle (protocol 4) as torch.cuda.memory._dump_snapshot() does: open it
 the browser), or with python3 -m torch.cuda._memory_viz trace|segments|memory FILE. The views "Active Memory Timeline",
 "Active Cached Segment Timeline" and "Allocator State History" work. With one rank its devices keep their numbers; with several,
 each device of each rank becomes one of the viewer's devices, which stderr lists. With CUPOOL_TRACE_STACKS=1 allocations and blocks
-have the frames that asked for them, innermost first; the last frame of each entry, or the only one, names the rank. Without allocation events each segment is shown as one block. The viewer is slow beyond half a million entries,
-so only the newest --max-entries of each device are kept; the state at the end is whole in any case. What the device had free at
-an oom is not in a trace, and is written as 0."""
+have the frames that asked for them, innermost first; the last frame of each entry, or the only one, names the rank. Without
+allocation events each segment is shown as one block. The viewer is slow beyond half a million entries, so only the newest
+--max-entries of each device are kept; the state at the end is whole in any case. What the device had free at an oom is not in a
+trace, and is written as 0."""
 JSON = False
 
 OOM = 4

@@ -462,6 +462,9 @@ class Summary(Case):
         self.assertIn("rank 0: 9 NCCL operations; 2 with one buffer in registered memory and one outside\n", done.stdout)
         self.assertIn("rank 0: 1.0 MiB can never go back", done.stdout)
         self.assertNotIn("registered with", self.run_tool("summary", self.write(good())).stdout)
+        # The pool had no part in it, so nothing of it is missing, and there is nothing to say of it.
+        self.assertNotIn("no stats line", done.stdout + self.check([*events, *end], 0))
+        self.assertNotRegex(done.stdout, r"requests +hits")
 
     def test_two_ranks_two_devices_and_totals(self) -> None:
         second = copy.deepcopy(good())
