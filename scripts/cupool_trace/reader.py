@@ -77,6 +77,8 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
+    "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
+    "result": (_is_size, "an error code"), "text": (_is_str, "a string"),
     "comm": (_is_str, "a string"),
 }
 _COUNT = (_is_size, "a count")
