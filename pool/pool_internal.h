@@ -121,12 +121,12 @@ struct pool {
     struct {
         size_t got_for, bytes;
     } gone[GONE];
-    unsigned int again;      /* how often it was asked for again lately; see regret_update */
-    size_t regret;           /* so much more may be held for that */
+    size_t regret;           /* so much more may be held for what was asked for again */
     size_t asked;            /* bytes that the backend is being asked for */
     size_t broken;           /* bytes in broken segments */
-    unsigned int releasing;  /* threads that are giving segments back right now */
-    size_t leaving;          /* the bytes of these */
+    size_t leaving;          /* bytes that threads are giving back right now */
+    unsigned int releasing;  /* how many threads that are */
+    unsigned int again;      /* how often it was asked lately for what was handed back; see regret_update */
     unsigned int clock;      /* calls of pool_decay */
     struct pool_stats stats; /* less what the magazines count */
     struct pool *next_retired;

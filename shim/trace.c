@@ -293,6 +293,7 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
         clock = clock ? clock : clock_ns(CLOCK_MONOTONIC);
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
                         (unsigned long long)(clock > trace.t0 ? clock - trace.t0 : 0), event, tid());
+        /* The callers have started it. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
         used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
         if (used + 3 < (int)sizeof(line)) {
             memcpy(line + used, "}\n", 3);
