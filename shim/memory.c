@@ -109,11 +109,13 @@ bool context_trim(void)
 {
     const struct real_driver *driver = real_driver_get();
     CUdevice device;
+    size_t settled;
 
     if (!driver || driver->cuCtxGetDevice(&device))
         return false;
     /* What could not be deregistered before may go now, too. */
-    return device_trim(device, NULL) | (nccl_settle(device) != 0);
+    settled = nccl_settle(device);
+    return device_trim(device, NULL) || settled;
 }
 
 uint64_t context_release(int device, const char *why)
