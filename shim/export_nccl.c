@@ -51,34 +51,21 @@
             nccl_comm_made((comms)[i_], result, CALLER);                                                               \
         return result;                                                                                                 \
     }
-#define NCCL_CHILD(symbol, parameters, arguments)                                                                      \
+#define NCCL_USE(symbol, parameters, arguments, of, made)                                                              \
     EXPORT ncclResult_t symbol parameters                                                                              \
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
+        ncclComm_t *const made_ = (made);                                                                              \
         struct nccl_reg_comm *used;                                                                                    \
         ncclResult_t result;                                                                                           \
                                                                                                                        \
         if (!nccl_watches(CALLER))                                                                                     \
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        used = nccl_use_begin(parent, CALLER);                                                                         \
+        used = nccl_use_begin(of, CALLER);                                                                             \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_after(parent, used, result);                                                                              \
-        if (comm)                                                                                                      \
-            nccl_comm_made(*comm, result, CALLER);                                                                     \
-        return result;                                                                                                 \
-    }
-#define NCCL_USE(symbol, parameters, arguments)                                                                        \
-    EXPORT ncclResult_t symbol parameters                                                                              \
-    {                                                                                                                  \
-        const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
-        struct nccl_reg_comm *used;                                                                                    \
-        ncclResult_t result;                                                                                           \
-                                                                                                                       \
-        if (!nccl_watches(CALLER))                                                                                     \
-            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        used = nccl_use_begin(comm, CALLER);                                                                           \
-        result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_after(comm, used, result);                                                                                \
+        nccl_after(of, used, result);                                                                                  \
+        if (made_)                                                                                                     \
+            nccl_comm_made(*made_, result, CALLER);                                                                    \
         return result;                                                                                                 \
     }
 #define NCCL_END(symbol, parameters, arguments, how)                                                                   \
