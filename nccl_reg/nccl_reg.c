@@ -291,13 +291,12 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Without the turn: another thread begins no call on it any more. */
-static void calls_close(struct nccl_reg_comm *comm)
+/* Without the turn, once no call begins any more: for the one that is under way. */
+static void calls_wait(const struct nccl_reg_comm *comm)
 {
     const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t limit = now_ns() + CALL_WAIT_NS;
 
-    atomic_fetch_or(&comm->calls, CALLS_CLOSED);
     while (atomic_load(&comm->calls) & CALL_INSIDE && now_ns() < limit)
         nanosleep(&nap, NULL);
 }
@@ -545,8 +544,7 @@ static void turn_give(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
     pthread_mutex_unlock(&comm->turn);
     while (!atomic_load(&comm->key) && atomic_load(&comm->known) && !pthread_mutex_trylock(&comm->turn)) {
-        if (!atomic_load(&comm->key) && atomic_load(&comm->known))
-            comm_clear(reg, comm);
+        comm_clear(reg, comm);
         pthread_mutex_unlock(&comm->turn);
     }
 }
@@ -636,15 +634,17 @@ static void counters_add(struct counters *sum, const struct counters *more)
         to[i] += from[i];
 }
 
-/* With the turn: it is gone. */
+/* With the turn: clear up if it is gone. Only with the lock is that sure: it may be about to be another one. */
 static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
     pthread_mutex_lock(&reg->lock);
-    counters_add(&reg->past, &comm->counters);
-    memset(&comm->counters, 0, sizeof(comm->counters));
-    comm->record_count = comm->user_count = 0;
-    atomic_store(&comm->known, false);
-    reg->comm_count--;
+    if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {
+        counters_add(&reg->past, &comm->counters);
+        memset(&comm->counters, 0, sizeof(comm->counters));
+        comm->record_count = comm->user_count = 0;
+        atomic_store(&comm->known, false);
+        reg->comm_count--;
+    }
     pthread_mutex_unlock(&reg->lock);
 }
 
@@ -665,27 +665,18 @@ static void comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, vo
             return;
 }
 
-/* Without its key: clear up, unless the turn is elsewhere; then its holder does. */
-static void comm_give_up(struct nccl_reg *reg, struct nccl_reg_comm *comm)
-{
-    calls_close(comm);
-    if (!pthread_mutex_trylock(&comm->turn))
-        turn_give(reg, comm);
-}
-
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
 {
-    struct nccl_reg_comm *found = comm_find(reg, comm);
+    struct nccl_reg_comm *found;
     int rc = -ENOENT;
 
+    if (!talk) {
+        nccl_reg_comm_close(reg, comm);
+        return nccl_reg_comm_gone(reg, comm);
+    }
+    found = comm_find(reg, comm);
     if (!found)
         return rc;
-    if (!talk) {
-        if (!atomic_compare_exchange_strong(&found->key, &comm, NULL))
-            return rc;
-        comm_give_up(reg, found);
-        return 0;
-    }
     pthread_mutex_lock(&found->turn);
     if (atomic_load(&found->key) == comm) {
         comm_detach_all(reg, found, comm);
@@ -699,10 +690,16 @@ int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
 
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
 {
-    struct nccl_reg_comm *found = comm_find(reg, comm);
+    struct nccl_reg_comm *found;
 
+    /* With the lock it does not become another one. */
+    pthread_mutex_lock(&reg->lock);
+    found = comm_find(reg, comm);
     if (found)
-        calls_close(found);
+        atomic_fetch_or(&found->calls, CALLS_CLOSED);
+    pthread_mutex_unlock(&reg->lock);
+    if (found)
+        calls_wait(found);
 }
 
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
@@ -717,7 +714,9 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
     pthread_mutex_unlock(&reg->lock);
     if (!found)
         return -ENOENT;
-    comm_give_up(reg, found);
+    /* Clear up, unless the turn is elsewhere; then its holder does. */
+    if (!pthread_mutex_trylock(&found->turn))
+        turn_give(reg, found);
     return 0;
 }
 

@@ -271,6 +271,8 @@ MUTANTS = [
         (REG, "comm_detach_all(reg, found, comm); rc =", "rc =")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         (REG, "if (!talk) {", "if (false) {")]),
+    Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
+        (REG, "if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
         (REG, "return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);",
          "atomic_store(&comm->calls, none); return true;")]),

@@ -432,6 +432,53 @@ static void threads(void **state)
     nccl_reg_destroy(reg);
 }
 
+/* Communicators come and go at one address while others look at them: each begins without what the one before had. */
+static void *onlooker(void *arg)
+{
+    struct nccl_reg_stats stats;
+
+    (void)arg;
+    while (!atomic_load(&stop))
+        nccl_reg_stats_get(reg, &stats);
+    return NULL;
+}
+
+static void comings_and_goings(void **state)
+{
+    const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
+    const struct nccl_reg_op op = {.buffers = {{at(0), UNIT}}};
+    const uint64_t lives = env_number("CUPOOL_TEST_OPS", STEPS);
+    struct nccl_reg_comm *used;
+    struct nccl_reg_stats stats;
+    pthread_t others[2];
+
+    (void)state;
+    alarm(600);
+    nccl_fake_reset();
+    atomic_store(&stop, false);
+    assert_int_equal(nccl_reg_create(&nccl_fake_ops, &reg), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, at(0), UNIT, 0), 0);
+    for (unsigned int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&others[i], NULL, onlooker, NULL), 0);
+    for (uint64_t i = 0; i < lives && !*nccl_fake.fault; i++) {
+        nccl_fake_comm_make(0, 0, true);
+        assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(0), &info), 0);
+        assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), 0);
+        nccl_fake_op(0, &op, 1);
+        nccl_reg_after_op(used);
+        assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+        nccl_fake_comm_destroy(0, /* aborted: */ true);
+    }
+    atomic_store(&stop, true);
+    for (unsigned int i = 0; i < 2; i++)
+        pthread_join(others[i], NULL);
+    fine();
+    nccl_reg_stats_get(reg, &stats);
+    assert_int_equal(stats.comms, 0);
+    assert_int_equal(stats.attached, lives);
+    nccl_reg_destroy(reg);
+}
+
 /*
  * Several threads, each with a communicator and segments of its own, as programs are allowed to; and one that aborts
  * whichever it likes at any time, and lets memory go. Everything fails now and then.
@@ -628,10 +675,8 @@ static void threads_with_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_lives),
-        cmocka_unit_test(random_lives_with_faults),
-        cmocka_unit_test(threads),
-        cmocka_unit_test(threads_with_faults),
+        cmocka_unit_test(random_lives),       cmocka_unit_test(random_lives_with_faults), cmocka_unit_test(threads),
+        cmocka_unit_test(comings_and_goings), cmocka_unit_test(threads_with_faults),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
