@@ -87,6 +87,8 @@ extern int64_t cupool_lib_trim(int device) CUPOOL_WEAK;
 extern int cupool_lib_stats_get(int device, struct cupool_stats *stats) CUPOOL_WEAK;
 extern int cupool_lib_mark(const char *text) CUPOOL_WEAK;
 extern int cupool_lib_backend_set(int backend) CUPOOL_WEAK;
+extern int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window) CUPOOL_WEAK;
+extern int cupool_lib_window_deregister(void *comm, void *window) CUPOOL_WEAK;
 
 /* The linker fixes weak references of position-dependent code to nothing, so there they are looked up. */
 #if defined(__PIC__) || defined(__PIE__)
@@ -170,6 +172,37 @@ static inline int cupool_backend_set(int backend)
     int (*const lib)(int) = CUPOOL_FIND(cupool_lib_backend_set);
 
     return lib ? lib(backend) : -ENOSYS;
+}
+
+/*
+ * Make the allocation that holds a buffer a symmetric window of a NCCL communicator (2.27 and later), so that
+ * operations on buffers in it can take NCCL's symmetric kernels. The buffer is one of the pool's whose memory comes
+ * from NCCL (CUPOOL_BACKEND=nccl), or of ncclMemAlloc; all else that lies in the same segment is in the window, too,
+ * and the segment stays until the window has gone.
+ *
+ * All ranks call it, outside of groups and captures, with the communicator's device current and nothing else under way
+ * on the communicator by another thread; it blocks until all have. Such operations have to lie alike on all ranks,
+ * which nothing checks in NCCL: here the ranks first tell each other where the buffer lies in its allocation and how
+ * large that is. Where they differ (-EXDEV), or one of them has no such memory (-ENOTSUP) or buffer (-EINVAL), all
+ * return the same and nothing was made. That this rank cannot make windows at all shows before that, and should be so
+ * on all: -ENOTSUP without CUPOOL_REGISTER or in a NCCL without windows, -EBUSY in a group or a capture, -EINVAL if the
+ * communicator is not known or not of this device. -EIO: CUDA or NCCL has refused.
+ *
+ * 0: *ret_window is NCCL's, to be given back with cupool_window_deregister before the communicator ends.
+ */
+static inline int cupool_window_register(void *comm, const void *ptr, size_t size, void **ret_window)
+{
+    int (*const lib)(void *, const void *, size_t, void **) = CUPOOL_FIND(cupool_lib_window_register);
+
+    return lib ? lib(comm, ptr, size, ret_window) : -ENOSYS;
+}
+
+/* Undo it, on all ranks, when no work uses it. Errors as above; -EINVAL: no such window. */
+static inline int cupool_window_deregister(void *comm, void *window)
+{
+    int (*const lib)(void *, void *) = CUPOOL_FIND(cupool_lib_window_deregister);
+
+    return lib ? lib(comm, window) : -ENOSYS;
 }
 
 #undef CUPOOL_FIND

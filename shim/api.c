@@ -17,6 +17,7 @@
 #include "nccl.h"
 #include "pool.h"
 #include "trace.h"
+#include "window.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -138,4 +139,18 @@ EXPORT int cupool_lib_backend_set(int backend)
     if (!nccl_reg_group_depth())
         core_release(CUPOOL_ALL_DEVICES, "backend");
     return 0;
+}
+
+EXPORT int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window)
+{
+    if (!core_serves())
+        return -ENOSYS;
+    return comm && ret_window ? window_register(comm, (uintptr_t)ptr, size, (ncclWindow_t *)ret_window) : -EINVAL;
+}
+
+EXPORT int cupool_lib_window_deregister(void *comm, void *window)
+{
+    if (!core_serves())
+        return -ENOSYS;
+    return comm && window ? window_deregister(comm, window) : -EINVAL;
 }

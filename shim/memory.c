@@ -127,7 +127,8 @@ uint64_t context_release(int device, const char *why)
         released += pool_trim(context->pool, why);
         releases_collect(context, /* wait: */ true);
     }
-    return released;
+    /* Also what was to go before, and could not. */
+    return released + (capture_active_now() ? 0 : nccl_settle(device));
 }
 
 /* Memory of a kind: the driver's, or NCCL's, which does not say why it has none. */

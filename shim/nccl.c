@@ -68,16 +68,7 @@ static uint64_t now_ns(void)
 
 /* --- our own calls --- */
 
-/* Around a call of our own: what it does in CUDA is not pooled, disturbs no capture of another thread, and may leave
- * another context current. */
-struct visit {
-    const struct real_driver *driver;
-    CUcontext current;
-    CUstreamCaptureMode mode;
-    bool relaxed;
-};
-
-static void enter(struct visit *visit)
+void nccl_visit_begin(struct nccl_visit *visit)
 {
     core_bypass_begin();
     visit->driver = real_driver_get();
@@ -89,7 +80,7 @@ static void enter(struct visit *visit)
         visit->driver = NULL;
 }
 
-static void leave(struct visit *visit)
+void nccl_visit_end(struct nccl_visit *visit)
 {
     CUcontext now = NULL, ignored;
 
@@ -125,15 +116,15 @@ static int comm_attach(const struct nccl_reg_comm_info *info, void *comm, uint64
 {
     const struct real_nccl *nccl = info->arg;
     void *handle = NULL; /* NCCL does not always write it */
-    struct visit visit;
+    struct nccl_visit visit;
     ncclResult_t result;
     uint64_t start;
 
-    enter(&visit);
+    nccl_visit_begin(&visit);
     start = now_ns();
     result = nccl->ncclCommRegister(comm, (void *)(uintptr_t)addr, size, &handle);
     trace_call("register", info, comm, addr, size, now_ns() - start, result);
-    leave(&visit);
+    nccl_visit_end(&visit);
     if (result)
         log_once(LOG_WARN, "NCCL did not register %zu bytes at %#llx (error %d); they are used without", size,
                  (ull)addr, (int)result);
@@ -146,15 +137,15 @@ static int comm_attach(const struct nccl_reg_comm_info *info, void *comm, uint64
 static int comm_detach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle)
 {
     const struct real_nccl *nccl = info->arg;
-    struct visit visit;
+    struct nccl_visit visit;
     ncclResult_t result;
     uint64_t start;
 
-    enter(&visit);
+    nccl_visit_begin(&visit);
     start = now_ns();
     result = nccl->ncclCommDeregister(comm, handle);
     trace_call("deregister", info, comm, addr, size, now_ns() - start, result);
-    leave(&visit);
+    nccl_visit_end(&visit);
     if (result)
         log_once(LOG_WARN, "NCCL did not deregister %zu bytes at %#llx (error %d); they are not given back", size,
                  (ull)addr, (int)result);
@@ -164,12 +155,12 @@ static int comm_detach(const struct nccl_reg_comm_info *info, void *comm, uint64
 static bool is_ready(const struct real_nccl *nccl, void *comm)
 {
     ncclResult_t result = ncclInProgress;
-    struct visit visit;
+    struct nccl_visit visit;
 
-    enter(&visit);
+    nccl_visit_begin(&visit);
     if (nccl->ncclCommGetAsyncError(comm, &result))
         result = ncclInProgress;
-    leave(&visit);
+    nccl_visit_end(&visit);
     return result == ncclSuccess;
 }
 
@@ -248,21 +239,21 @@ static const char *backing_find(const struct real_nccl **ret_nccl)
 {
     const struct real_nccl *nccl = real_nccl_get(NULL);
     const char *why = NULL;
-    struct visit visit;
+    struct nccl_visit visit;
     void *ptr = NULL;
 
     if (!nccl)
         return "no NCCL is loaded in this process when it asks for its first memory";
     if (!nccl->ncclMemAlloc || !nccl->ncclMemFree)
         return "this NCCL has no ncclMemAlloc";
-    enter(&visit);
+    nccl_visit_begin(&visit);
     if (nccl->ncclMemAlloc(&ptr, PROBE_BYTES) || !ptr)
         why = "ncclMemAlloc gives no memory";
     else if (!is_shareable((uintptr_t)ptr))
         why = "ncclMemAlloc gives cudaMalloc's memory here";
     if (ptr)
         nccl->ncclMemFree(ptr);
-    leave(&visit);
+    nccl_visit_end(&visit);
     *ret_nccl = nccl;
     return why;
 }
@@ -373,13 +364,13 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
     const struct real_nccl *nccl = atomic_load(&state.backing);
     const size_t front = atomic_load(&state.front);
     const unsigned int captures = atomic_load(&capture_total) - capture_active();
-    struct visit visit;
+    struct nccl_visit visit;
     ncclResult_t result;
     void *ptr = NULL;
 
-    enter(&visit);
+    nccl_visit_begin(&visit);
     result = nccl->ncclMemAlloc(&ptr, front + size);
-    leave(&visit);
+    nccl_visit_end(&visit);
     if (result || !ptr)
         return -ENOMEM;
     birth_add((uintptr_t)ptr + front, captures);
@@ -390,7 +381,7 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
 void nccl_memory_free(uint64_t addr, size_t size)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
-    struct visit visit;
+    struct nccl_visit visit;
     ncclResult_t result;
 
     if (birth_captured(addr) && graphs_register()) {
@@ -398,9 +389,9 @@ void nccl_memory_free(uint64_t addr, size_t size)
                            "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
         return;
     }
-    enter(&visit);
+    nccl_visit_begin(&visit);
     result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
-    leave(&visit);
+    nccl_visit_end(&visit);
     if (result)
         log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
 }
@@ -464,13 +455,13 @@ bool nccl_watches(const void *caller)
 /* Ask a communicator that is ready what it is. */
 static bool comm_ask(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_reg_comm_info *info)
 {
-    struct visit visit;
+    struct nccl_visit visit;
     bool known;
 
-    enter(&visit);
+    nccl_visit_begin(&visit);
     known = !nccl->ncclCommCuDevice(comm, &info->device) && !nccl->ncclCommUserRank(comm, &info->rank) &&
             !nccl->ncclCommCount(comm, &info->ranks);
-    leave(&visit);
+    nccl_visit_end(&visit);
     return known;
 }
 
@@ -610,12 +601,12 @@ void nccl_user_memory(uint64_t addr, size_t size)
 static void user_release(void *arg, uint64_t addr, size_t size)
 {
     ncclResult_t (*next)(void *) = (__typeof__(next))arg;
-    struct visit visit;
+    struct nccl_visit visit;
 
     (void)size;
-    enter(&visit);
+    nccl_visit_begin(&visit);
     freed = next((void *)(uintptr_t)addr);
-    leave(&visit);
+    nccl_visit_end(&visit);
 }
 
 ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
@@ -625,14 +616,14 @@ ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
     return nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next) ? next(ptr) : freed;
 }
 
-void nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size)
+int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size)
 {
-    nccl_reg_user_add(state.reg, comm, handle, addr, size);
+    return nccl_reg_user_add(state.reg, comm, handle, addr, size);
 }
 
-void nccl_user_deregistered(ncclComm_t comm, void *handle)
+int nccl_user_deregistered(ncclComm_t comm, void *handle)
 {
-    nccl_reg_user_remove(state.reg, comm, handle);
+    return nccl_reg_user_remove(state.reg, comm, handle);
 }
 
 bool nccl_stats_get(struct nccl_reg_stats *ret_stats)

@@ -2,7 +2,8 @@
 /*
  * nccl.h - memory from NCCL (CUPOOL_BACKEND) and its registration with communicators (CUPOOL_REGISTER).
  *
- * What it is: nccl_reg, given NCCL's functions, and ncclMemAlloc for the pool. export_nccl.c has the hooks.
+ * What it is: nccl_reg, given NCCL's functions, and ncclMemAlloc for the pool. export_nccl.c has the hooks,
+ * window.c what programs ask for beyond them.
  *
  * What it is not: it never makes a NCCL call for an allocation, but ncclMemAlloc itself; registration waits for the
  * next operation.
@@ -49,6 +50,17 @@ void nccl_parked_lost(const void *arg);
 /* Let what could not go before go now, of one device or of all (-1). The bytes that went. */
 size_t nccl_settle(int device);
 
+/* Around calls of our own: what they do in CUDA is not pooled, disturbs no capture of another thread, and may leave
+ * another context current. */
+struct nccl_visit {
+    const struct real_driver *driver;
+    CUcontext current;
+    CUstreamCaptureMode mode;
+    bool relaxed;
+};
+void nccl_visit_begin(struct nccl_visit *visit);
+void nccl_visit_end(struct nccl_visit *visit);
+
 /* --- for the hooks --- */
 
 /* Does a call from this address count? Not what NCCL does for itself. */
@@ -77,8 +89,9 @@ void nccl_group_ended(ncclResult_t result);
 void nccl_user_memory(uint64_t addr, size_t size);
 /* ncclMemFree of this copy of NCCL; nothing of it is registered when it is called. */
 ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *));
-void nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size);
-void nccl_user_deregistered(ncclComm_t comm, void *handle);
+/* As nccl_reg_user_add() and nccl_reg_user_remove(). */
+int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size);
+int nccl_user_deregistered(ncclComm_t comm, void *handle);
 
 /* For statistics. False: nothing is registered. */
 bool nccl_stats_get(struct nccl_reg_stats *ret_stats);

@@ -15,7 +15,7 @@ POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine
 INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
-API = "shim/api.c"
+API, WINDOW = "shim/api.c", "shim/window.c"
 VMM = "shim/export_vmm.c"
 
 
@@ -271,6 +271,14 @@ MUTANTS = [
         (REG, "comm_detach_all(reg, found, comm); rc =", "rc =")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         (REG, "if (!talk) {", "if (false) {")]),
+    Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
+        (WINDOW, "rc = all[i].start == all[0].start &&", "rc =")]),
+    Mutant("windows: what a window holds goes before it", ["window"], [
+        (WINDOW, "nccl_user_registered(comm, window, whole.addr, whole.size);", ";")]),
+    Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
+        (WINDOW, "rc = -(int)all[i].problem;", "rc = -(int)mine->problem;")]),
+    Mutant("cupool_trim leaves what could not go before", ["window"], [
+        ("shim/memory.c", "return released + (capture_active_now() ? 0 : nccl_settle(device));", "return released;")]),
     Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
         (REG, "if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [

@@ -202,8 +202,10 @@ static ncclResult_t comm_enter(struct call *call, ncclComm_t comm, enum need nee
         ncclCommGetAsyncError(comm, &state);
         call->may = NULL;
     }
-    if (need == NEED_READY && (comm->state != COMM_READY || comm->pending)) {
-        breach("%s on a communicator that is %s", call->name, comm->pending ? "not ready" : states[comm->state]);
+    /* What NCCL calls itself is part of what is pending. */
+    const bool pending = comm->pending && !call->outer;
+    if (need == NEED_READY && (comm->state != COMM_READY || pending)) {
+        breach("%s on a communicator that is %s", call->name, pending ? "not ready" : states[comm->state]);
         return ncclInvalidArgument;
     }
     return ncclSuccess;

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* window.c - see window.h. */
+#include "window.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "capture.h"
+#include "nccl.h"
+#include "real.h"
+#include "trace.h"
+
+/* NCCL_WIN_COLL_SYMMETRIC of nccl.h, and its ncclUint8. */
+#define COLL_SYMMETRIC 1
+#define TYPE_BYTES     1
+
+/* What a rank says of its memory to the others. */
+struct offer {
+    uint64_t problem; /* an errno value; 0: none */
+    uint64_t start;   /* of the buffer, from where its allocation begins */
+    uint64_t size;    /* of the allocation */
+};
+
+struct place {
+    uint64_t addr;
+    size_t size;
+};
+
+static __typeof__(&(ncclAllGather)) gather_of(const struct real_nccl *nccl)
+{
+    return (__typeof__(&(ncclAllGather)))nccl->next[REAL_NCCL_ncclAllGather];
+}
+
+/* A communicator that does not block has begun something: until that is over. */
+static ncclResult_t finish(const struct real_nccl *nccl, ncclComm_t comm, ncclResult_t result)
+{
+    const struct timespec nap = {.tv_nsec = 50000};
+
+    while (result == ncclInProgress) {
+        nanosleep(&nap, NULL);
+        if (nccl->ncclCommGetAsyncError(comm, &result))
+            return ncclInvalidUsage;
+    }
+    return result;
+}
+
+/* The allocation that holds the buffer. NCCL makes windows of whole ones. */
+static int allocation_of(uint64_t addr, size_t size, struct place *ret_whole)
+{
+    const struct real_driver *driver = real_driver_get();
+    unsigned long long handles = 0;
+    CUdeviceptr start = 0;
+    size_t whole = 0;
+
+    if (!driver->cuPointerGetAttribute ||
+        driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, addr) ||
+        driver->cuPointerGetAttribute(&whole, CU_POINTER_ATTRIBUTE_RANGE_SIZE, addr))
+        return -EINVAL;
+    *ret_whole = (struct place){.addr = start, .size = whole};
+    if (!size || addr - start >= whole || size > whole - (addr - start))
+        return -EINVAL;
+    /* What a peer can map; cudaMalloc's memory and that of streams' pools is not. */
+    return driver->cuPointerGetAttribute(&handles, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, addr) || !handles
+               ? -ENOTSUP
+               : 0;
+}
+
+/* Everybody's offers, in device memory first. */
+static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdeviceptr at, CUstream stream, int ranks,
+                       const struct offer *mine, struct offer *ret_all)
+{
+    const struct real_driver *driver = real_driver_get();
+    const size_t all = (size_t)ranks * sizeof(*mine);
+    CUresult result = CUDA_SUCCESS;
+
+    /* Some bytes, once in a program's life: as fills, which we have, rather than with one more call of the driver. */
+    for (size_t i = 0; !result && i < sizeof(*mine); i++)
+        result = driver->cuMemsetD8Async(at + all + i, ((const unsigned char *)mine)[i], 1, stream);
+    if (!result && finish(nccl, comm,
+                          gather_of(nccl)((const void *)(uintptr_t)(at + all), (void *)(uintptr_t)at, sizeof(*mine),
+                                          TYPE_BYTES, comm, (cudaStream_t)stream)))
+        result = CUDA_ERROR_UNKNOWN;
+    if (!result)
+        result = driver->cuMemcpyDtoHAsync_v2(ret_all, at, all, stream);
+    return result ? result : driver->cuStreamSynchronize(stream);
+}
+
+/* Tell the others what this rank has, and hear what they have. Returns what is wrong, the same on all ranks. */
+static int agree(const struct real_nccl *nccl, ncclComm_t comm, int ranks, const struct offer *mine)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct offer *all = calloc((size_t)ranks, sizeof(*all));
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    CUstream stream = NULL;
+    CUdeviceptr at = 0;
+    int rc = 0;
+
+    if (all && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+        result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
+        if (!result)
+            result = gather(nccl, comm, at, stream, ranks, mine, all);
+        if (at)
+            driver->cuMemFree_v2(at);
+        driver->cuStreamDestroy_v2(stream);
+    }
+    for (int i = 0; !result && !rc && i < ranks; i++)
+        rc = -(int)all[i].problem;
+    for (int i = 0; !result && !rc && i < ranks; i++)
+        rc = all[i].start == all[0].start && all[i].size == all[0].size ? 0 : -EXDEV;
+    free(all);
+    return result ? -EIO : rc;
+}
+
+/* Can windows be made with what is loaded, now and by this thread? */
+static int possible(ncclComm_t comm, struct nccl_reg_comm_info *ret_info)
+{
+    const struct real_driver *driver = real_driver_get();
+    const struct real_nccl *nccl;
+    CUdevice device;
+
+    if (!driver || !nccl_registers())
+        return -ENOTSUP;
+    if (nccl_reg_group_depth() || capture_active_now())
+        return -EBUSY;
+    if (!nccl_comm_get(comm, NULL, ret_info))
+        return -EINVAL;
+    nccl = ret_info->arg;
+    if (!nccl->next[REAL_NCCL_ncclCommWindowRegister] || !nccl->next[REAL_NCCL_ncclCommWindowDeregister] ||
+        !gather_of(nccl) || !driver->cuStreamCreate || !driver->cuStreamDestroy_v2 || !driver->cuStreamSynchronize ||
+        !driver->cuMemsetD8Async || !driver->cuMemcpyDtoHAsync_v2)
+        return -ENOTSUP;
+    return driver->cuCtxGetDevice(&device) || device != ret_info->device ? -EINVAL : 0;
+}
+
+int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *ret_window)
+{
+    const struct real_nccl *nccl;
+    struct nccl_reg_comm_info info;
+    struct nccl_reg_comm *used;
+    ncclWindow_t window = NULL;
+    struct nccl_visit visit;
+    struct place whole = {0};
+    struct offer mine;
+    int rc = possible(comm, &info);
+
+    *ret_window = NULL;
+    if (rc)
+        return rc;
+    nccl = info.arg;
+    rc = allocation_of(addr, size, &whole);
+    /* From before the others hear of it to the end it stays, under a name of our own until NCCL has given it one. */
+    if (!rc)
+        rc = nccl_user_registered(comm, ret_window, whole.addr, whole.size);
+    mine = (struct offer){.problem = (uint64_t)-rc, .start = addr - whole.addr, .size = whole.size};
+    used = nccl_use_begin(comm, NULL);
+    nccl_visit_begin(&visit);
+    rc = agree(nccl, comm, info.ranks, &mine);
+    if (!rc) {
+        const __typeof__(&ncclCommWindowRegister) call = (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowRegister];
+
+        rc = finish(nccl, comm, call(comm, (void *)(uintptr_t)whole.addr, whole.size, &window, COLL_SYMMETRIC)) ||
+                     !window
+                 ? -EIO
+                 : 0;
+    }
+    nccl_visit_end(&visit);
+    if (!mine.problem)
+        nccl_user_deregistered(comm, ret_window);
+    if (!rc) {
+        nccl_user_registered(comm, window, whole.addr, whole.size); /* in the place of that one: there is room */
+        *ret_window = window;
+    }
+    nccl_after(comm, used, 0);
+    trace_event("window", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"comm\":\"%p\",\"ok\":%d", info.device,
+                (unsigned long long)whole.addr, whole.size, (void *)comm, !rc);
+    return rc;
+}
+
+int window_deregister(ncclComm_t comm, ncclWindow_t window)
+{
+    const struct real_nccl *nccl;
+    struct nccl_reg_comm_info info;
+    struct nccl_reg_comm *used;
+    struct nccl_visit visit;
+    int rc = possible(comm, &info);
+
+    if (rc)
+        return rc;
+    nccl = info.arg;
+    /* As long as it is used nothing that it holds goes, though it is not noted any more. */
+    used = nccl_use_begin(comm, NULL);
+    rc = nccl_user_deregistered(comm, window);
+    if (!rc) {
+        const __typeof__(&ncclCommWindowDeregister) call =
+            (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowDeregister];
+
+        nccl_visit_begin(&visit);
+        rc = finish(nccl, comm, call(comm, window)) ? -EIO : 0;
+        nccl_visit_end(&visit);
+    }
+    nccl_after(comm, used, 0);
+    return rc == -ENOENT ? -EINVAL : rc;
+}

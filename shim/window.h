@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * window.h - symmetric windows of NCCL for programs that ask for them (cupool.h), on memory that NCCL gave.
+ *
+ * What it is not: automatic. To make a window is a collective call, and no library can know that all ranks are at the
+ * same point; where the ranks' memory does not lie alike NCCL does not notice, and computes wrong results. So the
+ * program asks, and before a window is made the ranks compare what they have.
+ *
+ * Threads: both, from any thread that may use the communicator; they block until all ranks have called them. Only with
+ * CUPOOL_REGISTER, whose book keeping sees to it that what a window holds stays. No lock but nccl_reg's.
+ */
+#ifndef CUPOOL_SHIM_WINDOW_H
+#define CUPOOL_SHIM_WINDOW_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hooks.h"
+
+/* See cupool_window_register() and cupool_window_deregister() in cupool.h; ret_window must be there. */
+int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *ret_window);
+int window_deregister(ncclComm_t comm, ncclWindow_t window);
+
+#endif

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool_window_register: windows of NCCL for a program that asks for them. The stand-in holds NCCL's rules against every call, and
+ends the program where a window's memory goes before it.
+"""
+from __future__ import annotations
+
+import json
+import os
+import unittest
+from typing import Any
+
+from e2e import BIN, LIB, SIM, Case, Done
+
+NCCL_LIB = LIB.with_name("libcupool-nccl.so")
+SIMNCCL = os.environ["E2E_SIMNCCL"]
+RANKS = 3
+EIO, EBUSY, EXDEV, EINVAL, ENOSYS, ENOTSUP = -5, -16, -18, -22, -38, -95
+
+
+class Window(Case):
+    def answers(self, done: Done) -> "list[tuple[str, int]]":
+        """What the ranks were told, in order; all the same."""
+        by_rank: "dict[str, list[tuple[str, int]]]" = {}
+        for line in done.out.splitlines():
+            rank, what, answer = line.split()
+            by_rank.setdefault(rank, []).append((what, int(answer)))
+        self.assertEqual(len(by_rank), RANKS)
+        for rank in by_rank:
+            self.assertEqual(by_rank[rank], by_rank["0"])
+        return by_rank["0"]
+
+    def ask(self, *words: str, **env: Any) -> "tuple[list[tuple[str, int]], Done, dict[str, Any]]":
+        report = self.folder() / "report"
+        done = self.go(BIN / "window", words[0], str(RANKS), *words[1:],
+                       **{"preload": str(NCCL_LIB), "LD_LIBRARY_PATH": f"{SIMNCCL}:{SIM}", "SIMNCCL_STRICT": "1", "SIMNCCL_REPORT": str(report),
+                          "SIMGPU_DEVICES": str(RANKS), "CUPOOL_BACKEND": "nccl", "CUPOOL_REGISTER": "1", **env})
+        return self.answers(done), done, json.loads(report.read_text())
+
+    def test_agree(self) -> None:
+        """The second is of a segment that has one already; those that are gone or never were are not known."""
+        for version in ("22809", "22902"):
+            for words in (["agree"], ["agree", "nonblocking"]):
+                answers, done, report = self.ask(*words, SIMNCCL_VERSION=version)
+                self.assertEqual(answers, [("first", 0), ("second", 0), ("undone", 0), ("again", EINVAL), ("undone", 0)])
+                self.assertEqual((report["windows"], report["breaches"]), (2 * RANKS, 0))
+                trace = self.one_trace(done)
+                self.assertEqual([(e["ok"], e["n"] > 0) for e in trace.of("window")], [(1, True)] * 2 * RANKS)
+                self.assertEqual(done.warnings, [])
+                self.assert_fine(trace.path)
+
+    def test_memory_that_lies_differently(self) -> None:
+        answers, _, report = self.ask("differ")
+        self.assertEqual(answers, [("register", EXDEV)])
+        self.assertEqual((report["windows"], report["breaches"]), (0, 0))
+
+    def test_one_rank_has_nothing_to_offer(self) -> None:
+        answers, _, report = self.ask("kinds")
+        self.assertEqual(answers, [("host", EINVAL), ("beyond", EINVAL), ("nothing", EINVAL), ("async", ENOTSUP)])
+        self.assertEqual(report["windows"], 0)
+
+    def test_where_there_are_none(self) -> None:
+        self.assertEqual(self.ask("nowhere")[0], [("group", EBUSY), ("capture", EBUSY), ("deregister", EBUSY), ("device", EINVAL), ("null", EINVAL),
+                                                  ("unknown", EINVAL)])
+        for env, answer in (({"CUPOOL_REGISTER": "0"}, ENOTSUP), ({"preload": None}, ENOSYS), ({"CUPOOL_ENABLE": "0"}, ENOSYS),
+                            ({"preload": str(LIB)}, ENOTSUP), ({"CUPOOL_BACKEND": "cuda"}, ENOTSUP)):
+            with self.subTest(str(env)):
+                self.assertEqual(self.ask("differ", **env)[0], [("register", answer)])
+
+    def test_what_a_window_holds_stays(self) -> None:
+        answers, _, report = self.ask("stays")
+        self.assertEqual(answers, [("register", 0), ("undone", 0), ("gone", 1)])
+        self.assertEqual(report["breaches"], 0)
+
+    def test_refused(self) -> None:
+        """By NCCL, of all ranks: nothing is left of it, and memory goes as if nobody had asked."""
+        answers, _, report = self.ask("agree", SIMNCCL_FAIL="ncclCommWindowRegister:1+")
+        self.assertEqual(answers, [("first", EIO), ("second", EIO), ("undone", EINVAL), ("again", EINVAL), ("undone", EINVAL)])
+        self.assertEqual((report["windows"], report["breaches"]), (0, 0))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * window.c - a program that asks cupool for windows of NCCL: window SCENARIO RANKS. The ranks are threads, each with a
+ * device of its own; each prints what it was told, "RANK WHAT ANSWER". Data is checked. Exit status 0: all was right.
+ */
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cupool.h"
+
+#define MIB       ((size_t)1 << 20)
+#define COUNT     5000
+#define RANKS_MAX 8
+#define NEED(call)                                                                                                     \
+    do {                                                                                                               \
+        const int error_ = (int)(call);                                                                                \
+        if (error_) {                                                                                                  \
+            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, error_);                                             \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static int ranks;
+static ncclUniqueId id;
+
+struct rank {
+    int rank;
+    cudaStream_t stream;
+    ncclComm_t comm;
+};
+
+static char *get(size_t size)
+{
+    void *ptr;
+
+    NEED(cudaMalloc(&ptr, size));
+    return ptr;
+}
+
+static void say(const struct rank *r, const char *what, long long answer)
+{
+    printf("%d %s %lld\n", r->rank, what, answer);
+}
+
+static void *window(const struct rank *r, const char *what, const void *ptr, size_t size)
+{
+    void *made = NULL;
+
+    say(r, what, cupool_window_register(r->comm, ptr, size, &made));
+    return made;
+}
+
+static void sum(const struct rank *r, char *at)
+{
+    float host[COUNT];
+
+    for (int i = 0; i < COUNT; i++)
+        host[i] = (float)(r->rank + i);
+    NEED(cudaMemcpy(at, host, sizeof(host), cudaMemcpyHostToDevice));
+    NEED(ncclAllReduce(at, at, COUNT, ncclFloat, ncclSum, r->comm, r->stream));
+    NEED(cudaStreamSynchronize(r->stream));
+    NEED(cudaMemcpy(host, at, sizeof(host), cudaMemcpyDeviceToHost));
+    for (int i = 0; i < COUNT; i++)
+        NEED(host[i] != (float)(ranks * (ranks - 1) / 2 + ranks * i));
+}
+
+/* One, used; another buffer of the same segment; then both go. */
+static void agree(const struct rank *r)
+{
+    char *first = get(3 * MIB), *second = get(4 * MIB);
+    void *of_first, *of_second;
+
+    of_first = window(r, "first", first, 3 * MIB);
+    sum(r, first);
+    of_second = window(r, "second", second + MIB, 100);
+    sum(r, second);
+    say(r, "undone", cupool_window_deregister(r->comm, of_first));
+    say(r, "again", cupool_window_deregister(r->comm, of_first));
+    sum(r, first);
+    say(r, "undone", cupool_window_deregister(r->comm, of_second));
+    NEED(cudaFree(first));
+    NEED(cudaFree(second));
+}
+
+/* Memory that lies elsewhere on rank 1, in a segment as large. */
+static void differ(const struct rank *r)
+{
+    char *before = r->rank == 1 ? get(64 * 1024) : NULL, *at = get(64 * 1024);
+
+    window(r, "register", at, 64);
+    sum(r, at);
+    NEED(cudaFree(at));
+    NEED(cudaFree(before));
+}
+
+/* Rank 1 has what can be no window. */
+static void kinds(const struct rank *r)
+{
+    static char host[64];
+    char *at = get(3 * MIB), *large;
+
+    window(r, "host", r->rank == 1 ? host : at, 64);
+    window(r, "beyond", at, r->rank == 1 ? 300 * MIB : 64);
+    window(r, "nothing", at, r->rank == 1 ? 0 : 64);
+    NEED(cudaMallocAsync((void **)&large, 3 * MIB, r->stream));
+    NEED(cudaStreamSynchronize(r->stream));
+    window(r, "async", r->rank == 1 ? large : at, 64);
+    NEED(cudaFreeAsync(large, r->stream));
+    sum(r, at);
+    NEED(cudaFree(at));
+}
+
+/* Where no rank can make one. */
+static void nowhere(const struct rank *r)
+{
+    char *at = get(3 * MIB);
+    cudaGraph_t graph;
+
+    NEED(ncclGroupStart());
+    window(r, "group", at, MIB);
+    NEED(ncclGroupEnd());
+    NEED(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    window(r, "capture", at, MIB);
+    say(r, "deregister", cupool_window_deregister(r->comm, at));
+    NEED(cudaStreamEndCapture(r->stream, &graph));
+    NEED(cudaGraphDestroy(graph));
+    NEED(cudaSetDevice((r->rank + 1) % ranks));
+    window(r, "device", at, MIB);
+    NEED(cudaSetDevice(r->rank));
+    say(r, "null", cupool_window_register(NULL, at, MIB, (void **)&at));
+    say(r, "unknown", cupool_window_deregister(r->comm, at));
+    NEED(cudaFree(at));
+}
+
+/* The buffer goes before its window. */
+static void stays(const struct rank *r)
+{
+    char *at = get(30 * MIB);
+    void *made = window(r, "register", at, MIB);
+
+    sum(r, at);
+    NEED(cudaFree(at));
+    cupool_trim(r->rank);
+    NEED(cudaMemset(at, 1, MIB)); /* for this program to see, not to copy */
+    say(r, "undone", cupool_window_deregister(r->comm, made));
+    cupool_trim(r->rank);
+    say(r, "gone", cudaMemset(at, 1, MIB) != cudaSuccess);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(const struct rank *r);
+} scenarios[] = {{"agree", agree}, {"differ", differ}, {"kinds", kinds}, {"nowhere", nowhere}, {"stays", stays}};
+
+static void (*scenario)(const struct rank *r);
+static bool blocking;
+
+static void *run(void *arg)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    struct rank r = {.rank = (int)(size_t)arg};
+    ncclResult_t result;
+
+    config.blocking = blocking;
+    NEED(cudaSetDevice(r.rank));
+    NEED(cudaStreamCreate(&r.stream));
+    result = ncclCommInitRankConfig(&r.comm, ranks, id, r.rank, &config);
+    for (; result == ncclInProgress; usleep(100))
+        NEED(ncclCommGetAsyncError(r.comm, &result));
+    NEED(result);
+    scenario(&r);
+    NEED(cudaStreamSynchronize(r.stream));
+    NEED(ncclCommDestroy(r.comm));
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t threads[RANKS_MAX];
+
+    for (size_t i = 0; argc > 2 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
+        if (strcmp(scenarios[i].name, argv[1]) == 0)
+            scenario = scenarios[i].run;
+    ranks = argc > 2 ? atoi(argv[2]) : 0;
+    if (!scenario || ranks < 2 || ranks > RANKS_MAX)
+        return 2;
+    blocking = argc == 3;
+    NEED(ncclGetUniqueId(&id));
+    for (int i = 0; i < ranks; i++)
+        pthread_create(&threads[i], NULL, run, (void *)(size_t)i);
+    for (int i = 0; i < ranks; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
