@@ -31,7 +31,7 @@ struct segment {
     uint64_t addr;
     size_t size, front;
     int device;
-    bool plain;
+    bool plain, own;
     bool leaving;     /* is to go; nobody registers it any more */
     bool claimed;     /* by the thread that tries to let it go */
     bool quarantined; /* could not be deregistered somewhere */
@@ -183,8 +183,12 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
     if (!rc) {
         at = &reg->segments[segment_after(reg, info->addr)];
         memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
-        *at = (struct segment){
-            .addr = info->addr, .size = info->size, .front = info->front, .device = info->device, .plain = info->plain};
+        *at = (struct segment){.addr = info->addr,
+                               .size = info->size,
+                               .front = info->front,
+                               .device = info->device,
+                               .plain = info->plain,
+                               .own = info->own};
         reg->segment_count++;
         atomic_fetch_add(&reg->changes, 1);
     }
@@ -843,7 +847,7 @@ static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm,
 {
     const struct record *record = record_at(comm, segment->addr);
 
-    if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record && record->pinned) ||
+    if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record && record->pinned && !segment->own) ||
         user_holds(comm, segment->addr, segment->size))
         return false;
     return is_closed(comm) ? !record || !record->handle : is_ready(reg, comm, key);

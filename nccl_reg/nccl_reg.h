@@ -51,6 +51,7 @@ struct nccl_reg_segment_info {
      */
     size_t front;
     bool plain; /* most communicators' peers do not map it, so that kinds of operations do not matter */
+    bool own;   /* it goes when the program says so, and no graph that uses it runs after that */
 };
 
 /* What is done with a communicator that was added as info. */
@@ -110,9 +111,9 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
 /*
  * The segment at addr is to go, and no work uses it any more. It is deregistered everywhere; then release is called: at
  * once, on this thread, or by a later call of nccl_reg_settle. It waits (parked) while this thread is in a group, while
- * an operation or a group with a communicator of its device is under way, or as long as a graph or the program itself
- * holds a registration of it. Where it could not be deregistered it is never released. -ENOENT: no segment starts
- * there; release is not called.
+ * an operation or a group with a communicator of its device is under way, or as long as a graph (unless it is the
+ * program's own) or the program itself holds a registration of it. Where it could not be deregistered it is never
+ * released. -ENOENT: no segment starts there; release is not called.
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
                             void *arg);

@@ -18,7 +18,7 @@ enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT, FREE_RELAXED };
 /* Numbers of CONF_FILL that are no byte. */
 enum conf_fill { FILL_OFF = 256, FILL_NATIVE };
 enum conf_backend { BACKEND_CUDA, BACKEND_NCCL };
-enum conf_registration { REGISTER_OFF, REGISTER_ON, REGISTER_FORCE };
+enum conf_registration { REGISTER_OFF, REGISTER_ON, REGISTER_FORCE, REGISTER_USE };
 enum conf_hook { HOOK_AUTO, HOOK_RUNTIME };
 enum conf_debug { DEBUG_OFF, DEBUG_OWN, DEBUG_GUARD };
 enum conf_trace_events { TRACE_SEGMENT, TRACE_ALLOC };

@@ -17,6 +17,7 @@
 #include "observe.h"
 #include "policy.h"
 #include "trace.h"
+#include "use.h"
 
 #define CONTEXTS_MAX 256
 #define DEVICES_MAX  64
@@ -456,6 +457,7 @@ static void forget(struct context *context, struct pool *pool)
 
     capture_forget(atomic_load(&context->handle));
     policy_context_gone(atomic_load(&context->handle));
+    use_context_gone(atomic_load(&context->handle));
     if (pool) {
         pool_stats_get(pool, &stats);
         pool_destroy(pool);

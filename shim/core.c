@@ -22,6 +22,7 @@
 #include "real.h"
 #include "stats.h"
 #include "trace.h"
+#include "use.h"
 
 enum state {
     STATE_NEW,     /* nothing has been pooled yet */
@@ -180,6 +181,8 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
 {
     pool_disown(addr, size);
     caller = begun_by ? begun_by : caller;
+    if (!is_outside(caller_of(caller)))
+        use_allocated(addr, size);
     if (nccl_backs() && !core_passive() && !is_outside(caller_of(caller)))
         log_once(
             LOG_WARN,

@@ -14,6 +14,7 @@
 #include "oom.h"
 #include "policy.h"
 #include "real.h"
+#include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
@@ -326,27 +327,42 @@ static CUresult driver_free_failed(enum core_verdict verdict)
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
     const enum core_verdict verdict = core_free(ptr);
+    CUresult result;
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
+    if (verdict == CORE_FORWARD && use_free(ptr, /* waits: */ true, &result))
+        return result;
     return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : driver_free_failed(verdict);
+}
+
+/* In its stream's capture such a call fails, which the driver says. */
+static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_result)
+{
+    return !capture_active_on(stream) && use_free(ptr, /* waits: */ false, ret_result);
 }
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
     const enum core_verdict verdict = free_async(ptr, named(stream, CU_STREAM_LEGACY));
+    CUresult result;
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
+    if (verdict == CORE_FORWARD && use_free_async(ptr, named(stream, CU_STREAM_LEGACY), &result))
+        return result;
     return verdict == CORE_FORWARD ? real_next(cuMemFreeAsync)(ptr, stream) : driver_free_failed(verdict);
 }
 
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 {
     const enum core_verdict verdict = free_async(ptr, named(stream, CU_STREAM_PER_THREAD));
+    CUresult result;
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
+    if (verdict == CORE_FORWARD && use_free_async(ptr, named(stream, CU_STREAM_PER_THREAD), &result))
+        return result;
     return verdict == CORE_FORWARD ? real_next(cuMemFreeAsync_ptsz)(ptr, stream) : driver_free_failed(verdict);
 }
 

@@ -33,7 +33,7 @@
         op_.buffers[0].size = nccl_type_size(type) * (from_count);                                                     \
         op_.buffers[1].addr = (uintptr_t)(to);                                                                         \
         op_.buffers[1].size = nccl_type_size(type) * (to_count);                                                       \
-        used = nccl_before(comm, &op_, stream);                                                                        \
+        used = nccl_before(comm, &info, &op_, stream);                                                                 \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
         nccl_after(comm, used, result);                                                                                \
         return result;                                                                                                 \
@@ -170,7 +170,7 @@ EXPORT ncclResult_t ncclCommRegister(ncclComm_t comm, void *ptr, size_t size, vo
 
     if (!nccl_watches(CALLER) || !nccl_comm_get(comm, CALLER, &info))
         return next(comm, ptr, size, handle);
-    used = nccl_before(comm, &nothing, NULL);
+    used = nccl_before(comm, &info, &nothing, NULL);
     result = next(comm, ptr, size, handle);
     if (!result && handle && *handle)
         nccl_user_registered(comm, *handle, (uintptr_t)ptr, size);
@@ -188,7 +188,7 @@ EXPORT ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
 
     if (!nccl_watches(CALLER) || !nccl_comm_get(comm, CALLER, &info))
         return next(comm, handle);
-    used = nccl_before(comm, &nothing, NULL);
+    used = nccl_before(comm, &info, &nothing, NULL);
     result = next(comm, handle);
     nccl_user_deregistered(comm, handle);
     nccl_after(comm, used, result);

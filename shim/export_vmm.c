@@ -4,8 +4,8 @@
  * and PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
  *
  * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory that the driver
- * refuses, for which idle memory is given back, as in RETRY. Nothing is remembered: what is mapped where is for readers
- * to follow.
+ * refuses, for which idle memory is given back, as in RETRY. Nothing is remembered here: what is mapped where is for
+ * readers to follow, and for use.c (CUPOOL_REGISTER=use).
  *
  * Locking: none. What takes something is written after the call, what gives it up with the time before it: whoever is
  * given the same handle or address next comes later in the trace too.
@@ -17,6 +17,7 @@
 #include "hooks.h"
 #include "real.h"
 #include "trace.h"
+#include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
@@ -100,6 +101,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     /* If NCCL asks for the pool, the pool gives back by itself once NCCL has returned: not from inside of it. */
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back())
         result = next(handle, size, properties, flags);
+    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        use_created(*handle, size);
     if (!took(&call, result))
         return result;
     if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0)
@@ -145,7 +148,10 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     struct call call = call_begin();
-    const CUresult result = real_next(cuMemRelease)(handle);
+    CUresult result;
+
+    use_releases(handle);
+    result = real_next(cuMemRelease)(handle);
 
     if (gave_up(&call, result))
         TELL(&call, "mem_release", "\"h\":\"0x%llx\"", (ull)handle);
@@ -179,6 +185,8 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
     struct call call = call_begin();
     const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
 
+    if (!result)
+        use_mapped(ptr, size, offset, handle);
     if (took(&call, result))
         TELL(&call, "mem_map", "\"p\":\"0x%llx\",\"n\":%zu,\"h\":\"0x%llx\",\"offset\":%zu", (ull)ptr, size,
              (ull)handle, offset);
@@ -187,8 +195,12 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    struct call call = call_begin();
-    const CUresult result = real_next(cuMemUnmap)(ptr, size);
+    struct call call;
+    CUresult result;
+
+    use_range_ends(ptr, size);
+    call = call_begin();
+    result = real_next(cuMemUnmap)(ptr, size);
 
     if (gave_up(&call, result))
         TELL(&call, "mem_unmap", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);

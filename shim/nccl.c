@@ -16,6 +16,7 @@
 #include "log.h"
 #include "real.h"
 #include "trace.h"
+#include "use.h"
 
 typedef unsigned long long ull;
 
@@ -230,7 +231,7 @@ static bool kinds_matter(const struct real_nccl *nccl)
 {
     const int version = version_of(nccl);
 
-    return conf_get()->registration.number == REGISTER_ON && version >= NCCL_VERSION_MAPS &&
+    return conf_get()->registration.number != REGISTER_FORCE && version >= NCCL_VERSION_MAPS &&
            version < NCCL_VERSION_KINDS;
 }
 
@@ -416,10 +417,19 @@ void nccl_segment_add(uint64_t addr, size_t size, int device)
 
     if (!nccl_registers())
         return;
+    use_range_ends(addr, size);
     info.front = front_of(addr);
     info.plain = !is_shareable(addr);
     if (nccl_reg_segment_add(state.reg, &info))
         log_once(LOG_WARN, "%zu bytes at %#llx will not be registered with NCCL", size, (ull)addr);
+}
+
+int nccl_segment_use(uint64_t addr, size_t size, int device, bool plain)
+{
+    const struct nccl_reg_segment_info info = {
+        .addr = addr, .size = size, .device = device, .plain = plain, .own = true};
+
+    return nccl_reg_segment_add(state.reg, &info);
 }
 
 int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg)
@@ -441,7 +451,10 @@ void nccl_parked_lost(const void *arg)
 
 size_t nccl_settle(int device)
 {
-    return nccl_registers() ? nccl_reg_settle(state.reg, device) : 0;
+    if (!nccl_registers())
+        return 0;
+    use_settle();
+    return nccl_reg_settle(state.reg, device);
 }
 
 /* --- for the hooks --- */
@@ -551,12 +564,14 @@ struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
     return used;
 }
 
-struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream)
+struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,
+                                  cudaStream_t stream)
 {
     struct nccl_reg_comm *used;
     int found;
 
     op->captured = capture_active_on(stream);
+    use_prepare(op, info->device);
     found = nccl_reg_before_op(state.reg, comm, op, &used);
     if (found < 0)
         return NULL;

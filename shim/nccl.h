@@ -47,6 +47,9 @@ int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr,
 void nccl_segment_lost(uint64_t addr);
 /* What was to be released with this arg and has not been is lost. */
 void nccl_parked_lost(const void *arg);
+/* Memory of the program's own is used for the first time; 0, or it is not registered: see nccl_reg_segment_add. Makes
+ * no call. plain: cudaMalloc's. */
+int nccl_segment_use(uint64_t addr, size_t size, int device, bool plain);
 /* Let what could not go before go now, of one device or of all (-1). The bytes that went. */
 size_t nccl_settle(int device);
 
@@ -77,7 +80,8 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
 void nccl_comm_ended(ncclComm_t comm, enum nccl_end how);
 
 /* Around a call that uses a communicator that is known. */
-struct nccl_reg_comm *nccl_before(ncclComm_t comm, struct nccl_reg_op *op, cudaStream_t stream);
+struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,
+                                  cudaStream_t stream);
 /* The same for one that is no operation. NULL: the communicator is not known. */
 struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller);
 void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result);

@@ -101,6 +101,7 @@ REQUIRED: dict[str, list[str]] = {
     "free_completed": ["tid", "d", "p", "n"],
     "comm_init": ["tid", "d", "comm", "ranks"],
     "comm_destroy": ["tid", "d", "comm", "ok"],
+    "use": ["tid", "d", "p", "n"],
     "register": ["tid", "d", "p", "n", "comm", "us", "ok"],
     "deregister": ["tid", "d", "p", "n", "comm", "us", "ok"],
     "nccl": NCCL,

@@ -17,6 +17,7 @@ MAP, BINS = "pool/map.c", "pool/bins.c"
 REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
 API, WINDOW = "shim/api.c", "shim/window.c"
 VMM = "shim/export_vmm.c"
+USE = "shim/use.c"
 
 
 class Mutant(NamedTuple):
@@ -264,7 +265,7 @@ MUTANTS = [
     Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
         (REG, "if (comm->info.careful) safe &=", "if (false) safe &=")]),
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
-        (NCCL, "return conf_get()->registration.number == REGISTER_ON && version >=", "return version >=")]),
+        (NCCL, "return conf_get()->registration.number != REGISTER_FORCE && version >=", "return version >=")]),
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
         (REG, "|| reg->ops->wait(&comm->info, /* briefly: */ true)) return false;", ") return false;")]),
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
@@ -321,6 +322,22 @@ MUTANTS = [
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
         ("shim/real.c", "copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
 
+    # --- memory past the pool that is registered once it is used ---
+    Mutant("used memory: it is freed while it is registered", ["nccl / Used.test_reused"], [
+        (USE, "if (mine && nccl_segment_remove(addr, release, NULL)) release(NULL, addr, 0);", "if (mine) release(NULL, addr, 0);")]),
+    Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
+        (USE, "if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
+    Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [
+        (USE, "if (!nccl_segment_remove(entry->addr, note_gone, NULL) && !gone)", "if (false)")]),
+    Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
+        (USE, "if (is_on()) entry_forget(&use.physical, handle);", "")]),
+    Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
+        (CONTEXT, "use_context_gone(atomic_load(&context->handle));", "")]),
+    Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
+        (USE, "if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
+    Mutant("used memory: a graph keeps it", ["nccl_reg"], [
+        (REG, "record->pinned && !segment->own", "record->pinned")]),
+
     # --- cupool.h ---
     Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
         (RELEASE, "if (segment->kind != kind)", "if (false)")]),
@@ -340,8 +357,8 @@ MUTANTS = [
         ("shim/trace.c", "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
     # --- physical memory in the trace ---
     Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
-        (VMM, "const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags); if (took(&call, result))",
-         "const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags); if (false)")]),
+        (VMM, "use_mapped(ptr, size, offset, handle); if (took(&call, result))",
+         "use_mapped(ptr, size, offset, handle); if (false)")]),
     Mutant("physical memory: what was given up is told too late", ["vmm / Calls.test_threads"], [
         (VMM, "call->t = taken ? now : call->start;", "call->t = now;")], 5),
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [

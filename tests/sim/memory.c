@@ -193,6 +193,11 @@ void sim_memory_punch(int dev, uint64_t addr, size_t n)
     pages_punch(&devices[dev], (addr - (uintptr_t)devices[dev].va) / SIM_PAGE, n / SIM_PAGE);
 }
 
+void sim_alloc_renew(struct sim_alloc *a)
+{
+    a->id = ++ids;
+}
+
 static struct sim_alloc *alloc_new(CUcontext ctx, size_t size, enum sim_mem kind)
 {
     struct sim_alloc *a = calloc(1, sizeof(*a));
@@ -202,7 +207,7 @@ static struct sim_alloc *alloc_new(CUcontext ctx, size_t size, enum sim_mem kind
     a->size = size;
     a->kind = kind;
     a->refs = 1;
-    a->id = ++ids;
+    sim_alloc_renew(a);
     a->next = ctx->allocs;
     if (a->next)
         a->next->prev = a;

@@ -53,7 +53,7 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const 
     case CU_POINTER_ATTRIBUTE_MAPPED:
         PUT(int, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        PUT(unsigned long long, a->kind == SIM_MEM_VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0);
+        PUT(unsigned long long, sim_vmm_handle_types(a));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         PUT(int, a->kind == SIM_MEM_DEVICE || a->kind == SIM_MEM_VMM);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

@@ -148,12 +148,15 @@ static void test_vmm(void)
     LOAD(cuMemRetainAllocationHandle);
     LOAD(cuMemExportToShareableHandle);
     LOAD(cuMemImportFromShareableHandle);
+    LOAD(cuPointerGetAttribute);
     enum { SIZE = 4 << 20 };
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
     CUmemGenericAllocationHandle h, again;
     CUmemAccessDesc desc = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUdeviceptr p;
     size_t before, after, total;
+    unsigned long long types, id, other;
     unsigned char b = 1;
     int fd;
     cudaIpcMemHandle_t ipc;
@@ -165,7 +168,12 @@ static void test_vmm(void)
     CHECK(before - after == SIZE);
     OK(p_cuMemAddressReserve(&p, SIZE, 0, 0, 0));
     CHECK_EQ(cudaMemset((void *)(uintptr_t)p, 1, SIZE), 1);
+    OK(p_cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p));
     OK(p_cuMemMap(p, SIZE, 0, h, 0));
+    OK(p_cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, p));
+    CHECK(other != id); /* something is there now */
+    OK(p_cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p));
+    CHECK_EQ(types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     OK(p_cuMemSetAccess(p, SIZE, &desc, 1));
     OK(p_cuMemRelease(h));
     OK(cudaMemset((void *)(uintptr_t)p, 7, SIZE));
@@ -181,6 +189,8 @@ static void test_vmm(void)
     CHECK(again == h);
     OK(p_cuMemUnmap(p, SIZE));
     CHECK_EQ(p_cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
+    OK(p_cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p));
+    CHECK(other != id);
     OK(p_cuMemRelease(h));
     OK(cudaMemGetInfo(&after, &total));
     CHECK(before - after == SIZE);

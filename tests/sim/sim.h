@@ -161,6 +161,10 @@ void sim_alloc_unpin(struct sim_alloc *a);
 void sim_memory_info(int dev, size_t *ret_free, size_t *ret_total);
 bool sim_memory_charge(int dev, size_t n); /* count n bytes as used; false: they are not there */
 void sim_memory_discharge(int dev, size_t n);
+/* Something else is there from now on: it has a BUFFER_ID of its own. */
+void sim_alloc_renew(struct sim_alloc *a);
+/* vmm.c: what the memory that is mapped there can be shared by. */
+unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
 void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of what is mapped there */
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */

@@ -22,6 +22,7 @@ struct physical {
     int dev;
     size_t size;
     int refs; /* the handle's and the mapping's */
+    CUmemAllocationHandleType handle_types;
     bool mapped;
 };
 
@@ -62,7 +63,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmem
     CUresult r = sim_memory_charge(prop->location.id, size) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS) {
         struct physical *p = calloc(1, sizeof(*p));
-        *p = (struct physical){.magic = MAGIC, .dev = prop->location.id, .size = size, .refs = 1};
+        *p = (struct physical){.magic = MAGIC,
+                               .dev = prop->location.id,
+                               .size = size,
+                               .refs = 1,
+                               .handle_types = prop->requestedHandleTypes};
         *ret = (uintptr_t)p;
     }
     sim_unlock();
@@ -189,6 +194,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
         p->refs++;
         p->mapped = true;
         a->physical = p;
+        sim_alloc_renew(a);
     }
     sim_unlock();
     return r;
@@ -206,12 +212,20 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     return r;
 }
 
+unsigned long long sim_vmm_handle_types(const struct sim_alloc *a)
+{
+    const struct physical *p = a->kind == SIM_MEM_VMM ? a->physical : NULL;
+
+    return p ? (unsigned long long)p->handle_types : 0;
+}
+
 void sim_vmm_unmap(struct sim_alloc *a)
 {
     struct physical *p = a->physical;
 
     a->host = NULL;
     a->physical = NULL;
+    sim_alloc_renew(a);
     sim_memory_punch(a->dev, a->addr, a->span);
     p->mapped = false;
     physical_drop(p);

@@ -725,6 +725,26 @@ static void graphs(void **state)
     assert_int_equal(nccl_fake.releases, 2);
 }
 
+/* No graph that uses it runs after the program has ended it, but until then its registration stays as it is. */
+static void graphs_of_own_memory(void **state)
+{
+    const struct nccl_reg_segment_info info = {.addr = AT(0), .size = UNIT, .own = true};
+    struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
+
+    (void)state;
+    comm_new(0, 0, true);
+    assert_int_equal(nccl_reg_segment_add(reg, &info), 0);
+    op.captured = true;
+    assert_int_equal(op_with(0, &op, 1), 0);
+    assert_int_equal(collective(0, AT(0), 0), NCCL_REG_UNSAFE);
+    assert_int_equal(nccl_fake.detaches, 0);
+    nccl_fake_finish();
+    remove_segment(0);
+    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(nccl_fake.releases, 1);
+    comm_end(0);
+}
+
 static void users(void **state)
 {
     (void)state;
@@ -886,6 +906,7 @@ int main(void)
         TEST(not_within_a_call),
         TEST(lost_beside_others),
         TEST(graphs),
+        TEST(graphs_of_own_memory),
         TEST(users),
         TEST(buffers),
         TEST(nonblocking),

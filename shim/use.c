@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* use.c - see use.h. */
+#include "use.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture.h"
+#include "conf.h"
+#include "context.h"
+#include "core.h"
+#include "log.h"
+#include "nccl.h"
+#include "real.h"
+#include "trace.h"
+
+typedef unsigned long long ull;
+
+/* Smaller allocations share pages, and NCCL registers whole pages. */
+#define SIZE_MIN ((size_t)2 << 20)
+
+enum state {
+    STATE_UNUSED,
+    STATE_USED, /* a segment of nccl_reg; these and what follows */
+    STATE_KEPT, /* freed by the program, when the device could not be waited for */
+    STATE_GOING /* freed by the program; the segment is about to go, or parked */
+};
+
+/* An allocation; or physical memory, by its handle. */
+struct entry {
+    uint64_t addr;
+    size_t size;
+    CUcontext context; /* that it goes with; NULL: none, it is mapped */
+    int device;        /* once it is used */
+    enum state state;
+};
+
+/* Sorted by address, without overlap. */
+struct table {
+    struct entry *entries;
+    size_t count, room;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below */
+    struct table memory;
+    struct table physical;
+    size_t kept; /* entries in this state */
+} use = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* What became of the segment that this thread lets go; parked, it stays as it was. */
+static __thread bool gone __attribute__((tls_model("initial-exec")));
+static __thread CUresult freed __attribute__((tls_model("initial-exec")));
+
+static bool is_on(void)
+{
+    if (conf_get()->registration.number != REGISTER_USE || core_passive() || !nccl_registers())
+        return false;
+    if (!core_hooks_driver())
+        log_once(LOG_WARN, "CUPOOL_REGISTER=use is as 1 with CUPOOL_HOOK=runtime, which does not see all memory go");
+    return core_hooks_driver();
+}
+
+/* --- tables, all with the lock --- */
+
+/* The index of the first entry that begins behind addr. */
+static size_t entry_after(const struct table *table, uint64_t addr)
+{
+    size_t low = 0, high = table->count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (table->entries[middle].addr <= addr)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The last entry that begins at addr or before; NULL: there is none. */
+static struct entry *entry_before(const struct table *table, uint64_t addr)
+{
+    const size_t i = entry_after(table, addr);
+
+    return i ? &table->entries[i - 1] : NULL;
+}
+
+static struct entry *entry_at(const struct table *table, uint64_t addr)
+{
+    struct entry *entry = entry_before(table, addr);
+
+    return entry && entry->addr == addr ? entry : NULL;
+}
+
+/* The first entry that has something in the range. */
+static struct entry *entry_overlapping(const struct table *table, uint64_t addr, size_t size)
+{
+    const size_t i = entry_after(table, addr);
+
+    if (i && addr - table->entries[i - 1].addr < table->entries[i - 1].size)
+        return &table->entries[i - 1];
+    return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;
+}
+
+/* Without memory to remember it, it is never registered. */
+static void entry_add(struct table *table, const struct entry *entry)
+{
+    const size_t at = entry_after(table, entry->addr);
+    struct entry *grown;
+
+    if (table->count == table->room) {
+        grown = realloc(table->entries, (2 * table->room + 64) * sizeof(*grown));
+        if (!grown)
+            return;
+        table->entries = grown;
+        table->room = 2 * table->room + 64;
+    }
+    memmove(&table->entries[at + 1], &table->entries[at], (table->count - at) * sizeof(*entry));
+    table->entries[at] = *entry;
+    table->count++;
+}
+
+static void entry_delete(struct table *table, const struct entry *entry)
+{
+    const size_t i = (size_t)(entry - table->entries);
+
+    use.kept -= entry->state == STATE_KEPT;
+    table->count--;
+    memmove(&table->entries[i], &table->entries[i + 1], (table->count - i) * sizeof(*entry));
+}
+
+static void entry_set(struct entry *entry, enum state state)
+{
+    use.kept += (state == STATE_KEPT) - (entry->state == STATE_KEPT);
+    entry->state = state;
+}
+
+/* Takes the lock. False: there was none. */
+static bool entry_forget(struct table *table, uint64_t addr)
+{
+    const struct entry *entry;
+
+    pthread_mutex_lock(&use.lock);
+    entry = entry_at(table, addr);
+    if (entry)
+        entry_delete(table, entry);
+    pthread_mutex_unlock(&use.lock);
+    return entry != NULL;
+}
+
+/* --- what there is --- */
+
+static void memory_add(const struct entry *entry)
+{
+    pthread_mutex_lock(&use.lock);
+    entry_add(&use.memory, entry);
+    pthread_mutex_unlock(&use.lock);
+}
+
+void use_allocated(uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = is_on() ? real_driver_get() : NULL;
+    const struct context *context;
+
+    if (!driver)
+        return;
+    use_range_ends(addr, size);
+    /* The context is made known, so that we hear of its end. */
+    context = size >= SIZE_MIN ? context_current(driver) : NULL;
+    if (context)
+        memory_add(&(struct entry){.addr = addr, .size = size, .context = context_handle(context)});
+}
+
+void use_created(CUmemGenericAllocationHandle handle, size_t size)
+{
+    if (!is_on())
+        return;
+    entry_forget(&use.physical, handle);
+    pthread_mutex_lock(&use.lock);
+    entry_add(&use.physical, &(struct entry){.addr = handle, .size = size});
+    pthread_mutex_unlock(&use.lock);
+}
+
+void use_releases(CUmemGenericAllocationHandle handle)
+{
+    /* The value may come again, for something else. If it was retained, it is not known any more: that does no harm. */
+    if (is_on())
+        entry_forget(&use.physical, handle);
+}
+
+void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle)
+{
+    const struct entry *physical;
+    bool whole;
+
+    if (!is_on())
+        return;
+    pthread_mutex_lock(&use.lock);
+    physical = entry_at(&use.physical, handle);
+    whole = physical && offset == 0 && physical->size == size;
+    pthread_mutex_unlock(&use.lock);
+    use_range_ends(addr, size);
+    if (whole)
+        memory_add(&(struct entry){.addr = addr, .size = size});
+}
+
+/* --- it is used --- */
+
+/*
+ * May it be registered with communicators of this device? That it is the device's own, and not managed or of a
+ * stream-ordered pool, follows from the call that gave it. The driver has to see the same allocation there, because
+ * NCCL asks it too; and mapped memory must be such as other processes can be given, or NCCL's call fails.
+ */
+static bool is_usable(const struct entry *entry, int device)
+{
+    const struct real_driver *driver = real_driver_get();
+    unsigned long long handle_types = 0;
+    CUdeviceptr start = 0;
+    size_t size = 0;
+    int where = -1;
+
+    return driver && driver->cuPointerGetAttribute &&
+           !driver->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, entry->addr) &&
+           where == device &&
+           !driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, entry->addr) &&
+           start == entry->addr &&
+           !driver->cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, entry->addr) &&
+           (entry->context ? size >= entry->size : size == entry->size) &&
+           (entry->context ||
+            (!driver->cuPointerGetAttribute(&handle_types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, entry->addr) &&
+             handle_types));
+}
+
+/* The allocation that holds all of a buffer, if it has not been used yet. */
+static bool buffer_find(uint64_t addr, size_t size, struct entry *ret_entry)
+{
+    const struct entry *entry;
+    bool found;
+
+    pthread_mutex_lock(&use.lock);
+    entry = entry_before(&use.memory, addr);
+    found = entry && entry->state == STATE_UNUSED && addr - entry->addr < entry->size &&
+            size <= entry->size - (addr - entry->addr);
+    if (found)
+        *ret_entry = *entry;
+    pthread_mutex_unlock(&use.lock);
+    return found;
+}
+
+void use_prepare(const struct nccl_reg_op *op, int device)
+{
+    struct entry copy, *entry;
+    bool added;
+
+    for (unsigned int i = 0; is_on() && i < NCCL_REG_BUFFERS; i++) {
+        if (!op->buffers[i].size || !buffer_find(op->buffers[i].addr, op->buffers[i].size, &copy) ||
+            !is_usable(&copy, device))
+            continue;
+        /* What was unmapped here, and could not be deregistered then. */
+        nccl_settle(device);
+        pthread_mutex_lock(&use.lock);
+        entry = entry_at(&use.memory, copy.addr); /* unless it was freed meanwhile */
+        added = entry && entry->state == STATE_UNUSED && entry->size == copy.size &&
+                !nccl_segment_use(copy.addr, copy.size, device, /* plain: */ copy.context != NULL);
+        if (added) {
+            entry_set(entry, STATE_USED);
+            entry->device = device;
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (added)
+            trace_event("use", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu", device, (ull)copy.addr, copy.size);
+    }
+}
+
+/* --- it goes --- */
+
+/* Nothing is registered there any more: the program's free takes place. */
+static void release(void *arg, uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    (void)arg;
+    (void)size;
+    /* First: the driver may give the address to another thread at once. */
+    if (!entry_forget(&use.memory, addr))
+        return;
+    /* Another thread's capture is not to be disturbed. */
+    if (driver->cuThreadExchangeStreamCaptureMode)
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    freed = driver->cuMemFree_v2(addr);
+    if (driver->cuThreadExchangeStreamCaptureMode)
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* Let go what is kept at addr, once all work is over, as natively before a free: peers write into registered memory.
+ * False: that cannot be waited for; it stays. */
+static bool entry_let_go(uint64_t addr, int device, bool wait)
+{
+    struct entry *entry;
+    bool mine;
+
+    if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0)))
+        return false;
+    pthread_mutex_lock(&use.lock);
+    entry = entry_at(&use.memory, addr);
+    mine = entry && entry->state == STATE_KEPT;
+    if (mine)
+        entry_set(entry, STATE_GOING);
+    pthread_mutex_unlock(&use.lock);
+    if (mine && nccl_segment_remove(addr, release, NULL))
+        release(NULL, addr, 0);
+    return true;
+}
+
+bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
+{
+    struct entry *entry, copy = {0};
+
+    if (!addr || !is_on())
+        return false;
+    pthread_mutex_lock(&use.lock);
+    entry = entry_at(&use.memory, addr);
+    if (entry && !entry->context) /* mapped: the driver does not free it this way */
+        entry = NULL;
+    if (entry) {
+        copy = *entry;
+        if (copy.state == STATE_USED)
+            entry_set(entry, STATE_KEPT);
+        else if (copy.state == STATE_UNUSED)
+            entry_delete(&use.memory, entry);
+    }
+    pthread_mutex_unlock(&use.lock);
+    if (!entry || copy.state == STATE_UNUSED)
+        return false;
+    *ret_result = CUDA_ERROR_INVALID_VALUE;
+    if (copy.state != STATE_USED)
+        return true;
+    /* What cannot go now goes later; the program has no more to do with it. */
+    freed = CUDA_SUCCESS;
+    if (!entry_let_go(addr, copy.device, waits) && waits && !capture_active_now()) {
+        /* The context has failed, and with it the communicators. */
+        entry_forget(&use.memory, addr);
+        nccl_segment_lost(addr);
+        return false;
+    }
+    *ret_result = freed;
+    return true;
+}
+
+void use_settle(void)
+{
+    struct entry copy = {0};
+    bool more;
+
+    if (!is_on())
+        return;
+    do {
+        more = false;
+        pthread_mutex_lock(&use.lock);
+        for (size_t i = use.kept ? entry_after(&use.memory, copy.addr) : use.memory.count;
+             i < use.memory.count && !more; i++) {
+            copy = use.memory.entries[i];
+            more = copy.state == STATE_KEPT;
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (more)
+            entry_let_go(copy.addr, copy.device, /* wait: */ false);
+    } while (more);
+}
+
+/* Memory that was mapped is deregistered everywhere. */
+static void note_gone(void *arg, uint64_t addr, size_t size)
+{
+    (void)arg;
+    (void)addr;
+    (void)size;
+    gone = true;
+}
+
+/*
+ * What was used here is about to be unmapped, or gone already. The program goes on to release its memory and its
+ * addresses, so that nothing can be put off but the deregistration: where that cannot be now, the segment stays parked,
+ * and is not forgotten, because NCCL would find it for whatever is mapped here next. That is registered only once it
+ * could be deregistered, which is tried again before.
+ */
+static void segment_ends(const struct entry *entry)
+{
+    if (entry->state == STATE_GOING) {
+        nccl_segment_lost(entry->addr);
+        return;
+    }
+    /* If it can be waited for. That nothing uses it any more is the program's business here, too. */
+    context_wait_device(entry->device);
+    gone = false;
+    if (!nccl_segment_remove(entry->addr, note_gone, NULL) && !gone)
+        log_once(
+            LOG_WARN,
+            "%zu bytes at %#llx go although NCCL has them registered (a group is open, or a communicator at work); "
+            "that is undone later, and what NCCL does with these addresses until then may go wrong",
+            entry->size, (ull)entry->addr);
+}
+
+void use_range_ends(uint64_t addr, size_t size)
+{
+    struct entry *entry, copy;
+
+    if (!is_on())
+        return;
+    do {
+        pthread_mutex_lock(&use.lock);
+        entry = entry_overlapping(&use.memory, addr, size);
+        if (entry) {
+            copy = *entry;
+            entry_delete(&use.memory, entry);
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (entry && copy.state != STATE_UNUSED)
+            segment_ends(&copy);
+    } while (entry);
+}
+
+void use_context_gone(CUcontext handle)
+{
+    struct entry copy;
+    bool found;
+
+    if (!handle || !is_on())
+        return;
+    do {
+        found = false;
+        pthread_mutex_lock(&use.lock);
+        for (size_t i = 0; i < use.memory.count && !found; i++) {
+            copy = use.memory.entries[i];
+            found = copy.context == handle;
+            if (found)
+                entry_delete(&use.memory, &use.memory.entries[i]);
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (found && copy.state != STATE_UNUSED)
+            nccl_segment_lost(copy.addr);
+    } while (found);
+}
