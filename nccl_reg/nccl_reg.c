@@ -32,6 +32,7 @@ struct segment {
     size_t size, front;
     int device;
     bool plain, own;
+    void *owner;
     bool leaving;     /* is to go; nobody registers it any more */
     bool claimed;     /* by the thread that tries to let it go */
     bool quarantined; /* could not be deregistered somewhere */
@@ -91,7 +92,8 @@ struct nccl_reg {
     _Atomic(uint64_t) changes; /* of the segments; counted up with the lock */
     _Atomic(struct nccl_reg_comm *) buckets[BUCKETS];
     _Atomic(struct nccl_reg_comm *) all;
-    pthread_mutex_t lock; /* guards everything below, and additions to the lists above */
+    atomic_uint detaching; /* threads that let a segment go, for which communicators rest */
+    pthread_mutex_t lock;  /* guards everything below, and additions to the lists above */
     struct segment *segments;
     size_t segment_count, segment_room;
     size_t comm_count;
@@ -147,6 +149,14 @@ static size_t segment_after(const struct nccl_reg *reg, uint64_t addr)
     return low;
 }
 
+/* The index of the first segment that ends behind addr. */
+static size_t segment_from(const struct nccl_reg *reg, uint64_t addr)
+{
+    const size_t i = segment_after(reg, addr);
+
+    return i - (i && end_of(reg->segments[i - 1].addr, reg->segments[i - 1].size) > addr);
+}
+
 /* The segment that starts at addr, or NULL. */
 static struct segment *segment_at(const struct nccl_reg *reg, uint64_t addr)
 {
@@ -165,10 +175,9 @@ static void segment_delete(struct nccl_reg *reg, const struct segment *segment)
 
 static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
 {
-    const size_t i = segment_after(reg, addr);
+    const size_t i = segment_from(reg, addr);
 
-    return (i && end_of(reg->segments[i - 1].addr, reg->segments[i - 1].size) > addr) ||
-           (i < reg->segment_count && reg->segments[i].addr < end_of(addr, size));
+    return i < reg->segment_count && reg->segments[i].addr < end_of(addr, size);
 }
 
 int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_info *info)
@@ -188,7 +197,8 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
                                .front = info->front,
                                .device = info->device,
                                .plain = info->plain,
-                               .own = info->own};
+                               .own = info->own,
+                               .owner = info->owner};
         reg->segment_count++;
         atomic_fetch_add(&reg->changes, 1);
     }
@@ -295,13 +305,13 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Without the turn, once no call begins any more: for the one that is under way. */
-static void calls_wait(const struct nccl_reg_comm *comm)
+/* Without a turn: wait for calls that are under way, as long as one of these bits is set. */
+static void calls_wait(const atomic_uint *calls, unsigned int bits)
 {
     const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t limit = now_ns() + CALL_WAIT_NS;
 
-    while (atomic_load(&comm->calls) & CALL_INSIDE && now_ns() < limit)
+    while (atomic_load(calls) & bits && now_ns() < limit)
         nanosleep(&nap, NULL);
 }
 
@@ -588,7 +598,7 @@ static struct nccl_reg_comm *comm_new(struct nccl_reg *reg, unsigned int bucket)
 
 int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_comm_info *info)
 {
-    struct nccl_reg_comm *made;
+    struct nccl_reg_comm *made = NULL;
     int rc = 0;
 
     pthread_mutex_lock(&reg->lock);
@@ -608,6 +618,9 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
         }
     }
     pthread_mutex_unlock(&reg->lock);
+    /* It may share connections with those that rest for a segment, and whoever saw to that did not see it. */
+    if (made)
+        calls_wait(&reg->detaching, ~0u);
     return rc;
 }
 
@@ -652,12 +665,15 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
     pthread_mutex_unlock(&reg->lock);
 }
 
-static void comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
+/* -EPIPE: not all; the communicator is closed now. */
+static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
     bool used = false;
 
-    if (!is_ready(reg, comm, key))
-        return;
+    if (!is_ready(reg, comm, key)) {
+        atomic_fetch_or(&comm->calls, CALLS_CLOSED);
+        return -EPIPE;
+    }
     for (size_t i = 0; i < comm->record_count; i++)
         used |= comm->records[i].wide || (comm->records[i].handle && comm->records[i].use != USE_NONE);
     /* NCCL itself waits for it, but only behind this. If it cannot be waited for, a registration that is left behind
@@ -666,7 +682,8 @@ static void comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, vo
         reg->ops->wait(&comm->info, /* briefly: */ false);
     for (size_t i = 0; i < comm->record_count; i++)
         if (detach(reg, comm, key, &comm->records[i]) == -EPIPE)
-            return;
+            return -EPIPE;
+    return 0;
 }
 
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
@@ -683,11 +700,11 @@ int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
         return rc;
     pthread_mutex_lock(&found->turn);
     if (atomic_load(&found->key) == comm) {
-        comm_detach_all(reg, found, comm);
-        rc = is_closed(found) ? -EPIPE : 0;
+        rc = comm_detach_all(reg, found, comm);
+        /* Somebody may have given it up meanwhile. */
+        if (!rc)
+            atomic_compare_exchange_strong(&found->key, &comm, NULL);
     }
-    /* Somebody may have given it up meanwhile. */
-    atomic_compare_exchange_strong(&found->key, &comm, NULL);
     turn_give(reg, found);
     return rc;
 }
@@ -703,7 +720,7 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
         atomic_fetch_or(&found->calls, CALLS_CLOSED);
     pthread_mutex_unlock(&reg->lock);
     if (found)
-        calls_wait(found);
+        calls_wait(&found->calls, CALL_INSIDE);
 }
 
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
@@ -918,15 +935,30 @@ static bool comm_let_go(struct nccl_reg *reg, struct nccl_reg_comm *comm, const 
 /* Deregister a segment that this thread has claimed. False: not now. */
 static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
 {
-    struct nccl_reg_comm *held;
-    bool gone = true;
+    struct nccl_reg_comm *held = NULL;
+    bool gone;
 
-    if (group.depth || !turns_take(reg, segment, &held))
+    if (group.depth)
         return false;
+    atomic_fetch_add(&reg->detaching, 1);
+    gone = turns_take(reg, segment, &held);
     for (struct nccl_reg_comm *comm = held; comm; comm = comm->next_held)
         gone &= comm_let_go(reg, comm, segment);
     turns_give(reg, held);
+    atomic_fetch_sub(&reg->detaching, 1);
     return gone;
+}
+
+/* With the lock: its owner is there until it is dropped. */
+static bool owner_hold(const struct nccl_reg *reg, const struct segment *segment)
+{
+    return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);
+}
+
+static void owner_drop(const struct nccl_reg *reg, const struct segment *segment)
+{
+    if (segment->owner && reg->ops->drop)
+        reg->ops->drop(segment->owner);
 }
 
 /* Let the segment at addr go, if it is to and nobody else is about it. The bytes that were released. */
@@ -937,7 +969,7 @@ static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
 
     pthread_mutex_lock(&reg->lock);
     segment = segment_at(reg, addr);
-    if (segment && segment->leaving && !segment->claimed && !segment->quarantined) {
+    if (segment && segment->leaving && !segment->claimed && !segment->quarantined && owner_hold(reg, segment)) {
         segment->claimed = true;
         copy = *segment;
     }
@@ -955,10 +987,10 @@ static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
         segment_delete(reg, segment);
     }
     pthread_mutex_unlock(&reg->lock);
-    if (!gone)
-        return 0;
-    copy.release(copy.release_arg, copy.addr, copy.size);
-    return copy.size;
+    if (gone)
+        copy.release(copy.release_arg, copy.addr, copy.size);
+    owner_drop(reg, &copy);
+    return gone ? copy.size : 0;
 }
 
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
@@ -1004,24 +1036,12 @@ size_t nccl_reg_settle(struct nccl_reg *reg, int device)
     return released;
 }
 
-void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr)
-{
-    struct segment *segment;
-    bool found = false;
-    int device = -1;
+/* --- how they are lost --- */
 
-    pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr);
-    if (segment && !segment->claimed) {
-        device = segment->device;
-        if (segment->leaving)
-            *(segment->quarantined ? &reg->quarantined : &reg->parked) -= segment->size;
-        segment_delete(reg, segment);
-        found = true;
-    }
-    pthread_mutex_unlock(&reg->lock);
-    for (struct nccl_reg_comm *comm = found ? atomic_load(&reg->all) : NULL; comm; comm = comm->next_all) {
-        struct record *record;
+static void records_lose(struct nccl_reg *reg, uint64_t addr, int device)
+{
+    for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
+        const struct record *record;
 
         /* Nobody will ask, and one that was given up is not to be waited for; nor is another device's, which may be in
          * a call for as long as it likes. */
@@ -1035,22 +1055,47 @@ void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr)
     }
 }
 
-void nccl_reg_parked_lost(struct nccl_reg *reg, const void *arg)
+/* Segments that have something in this range: of this owner, or (any) of whichever. Not what somebody lets go. */
+static void lose(struct nccl_reg *reg, uint64_t addr, uint64_t end, const void *owner, bool any)
 {
-    uint64_t addr = 0;
-    bool more;
+    struct segment lost;
 
     do {
-        more = false;
+        lost.size = 0;
         pthread_mutex_lock(&reg->lock);
-        for (size_t i = segment_after(reg, addr); i < reg->segment_count && !more; i++) {
-            addr = reg->segments[i].addr;
-            more = reg->segments[i].leaving && reg->segments[i].release_arg == arg;
+        for (size_t i = segment_from(reg, addr); i < reg->segment_count && reg->segments[i].addr < end; i++) {
+            const struct segment *segment = &reg->segments[i];
+
+            if (segment->claimed || (any ? !segment->owner : segment->owner != owner))
+                continue;
+            lost = *segment;
+            if (lost.leaving)
+                *(lost.quarantined ? &reg->quarantined : &reg->parked) -= lost.size;
+            segment_delete(reg, segment);
+            break;
         }
         pthread_mutex_unlock(&reg->lock);
-        if (more)
-            nccl_reg_segment_lost(reg, addr);
-    } while (more);
+        if (lost.size) {
+            records_lose(reg, lost.addr, lost.device);
+            /* Whoever took the old record for that of a new segment at this address looks again. */
+            atomic_fetch_add(&reg->changes, 1);
+        }
+    } while (lost.size);
+}
+
+void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr, const void *owner)
+{
+    lose(reg, addr, addr + 1, owner, /* any: */ false);
+}
+
+void nccl_reg_owner_lost(struct nccl_reg *reg, const void *owner)
+{
+    lose(reg, 0, UINT64_MAX, owner, /* any: */ false);
+}
+
+void nccl_reg_range_lost(struct nccl_reg *reg, uint64_t addr, size_t size)
+{
+    lose(reg, addr, end_of(addr, size), NULL, /* any: */ true);
 }
 
 /* --- life --- */

@@ -50,8 +50,9 @@ struct nccl_reg_segment_info {
      * one that NCCL finds from then on, whatever else there is: the other one for collectives, which takes no waiting.
      */
     size_t front;
-    bool plain; /* most communicators' peers do not map it, so that kinds of operations do not matter */
-    bool own;   /* it goes when the program says so, and no graph that uses it runs after that */
+    bool plain;  /* most communicators' peers do not map it, so that kinds of operations do not matter */
+    bool own;    /* it goes when the program says so, and no graph that uses it runs after that */
+    void *owner; /* what it may be lost with, and has to be there while it goes; NULL: nothing */
 };
 
 /* What is done with a communicator that was added as info. */
@@ -66,6 +67,10 @@ struct nccl_reg_ops {
     /* Wait until all work that was handed to the communicator's device is over; briefly: for some seconds at most, the
      * work may wait for what the caller does next. -EBUSY: it is not over, or cannot be waited for. */
     int (*wait)(const struct nccl_reg_comm_info *info, bool briefly);
+    /* See that the owner of a segment stays until drop. False: it is about to go, and what it owns will be lost. Under
+     * the registry's lock: takes none. NULL, both: owners stay. */
+    bool (*hold)(void *owner);
+    void (*drop)(void *owner);
 };
 
 /* What an operation is, as far as NCCL treats its buffers alike. */
@@ -117,10 +122,12 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
                             void *arg);
-/* The segment that starts at addr has gone already, with its context: forget it, without a call. */
-void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr);
-/* The same for all parked ones whose release would get this arg. */
-void nccl_reg_parked_lost(struct nccl_reg *reg, const void *arg);
+/* The segment of this owner that starts at addr has gone already: forget it, without a call. */
+void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr, const void *owner);
+/* The same for all segments of an owner, which is not NULL. */
+void nccl_reg_owner_lost(struct nccl_reg *reg, const void *owner);
+/* There is new memory in this range: whatever an owner had there is lost. */
+void nccl_reg_range_lost(struct nccl_reg *reg, uint64_t addr, size_t size);
 /* Try again to let parked segments of a device go, or of all (-1): that may wait for the work of their devices. The
  * bytes that were released. */
 size_t nccl_reg_settle(struct nccl_reg *reg, int device);
@@ -135,7 +142,8 @@ void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
  * A communicator is about to go. talk: its registrations are undone, after the work that uses them; else, where peers
  * may hang, they are forgotten: another thread may be about calls on it, and begins none after this. One that is under
  * way is waited for, but not for long: it may be stuck, and what comes next its end. -ENOENT: not known. -EPIPE:
- * there was no talking to it, it had been closed.
+ * there was no talking to it, because it is closed, or not ready: closed it stays, and what is registered with it too,
+ * until nccl_reg_comm_gone.
  */
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
 /*

@@ -15,7 +15,8 @@
 struct capture {
     CUcontext context;
     CUstream stream;
-    pid_t thread; /* 0: any */
+    pid_t thread;        /* 0: any */
+    unsigned int number; /* capture_total when it had begun */
     struct capture *next;
 };
 
@@ -45,9 +46,17 @@ static void captures_remove(bool (*wanted)(const struct capture *capture, const 
     pthread_mutex_unlock(&gate.lock);
 }
 
+/* A handle may come back, for another stream or context, before we hear that the one that had it is gone. */
+static bool is_older(const struct capture *capture, const struct capture *wanted)
+{
+    return (int)(wanted->number - capture->number) >= 0;
+}
+
 static bool is_of_context(const struct capture *capture, const void *arg)
 {
-    return capture->context == *(const CUcontext *)arg;
+    const struct capture *wanted = arg;
+
+    return capture->context == wanted->context && is_older(capture, wanted);
 }
 
 /* A thread took the capture of its per-thread stream with it. */
@@ -68,16 +77,16 @@ static pid_t capture_thread(CUstream stream)
     return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
 }
 
-void capture_forget(CUcontext handle)
+void capture_forget(CUcontext handle, unsigned int before)
 {
-    captures_remove(is_of_context, &handle);
+    captures_remove(is_of_context, &(struct capture){.context = handle, .number = before});
 }
 
 static bool is_same_stream(const struct capture *capture, const void *arg)
 {
     const struct capture *wanted = arg;
 
-    return capture->stream == wanted->stream && capture->thread == wanted->thread;
+    return capture->stream == wanted->stream && capture->thread == wanted->thread && is_older(capture, wanted);
 }
 
 /*
@@ -109,6 +118,7 @@ void capture_begun(CUcontext own, CUstream stream, bool success)
         capture->context = own;
         capture->stream = stream;
         capture->thread = capture_thread(stream);
+        capture->number = atomic_load(&capture_total);
         pthread_mutex_lock(&gate.lock);
         capture->next = gate.list;
         gate.list = capture;
@@ -125,9 +135,9 @@ bool capture_active_on(CUstream stream)
            (driver->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-void capture_check(CUstream stream, bool destroyed)
+void capture_check(CUstream stream, bool destroyed, unsigned int before)
 {
-    const struct capture ended = {.stream = stream, .thread = capture_thread(stream)};
+    const struct capture ended = {.stream = stream, .thread = capture_thread(stream), .number = before};
 
     if (capture_active() && (destroyed || !capture_active_on(stream)))
         captures_remove(is_same_stream, &ended);

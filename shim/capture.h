@@ -16,11 +16,12 @@
  * While any stream captures, nothing is recorded, synchronised or given back: it would destroy the
  * capture. capture_begin, before the real call, closes the gate and waits for calls in flight; capture_begun says
  * whether the real call succeeded. capture_check opens the gate if stream does not capture any more; destroyed: the
- * stream is gone, do not ask. A default stream is named by its handle, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+ * stream is gone, do not ask; before: capture_total as it was before the call that may have ended it. A default stream
+ * is named by its handle, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
  */
 CUcontext capture_begin(CUstream stream);
 void capture_begun(CUcontext own, CUstream stream, bool success);
-void capture_check(CUstream stream, bool destroyed);
+void capture_check(CUstream stream, bool destroyed, unsigned int before);
 /* Captures under way or about to begin. Only capture.c writes it. */
 extern atomic_uint capture_count;
 /* Captures so far, of whatever stream. */
@@ -32,8 +33,8 @@ static inline bool capture_active(void)
 }
 /* The same, after dropping captures whose thread is gone; not for the hit path. */
 bool capture_active_now(void);
-/* A context took its captures with it. */
-void capture_forget(CUcontext handle);
+/* A context took its captures with it; before: capture_total as it was before it went. */
+void capture_forget(CUcontext handle, unsigned int before);
 /* True if this stream captures. */
 bool capture_active_on(CUstream stream);
 

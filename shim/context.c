@@ -21,6 +21,8 @@
 
 #define CONTEXTS_MAX 256
 #define DEVICES_MAX  64
+/* How long a request waits for another thread's call that may end its context, and mostly does not. */
+#define LEAVING_WAIT_NS 1000000000
 
 /*
  * This part of the device's memory may lie in broken segments while nothing of it is handed out; less the more is, so
@@ -53,6 +55,10 @@ static __thread struct {
     struct context *context;
     unsigned int epoch;
 } here __attribute__((tls_model("initial-exec")));
+/* Calls of this thread that may end contexts. */
+static __thread unsigned int own_endings __attribute__((tls_model("initial-exec")));
+/* Threads that hold a reference to a primary context for a moment. */
+static atomic_uint probing;
 
 bool context_pin(struct context *context)
 {
@@ -128,6 +134,7 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
 {
     unsigned int flags;
     CUcontext primary;
+    bool retained;
     int active = 0;
 
     *ret_primary = false;
@@ -138,11 +145,14 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
         return false;
     if (!active)
         return true;
-    if (driver->cuDevicePrimaryCtxRetain(&primary, device))
-        return false;
-    driver->cuDevicePrimaryCtxRelease_v2(device);
-    *ret_primary = primary == handle;
-    return true;
+    /* With it somebody's last reference would not look like the last: he waits. */
+    atomic_fetch_add(&probing, 1);
+    retained = driver->cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS;
+    if (retained)
+        driver->cuDevicePrimaryCtxRelease_v2(device);
+    atomic_fetch_sub(&probing, 1);
+    *ret_primary = retained && primary == handle;
+    return retained;
 }
 
 /* What a new entry is made of. */
@@ -270,23 +280,47 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
     return context;
 }
 
+/*
+ * Another thread is in a call that may end this context: releasing a reference that is not the last, mostly. That is
+ * waited for: a request that went to the driver instead would be one that other ranks serve from their pools.
+ */
+static bool is_leaving(const struct context *context)
+{
+    uint64_t limit;
+
+    if (!atomic_load(&context->leaving) || own_endings)
+        return atomic_load(&context->leaving);
+    limit = trace_clock() + LEAVING_WAIT_NS;
+    for (unsigned int i = 0; trace_clock() < limit; i++) {
+        if (!atomic_load(&context->leaving))
+            return false;
+        lock_relax(i);
+    }
+    return true;
+}
+
 struct context *context_current(const struct real_driver *driver)
 {
     const unsigned int epoch = atomic_load_explicit(&contexts.epoch, memory_order_acquire);
     CUcontext handle = NULL;
     struct context *context;
+    bool leaving;
 
     if (driver->cuCtxGetCurrent(&handle) || !handle)
         return NULL;
     if (handle == here.handle && epoch == here.epoch)
         return here.context;
-    context = entry_find(handle);
+    /* Again if the entry became another context's meanwhile. */
+    do {
+        context = entry_find(handle);
+        leaving = context && is_leaving(context);
+    } while (context && atomic_load(&context->handle) != handle);
     if (!context)
         context = entry_make(driver, handle);
     if (!context)
         return NULL; /* not remembered: it may be of use later */
     here.handle = handle;
-    here.context = context->pool && !atomic_load(&context->leaving) && !atomic_load(&context->failed) ? context : NULL;
+    here.context = context->pool && !leaving && !atomic_load(&context->failed) ? context : NULL;
     here.epoch = epoch;
     return here.context;
 }
@@ -393,11 +427,19 @@ void context_exempt(CUcontext handle)
 
 struct context *context_leaving(CUcontext handle)
 {
-    struct context *context = handle ? entry_find(handle) : NULL;
+    struct context *context;
 
+    /* An entry that became another context's in between is let alone. */
+    while ((context = handle ? entry_find(handle) : NULL)) {
+        atomic_fetch_add(&context->leaving, 1);
+        if (atomic_load(&context->handle) == handle)
+            break;
+        atomic_fetch_sub(&context->leaving, 1);
+    }
     if (!context)
         return NULL;
-    atomic_fetch_add(&context->leaving, 1);
+    own_endings++;
+    atomic_store(&context->captures, atomic_load(&capture_total));
     context_changed();
     for (unsigned int i = 0; atomic_load(&context->users); i++)
         lock_relax(i);
@@ -455,13 +497,13 @@ static void forget(struct context *context, struct pool *pool)
 {
     struct pool_stats stats;
 
-    capture_forget(atomic_load(&context->handle));
+    capture_forget(atomic_load(&context->handle), atomic_load(&context->captures));
     policy_context_gone(atomic_load(&context->handle));
-    use_context_gone(atomic_load(&context->handle));
+    use_context_gone(context);
     if (pool) {
         pool_stats_get(pool, &stats);
         pool_destroy(pool);
-        nccl_parked_lost(context);
+        nccl_owner_lost(context);
     }
     pthread_mutex_lock(&contexts.lock);
     if (pool)
@@ -482,6 +524,7 @@ void context_gone(struct context *context, bool gone)
         if (pool || !context->primary) /* a green one has none */
             forget(context, pool);
     }
+    own_endings--;
     atomic_fetch_sub(&context->leaving, 1);
     context_changed();
 }
@@ -495,12 +538,16 @@ void context_primary_gone(struct context *context)
 
     if (!context)
         return;
+    for (unsigned int i = 0; atomic_load(&probing); i++)
+        lock_relax(i);
     /* Asked twice: where it cannot be said, it stays one that is leaving: nothing is served from a pool that may be
      * gone. */
     if (driver->cuDevicePrimaryCtxGetState &&
         driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS &&
-        driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS)
+        driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS) {
+        own_endings--;
         return;
+    }
     /* Somebody may have brought another one to life meanwhile. */
     id = active ? context_id(driver, atomic_load(&context->handle)) : 0;
     context_gone(context, !active || (id && id != context->id));

@@ -71,6 +71,13 @@ uint64_t context_release(int device, const char *why);
 void context_exempt(CUcontext handle);
 
 /*
+ * Look at a context that is not the calling thread's own: it may be leaving. True if it is pooled and stays until
+ * unpin; context_leaving waits for that.
+ */
+bool context_pin(struct context *context);
+void context_unpin(struct context *context);
+
+/*
  * A context is about to go: no new requests are served from its pool. context_gone(true) afterwards forgets its memory,
  * context_gone(false) takes the context back into use. NULL is allowed.
  */
@@ -97,7 +104,7 @@ bool context_wait_frees(int device, bool others);
 
 /*
  * Wait on the host for all work of a device's contexts, or of the current one if none of them is pooled. False: that
- * cannot be: one has failed, or a stream captures.
+ * cannot be: one has failed, or a stream captures and the driver has no way to wait beside it.
  */
 bool context_wait_device(int device);
 /* The same for so many milliseconds at most, because what is waited for may itself wait for this thread; false as well:

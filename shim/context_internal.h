@@ -45,6 +45,7 @@ struct context {
     _Atomic(uint64_t) arrived;   /* of these, what is known to have reached the driver */
     atomic_bool failed;          /* has met an error that it does not recover from */
     atomic_uint leaving;         /* threads in a call that may end it */
+    atomic_uint captures;        /* capture_total when the last of them began */
     atomic_uint users;           /* threads other than the context's own that look at its pool; see pin */
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS + 1]; /* the last is for what is no free: nobody waits for what it has recorded */
@@ -61,13 +62,6 @@ CUresult context_enter(const struct context *context, struct visit *visit);
 void context_leave(const struct context *context, struct visit *visit);
 
 /*
- * Look at a context that is not the calling thread's own: it may be leaving. True if it is pooled and stays until
- * unpin; context_leaving waits for that.
- */
-bool context_pin(struct context *context);
-void context_unpin(struct context *context);
-
-/*
  * The next context of a device (CONTEXT_ALL: of any) from index *i on, pinned, and *i behind it; NULL: there are no
  * more. The caller unpins each.
  */
@@ -80,10 +74,10 @@ void context_changed(void);
 extern const struct pool_order_ops order_ops, order_filling_ops;
 extern const struct pool_backend_ops memory_ops;
 
-/* The same, unless a stream captures, which it would end: CUDA_ERROR_NOT_READY. */
-CUresult order_beside_no_capture(struct context *context);
-/* Wait on the host for all that was handed to the context. */
+/* Wait on the host for all that was handed to the context; a stream that captures beside it loses its capture. */
 CUresult order_on_host(struct context *context);
+/* The same, in a way that disturbs no capture. CUDA_ERROR_NOT_READY: the driver has none. */
+CUresult order_wait(struct context *context);
 /* Of the order table: fill a block by CUPOOL_FILL. */
 int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
 /* Can the driver free through a stream on this device? */

@@ -188,9 +188,10 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
         const bool passive_ = core_passive();                                                                          \
         if (!passive_ && (destroys))                                                                                   \
             policy_stream_gone(stream);                                                                                \
+        const unsigned int before_ = atomic_load(&capture_total);                                                      \
         const __typeof__(call) ended_ = BYPASS(call);                                                                  \
         if (!passive_)                                                                                                 \
-            capture_check(stream, (destroys) && ended_ == 0);                                                          \
+            capture_check(stream, (destroys) && ended_ == 0, before_);                                                 \
         ended_;                                                                                                        \
     })
 

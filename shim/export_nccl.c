@@ -63,9 +63,9 @@
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         used = nccl_use_begin(of, CALLER);                                                                             \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_after(of, used, result);                                                                                  \
         if (made_)                                                                                                     \
             nccl_comm_made(*made_, result, CALLER);                                                                    \
+        nccl_after(of, used, result);                                                                                  \
         return result;                                                                                                 \
     }
 #define NCCL_END(symbol, parameters, arguments, how)                                                                   \
@@ -97,9 +97,9 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
     else
         used = nccl_use_begin(parent, CALLER);
     result = next(parent, without, without_count, comm, config, flags);
-    nccl_after(parent, used, result);
     if (comm)
         nccl_comm_made(*comm, result, CALLER);
+    nccl_after(parent, used, result);
     return result;
 }
 

@@ -176,7 +176,7 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
             context->driver->cuMemFree_v2(ptr);
         return -EIO;
     }
-    nccl_segment_add(ptr, size, context->device);
+    nccl_segment_add(context, context->device, ptr, size);
     if (context->driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS)
         atomic_store_explicit(&context->device_free, free, memory_order_relaxed);
     decay_start();
@@ -229,7 +229,7 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
 
     /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
      * registration has to be over first, too. */
-    if ((kind == MEMORY_NCCL || nccl_registers()) && order_beside_no_capture(context)) {
+    if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context)) {
         log_once(LOG_WARN, "%zu bytes at %#llx cannot be waited for, and are not given back", size,
                  (unsigned long long)addr);
         return;

@@ -176,8 +176,22 @@ static int comm_wait(const struct nccl_reg_comm_info *info, bool briefly)
                                                                                                              : -EBUSY;
 }
 
-static const struct nccl_reg_ops ops = {
-    .attach = comm_attach, .detach = comm_detach, .ready = comm_ready, .wait = comm_wait};
+static bool owner_hold(void *owner)
+{
+    return context_pin(owner);
+}
+
+static void owner_drop(void *owner)
+{
+    context_unpin(owner);
+}
+
+static const struct nccl_reg_ops ops = {.attach = comm_attach,
+                                        .detach = comm_detach,
+                                        .ready = comm_ready,
+                                        .wait = comm_wait,
+                                        .hold = owner_hold,
+                                        .drop = owner_drop};
 
 static void begin(void)
 {
@@ -411,23 +425,31 @@ static size_t front_of(uint64_t addr)
                : 0;
 }
 
-void nccl_segment_add(uint64_t addr, size_t size, int device)
+void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t size)
 {
-    struct nccl_reg_segment_info info = {.addr = addr, .size = size, .device = device};
+    struct nccl_reg_segment_info info = {.addr = addr, .size = size, .device = device, .owner = owner};
+    int rc;
 
     if (!nccl_registers())
         return;
     use_range_ends(addr, size);
     info.front = front_of(addr);
     info.plain = !is_shareable(addr);
-    if (nccl_reg_segment_add(state.reg, &info))
+    rc = nccl_reg_segment_add(state.reg, &info);
+    if (rc == -EEXIST) {
+        /* What was here went with its context, which nobody has said yet, or will. */
+        nccl_reg_range_lost(state.reg, addr, size);
+        rc = nccl_reg_segment_add(state.reg, &info);
+    }
+    if (rc)
         log_once(LOG_WARN, "%zu bytes at %#llx will not be registered with NCCL", size, (ull)addr);
 }
 
-int nccl_segment_use(uint64_t addr, size_t size, int device, bool plain)
+int nccl_segment_use(struct context *owner, int device, uint64_t addr, size_t size)
 {
+    /* What has no owner is mapped. */
     const struct nccl_reg_segment_info info = {
-        .addr = addr, .size = size, .device = device, .plain = plain, .own = true};
+        .addr = addr, .size = size, .device = device, .plain = owner != NULL, .own = true, .owner = owner};
 
     return nccl_reg_segment_add(state.reg, &info);
 }
@@ -437,16 +459,16 @@ int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr,
     return nccl_registers() ? nccl_reg_segment_remove(state.reg, addr, release, arg) : -ENOENT;
 }
 
-void nccl_segment_lost(uint64_t addr)
+void nccl_segment_lost(const struct context *owner, uint64_t addr)
 {
     if (nccl_registers())
-        nccl_reg_segment_lost(state.reg, addr);
+        nccl_reg_segment_lost(state.reg, addr, owner);
 }
 
-void nccl_parked_lost(const void *arg)
+void nccl_owner_lost(const struct context *owner)
 {
     if (nccl_registers())
-        nccl_reg_parked_lost(state.reg, arg);
+        nccl_reg_owner_lost(state.reg, owner);
 }
 
 size_t nccl_settle(int device)
@@ -530,28 +552,26 @@ void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller)
 void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
 {
     struct nccl_reg_comm_info info;
-    int rc;
 
     if (nccl_reg_comm_get(state.reg, comm, &info))
         return;
-    if (how != NCCL_END_TALK) {
+    if (how == NCCL_END_SILENT || how == NCCL_END_CLOSE)
         nccl_reg_comm_close(state.reg, comm);
-        return;
-    }
-    rc = nccl_reg_comm_remove(state.reg, comm, /* talk: */ true);
-    trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":%d", info.device, (void *)comm, !rc);
+    else if (!nccl_reg_comm_remove(state.reg, comm, /* talk: */ true))
+        trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":1", info.device, (void *)comm);
 }
 
 void nccl_comm_ended(ncclComm_t comm, enum nccl_end how)
 {
     struct nccl_reg_comm_info info;
 
-    /* After an abort nothing is asked of other communicators: their peers may hang, too. */
-    if (how == NCCL_END_TALK)
-        nccl_settle(-1);
-    else if (how == NCCL_END_SILENT && !nccl_reg_comm_get(state.reg, comm, &info) &&
-             !nccl_reg_comm_gone(state.reg, comm))
+    /* What was left to NCCL was its until now. */
+    if ((how == NCCL_END_SILENT || how == NCCL_END_TALK) && !nccl_reg_comm_get(state.reg, comm, &info) &&
+        !nccl_reg_comm_gone(state.reg, comm))
         trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":0", info.device, (void *)comm);
+    /* After an abort nothing is asked of other communicators: their peers may hang, too. */
+    if (how == NCCL_END_TALK || how == NCCL_END_FINALIZE)
+        nccl_settle(-1);
 }
 
 struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
@@ -607,10 +627,11 @@ void nccl_group_ended(ncclResult_t result)
 
 void nccl_user_memory(uint64_t addr, size_t size)
 {
+    const struct real_driver *driver = real_driver_get();
     const int device = current_device();
 
     if (device >= 0)
-        nccl_segment_add(addr, size, device);
+        nccl_segment_add(context_current(driver), device, addr, size);
 }
 
 static void user_release(void *arg, uint64_t addr, size_t size)

@@ -21,6 +21,8 @@
 #include "hooks.h"
 #include "nccl_reg.h"
 
+struct context;
+
 /* Is anything registered? Decided by the first call; begins what that takes. */
 bool nccl_registers(void);
 /* Must all ranks have the same memory at the same time? Then nothing depends on time or on what is left. */
@@ -41,15 +43,16 @@ void nccl_backing_set(bool nccl);
 int nccl_memory_alloc(size_t size, uint64_t *ret_addr);
 void nccl_memory_free(uint64_t addr, size_t size);
 
-/* The pool has got a segment; it is about to go, and unused; it has gone with its context. See nccl_reg.h. */
-void nccl_segment_add(uint64_t addr, size_t size, int device);
+/* The pool of a context has got a segment; it is about to go, and unused; it has gone with its context. See nccl_reg.h.
+ */
+void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t size);
 int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg);
-void nccl_segment_lost(uint64_t addr);
-/* What was to be released with this arg and has not been is lost. */
-void nccl_parked_lost(const void *arg);
+void nccl_segment_lost(const struct context *owner, uint64_t addr);
+/* A context has gone, with all that is registered and was its. */
+void nccl_owner_lost(const struct context *owner);
 /* Memory of the program's own is used for the first time; 0, or it is not registered: see nccl_reg_segment_add. Makes
- * no call. plain: cudaMalloc's. */
-int nccl_segment_use(uint64_t addr, size_t size, int device, bool plain);
+ * no call. owner: whose it is; NULL: it is mapped. */
+int nccl_segment_use(struct context *owner, int device, uint64_t addr, size_t size);
 /* Let what could not go before go now, of one device or of all (-1). The bytes that went. */
 size_t nccl_settle(int device);
 
@@ -74,7 +77,7 @@ bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_inf
 /* A call that makes a communicator has returned result. */
 void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller);
 /* It is about to end; see hooks.def. */
-enum nccl_end { NCCL_END_TALK, NCCL_END_SILENT, NCCL_END_CLOSE };
+enum nccl_end { NCCL_END_FINALIZE, NCCL_END_TALK, NCCL_END_SILENT, NCCL_END_CLOSE };
 void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
 /* And has ended. */
 void nccl_comm_ended(ncclComm_t comm, enum nccl_end how);

@@ -27,7 +27,7 @@ static void on_segment_free(void *arg, unsigned int kind, uint64_t addr, size_t 
 
 static void on_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
-    nccl_segment_lost(addr);
+    nccl_segment_lost(arg, addr);
     trace_event("segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"why\":\"context\"",
                 context_device(arg), (ull)addr, size, backend_of(kind));
 }

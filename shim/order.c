@@ -127,13 +127,38 @@ CUresult order_on_host(struct context *context)
     return result;
 }
 
-CUresult order_beside_no_capture(struct context *context)
+/*
+ * The host waits although a stream captures: synchronising would destroy the capture, but a free by a thread in relaxed
+ * mode does not, and waits just as well.
+ */
+static CUresult order_beside_capture(struct context *context)
+{
+    struct visit visit;
+    CUdeviceptr ptr = 0;
+    CUresult result = context_enter(context, &visit);
+
+    if (!result)
+        result = context->driver->cuMemAlloc_v2(&ptr, 1);
+    if (!result)
+        result = context->driver->cuMemFree_v2(ptr);
+    if (result && ptr) /* not to be lost */
+        context->driver->cuMemFree_v2(ptr);
+    if (!visit.relaxed) /* in another mode it may have been the capture's end */
+        result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
+    context_leave(context, &visit);
+    return result;
+}
+
+CUresult order_wait(struct context *context)
 {
     struct slot *slot = slot_acquire(context);
     /* Whoever begins a capture now waits for the slot. */
-    const CUresult result = capture_active_now() ? CUDA_ERROR_NOT_READY : order_on_host(context);
+    const bool beside_capture = capture_active_now();
+    CUresult result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host(context);
 
     slot_release(slot);
+    if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode)
+        result = order_beside_capture(context);
     return result;
 }
 
@@ -145,11 +170,11 @@ bool context_wait_device(int device)
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         any = true;
-        all &= order_beside_no_capture(context) == CUDA_SUCCESS;
+        all &= order_wait(context) == CUDA_SUCCESS;
     }
     /* The gate holds for contexts that have an entry: this makes one. */
     context = !any && driver ? context_current(driver) : NULL;
-    return any ? all : context && context->device == device && order_beside_no_capture(context) == CUDA_SUCCESS;
+    return any ? all : context && context->device == device && order_wait(context) == CUDA_SUCCESS;
 }
 
 /* Errors that a context does not recover from: natively every call returns them from now on. */
@@ -188,28 +213,6 @@ static void fail(struct context *context, CUresult result)
 static bool is_capture_error(CUresult result)
 {
     return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-}
-
-/*
- * The host waits although a stream captures: synchronising would destroy the capture, but a free by a thread in relaxed
- * mode does not, and waits just as well.
- */
-static CUresult order_beside_capture(struct context *context)
-{
-    struct visit visit;
-    CUdeviceptr ptr = 0;
-    CUresult result = context_enter(context, &visit);
-
-    if (!result)
-        result = context->driver->cuMemAlloc_v2(&ptr, 1);
-    if (!result)
-        result = context->driver->cuMemFree_v2(ptr);
-    if (result && ptr) /* not to be lost */
-        context->driver->cuMemFree_v2(ptr);
-    if (!visit.relaxed) /* in another mode it may have been the capture's end */
-        result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
-    context_leave(context, &visit);
-    return result;
 }
 
 /*

@@ -54,13 +54,12 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
 
 bool policy_is_strict(const struct policy *policy)
 {
-    return policy->strict ||
-           (policy->automatic && atomic_load_explicit(&seen.strict[policy->device], memory_order_acquire) != NULL);
+    return policy->strict || (policy->automatic && atomic_load(&seen.strict[policy->device]) != NULL);
 }
 
 bool policy_waits(const struct policy *policy, uint64_t *ret_debts)
 {
-    *ret_debts = atomic_load_explicit(&policy->debts, memory_order_acquire);
+    *ret_debts = atomic_load(&policy->debts);
     return policy_is_strict(policy) || *ret_debts != atomic_load_explicit(&policy->paid, memory_order_relaxed);
 }
 

@@ -31,8 +31,8 @@ enum state {
 struct entry {
     uint64_t addr;
     size_t size;
-    CUcontext context; /* that it goes with; NULL: none, it is mapped */
-    int device;        /* once it is used */
+    struct context *context; /* that it goes with; NULL: none, it is mapped */
+    int device;              /* once it is used */
     enum state state;
 };
 
@@ -163,7 +163,7 @@ static void memory_add(const struct entry *entry)
 void use_allocated(uint64_t addr, size_t size)
 {
     const struct real_driver *driver = is_on() ? real_driver_get() : NULL;
-    const struct context *context;
+    struct context *context;
 
     if (!driver)
         return;
@@ -171,7 +171,7 @@ void use_allocated(uint64_t addr, size_t size)
     /* The context is made known, so that we hear of its end. */
     context = size >= SIZE_MIN ? context_current(driver) : NULL;
     if (context)
-        memory_add(&(struct entry){.addr = addr, .size = size, .context = context_handle(context)});
+        memory_add(&(struct entry){.addr = addr, .size = size, .context = context});
 }
 
 void use_created(CUmemGenericAllocationHandle handle, size_t size)
@@ -264,7 +264,7 @@ void use_prepare(const struct nccl_reg_op *op, int device)
         pthread_mutex_lock(&use.lock);
         entry = entry_at(&use.memory, copy.addr); /* unless it was freed meanwhile */
         added = entry && entry->state == STATE_UNUSED && entry->size == copy.size &&
-                !nccl_segment_use(copy.addr, copy.size, device, /* plain: */ copy.context != NULL);
+                !nccl_segment_use(copy.context, device, copy.addr, copy.size);
         if (added) {
             entry_set(entry, STATE_USED);
             entry->device = device;
@@ -344,7 +344,7 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
     if (!entry_let_go(addr, copy.device, waits) && waits && !capture_active_now()) {
         /* The context has failed, and with it the communicators. */
         entry_forget(&use.memory, addr);
-        nccl_segment_lost(addr);
+        nccl_segment_lost(copy.context, addr);
         return false;
     }
     *ret_result = freed;
@@ -390,7 +390,7 @@ static void note_gone(void *arg, uint64_t addr, size_t size)
 static void segment_ends(const struct entry *entry)
 {
     if (entry->state == STATE_GOING) {
-        nccl_segment_lost(entry->addr);
+        nccl_segment_lost(entry->context, entry->addr);
         return;
     }
     /* If it can be waited for. That nothing uses it any more is the program's business here, too. */
@@ -423,24 +423,13 @@ void use_range_ends(uint64_t addr, size_t size)
     } while (entry);
 }
 
-void use_context_gone(CUcontext handle)
+void use_context_gone(const struct context *context)
 {
-    struct entry copy;
-    bool found;
-
-    if (!handle || !is_on())
+    if (!is_on())
         return;
-    do {
-        found = false;
-        pthread_mutex_lock(&use.lock);
-        for (size_t i = 0; i < use.memory.count && !found; i++) {
-            copy = use.memory.entries[i];
-            found = copy.context == handle;
-            if (found)
-                entry_delete(&use.memory, &use.memory.entries[i]);
-        }
-        pthread_mutex_unlock(&use.lock);
-        if (found && copy.state != STATE_UNUSED)
-            nccl_segment_lost(copy.addr);
-    } while (found);
+    pthread_mutex_lock(&use.lock);
+    for (size_t i = use.memory.count; i-- > 0;)
+        if (use.memory.entries[i].context == context)
+            entry_delete(&use.memory, &use.memory.entries[i]);
+    pthread_mutex_unlock(&use.lock);
 }

@@ -22,6 +22,8 @@
 #include "hooks.h"
 #include "nccl_reg.h"
 
+struct context;
+
 /* The program has got memory past the pool: by cuMemAlloc, in the current context. */
 void use_allocated(uint64_t addr, size_t size);
 /* The same for physical memory; its handle is about to be released; it was mapped. */
@@ -40,8 +42,8 @@ void use_prepare(const struct nccl_reg_op *op, int device);
 bool use_free(uint64_t addr, bool waits, CUresult *ret_result);
 /* What is mapped in this range is about to go, or has gone unseen: something else is there now. */
 void use_range_ends(uint64_t addr, size_t size);
-/* The same for all memory of a context, which has gone. */
-void use_context_gone(CUcontext handle);
+/* A context has gone, and all memory with it. */
+void use_context_gone(const struct context *context);
 /* Let go what was freed when it could not be waited for. */
 void use_settle(void);
 

@@ -23,11 +23,14 @@
  *   atexit               an exit handler does stats, trim and mark; so does a destructor
  *   threads:N:ROUNDS     N threads allocate, free, mark, trim and ask, all at a time; what cannot be is said
  *   backends:N:ROUNDS    and switch the backend
+ *   captures:N           so many times memory is got, freed and trimmed beside a thread that captures; bytes that are
+ * lost releases:N           so many requests beside a thread that retains and releases the primary context
  *
  * Exit code 0; 5 for a word that is none, 6 where CUDA fails.
  */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +38,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef API_NCCL
+#include <cuda.h>
 #include <nccl.h>
 #endif
 
@@ -207,6 +211,65 @@ static void threads(const char *arg, bool switches)
         pthread_join(works[i].thread, NULL);
 }
 
+#ifdef API_NCCL
+static atomic_bool stop;
+
+static void *capture_often(void *arg)
+{
+    cudaStream_t own;
+    cudaGraph_t graph;
+
+    CU(cudaStreamCreate(&own));
+    while (!atomic_load(&stop)) {
+        CU(cudaStreamBeginCapture(own, cudaStreamCaptureModeRelaxed));
+        usleep(200);
+        CU(cudaStreamEndCapture(own, &graph));
+        CU(cudaGraphDestroy(graph));
+        usleep(1000);
+    }
+    CU(cudaStreamDestroy(own));
+    return arg;
+}
+
+static void *release_often(void *arg)
+{
+    CUcontext context;
+
+    while (!atomic_load(&stop)) {
+        CU(cuDevicePrimaryCtxRetain(&context, 0));
+        CU(cuDevicePrimaryCtxRelease(0));
+    }
+    return arg;
+}
+
+/* Memory comes and goes, beside this. */
+static void beside(void *(*what)(void *arg), int rounds, bool trims)
+{
+    size_t before, after, total;
+    pthread_t thread;
+    void *p[16];
+
+    CU(cudaFree(get(4 << 20)));
+    cupool_trim(0);
+    CU(cudaMemGetInfo(&before, &total));
+    atomic_store(&stop, false);
+    pthread_create(&thread, NULL, what, NULL);
+    for (int i = 0; i < rounds; i++) {
+        for (int j = 0; j < 16; j++)
+            p[j] = get(4 << 20);
+        for (int j = 0; j < 16; j++)
+            CU(cudaFree(p[j]));
+        if (trims)
+            cupool_trim(0);
+    }
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+    cupool_trim(0);
+    CU(cudaMemGetInfo(&after, &total));
+    printf("lost %lld\n", (long long)(before - after));
+}
+#endif
+
 /* What is between { and }, and where that ends. */
 struct words {
     char **first;
@@ -308,6 +371,10 @@ static bool use(const char *word, const char *arg)
         CU(ncclCommInitAll(&comm, 1, NULL));
     } else if (strcmp(word, "uncomm") == 0) {
         CU(ncclCommDestroy(comm));
+    } else if (strcmp(word, "captures") == 0) {
+        beside(capture_often, atoi(arg), /* trims: */ true);
+    } else if (strcmp(word, "releases") == 0) {
+        beside(release_often, atoi(arg), /* trims: */ false);
     } else if (strcmp(word, "reduce") == 0 && kept.n) {
         CU(ncclAllReduce(kept.p[kept.n - 1], kept.p[kept.n - 1], 16, ncclFloat, ncclSum, comm, NULL));
         CU(cudaDeviceSynchronize());

@@ -431,6 +431,28 @@ static void revoked(struct rank *r)
     CU(cudaFree(at));
 }
 
+/* A communicator ends under its last operation, while this thread captures something else. */
+static void beside_capture(struct rank *r)
+{
+    char *at = get(8 * MIB);
+    cudaStream_t other;
+    cudaGraph_t graph;
+
+    CU(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+    if (r->rank == 0)
+        usleep(50000);
+    NC(ncclAllGather(at, at + 4 * MIB, COUNT, ncclFloat, r->comm, r->stream));
+    NC(ncclCommDestroy(r->comm));
+    CU(cudaStreamEndCapture(other, &graph));
+    CU(cudaGraphDestroy(graph));
+    for (int i = 0; i < ranks; i++)
+        expect(r, at + 4 * MIB + (size_t)i * BYTES, i, "all_gather");
+    CU(cudaFree(at));
+}
+
 /* One buffer is memory that nobody registers. */
 static void outside(struct rank *r)
 {
@@ -787,6 +809,7 @@ static const struct {
                  {"again", again},
                  {"revoked", revoked},
                  {"pending", pending},
+                 {"beside_capture", beside_capture},
                  {"graph_trim", graph_trim},
                  {"mapped", mapped},
                  {"reused", reused},

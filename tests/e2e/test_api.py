@@ -320,6 +320,27 @@ class Backend(Base):
         self.assert_fine(self.one_trace(done).path)
 
 
+class Beside(Base):
+    """What other threads do does not get in the way of memory."""
+
+    def nccl(self, *words: str, **env: Any) -> Done:
+        return self.go(BIN / "api_app_nccl", *words, preload=str(NCCL_LIB), LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMNCCL_STRICT="1", **env)
+
+    def test_captures(self) -> None:
+        """Memory that was to go when a capture began goes all the same."""
+        for backend in "cuda", "nccl":
+            done = self.nccl("comm", "captures:80", "uncomm", CUPOOL_BACKEND=backend, CUPOOL_REGISTER="1")
+            self.assertEqual(done.out, "lost 0\n")
+            self.assertEqual([w for w in done.warnings if "not given back" in w], [])
+
+    def test_releases_of_the_context(self) -> None:
+        """One that is not the last is nobody else's business: every request is the pool's."""
+        for backend in "cuda", "nccl":
+            done = self.nccl("alloc:600", "releases:1000", "stats:0", "free", CUPOOL_BACKEND=backend)
+            [stats] = stats_of(done.out)
+            self.assertEqual((stats["allocs"], stats["bypassed"]), (16000 + 2, 0))
+
+
 class Course(Base):
     """At any time, by anybody."""
 

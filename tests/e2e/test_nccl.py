@@ -151,6 +151,12 @@ class Registered(Base):
                 self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
         self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
 
+    def test_an_end_beside_a_capture(self) -> None:
+        """The work that uses memory is over before that is deregistered, and the capture lives."""
+        for backend in "cuda", "nccl":
+            for processes in False, True:
+                self.assert_registered(self.job("beside_capture", backend, processes=processes))
+
     def test_memory_that_goes(self) -> None:
         """Something larger needs it: deregistered first, by all; and the device is never asked for memory of another kind."""
         for backend in "cuda", "nccl":

@@ -78,7 +78,7 @@ MUTANTS = [
     Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
         (CAPTURE, "if (capture_active()) captures_remove(is_of_dead_thread, NULL);", "")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
-        (CONTEXT, "capture_forget(atomic_load(&context->handle));", "")]),
+        (CONTEXT, "capture_forget(atomic_load(&context->handle), atomic_load(&context->captures));", "")]),
     Mutant("segments are given back in a capture", ["order"], [
         (RELEASE, "if (pool->config.order->frozen(pool->config.arg)) return 0;", "")]),
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
@@ -269,9 +269,22 @@ MUTANTS = [
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
         (REG, "|| reg->ops->wait(&comm->info, /* briefly: */ true)) return false;", ") return false;")]),
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
-        (REG, "comm_detach_all(reg, found, comm); rc =", "rc =")]),
+        (REG, "rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         (REG, "if (!talk) {", "if (false) {")]),
+    Mutant("NCCL: beside a capture nobody waits for work before a registration goes", ["nccl / Registered.test_an_end_beside_a_capture"], [
+        ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); return result; } bool context_wait_device(int device)",
+         "return result; } bool context_wait_device(int device)")]),
+    Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
+        ("shim/context.c", "limit = trace_clock() + LEAVING_WAIT_NS;", "limit = 0;")]),
+    Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
+        (REG, "if (made) calls_wait(&reg->detaching, ~0u);", "(void)made;")]),
+    Mutant("NCCL: memory goes although its owner does", ["nccl_reg"], [
+        (REG, "return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);", "(void)reg; return segment != NULL;")]),
+    Mutant("NCCL: what one owner has is lost with another", ["nccl_reg"], [
+        (REG, "(any ? !segment->owner : segment->owner != owner)", "(any && !segment->owner)")]),
+    Mutant("NCCL: a communicator that cannot be talked to is forgotten before its end", ["nccl_reg"], [
+        (REG, "if (!rc) atomic_compare_exchange_strong(&found->key, &comm, NULL);", "atomic_compare_exchange_strong(&found->key, &comm, NULL);")]),
     Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
         (WINDOW, "rc = all[i].start == all[0].start &&", "rc =")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
@@ -299,7 +312,7 @@ MUTANTS = [
     Mutant("NCCL: a segment goes within an operation", ["nccl_reg"], [
         (REG, "if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record", "if ((record")]),
     Mutant("NCCL: a segment goes within a group", ["nccl_reg"], [
-        (REG, "if (group.depth || !turns_take(reg, segment, &held))", "if (!turns_take(reg, segment, &held))")]),
+        (REG, "if (group.depth) return false; atomic_fetch_add", "atomic_fetch_add")]),
     Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [
         (REG, "record->pinned |= op->captured;", "")]),
     Mutant("NCCL: a communicator that is not ready is used", ["nccl_reg"], [
@@ -308,7 +321,7 @@ MUTANTS = [
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
         (REG, "group.depth && record->group == group.number)", "false)")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
-        (MEMORY, "if ((kind == MEMORY_NCCL || nccl_registers()) && order_beside_no_capture(context))", "if (false)")]),
+        (MEMORY, "if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire)", "if (!comm->seen")]),
     Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
@@ -332,7 +345,7 @@ MUTANTS = [
     Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
         (USE, "if (is_on()) entry_forget(&use.physical, handle);", "")]),
     Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
-        (CONTEXT, "use_context_gone(atomic_load(&context->handle));", "")]),
+        (CONTEXT, "use_context_gone(context);", "")]),
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
         (USE, "if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [

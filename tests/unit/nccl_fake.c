@@ -282,7 +282,8 @@ void nccl_fake_forget(uint64_t addr, size_t size)
 
 int nccl_fake_segment_add(struct nccl_reg *reg, uint64_t addr, size_t size, int device)
 {
-    const struct nccl_reg_segment_info info = {.addr = addr, .size = size, .front = nccl_fake.front, .device = device};
+    const struct nccl_reg_segment_info info = {
+        .addr = addr, .size = size, .front = nccl_fake.front, .device = device, .owner = nccl_fake.owner};
 
     return nccl_reg_segment_add(reg, &info);
 }
@@ -299,6 +300,8 @@ void nccl_fake_release(void *arg, uint64_t addr, size_t size)
             if (record->size && addr < record->addr + record->size && record->addr < addr + size)
                 nccl_fake_say("%#llx was given back while it was registered", (unsigned long long)addr);
         }
+    if (nccl_fake.owner && atomic_load(&nccl_fake.held) < 1)
+        nccl_fake_say("%#llx is given back without its owner", (unsigned long long)addr);
     nccl_fake.releases++;
     nccl_fake.released_bytes += size;
     if (count)
@@ -306,5 +309,23 @@ void nccl_fake_release(void *arg, uint64_t addr, size_t size)
     pthread_mutex_unlock(&nccl_fake.lock);
 }
 
-const struct nccl_reg_ops nccl_fake_ops = {
-    .attach = fake_attach, .detach = fake_detach, .ready = fake_ready, .wait = fake_wait};
+static bool fake_hold(void *owner)
+{
+    if (owner == atomic_load(&nccl_fake.going))
+        return false;
+    atomic_fetch_add(&nccl_fake.held, 1);
+    return true;
+}
+
+static void fake_drop(void *owner)
+{
+    if (!owner || atomic_fetch_sub(&nccl_fake.held, 1) < 1)
+        nccl_fake_say("an owner is dropped that nobody holds");
+}
+
+const struct nccl_reg_ops nccl_fake_ops = {.attach = fake_attach,
+                                           .detach = fake_detach,
+                                           .ready = fake_ready,
+                                           .wait = fake_wait,
+                                           .hold = fake_hold,
+                                           .drop = fake_drop};

@@ -45,8 +45,11 @@ struct nccl_fake {
     pthread_mutex_t lock; /* guards the records, the counts and fault */
     struct fake_comm comms[FAKE_COMMS];
     char fault[160];
-    bool old;     /* before 2.29.2 */
-    size_t front; /* of the segments that are added */
+    bool old;              /* before 2.29.2 */
+    size_t front;          /* of the segments that are added */
+    void *owner;           /* of them */
+    _Atomic(void *) going; /* an owner that is about to go */
+    atomic_int held;       /* owners, or the same one several times */
     /* Knobs: what the nth call from now on answers. 0: never. */
     unsigned int attach_fails, detach_fails, attach_null;
     /* The next registration, or undoing, of this communicator stays inside until stuck is set back. NULL: none. */

@@ -622,6 +622,40 @@ static void aborted_under_a_trim(void **state)
     comm_end(0);
 }
 
+static void *unstick(void *arg)
+{
+    usleep(20000);
+    atomic_store(&nccl_fake.stuck, false);
+    return arg;
+}
+
+/* One that comes while a segment goes may share connections with those that rest for that: it begins afterwards. */
+static void added_under_a_trim(void **state)
+{
+    const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
+    pthread_t thread, other;
+
+    (void)state;
+    segment(0, 0);
+    comm_new(0, 0, false);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    remove_segment(0);
+    nccl_reg_group_end(false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
+    wait_until_stuck();
+    assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
+    nccl_fake_comm_make(1, 0, true);
+    assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(1), &info), 0);
+    assert_false(atomic_load(&nccl_fake.stuck));
+    pthread_join(other, NULL);
+    pthread_join(thread, NULL);
+    comm_end(1);
+    comm_end(0);
+}
+
 /* Revoked: no call, and its memory stays until the end of it. */
 static void closed(void **state)
 {
@@ -639,8 +673,23 @@ static void closed(void **state)
     assert_int_equal(nccl_fake.releases, 1);
     assert_int_equal(stats().parked, UNIT);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    assert_int_equal(nccl_reg_settle(reg, -1), 0);
     nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 0);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    /* The same for one that is not ready when it is to go. */
+    comm_new(0, 0, false);
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 2);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
     /* Aborted: the same until it is over. What has its address by then is another one. */
     comm_new(0, 0, false);
@@ -650,13 +699,13 @@ static void closed(void **state)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
     nccl_reg_comm_close(reg, nccl_fake_comm(0));
     remove_segment(0);
-    assert_int_equal(nccl_fake.releases, 2);
+    assert_int_equal(nccl_fake.releases, 3);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     comm_new(0, 0, false);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
     assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
-    assert_int_equal(nccl_fake.releases, 3);
+    assert_int_equal(nccl_fake.releases, 4);
     comm_end(0);
     comm_end(1);
 }
@@ -693,7 +742,7 @@ static void lost_beside_others(void **state)
     atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
     assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
     wait_until_stuck();
-    nccl_reg_segment_lost(reg, AT(1));
+    nccl_reg_segment_lost(reg, AT(1), NULL);
     assert_int_equal(stats().segments, 1);
     atomic_store(&nccl_fake.stuck, false);
     pthread_join(thread, NULL);
@@ -824,32 +873,74 @@ static void nonblocking(void **state)
     atomic_store(&nccl_fake.comms[1].ready, true);
     comm_end(1);
     atomic_store(&nccl_fake.comms[0].ready, false);
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -EPIPE);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 2);
 }
 
+/* With its owner: nobody is asked anything, and nothing is given back. */
 static void lost(void **state)
 {
+    static char owner, other;
+
     (void)state;
+    nccl_fake.owner = &owner;
     comm_new(0, 0, false);
-    segment(0, 0);
-    segment(1, 0);
+    for (unsigned int i = 0; i < 3; i++)
+        segment(i, 0);
+    nccl_fake.owner = &other;
+    segment(3, 0);
     collective(0, AT(0), AT(1));
     nccl_reg_group_start();
     remove_segment(1);
     nccl_reg_group_end(false);
-    nccl_reg_segment_lost(reg, AT(0));
-    nccl_reg_parked_lost(reg, &reg); /* another's */
+    /* About to go, it is not touched any more. */
+    atomic_store(&nccl_fake.going, &owner);
+    nccl_fake_finish();
+    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    nccl_reg_segment_lost(reg, AT(0), &other);
+    nccl_reg_segment_lost(reg, AT(4), &owner);
+    assert_int_equal(stats().segments, 4);
+    nccl_reg_segment_lost(reg, AT(0), &owner);
+    assert_int_equal(stats().segments, 3);
+    nccl_reg_owner_lost(reg, &owner);
     assert_int_equal(stats().segments, 1);
-    nccl_reg_parked_lost(reg, NULL);
-    nccl_reg_segment_lost(reg, AT(2));
-    assert_int_equal(nccl_fake.detaches, 0);
-    assert_int_equal(stats().segments, 0);
     assert_int_equal(stats().parked, 0);
     assert_int_equal(nccl_reg_settle(reg, -1), 0);
-    assert_int_equal(nccl_fake.releases, 0);
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), 0);
     assert_int_equal(nccl_fake.detaches, 0);
+    assert_int_equal(nccl_fake.releases, 0);
+    remove_segment(3);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(atomic_load(&nccl_fake.held), 0);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
+    assert_int_equal(nccl_fake.detaches, 1);
+}
+
+/* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
+ * one. */
+static void replaced(void **state)
+{
+    static char owner;
+
+    (void)state;
+    comm_new(0, 0, false);
+    segment(5, 0);
+    nccl_fake.owner = &owner;
+    segment(0, 0);
+    segment(1, 0);
+    collective(0, AT(0), AT(1));
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0), UNIT, 0), -EEXIST);
+    nccl_reg_range_lost(reg, AT(0) + UNIT / 2, AT(5) - AT(0));
+    assert_int_equal(stats().segments, 1); /* the one that nobody owns */
+    nccl_fake_forget(AT(0), UNIT);
+    nccl_fake_finish();
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0), UNIT, 0), 0);
+    nccl_fake.attaches = 0;
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.attaches, 1);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
 }
 
 /* Many of both: no table is too small, and no look-up goes astray. */
@@ -911,6 +1002,8 @@ int main(void)
         TEST(buffers),
         TEST(nonblocking),
         TEST(lost),
+        TEST(added_under_a_trim),
+        TEST(replaced),
         TEST(many),
     };
 
