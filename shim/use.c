@@ -216,7 +216,7 @@ void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocatio
 /*
  * May it be registered with communicators of this device? That it is the device's own, and not managed or of a
  * stream-ordered pool, follows from the call that gave it. The driver has to see the same allocation there, because
- * NCCL asks it too; and mapped memory must be such as other processes can be given, or NCCL's call fails.
+ * NCCL asks it too; and mapped memory must be such as other processes can be given, or NCCL's call may fail.
  */
 static bool is_usable(const struct entry *entry, int device)
 {
