@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "capture.h"
 #include "conf.h"
@@ -19,6 +20,9 @@ typedef unsigned long long ull;
 
 /* Smaller allocations share pages, and NCCL registers whole pages. */
 #define SIZE_MIN ((size_t)2 << 20)
+
+/* How often an unmapping that has to wait for other threads' calls asks; some tens of milliseconds. */
+#define UNMAP_TRIES 200u
 
 enum state {
     STATE_UNUSED,
@@ -46,11 +50,11 @@ static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct table memory;
     struct table physical;
-    size_t kept; /* entries in this state */
+    struct table unmapped; /* to be deregistered yet */
+    size_t kept;           /* entries in this state */
 } use = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What became of the segment that this thread lets go; parked, it stays as it was. */
-static __thread bool gone __attribute__((tls_model("initial-exec")));
+/* What the driver said to the free of this thread; as it was, if it is put off. */
 static __thread CUresult freed __attribute__((tls_model("initial-exec")));
 
 static bool is_on(void)
@@ -212,7 +216,7 @@ void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocatio
 /*
  * May it be registered with communicators of this device? That it is the device's own, and not managed or of a
  * stream-ordered pool, follows from the call that gave it. The driver has to see the same allocation there, because
- * NCCL asks it too; and mapped memory must be such as other processes can be given, or NCCL's call fails.
+ * NCCL asks it too; and mapped memory must be such as other processes can be given, or NCCL's call may fail.
  */
 static bool is_usable(const struct entry *entry, int device)
 {
@@ -376,9 +380,18 @@ void use_settle(void)
 static void note_gone(void *arg, uint64_t addr, size_t size)
 {
     (void)arg;
-    (void)addr;
     (void)size;
-    gone = true;
+    entry_forget(&use.unmapped, addr);
+}
+
+static bool is_unmapped(uint64_t addr)
+{
+    bool found;
+
+    pthread_mutex_lock(&use.lock);
+    found = entry_at(&use.unmapped, addr) != NULL;
+    pthread_mutex_unlock(&use.lock);
+    return found;
 }
 
 /*
@@ -389,14 +402,25 @@ static void note_gone(void *arg, uint64_t addr, size_t size)
  */
 static void segment_ends(const struct entry *entry)
 {
+    const struct timespec nap = {.tv_nsec = 100000};
+
     if (entry->state == STATE_GOING) {
         nccl_segment_lost(entry->context, entry->addr);
         return;
     }
     /* If it can be waited for. That nothing uses it any more is the program's business here, too. */
     context_wait_device(entry->device);
-    gone = false;
-    if (!nccl_segment_remove(entry->addr, note_gone, NULL) && !gone)
+    pthread_mutex_lock(&use.lock);
+    entry_add(&use.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
+    pthread_mutex_unlock(&use.lock);
+    if (nccl_segment_remove(entry->addr, note_gone, NULL))
+        note_gone(NULL, entry->addr, 0);
+    /* Another thread's call with a communicator is over soon, and what a rank registers is not to depend on that. */
+    for (unsigned int i = 0; is_unmapped(entry->addr) && i < UNMAP_TRIES && !nccl_reg_group_depth(); i++) {
+        nanosleep(&nap, NULL);
+        nccl_settle(entry->device);
+    }
+    if (is_unmapped(entry->addr))
         log_once(
             LOG_WARN,
             "%zu bytes at %#llx go although NCCL has them registered (a group is open, or a communicator at work); "

@@ -690,6 +690,44 @@ static void unmapped(struct rank *r)
     CU(cudaFree(at));
 }
 
+/* Unmapped while another thread calls NCCL for the same device. */
+static void *others_ops(void *arg)
+{
+    struct rank r = *(struct rank *)arg;
+    char *at;
+
+    CU(cudaSetDevice(r.rank));
+    CU(cudaStreamCreate(&r.stream));
+    at = get(8 * MIB);
+    comm_make(&r, 1);
+    for (int i = 0; i < 1000; i++) {
+        NC(ncclAllGather(at, at + MIB, 1000, ncclFloat, r.comm, r.stream));
+        if (i % 10 == 0)
+            CU(cudaStreamSynchronize(r.stream));
+    }
+    comm_end(&r);
+    CU(cudaFree(at));
+    return NULL;
+}
+
+static void beside(struct rank *r)
+{
+    const struct mapped m = reserve(4 * MIB);
+    char *at = get(8 * MIB);
+    pthread_t other;
+
+    pthread_create(&other, NULL, others_ops, r);
+    comm_make(r, 0);
+    for (int i = 0; i < 50; i++) {
+        all_gather(r, map_new(r, &m), at);
+        unmap(&m);
+    }
+    pthread_join(other, NULL);
+    comm_end(r);
+    DR(cuMemAddressFree(m.at, m.size));
+    CU(cudaFree(at));
+}
+
 /* Freed by somebody whom no preload sees, and something else there afterwards. */
 static void unseen(struct rank *r)
 {
@@ -816,6 +854,7 @@ static const struct {
                  {"later", later},
                  {"unmapped", unmapped},
                  {"unseen", unseen},
+                 {"beside", beside},
                  {"reset", reset},
                  {"past_kinds", past_kinds},
                  {"never", never}};

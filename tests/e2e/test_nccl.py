@@ -331,6 +331,10 @@ class Used(Base):
         self.assertIn("go although NCCL has them registered", run.done.warnings[0])
         self.assert_anew(run)
 
+    def test_unmapped_beside_others(self) -> None:
+        """Who calls NCCL at the same time does not decide what is registered."""
+        self.assert_used(self.used("beside", ranks=2), (50 + 2) * 2)
+
     def test_freed_unseen(self) -> None:
         run = self.used("unseen", rc=BREACH)
         self.assertEqual(run.done.warnings, [])

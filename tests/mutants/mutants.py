@@ -341,7 +341,9 @@ MUTANTS = [
     Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
         (USE, "if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [
-        (USE, "if (!nccl_segment_remove(entry->addr, note_gone, NULL) && !gone)", "if (false)")]),
+        (USE, "if (nccl_segment_remove(entry->addr, note_gone, NULL)) note_gone(", "note_gone(")]),
+    Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl / Used.test_unmapped_beside_others"], [
+        (USE, "is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
     Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
         (USE, "if (is_on()) entry_forget(&use.physical, handle);", "")]),
     Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
