@@ -351,6 +351,35 @@ class Reduced(PlotCase):
         blocks = sum(1 for e in events if e.get("e") == "alloc")
         self.assertEqual(len(track["blocks"]["n"]) + sum(m[5] for m in track["merged_blocks"]), blocks)
 
+    def test_page_is_bounded(self) -> None:
+        """In bytes, whatever is in it, and what was merged for that is said; no peak is lost."""
+        out = self.dir / "out.html"
+        path = self.write(life(12, 4000, spike=True))
+        whole = self.data_of(self.plot(path))["tracks"][0]
+        self.assertEqual(whole["merged"], [])
+        empty = (ROOT / "scripts/cupool_trace/plot.html").stat().st_size
+        sizes = []
+        for most in (out.stat().st_size, out.stat().st_size - 1, empty + 60_000, 1):  # the last one cannot be
+            with mock.patch.object(plot, "PAGE", most), contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(cli.main(["plot", path, "-o", str(out)]), 0)
+            sizes.append(out.stat().st_size)
+            self.assertTrue(sizes[-1] <= most or most == 1)
+            track = self.data_of(out)["tracks"][0]
+            self.assertEqual((track["peaks"], len(track["merged"]) > 0), (whole["peaks"], most < sizes[0]))
+            self.assertEqual(max(column(track["series"], "live", "max")), whole["peaks"]["live"]["n"])
+        self.assertEqual(sizes, sorted(sizes, reverse=True))
+        self.assertGreater(sizes[1], sizes[0] * 2 // 3)  # no more is merged than was asked for
+        self.assertGreater(sizes[2], empty + 30_000)
+
+    def test_long_texts_are_cut(self) -> None:
+        events = called()
+        events[2]["at"] = "app+0x20 (" + "x" * 100_000 + ")"
+        events[3:3] = [ev(3 + i, "policy", free="strict", why="y" * 100_000) for i in range(3)]
+        out = self.plot(self.write(events))
+        track = self.data_of(out)["tracks"][0]
+        self.assertEqual((track["blocks"]["callers"][0][:10], track["figures"]["callers"][0]["caller"][:10]), ("app (xxxxx", "app (xxxxx"))
+        self.assertLess(out.stat().st_size, (ROOT / "scripts/cupool_trace/plot.html").stat().st_size + 10_000)
+
     def test_time_that_goes_back(self) -> None:
         thin = record.Thinned(10, record.merge_marks)
         for t in (100, 50, 200):
