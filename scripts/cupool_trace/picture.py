@@ -30,8 +30,9 @@ COLORS = {
     "mark": ("#b45309", "#f0a35e"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
-NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered", "oom": "out of memory", "trim": "trim",
-         "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "end": "end", "killed": "no end line"}
+NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered",
+         "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program",
+         "end": "end", "killed": "no end line"}
 Span = Optional[tuple[float, float]]  # what of a column of pixels is filled, from its top to its bottom
 
 

@@ -36,7 +36,8 @@ MARKS = (3_000, 300)  # of each kind
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
 HOLDERS = 5  # callers that are named at the peak
 NAME = 300  # letters of a caller's; C++ has far longer ones
-FIGURES = ("name", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate", "driver_calls", "oom", "callers")
+FIGURES = ("name", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
+           "driver_calls", "oom", "callers")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -53,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def limits_for(devices: int, share: float = 1) -> Limits:
     """A `share`th of what a page may hold."""
-    return Limits(*(int(min(most, all_together // max(1, devices)) / share) for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS)))
+    return Limits(*(int(min(most, all_together // max(1, devices)) / share)
+                    for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS)))
 
 
 class Regions:
@@ -95,7 +97,8 @@ def callers_data(blocks: list[Box], frames: dict[int, str]) -> Event:
     name_of = {number: caller_name(frames.get(number)) for number in numbers}
     names = sorted(set(name_of.values()))
     index = {name: i for i, name in enumerate(names)}
-    return {"callers": [name[:NAME] for name in names], "caller": [None if b.caller is None else index[name_of[b.caller]] for b in blocks]}
+    return {"callers": [name[:NAME] for name in names],
+            "caller": [None if b.caller is None else index[name_of[b.caller]] for b in blocks]}
 
 
 def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:

@@ -20,9 +20,10 @@ from .text import human_size
 HELP = "a timeline for Perfetto and Chrome"
 DESCRIPTION = """\
 Writes trace-event JSON: a process for each rank; for each device counters of bytes live (in blocks handed out, if the trace has
-allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the pool, and
-of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose duration is in the
-trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also the sudden one.
+allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the
+pool, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
+duration is in the trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also
+the sudden one.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
 highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
 50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn
@@ -37,7 +38,8 @@ MARKS = 100_000
 MARKED = ("trim", "oom", "policy", "mark", "end")
 COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested")
 REGISTERED = ("register", "deregister", "comm_destroy")
-SLICED = {"segment_alloc": "driver", "segment_free": "driver", "register": "NCCL", "deregister": "NCCL"}  # and whose call it is
+# Whose call it is, too.
+SLICED = {"segment_alloc": "driver", "segment_free": "driver", "register": "NCCL", "deregister": "NCCL"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

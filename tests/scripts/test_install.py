@@ -70,7 +70,8 @@ class Installed(Case):
             "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
             "share/doc/cupool/README.md",
             *("share/doc/cupool/examples/" + n for n in ("train_like.c", "phases.c", "ring.c", "pipeline.c", "job.h", "ddp.py", "fsdp.py", "job.py")),
-            *(f"{self.mandir}/man{n[-1]}/{n}" for n in ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")),
+            *(f"{self.mandir}/man{n[-1]}/{n}" for n in
+              ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")),
             *package, *docs}
         self.assertEqual(sorted(expected - files), [], "missing")
         self.assertEqual(sorted(f for f in files - expected if not f.startswith("share/doc/cupool/")), [], "not expected")

@@ -81,7 +81,8 @@ class Contents(unittest.TestCase):
         return found
 
     def test_options(self) -> None:
-        for name, program in (("cupool-run.1", str(ROOT / "scripts" / "cupool-run")), ("cupool-info.1", INFO), ("cupool-replay.1", REPLAY)):
+        for name, program in (("cupool-run.1", str(ROOT / "scripts" / "cupool-run")), ("cupool-info.1", INFO),
+                              ("cupool-replay.1", REPLAY)):
             for option in self.options([program, "--help"]):
                 self.assertRegex(text_of(name), rf"(?m)^\.B .*{re.escape(option)}", option)
 

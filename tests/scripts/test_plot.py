@@ -377,7 +377,8 @@ class Reduced(PlotCase):
         events[3:3] = [ev(3 + i, "policy", free="strict", why="y" * 100_000) for i in range(3)]
         out = self.plot(self.write(events))
         track = self.data_of(out)["tracks"][0]
-        self.assertEqual((track["blocks"]["callers"][0][:10], track["figures"]["callers"][0]["caller"][:10]), ("app (xxxxx", "app (xxxxx"))
+        for name in (track["blocks"]["callers"][0], track["figures"]["callers"][0]["caller"]):
+            self.assertEqual(name[:10], "app (xxxxx")
         self.assertLess(out.stat().st_size, (ROOT / "scripts/cupool_trace/plot.html").stat().st_size + 10_000)
 
     def test_time_that_goes_back(self) -> None:
@@ -506,8 +507,9 @@ class Files(PlotCase):
         self.assertNotIn('class="registered"', self.plot(self.write(good()), kind="svg").read_text())
 
     def test_legend_has_room(self) -> None:
-        tracks: list[Event] = [{"marks": [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "mark", "end", "killed")],
-                                "series": {name: {} for name in series}} for series in (("held", "live", "cached", "registered"), ("held",))]
+        marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "mark", "end", "killed")]
+        tracks: list[Event] = [{"marks": marks, "series": {name: {} for name in series}}
+                               for series in (("held", "live", "cached", "registered"), ("held",))]
         for letter in (picture.Svg.letter, picture.Raster.letter):
             keys = picture.legend(tracks, letter)
             self.assertEqual({name for name, _, _ in keys}, set(picture.NAMES))
