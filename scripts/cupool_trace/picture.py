@@ -17,19 +17,23 @@ from .reader import Event
 from .text import human_size
 
 WIDTH, HEIGHT, HEAD, FOOT, LEFT, RIGHT = 1400, 170, 46, 34, 120, 20
+KEYS = 300  # where the legend begins
 MOST = 64  # devices in one picture
 
 # Light, then dark; a PNG is light.
 COLORS = {
     "page": ("#ffffff", "#12161c"), "text": ("#1c2430", "#e4e8ee"), "dim": ("#5c6675", "#9aa5b4"), "grid": ("#e4e8ee", "#262e39"),
     "line": ("#c3cad5", "#343d4a"), "live": ("#2f74d0", "#4d94ee"), "cached": ("#f2c14e", "#a97f24"), "held": ("#7d9cc4", "#56749c"),
+    "registered": ("#8e44ad", "#c58be0"),
     "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
     "mark": ("#b45309", "#f0a35e"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
-NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "oom": "out of memory", "trim": "trim", "policy": "policy",
-         "ipc": "IPC handle", "mark": "mark of the program", "end": "end", "killed": "no end line"}
+NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered",
+         "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program",
+         "end": "end", "killed": "no end line"}
+Span = Optional[tuple[float, float]]  # what of a column of pixels is filled, from its top to its bottom
 
 
 class Surface(Protocol):
@@ -37,8 +41,8 @@ class Surface(Protocol):
 
     def rect(self, x: float, y: float, w: float, h: float, color: str) -> None: ...
 
-    def area(self, x: int, tops: Sequence[Optional[float]], ground: float, color: str) -> None:
-        """One column of a pixel's width for each top that is not None, down to the ground."""
+    def area(self, x: int, spans: Sequence[Span], color: str) -> None:
+        """Columns of a pixel's width."""
 
     def text(self, x: float, y: float, text: str, color: str, anchor: str = "start") -> None:
         """y is the middle of the letters."""
@@ -56,14 +60,14 @@ class Svg:
     def rect(self, x: float, y: float, w: float, h: float, color: str) -> None:
         self._out.append(f'<rect x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}" class="{color}"/>')
 
-    def area(self, x: int, tops: Sequence[Optional[float]], ground: float, color: str) -> None:
+    def area(self, x: int, spans: Sequence[Span], color: str) -> None:
         steps, i = [], 0
-        while i < len(tops):
-            top, j = tops[i], i
-            while j < len(tops) and tops[j] == top:
+        while i < len(spans):
+            span, j = spans[i], i
+            while j < len(spans) and spans[j] == span:
                 j += 1
-            if top is not None and top < ground:
-                steps.append(f"M{x + i} {ground:.6g}V{top:.6g}H{x + j}V{ground:.6g}")
+            if span and span[0] < span[1]:
+                steps.append(f"M{x + i} {span[1]:.6g}V{span[0]:.6g}H{x + j}V{span[1]:.6g}")
             i = j
         if steps:
             self._out.append(f'<path d="{"".join(steps)}" class="{color}"/>')
@@ -111,12 +115,12 @@ class Raster:
             for row in self._rows[y0:y1]:
                 row[3 * x0:3 * x1] = line
 
-    def area(self, x: int, tops: Sequence[Optional[float]], ground: float, color: str) -> None:
-        rgb, bottom = self._rgb[color], round(ground)
-        for i, top in enumerate(tops):
-            if top is not None:
+    def area(self, x: int, spans: Sequence[Span], color: str) -> None:
+        rgb = self._rgb[color]
+        for i, span in enumerate(spans):
+            if span:
                 at = 3 * (x + i)
-                for row in self._rows[max(0, round(top)):bottom]:
+                for row in self._rows[max(0, round(span[0])):round(span[1])]:
                     row[at:at + 3] = rgb
 
     def text(self, x: float, y: float, text: str, color: str, anchor: str = "start") -> None:
@@ -187,14 +191,26 @@ def mark(on: Surface, kind: str, x: float, y: float) -> None:
         on.rect(x - 3, y - 3, 6, 6, kind)
 
 
+def line(tops: Sequence[Optional[float]]) -> list[Span]:
+    """A line of two pixels through these heights: each column goes as far as the one before it was."""
+    out: list[Span] = []
+    before = None
+    for top in tops:
+        start = top if before is None else before
+        out.append(None if top is None or start is None else (min(top, start) - 1, max(top, start) + 1))
+        before = top
+    return out
+
+
 def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int) -> None:
     process, series = data["processes"][track["process"]], track["series"]
     n, top, ground = WIDTH - LEFT - RIGHT, y + HEAD, y + HEAD + HEIGHT - FOOT
     title = f"{process['name']} device {track['device']}, {process['host']}, {process['exe']} {process['pid']}"
     peaks = "".join(f", peak {name} {human_size(track['peaks'][name]['n'])}" for name in ("live", "held") if name in track["peaks"])
     on.text(LEFT, y + 14, f"{title:.60s}{peaks}", "text")
-    low, high = columns(series, "held", process["offset_ns"], process["last_ns"], t0, t1, n)
-    most = max(1, *high) * 1.06
+    curves = {name: columns(series, name, process["offset_ns"], process["last_ns"], t0, t1, n)
+              for name in ("held", "live", "registered") if name in series}
+    most = max(1, *(v for _, high in curves.values() for v in high)) * 1.06
     step = 1 << max(0, math.ceil(math.log2(most / 4)))
     full = math.ceil(most / step) * step
 
@@ -210,12 +226,13 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         x = LEFT + (i * each - t0) / (t1 - t0) * n
         on.rect(x, top, 1, ground - top + 4, "grid")
         on.text(min(x, WIDTH - 60), ground + 17, f"{i * each / 1e9:.{digits}f} s", "dim", "middle")
-    known = "live" in series
-    for name, color in (("held", "cached" if known else "held"), ("live", "live")):
-        if name in series:
-            least, greatest = (low, high) if name == "held" else columns(series, name, process["offset_ns"], process["last_ns"], t0, t1, n)
-            on.area(LEFT, [None if v < 0 else up(v) for v in greatest], ground, color + "-range")
-            on.area(LEFT, [None if v < 0 else up(v) for v in least], ground, color)
+    for name, (low, high) in curves.items():
+        if name == "registered":  # most of what is held: an area would hide the rest
+            on.area(LEFT, line([None if v < 0 else up(v) for v in high]), name)
+            continue
+        color = "cached" if name == "held" and "live" in series else name
+        on.area(LEFT, [None if v < 0 else (up(v), ground) for v in high], color + "-range")
+        on.area(LEFT, [None if v < 0 else (up(v), ground) for v in low], color)
     on.rect(LEFT, ground, n, 1, "line")
     for kind in ("policy", "ipc", "trim", "mark", "end", "killed", "oom"):  # the most important on top
         xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t, k, _, _ in track["marks"] if k == kind]
@@ -229,30 +246,47 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
                 last = x
 
 
+def legend(tracks: list[Event], letter: float) -> list[tuple[str, int, int]]:
+    """What there is, and where its sign stands: beside the title, in as many lines as that takes."""
+    present = {m[1] for track in tracks for m in track["marks"]} | {
+        name for track in tracks for name in (("live", "cached") if "live" in track["series"] else ("held",))} | {
+        "registered" for track in tracks if "registered" in track["series"]}
+    out: list[tuple[str, int, int]] = []
+    x, y = KEYS, 18
+    for name in NAMES:
+        if name in present:
+            width = round(letter * len(NAMES[name]))
+            if x + 12 + width > WIDTH - RIGHT:
+                x, y = KEYS, y + 20
+            out.append((name, x, y))
+            x += width + 42
+    return out
+
+
 def draw(data: Event, surface: type) -> Union[str, bytes]:
     tracks = data["tracks"][:MOST]
-    on = surface(WIDTH, 50 + max(1, len(tracks)) * (HEAD + HEIGHT) + 24)
-    on.rect(0, 0, WIDTH, 50 + max(1, len(tracks)) * (HEAD + HEIGHT) + 24, "page")
+    keys = legend(tracks, surface.letter)
+    top = max((y for _, _, y in keys), default=18) + 22
+    height = top + 10 + max(1, len(tracks)) * (HEAD + HEIGHT) + 24
+    on = surface(WIDTH, height)
+    on.rect(0, 0, WIDTH, height, "page")
     on.text(12, 18, "GPU memory over time", "text")
-    present = {m[1] for track in tracks for m in track["marks"]} | {
-        name for track in tracks for name in (("live", "cached") if "live" in track["series"] else ("held",))}
-    x = 300
-    for name, text in NAMES.items():
-        if name in present:
-            if name in ("live", "cached", "held"):
-                on.rect(x - 6, 12, 12, 12, name)
-            else:
-                mark(on, name, x, 18)
-            on.text(x + 12, 18, text, "dim")
-            x += round(on.letter * len(text)) + 42
+    for name, x, y in keys:
+        if name in ("live", "cached", "held"):
+            on.rect(x - 6, y - 6, 12, 12, name)
+        elif name == "registered":
+            on.rect(x - 6, y - 1, 12, 2, name)
+        else:
+            mark(on, name, x, y)
+        on.text(x + 12, y, NAMES[name], "dim")
     shown = [data["processes"][track["process"]] for track in tracks]
     t0 = min((p["offset_ns"] + data["begin_ns"] for p in shown), default=0)
     t1 = max((p["offset_ns"] + min(p["last_ns"], data["end_ns"]) for p in shown), default=0)
     t1 = max(t1, t0 + 1000)
     t1 += (t1 - t0) // 100
     for i, track in enumerate(tracks):
-        draw_track(on, data, track, 40 + i * (HEAD + HEIGHT), t0, t1)
-    bottom = 50 + len(tracks) * (HEAD + HEIGHT) + 6
+        draw_track(on, data, track, top + i * (HEAD + HEIGHT), t0, t1)
+    bottom = top + 10 + len(tracks) * (HEAD + HEIGHT) + 6
     if len(tracks) < len(data["tracks"]):
         on.text(WIDTH - RIGHT, bottom, f"{len(data['tracks']) - len(tracks)} more devices are not drawn", "text", "end")
     elif not tracks:

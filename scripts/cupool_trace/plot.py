@@ -28,12 +28,16 @@ Live memory and the blocks within segments are known only with CUPOOL_TRACE_EVEN
 A long trace is reduced, and the page says how: curves keep the least and the greatest value of each interval, so no peak is lost;
 the largest segments and blocks stay exact, the others are added up. With --from and --to, all of that goes to a shorter time."""
 
-# What a page may hold, all devices together: below 20 MB. The second figure is for one device: more would be slow to draw.
+# What a page may hold, all devices together. The second figure is for one device: more would be slow to draw.
 POINTS = (48_000, 32_768)
 SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
 MARKS = (3_000, 300)  # of each kind
+PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
 HOLDERS = 5  # callers that are named at the peak
+NAME = 300  # letters of a caller's; C++ has far longer ones
+FIGURES = ("name", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
+           "driver_calls", "oom", "callers")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -48,8 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="end", metavar="S", type=float, default=float(1 << 53) / 1e9, help="likewise")
 
 
-def limits_for(devices: int) -> Limits:
-    return Limits(*(min(most, all_together // max(1, devices)) for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS)))
+def limits_for(devices: int, share: float = 1) -> Limits:
+    """A `share`th of what a page may hold."""
+    return Limits(*(int(min(most, all_together // max(1, devices)) / share)
+                    for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS)))
 
 
 class Regions:
@@ -91,7 +97,8 @@ def callers_data(blocks: list[Box], frames: dict[int, str]) -> Event:
     name_of = {number: caller_name(frames.get(number)) for number in numbers}
     names = sorted(set(name_of.values()))
     index = {name: i for i, name in enumerate(names)}
-    return {"callers": names, "caller": [None if b.caller is None else index[name_of[b.caller]] for b in blocks]}
+    return {"callers": [name[:NAME] for name in names],
+            "caller": [None if b.caller is None else index[name_of[b.caller]] for b in blocks]}
 
 
 def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:
@@ -112,8 +119,9 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
             low, high, last = columns[1 + 3 * i:4 + 3 * i]
             # Most curves are exact, and then these are the same.
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
-    figures = device_summary(rank, dev)
-    figures["callers"] = figures["callers"][:HOLDERS]
+    summary = device_summary(rank, dev)
+    figures = {name: summary[name] for name in FIGURES}
+    figures["callers"] = [{**c, "caller": c["caller"][:NAME]} for c in summary["callers"][:HOLDERS]]
     return {
         "process": process, "device": d, "figures": figures, "series": series,
         "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},
@@ -150,23 +158,34 @@ def time_text(ns: int) -> str:
     return f"{ns} ns"
 
 
-def page_data(ranks: list[Rank], begin: int, end: int) -> Event:
-    """Everything that is drawn. Times are ns since the process's own start; `offset` is that start after the first one's."""
-    starts = [r.header["t0_unix_ns"] for r in ranks if "t0_unix_ns" in r.header]
-    first = min(starts, default=0)
-    tracks = sum(len(r.replay.devices) for r in ranks)
-    processes: list[Event] = []
-    out: list[Event] = []
+def recorder_of(rank: Rank) -> Recorder:
+    assert isinstance(rank.replay, Recorder)
+    return rank.replay
+
+
+def finish(ranks: list[Rank]) -> None:
+    """After the last event of all files, once."""
     for r in ranks:
-        recorder = r.replay
-        assert isinstance(recorder, Recorder)
+        recorder = recorder_of(r)
         recorder.finish()
-        for d in sorted(recorder.tracks):
+        for d in recorder.tracks:
             if r.reader.ended:
                 recorder.mark(d, "end", recorder.last_t, 0, "the process ended")
             else:
                 recorder.mark(d, "killed", recorder.last_t, 0, "the last event: the process was killed or still runs")
-            recorder.tracks[d].fit(limits_for(tracks), recorder.last_t)
+
+
+def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
+    """Everything that is drawn. Times are ns since the process's own start; `offset` is that start after the first one's.
+    What goes beyond the limits of a device is merged, for good."""
+    starts = [r.header["t0_unix_ns"] for r in ranks if "t0_unix_ns" in r.header]
+    first = min(starts, default=0)
+    processes: list[Event] = []
+    out: list[Event] = []
+    for r in ranks:
+        recorder = recorder_of(r)
+        for d in sorted(recorder.tracks):
+            recorder.tracks[d].fit(limits, recorder.last_t)
             out.append(track_data(r, len(processes), d, recorder.tracks[d]))
         processes.append({
             "name": r.name, "file": os.path.basename(r.path), "rank": r.rank,
@@ -185,6 +204,19 @@ def html(data: Event) -> str:
     before, mark, after = page.partition("@DATA@")
     assert mark
     return before + text + after
+
+
+def page(ranks: list[Rank], begin: int, end: int, devices: int) -> tuple[Event, bytes]:
+    """The data and the page of it, of no more than PAGE bytes; more only where each of very many devices has its least."""
+    share, limits = 1.0, limits_for(devices)
+    while True:
+        data = page_data(ranks, begin, end, limits)
+        content = html(data).encode("ascii")
+        share *= 1.1 * len(content) / PAGE
+        less = limits_for(devices, share)
+        if len(content) <= PAGE or vars(less) == vars(limits):
+            return data, content
+        limits = less
 
 
 def write(path: str, content: bytes) -> None:
@@ -207,9 +239,13 @@ def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files, lambda problems: Recorder(problems, limits, begin, end))
     if not ranks:
         return 2
-    data = page_data(ranks, begin, end)
-    content = (html(data).encode("ascii") if args.output.endswith(".html") else
-               svg(data).encode() if args.output.endswith(".svg") else png(data))
+    finish(ranks)
+    devices = sum(len(recorder_of(r).tracks) for r in ranks)
+    if args.output.endswith(".html"):
+        data, content = page(ranks, begin, end, devices)
+    else:
+        data = page_data(ranks, begin, end, limits_for(devices))
+        content = svg(data).encode() if args.output.endswith(".svg") else png(data)
     try:
         write(args.output, content)
     except OSError as e:

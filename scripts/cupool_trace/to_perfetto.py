@@ -20,8 +20,10 @@ from .text import human_size
 HELP = "a timeline for Perfetto and Chrome"
 DESCRIPTION = """\
 Writes trace-event JSON: a process for each rank; for each device counters of bytes live (in blocks handed out, if the trace has
-allocation events), cached (held, not live) and held (got from the driver); a slice on its thread for each driver call whose
-duration is in the trace; a counter of physical memory that was taken past the pool; a mark for each trim, oom, policy, and the end, also the sudden one.
+allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the
+pool, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
+duration is in the trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also
+the sudden one.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
 highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
 50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn
@@ -34,6 +36,10 @@ MOMENTS = 50_000
 SLICES = 100_000
 MARKS = 100_000
 MARKED = ("trim", "oom", "policy", "mark", "end")
+COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested")
+REGISTERED = ("register", "deregister", "comm_destroy")
+# Whose call it is, too.
+SLICED = {"segment_alloc": "driver", "segment_free": "driver", "register": "NCCL", "deregister": "NCCL"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +85,8 @@ class Counters:
     """The counters of one device: of each interval those moments that the description promises."""
 
     def __init__(self, timeline: Timeline, pid: int, device: int, t0: int, every: Optional[int],
-                 what: str = "driver") -> None:
-        self._timeline, self._pid, self._t0, self._what = timeline, pid, t0, what
+                 what: str = "driver", value: str = "held") -> None:
+        self._timeline, self._pid, self._t0, self._what, self._value = timeline, pid, t0, what, value
         self._name = f"device {device}"
         self._adapt = every is None
         self._every = FIRST_EVERY if every is None else every
@@ -114,7 +120,7 @@ class Counters:
             # Two events, because viewers stack the values of one: live and cached are parts of held.
             if self.live_known:
                 self._put("pool", t, {"live": live, "cached": held - live})
-            self._put(self._what, t, {"held": held})
+            self._put(self._what, t, {self._value: held})
         self._last = None
         if self._adapt and self._written >= MOMENTS:
             self._written = 0
@@ -130,10 +136,10 @@ class Process:
     def __init__(self, timeline: Timeline, source: Source, pid: int, t0: int, every: Optional[int]) -> None:
         self._timeline, self._source, self._pid, self._t0, self._every = timeline, source, pid, t0, every
         self._replay = Follow(source.problems)
-        self._physical: dict[int, Counters] = {}
         self._counters: dict[int, Counters] = {}
+        self._others: dict[tuple[str, int], Counters] = {}  # by what they count, and the device
         self._threads: dict[Any, list[int]] = {}  # thread: its number here, and the end of its last slice
-        self._slices = self._slices_wanted = 0
+        self._slices = 0
         self._shortest = 0.0
         self._marks = 0
         self.left_out = {"slices": 0, "marks": 0}
@@ -145,38 +151,38 @@ class Process:
         put("M", "process_sort_index", pid, 0, 0, {"sort_index": pid})
         for t, ev in self._source.events():
             self._replay.apply(0, ev)
-            d = ev.get("d")
             if "us" in ev:
                 self._slice(t, ev)
             if ev["e"] in MARKED:
                 self._mark(t, ev)
             elif ev["e"] in self._replay.physical.events:
-                self._count_physical(t)
-            elif d is not None:
-                self._count(t, d, self._replay.devices.get(d), ev)
-        for counters in [*self._counters.values(), *self._physical.values()]:
+                for d, taken in self._replay.physical.devices.items():
+                    if d is not None:  # the host's
+                        self._count_other(t, d, "physical", "held", taken.now)
+            elif ev["e"] in REGISTERED:
+                self._count_other(t, ev["d"], "NCCL", "registered", self._replay.devices[ev["d"]].registered.bytes)
+            elif ev["e"] in COUNTED:
+                self._count(t, ev["d"], self._replay.devices[ev["d"]])
+        for counters in [*self._counters.values(), *self._others.values()]:
             counters.flush()
         if not self._source.reader.ended:
             self._put_mark(self._source.last_t, self._source.reader.state, None, {})
 
-    def _count(self, t: int, d: int, dev: Optional[Device], ev: Event) -> None:
-        if dev is None or ev["e"] not in ("segment_alloc", "segment_free", "alloc", "free_requested"):
-            return
+    def _count(self, t: int, d: int, dev: Device) -> None:
         counters = self._counters.get(d)
         if counters is None:
             counters = self._counters[d] = Counters(self._timeline, self._pid, d, self._t0, self._every)
             counters.live_known = self._source.announces_allocs
         counters.add(t, dev.held, min(dev.live, dev.held))
 
-    def _count_physical(self, t: int) -> None:
-        for d, taken in self._replay.physical.devices.items():
-            if d is None:
-                continue  # the host's
-            if d not in self._physical:
-                self._physical[d] = Counters(self._timeline, self._pid, d, self._t0, self._every, "physical")
-            elif taken.now == self._physical[d].held:
-                continue
-            self._physical[d].add(t, taken.now, 0)
+    def _count_other(self, t: int, d: int, what: str, value: str, now: int) -> None:
+        """Only when it has changed, as many events change nothing."""
+        counters = self._others.get((what, d))
+        if now == (counters.held if counters else 0):
+            return
+        if counters is None:
+            counters = self._others[what, d] = Counters(self._timeline, self._pid, d, self._t0, self._every, what, value)
+        counters.add(t, now, 0)
 
     def _thread(self, tid: Any) -> list[int]:
         """Threads get numbers of ours: two processes on two hosts may well use the same ones, which viewers take for one thread."""
@@ -189,15 +195,22 @@ class Process:
         return thread
 
     def _slice(self, t: int, ev: Event) -> None:
-        if ev["e"] not in ("segment_alloc", "segment_free") or ev["us"] < self._shortest:
-            self.left_out["slices"] += ev["e"] in ("segment_alloc", "segment_free")
+        whose = SLICED.get(ev["e"])
+        if whose is None:
+            return
+        if ev["us"] < self._shortest:
+            self.left_out["slices"] += 1
             return
         thread = self._thread(ev["tid"])
         # The event was written when the call had returned. What is rounded must not make two calls of a thread overlap.
         start = max(t - round(ev["us"] * 1000), thread[1], 0)
         thread[1] = t
-        self._timeline.put("X", f"{ev['e']} {human_size(ev['n'])}", self._pid, thread[0], self._t0 + start,
-                           {"device": ev["d"], "bytes": ev["n"], "address": ev["p"]}, cat="driver", dur=(t - start) / 1000)
+        name = f"{ev['e']} {human_size(ev['n'])}"
+        details = {"device": ev["d"], "bytes": ev["n"], "address": ev["p"]}
+        if whose == "NCCL":
+            name += "" if ev["ok"] else " refused"
+            details["communicator"] = ev["comm"]
+        self._timeline.put("X", name, self._pid, thread[0], self._t0 + start, details, cat=whose, dur=(t - start) / 1000)
         self._slices += 1
         if self._slices >= SLICES:
             self._slices = 0

@@ -390,6 +390,39 @@ class ToPerfetto(ConvertCase):
         self.assertEqual(names, {k: len(of(run.events, k)) for k in ("trim", "oom", "policy", "end")})
         self.assertIn("oom 900.0 MiB", [m["name"] for m in line.marks])
 
+    def test_registrations(self) -> None:
+        """What two communicators have is counted once, until neither has it, and what a communicator has ends with it."""
+        def of_comm(t: int, e: str, comm: str, p: int = BASE, d: int = 0, ok: int = 1) -> Event:
+            return ev(t, e, p=p, n=2 * MIB, d=d, comm=comm, us=0.5, ok=ok)
+
+        run = Run(devices=(0, 1))
+        events = run.events[:-1]
+        begin = run.t
+        registrations = [
+            of_comm(begin + 2000, "register", "0x1"), of_comm(begin + 4000, "register", "0x2"),
+            of_comm(begin + 6000, "register", "0x2", p=BASE + 8 * MIB),
+            of_comm(begin + 8000, "register", "0x1", p=BASE + 16 * MIB, ok=0),
+            of_comm(begin + 10_000, "register", "0x3", d=1), of_comm(begin + 12_000, "deregister", "0x1"),
+            of_comm(begin + 14_000, "deregister", "0x3", d=1)]
+        made = [ev(begin + 100, "comm_init", d=d, comm=comm, rank=0, ranks=1, nccl=22809)
+                for comm, d in (("0x1", 0), ("0x2", 0), ("0x3", 1))]
+        ended = ev(begin + 16_000, "comm_destroy", d=0, comm="0x2", ok=1)
+        path = self.write([*events, *made, *registrations, ended, ev(begin + 20_000, "end", dropped=0)])
+        line = self.timeline("--every", "0", path)
+        at = {d: [(round(1000 * t - begin), n) for t, n in line.counters[1, f"device {d} NCCL registered"]] for d in (0, 1)}
+        self.assertEqual(at, {0: [(2000, 2 * MIB), (6000, 4 * MIB), (16_000, 0)], 1: [(10_000, 2 * MIB), (14_000, 0)]})
+        slices = [(round(1000 * (s["ts"] + s["dur"])), s["dur"], s["args"]["address"], s["args"]["communicator"],
+                   s["args"]["device"], s["name"], line.threads[track])
+                  for track, found in line.slices.items() for s in found if s["cat"] == "NCCL"]
+        self.assertEqual(sorted(slices), [(e["t"], e["us"], e["p"], e["comm"], e["d"],
+                                           f"{e['e']} 2.0 MiB{'' if e['ok'] else ' refused'}", f"thread {e['tid']}")
+                                          for e in registrations])
+        # Of the highest moment and the last of each interval nothing is lost.
+        line = self.timeline("--every", "1e12", path)
+        self.assertEqual([n for _, n in line.counters[1, "device 0 NCCL registered"]], [4 * MIB, 0])
+        line = self.timeline(self.write(run.events))
+        self.assertFalse([name for _, name in line.counters if "NCCL" in name])
+
     def test_calls_of_a_thread_never_overlap(self) -> None:
         # Longer, as written, than the time since the one before.
         events = [header(), ev(1000, "segment_alloc", p=BASE, n=MIB, us=5), ev(3000, "segment_alloc", p=BASE + MIB, n=MIB, us=2.5)]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(os.environ["MAN_PAGES"])
-INFO = os.environ["MAN_INFO"]
-NAMES = ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1")
+INFO, REPLAY = os.environ["MAN_INFO"], os.environ["MAN_REPLAY"]
+NAMES = ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")
 
 
 def text_of(name: str) -> str:
@@ -81,9 +81,18 @@ class Contents(unittest.TestCase):
         return found
 
     def test_options(self) -> None:
-        for name, program in (("cupool-run.1", str(ROOT / "scripts" / "cupool-run")), ("cupool-info.1", INFO)):
+        for name, program in (("cupool-run.1", str(ROOT / "scripts" / "cupool-run")), ("cupool-info.1", INFO),
+                              ("cupool-replay.1", REPLAY)):
             for option in self.options([program, "--help"]):
                 self.assertRegex(text_of(name), rf"(?m)^\.B .*{re.escape(option)}", option)
+
+    def test_input_of_replay(self) -> None:
+        """Each kind of line that the help tells of is in the page."""
+        said = subprocess.run([REPLAY, "--help"], capture_output=True, text=True, check=True).stdout
+        lines = re.findall(r"(?m)^  [a-z#] .*$", said)
+        self.assertEqual([line[2] for line in lines], list("afrt#"))
+        for line in lines:
+            self.assertIn(f"\n{line}\n", text_of("cupool-replay.1"))
 
     def test_commands(self) -> None:
         sys.path.insert(0, str(ROOT / "scripts"))

@@ -13,6 +13,7 @@ import html.parser
 import io
 import json
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -161,6 +162,15 @@ def called() -> list[Event]:
             ev(100, "segment_alloc", p=BASE, n=64 * MIB), ev(200, "alloc", p=BASE, n=8 * MIB, f=[3, 4]),
             ev(300, "alloc", p=BASE + 16 * MIB, n=16 * MIB, f=[4]), ev(400, "alloc", p=BASE + 32 * MIB, n=MIB),
             ev(700, "free_requested", p=BASE + 16 * MIB, n=16 * MIB), ev(1000, "end", dropped=0)]
+
+
+def outgrown() -> list[Event]:
+    """2 MiB are held and registered, and from 600 to 1000 6 MiB more of the program's own are registered."""
+    comm = {"d": 0, "comm": "0x1"}
+    own = {**comm, "p": BASE + 64 * MIB, "n": 6 * MIB, "us": 1, "ok": 1}
+    return [header(), ev(50, "comm_init", **comm, rank=0, ranks=1, nccl=22809), ev(100, "segment_alloc", p=BASE, n=2 * MIB),
+            ev(200, "register", **{**own, "p": BASE, "n": 2 * MIB}), ev(600, "register", **own), ev(1000, "deregister", **own),
+            ev(1200, "end", dropped=0)]
 
 
 def column(series: Event, name: str, which: str) -> list[int]:
@@ -341,6 +351,36 @@ class Reduced(PlotCase):
         blocks = sum(1 for e in events if e.get("e") == "alloc")
         self.assertEqual(len(track["blocks"]["n"]) + sum(m[5] for m in track["merged_blocks"]), blocks)
 
+    def test_page_is_bounded(self) -> None:
+        """In bytes, whatever is in it, and what was merged for that is said; no peak is lost."""
+        out = self.dir / "out.html"
+        path = self.write(life(12, 4000, spike=True))
+        whole = self.data_of(self.plot(path))["tracks"][0]
+        self.assertEqual(whole["merged"], [])
+        empty = (ROOT / "scripts/cupool_trace/plot.html").stat().st_size
+        sizes = []
+        for most in (out.stat().st_size, out.stat().st_size - 1, empty + 60_000, 1):  # the last one cannot be
+            with mock.patch.object(plot, "PAGE", most), contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(cli.main(["plot", path, "-o", str(out)]), 0)
+            sizes.append(out.stat().st_size)
+            self.assertTrue(sizes[-1] <= most or most == 1)
+            track = self.data_of(out)["tracks"][0]
+            self.assertEqual((track["peaks"], len(track["merged"]) > 0), (whole["peaks"], most < sizes[0]))
+            self.assertEqual(max(column(track["series"], "live", "max")), whole["peaks"]["live"]["n"])
+        self.assertEqual(sizes, sorted(sizes, reverse=True))
+        self.assertGreater(sizes[1], sizes[0] * 2 // 3)  # no more is merged than was asked for
+        self.assertGreater(sizes[2], empty + 30_000)
+
+    def test_long_texts_are_cut(self) -> None:
+        events = called()
+        events[2]["at"] = "app+0x20 (" + "x" * 100_000 + ")"
+        events[3:3] = [ev(3 + i, "policy", free="strict", why="y" * 100_000) for i in range(3)]
+        out = self.plot(self.write(events))
+        track = self.data_of(out)["tracks"][0]
+        for name in (track["blocks"]["callers"][0], track["figures"]["callers"][0]["caller"]):
+            self.assertEqual(name[:10], "app (xxxxx")
+        self.assertLess(out.stat().st_size, (ROOT / "scripts/cupool_trace/plot.html").stat().st_size + 10_000)
+
     def test_time_that_goes_back(self) -> None:
         thin = record.Thinned(10, record.merge_marks)
         for t in (100, 50, 200):
@@ -435,6 +475,48 @@ class Files(PlotCase):
         self.assertEqual(max(high), track["peaks"]["live"]["n"])
         self.assertGreaterEqual(max(high), 600 * MIB)
         self.assertLess(max(low), 600 * MIB)
+
+    def test_pictures_have_what_is_registered(self) -> None:
+        """A line, also above what is held. What the PNG has is compared with the SVG."""
+        path = self.write(outgrown())
+        root = xml.etree.ElementTree.parse(self.plot(path, kind="svg")).getroot()
+        shown = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("registered", shown)
+        # Pieces from x0 to x1, from the top to the bottom.
+        pieces = {e.get("class"): [(float(x0), float(x1), float(y0), float(y1)) for x0, y1, y0, x1 in
+                                   re.findall(r"M(\S+) ([^V]+)V([^H]+)H([^V]+)V[^M]+", e.get("d", ""))]
+                  for e in root.iter("{http://www.w3.org/2000/svg}path")}
+        _, end, top, ground = pieces["cached"][0]
+
+        def bytes_at(t: int, name: str = "registered") -> float:
+            x = picture.LEFT + (end - picture.LEFT) * t / 1200
+            (_, _, y0, y1), = [piece for piece in pieces[name] if piece[0] <= x < piece[1]]
+            self.assertEqual(y1 - y0, 2)
+            return 2 * MIB * (ground - (y0 + y1) / 2) / (ground - top)
+
+        for t, n in ((150, 0), (400, 2 * MIB), (800, 8 * MIB), (1100, 2 * MIB)):
+            self.assertAlmostEqual(bytes_at(t), n, delta=MIB / 50)
+        width, _, rgb = decode_png(self.plot(path, kind="png").read_bytes())
+        color = bytes.fromhex(picture.COLORS["registered"][0][1:])
+        for x0, _, y0, y1 in pieces["registered"]:
+            if y1 > ground:
+                continue  # the axis is in front of it
+            x = int(x0)
+            rows = [i // (3 * width) for i in range(3 * x, len(rgb), 3 * width) if rgb[i:i + 3] == color]
+            self.assertEqual((rows[0], rows[-1] + 1), (round(y0), round(y1)))
+        self.assertNotIn('class="registered"', self.plot(self.write(good()), kind="svg").read_text())
+
+    def test_legend_has_room(self) -> None:
+        marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "mark", "end", "killed")]
+        tracks: list[Event] = [{"marks": marks, "series": {name: {} for name in series}}
+                               for series in (("held", "live", "cached", "registered"), ("held",))]
+        for letter in (picture.Svg.letter, picture.Raster.letter):
+            keys = picture.legend(tracks, letter)
+            self.assertEqual({name for name, _, _ in keys}, set(picture.NAMES))
+            ends = [x + 12 + letter * len(picture.NAMES[name]) for name, x, _ in keys]
+            self.assertLessEqual(max(ends), picture.WIDTH)
+            for before, (_, x, y), (_, _, y_before) in zip(ends, keys[1:], keys):
+                self.assertTrue(x - 6 > before if y == y_before else y >= y_before + 16)
 
     def test_every_letter(self) -> None:
         self.assertEqual({len(v) for v in picture._LETTERS.values()}, {14})
@@ -561,6 +643,24 @@ class InBrowser(PlotCase):
         self.browser.frame()
         self.assertIsNone(self.state()["hover"])
         self.assertEqual(self.tip(), "")
+
+    def test_registered_above_what_is_held(self) -> None:
+        self.show(outgrown())
+        self.point_at_time(0, 800)
+        self.assertEqual(self.state()["hover"]["values"]["registered"], [8 * MIB] * 2)
+        # Purple, however thin: less green than red and blue.
+        seen = self.browser.evaluate("""(() => {
+          const c = document.querySelector('#charts canvas'), r = c.getBoundingClientRect(), k = c.width / r.width;
+          const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+          return [400, 800].map(t => {
+            let n = 0;
+            for (let i = 4 * Math.round((cupoolPlot.locateTime(0, t).x - r.left) * k); i < d.length; i += 4 * c.width)
+              if (d[i + 3] && Math.min(d[i], d[i + 2]) - d[i + 1] > 20) n++;
+            return n;
+          });
+        })()""")
+        for n in seen:
+            self.assertIn(n, range(1, 5))
 
     def test_hover_over_marks(self) -> None:
         self.show(good())
