@@ -321,7 +321,7 @@ class Device(Part):
     def part(self, backend: str) -> Optional[Part]:
         """What is counted of one backend beside the whole; None while it is the only one."""
         if not self._parts:
-            if self._backend in (None, backend):
+            if self._backend is None or self._backend == backend:
                 self._backend = backend
                 return None
             only = Part()

@@ -21,8 +21,8 @@ held the most when most was live; and the physical memory that was taken past th
 segments), by whom. Requests, hits and peaks of a device come from the stats lines; a killed process wrote none at its end, so
 they are then as of the last one, or counted from events as far as these tell, and marked with ~.
 Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments; cached is held and not live.
-Time saved is an estimate: the hits, each at the mean of what it took in this trace to get a segment of the same backend. What
-frees would have taken is not in it.
+Time saved is an estimate: the hits, each at the mean of what it took in this trace to get a segment of the same backend, which
+may be larger than the request. What frees would have taken is not in it.
 Waste is what was held and not live when held was greatest; it needs allocation events. So does rounding: what blocks had beyond
 what was asked for when live was greatest."""
 
@@ -58,7 +58,7 @@ def events_tell(part: Part, allocs: bool) -> Event:
 
 def memory_summary(part: Part, allocs: bool, counted: Event) -> Event:
     """What a device and a backend of it have alike; `counted` is what events_tell, or the library's own counters instead."""
-    out: Event = {
+    return {
         **counted, "hit_rate": hit_rate(counted), "saved_us": saved_us(part, counted["hits"]), "segment_us": segment_us(part),
         "held_at_end": part.held, "live_at_end": part.live if allocs else None, "cached_at_end": part.held - part.live if allocs else None,
         "waste": part.peak_held - part.live_at_peak_held if allocs else None,
@@ -66,7 +66,6 @@ def memory_summary(part: Part, allocs: bool, counted: Event) -> Event:
         "segments_alloc": part.segments_alloc, "segments_free": part.segments_free,
         "driver_calls": part.driver_calls, "driver_us": round(part.driver_us, 3),
     }
-    return out
 
 
 def segment_us(part: Part) -> Optional[float]:
