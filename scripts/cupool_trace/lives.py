@@ -7,7 +7,7 @@ blocks in one place. What it is not: a judge; it leaves out or completes, and co
 from __future__ import annotations
 
 from .reader import Event
-from .replay import Ranges, block_of
+from .replay import Ranges, block_size
 from .source import why_of
 
 TOP = 1 << 63  # addresses and sizes from here on are none of a device, and do not fit into other formats' signed numbers
@@ -74,7 +74,7 @@ class Lives:
         return [*((FREE, b, blocks.pop(b)[1]) for b in blocks.overlapping(p, end)), (SEGMENT_FREE, p, n)]
 
     def _alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
-        end = p + block_of(ev)
+        end = p + block_size(n, ev)
         if not self._loose:
             segment_end = segments.end_of(p)
             if segment_end < p + n:

@@ -31,7 +31,9 @@ WINDOW = 1 << 13  # events over which they are sorted by time; threads overtake 
 KEEP = 100  # of problems and of moments worth listing, per file; all are counted
 
 Event = dict[str, Any]
-Entry = tuple[int, int, Event]  # by when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event
+Brief = tuple[str, int, str, int, Event]  # an event of a block, of which no dict was made: event, device, address, size, the keys after it
+# By when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event, or a Brief.
+Entry = tuple[int, int, Any]
 
 
 class CannotRead(Exception):
@@ -85,6 +87,7 @@ _COUNT = (_is_size, "a count")
 
 # Of the event `nccl`, for a whole process.
 NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
+OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: what was free
 STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
@@ -122,7 +125,8 @@ REQUIRED: dict[str, list[str]] = {
 }
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}
 _OPTIONAL = [(k, *TYPES[k]) for k in ("tid", "d", "us", "block", "total")]
-_OPTIONAL_OF = {"alloc": [*_OPTIONAL, ("f", lambda v: isinstance(v, list) and all(map(_is_size, v)), "a list of frames' numbers")]}
+_OPTIONAL_OF = {"oom": [*_OPTIONAL, *((k, _is_size, "a number of bytes") for k in OOM_FREE), ("why", *TYPES["why"])],
+                "alloc": [*_OPTIONAL, ("f", lambda v: isinstance(v, list) and all(map(_is_size, v)), "a list of frames' numbers")]}
 
 
 def optional_keys(name: str) -> list[str]:
@@ -138,8 +142,8 @@ _HEAD = ("t", "e", "tid", "d", "p", "n")
 _LINE = re.compile(r'(?:{"t":([1-9][0-9]{0,18}),"e":"([a-z_]+","tid":[0-9]+,"d":[0-9]+),"p":"(0x[0-9a-fA-F]{1,16})",'
                    r'"n":([1-9][0-9]{0,18})(}|,.*)|(.*))\n')
 _KIND = re.compile(rf'({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},"d":{_NUMBER}')
-# What all lines of a kind have in common: event, thread, device, what is known of the rest, the thread's clock.
-Kind = tuple[str, int, int, dict[str, Event], list[int]]
+# What all lines of a kind have in common: event, thread, device, what is known of the rest, the thread's clock; is it wanted, and is that as a Brief.
+Kind = tuple[str, int, int, dict[str, Event], list[int], bool, bool]
 
 HEADER: list[tuple[str, Callable[[Any], bool], str]] = [
     ("version", _is_str, "a string"), ("host", _is_str, "a string"), ("pid", _is_int, "a number"),
@@ -176,10 +180,10 @@ class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
     Whatever else stands in the file goes to `problems` and is skipped. A cut last line is no problem: the process was killed.
-    Events of the names in `unwanted` are checked and counted, and left out.
+    Events of the names in `unwanted` are checked and counted, and left out. brief: who asks takes a Brief for an event of a block.
     """
 
-    def __init__(self, path: str, problems: Problems, unwanted: frozenset[str] = frozenset()) -> None:
+    def __init__(self, path: str, problems: Problems, unwanted: frozenset[str] = frozenset(), brief: bool = False) -> None:
         self.path = path
         self.problems = problems
         self.left_out = 0
@@ -190,8 +194,9 @@ class Reader:
         self.dropped = 0
         self._after_end = False
         self._unwanted = unwanted
+        self._brief = brief
         self._tails: dict[str, dict[str, Event]] = {e: {} for e in BLOCKS + SEGMENTS}
-        self._kinds: dict[str, Optional[Kind]] = {"": None}  # by their text; None: of no known form
+        self._kinds: dict[str, Kind] = {}  # by their text
         self._clocks: dict[Any, list[int]] = {}  # of each thread: the time of its last event, and the latest of all its events
 
     def _open(self) -> BinaryIO:
@@ -292,6 +297,9 @@ class Reader:
 
     def _tail(self, name: str, text: str) -> Optional[Event]:
         """What an event has after its first six keys, from the text there; None if only a look at the whole line can tell."""
+        known = self._tails[name]
+        if text in known:
+            return known[text]
         if not text.isascii() or len(text) > 1000:
             return None
         try:
@@ -305,32 +313,39 @@ class Reader:
             return None
         if not all(good(tail[k]) for k, good, _ in [*_CHECKS[name], *_OPTIONAL_OF.get(name, _OPTIONAL)] if k in tail):
             return None
-        known = self._tails[name]
         if len(known) >= MOST_TAILS:
             known.clear()
         known[text] = tail
         return tail  # type: ignore[no-any-return]
 
     def _kind(self, text: str) -> Optional[Kind]:
+        if text in self._kinds:
+            return self._kinds[text]
         found = _KIND.fullmatch(text)
-        kind = None
-        if found:
-            e, tid = found[1], int(found[2])
-            kind = e, tid, int(found[3]), self._tails[e], self._clock(tid)
+        if not found:
+            return None
+        e, tid = found[1], int(found[2])
+        wanted = e not in self._unwanted
+        kind = e, tid, int(found[3]), self._tails[e], self._clock(tid), wanted, wanted and self._brief and e in BLOCKS
         if len(self._kinds) >= MOST_KINDS:
             self._kinds.clear()
-            self._kinds[""] = None
         self._kinds[text] = kind
         return kind
+
+    def _learn(self, line: int, what: str, rest: str) -> bool:
+        """Is a line of a known form, and are its kind and its end known from now on? The first line is the header, and after the
+        last one nothing is right."""
+        kind = self._kind(what) if line > 1 and not self.ended else None
+        return kind is not None and self._tail(kind[0], rest) is not None
 
     def _clock(self, tid: Any) -> list[int]:
         return self._clocks.setdefault(tid, [0, 0])
 
-    def _behind(self, line: int, ev: Event, clock: list[int]) -> None:
+    def _behind(self, line: int, e: str, tid: Any, t: int, clock: list[int]) -> None:
         """An event that is earlier than one of its thread before it: for sorting, it is not."""
-        t, tid, before = ev["t"], ev.get("tid"), clock[0]
+        before = clock[0]
         if t < before and tid is not None:
-            self.problems.add(line, f"{ev['e']}: time goes back by {before - t} ns within thread {tid}")
+            self.problems.add(line, f"{e}: time goes back by {before - t} ns within thread {tid}")
         clock[0] = t
 
     @property
@@ -342,48 +357,47 @@ class Reader:
         return itertools.chain.from_iterable(self._batches())
 
     def _batches(self) -> Iterator[list[Entry]]:
-        kinds, unwanted, line = self._kinds, self._unwanted, self.lines
+        line = self.lines
         for block in self._blocks():
             whole = block.endswith(b"\n")
             batch: list[Entry] = []
+            kinds = {} if self.ended else self._kinds
             # As Latin-1 every byte is a character, so that a line that does not match can be had back as it was.
             text = block.decode("latin-1")
-            # The first line is the header, and after the last one nothing is right.
-            regular = line > 0 and not self.ended
             for t_, what, p, n, rest, other in _LINE.findall(text) if whole else (("",) * 5 + (text,),):
                 line += 1
-                tail = None
-                if regular:
-                    kind = kinds[what] if what in kinds else self._kind(what)
-                    if kind:
-                        e, tid, d, tails, clock = kind
-                        tail = tails[rest] if rest in tails else self._tail(e, rest)
-                if tail is not None:
+                known = True
+                while known:
+                    try:
+                        e, tid, d, tails, clock, wanted, brief = kinds[what]
+                        tail = tails[rest]
+                        break
+                    except KeyError:
+                        known = self._learn(line, what, rest)
+                if known:
                     t = int(t_)
-                    if e in unwanted and t >= clock[1]:
-                        clock[0] = clock[1] = t
-                        self.left_out += 1
-                        continue
-                    ev: Event = {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n)}
-                    if tail:
-                        ev.update(tail)
+                    if brief:
+                        ev: Any = e, d, p, int(n), tail
+                    elif wanted:
+                        ev = {"t": t, "e": e, "tid": tid, "d": d, "p": p, "n": int(n), **tail}
                 else:
                     self.lines = line
                     raw = f'{{"t":{t_},"e":"{what},"p":"{p}","n":{n}{rest}' if what else other
-                    found = self._event(raw.encode("latin-1"), whole)
-                    regular = not self.ended
-                    if found is None:
+                    ev = self._event(raw.encode("latin-1"), whole)
+                    if self.ended:
+                        kinds = {}
+                    if ev is None:
                         continue
-                    ev = found
-                    e, t, clock = ev["e"], ev["t"], self._clock(ev.get("tid"))
+                    e, t, tid = ev["e"], ev["t"], ev.get("tid")
+                    clock, wanted = self._clock(tid), e not in self._unwanted
                 if t >= clock[1]:
                     clock[0] = clock[1] = t
                 else:
-                    self._behind(line, ev, clock)
-                if e in unwanted:
-                    self.left_out += 1
-                else:
+                    self._behind(line, e, tid, t, clock)
+                if wanted:
                     batch.append((clock[1], line, ev))
+                else:
+                    self.left_out += 1
             self.lines = line
             yield batch
         if self.lines == 0:

@@ -242,6 +242,8 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
 class Recorder(Replay):
     """A Replay that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
 
+    BRIEF = False
+
     def __init__(self, problems: Problems, limits: Limits, begin: int, end: int) -> None:
         super().__init__(problems)
         self.tracks: dict[int, Track] = {}

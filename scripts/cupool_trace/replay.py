@@ -15,15 +15,15 @@ from array import array
 from typing import Any, Callable, Iterator, Optional
 
 from .comms import Comms
-from .reader import KEEP, CannotRead, Event, NCCL, Problems, Reader, STATS, in_time_order
+from .reader import KEEP, Brief, CannotRead, Event, NCCL, OOM_FREE, Problems, Reader, STATS, in_time_order
 
 GRANULE = 512  # blocks are multiples of this
 
 
-def block_of(ev: Event) -> int:
-    """What an alloc event's request took: `n`, which was asked for, rounded up, unless it says otherwise."""
-    n: int = (ev["n"] + GRANULE - 1) // GRANULE * GRANULE
-    return max(ev["block"], n) if "block" in ev else n
+def block_size(n: int, more: Event) -> int:
+    """What a request for n bytes took: n rounded up, unless the event's other keys say otherwise."""
+    size = (n + GRANULE - 1) // GRANULE * GRANULE
+    return max(more["block"], size) if "block" in more else size
 
 
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
@@ -239,15 +239,59 @@ class Registered:
             self.bytes -= n
 
 
-class Device:
+class Part:
+    """Memory of one device: all of it, or that of one backend. Bytes, and counters taken from events."""
+
+    def __init__(self) -> None:
+        self.held = self.peak_held = self.live = self.peak_live = 0
+        self.asked = self.asked_at_peak = 0  # of what is live, and was at its peak: the bytes that were asked for
+        self.live_at_peak_held = 0
+        self.segments_alloc = self.segments_free = self.allocs = self.frees = 0
+        self.driver_calls = 0
+        self.driver_us = self.got_us = 0.0  # in all driver calls, and in those that brought a segment
+        self.peaks = 0  # how often live memory was more than ever before
+        self.newest: Optional[tuple[int, int]] = None  # begin and end of the segment that made held greatest, until it has a block
+
+    def get(self, p: int, n: int, us: float) -> None:
+        """A segment came."""
+        self.segments_alloc += 1
+        self.driver_calls += 1
+        self.driver_us += us
+        self.got_us += us
+        self.held += n
+        if self.held > self.peak_held:
+            self.peak_held = self.held
+            self.live_at_peak_held = self.live
+            self.newest = p, p + n
+
+    def give(self, us: float, died: bool) -> None:
+        """A segment went. died: with its context, so nobody called the driver."""
+        self.segments_free += 1
+        if not died:
+            self.driver_calls += 1
+            self.driver_us += us
+
+    def begin(self, p: int, size: int, n: int) -> None:
+        """A block of `size` was handed out for a request of `n`."""
+        self.allocs += 1
+        self.asked += n
+        self.live = live = self.live + size
+        if live > self.peak_live:
+            self.peak_live = live
+            self.asked_at_peak = self.asked
+            self.peaks += 1
+        # A segment is got for a block that comes after it, so only then it is known what was live when most was held.
+        if self.newest and self.newest[0] <= p < self.newest[1]:
+            self.live_at_peak_held = live
+            self.newest = None
+
+
+class Device(Part):
     """What one process did on one device: live ranges, and counters taken from events."""
 
     def __init__(self) -> None:
-        self.segments, self.blocks = Ranges(), Ranges()
-        self.held = self.peak_held = self.live = self.peak_live = 0
-        self.segments_alloc = self.segments_free = self.allocs = self.frees = 0
-        self.driver_calls = 0
-        self.driver_us = 0.0
+        super().__init__()
+        self.segments, self.blocks = Ranges(), Ranges()  # a segment's `more` is its backend, a block's its Caller
         self.trims = self.trimmed = self.oom = self.ipc_ok = self.ipc_refused = 0
         self.registered = Registered()
         self.oom_moments: list[Event] = []
@@ -257,9 +301,11 @@ class Device:
         self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
         self.sequence = array("q")  # sizes of segments in the order they were got
-        self.peaks = 0  # how often live memory was more than ever before
         self.callers: dict[int, Caller] = {}  # by the number of their frame
         self._segment_of: dict[int, int] = {}  # the start of the segment that an address was last found in
+        self._backend: Optional[str] = None  # the only one so far
+        self._parts: dict[str, Part] = {}  # of each backend, once there are several
+        self._part_of: dict[int, Part] = {}  # then: of each live block
 
     @property
     def pooled(self) -> bool:
@@ -267,47 +313,76 @@ class Device:
         return bool(self.stats or self.policy or self.name is not None or self.segments_alloc or self.segments_free or self.allocs or self.frees
                     or self.trims or self.oom or self.ipc_ok or self.ipc_refused)
 
-    def in_segment(self, p: int, n: int) -> bool:
-        segments = self.segments
-        known = segments.get(self._segment_of.get(p, 0))
+    @property
+    def backends(self) -> dict[str, Part]:
+        """What each backend has. All is the only one's, so nothing need be counted twice for that."""
+        return self._parts or ({} if self._backend is None else {self._backend: self})
+
+    def part(self, backend: str) -> Optional[Part]:
+        """What is counted of one backend beside the whole; None while it is the only one."""
+        if not self._parts:
+            if self._backend is None or self._backend == backend:
+                self._backend = backend
+                return None
+            only = Part()
+            vars(only).update({k: vars(self)[k] for k in vars(only)})
+            self._parts[self._backend] = only
+            self._part_of = {start: only for start, _, _ in self.blocks.items()}
+        return self._parts.setdefault(backend, Part())
+
+    def end_segment(self, p: int) -> Optional[Range]:
+        gone = self.segments.take(p)
+        if gone:
+            self.held -= gone[1]
+            if self._parts:
+                self._parts[gone[3]].held -= gone[1]
+        return gone
+
+    def segment_at(self, p: int, n: int) -> Optional[Range]:
+        """The segment that n bytes from p on lie in."""
+        get = self.segments.get
+        known = get(self._segment_of.get(p, 0))
         if known and known[0] >= p + n:
-            return True
-        start = segments.start_of(p)
+            return known
+        start = self.segments.start_of(p)
         if len(self._segment_of) >= MOST_ADDRESSES:
             self._segment_of.clear()
         self._segment_of[p] = start
-        known = segments.get(start)
-        return known is not None and known[0] >= p + n
+        known = get(start)
+        return known if known and known[0] >= p + n else None
 
-    def begin_block(self, p: int, end: int, n: int, line: int, ev: Event) -> bool:
+    def begin_block(self, p: int, size: int, n: int, line: int, segment: Optional[Range], frame: Optional[int]) -> bool:
         """False: it would overlap another."""
         who = None
-        caller = caller_of(ev) if "f" in ev else None
-        if caller is not None:
-            who = self.callers.get(caller)
+        if frame is not None:
+            who = self.callers.get(frame)
             if who is None:
-                who = self.callers[caller] = Caller()
-        if not self.blocks.add(p, end, n, line, who):
+                who = self.callers[frame] = Caller()
+        if not self.blocks.add(p, p + size, n, line, who):
             return False
-        self.allocs += 1
-        size = end - p
         if who:
             who.requests += 1
             who.change(size, self.peaks)
-        self.live = live = self.live + size
-        if live > self.peak_live:
-            self.peak_live = live
-            self.peaks += 1
+        self.begin(p, size, n)
+        if self._parts and segment:
+            self._part_of[p] = part = self._parts[segment[3]]
+            part.begin(p, size, n)
         return True
 
     def end_block(self, p: int) -> Optional[Range]:
         gone = self.blocks.take(p)
         if gone:
-            size = gone[0] - p
+            end, n, _, who = gone
+            size = end - p
             self.live -= size
-            who = gone[3]
+            self.asked -= n
             if who:
                 who.change(-size, self.peaks)
+            if self._parts:
+                part = self._part_of.pop(p, None)
+                if part:
+                    part.live -= size
+                    part.asked -= n
         return gone
 
 
@@ -315,6 +390,7 @@ class Replay:
     """Follows live segments and blocks through one file's events, in order; what cannot be is a problem."""
 
     IGNORES = frozenset(["free_completed"])
+    BRIEF = True  # block() may be called in place of apply(); not for those that look at every event
 
     def __init__(self, problems: Problems) -> None:
         self.devices: dict[int, Device] = {}
@@ -325,7 +401,7 @@ class Replay:
         self._add = problems.add
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
-            "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._alloc, "free_requested": self._free_requested,
+            "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._block, "free_requested": self._block,
             "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
             "register": self._register, "deregister": self._deregister,
         }
@@ -339,12 +415,36 @@ class Replay:
             self.last_t = t
         handler = self._on.get(ev["e"])
         if handler:
-            dev = self.devices.get(ev["d"])
-            if dev is None:
-                dev = self.devices[ev["d"]] = Device()
-            handler(line, ev, dev)
+            handler(line, ev, self.devices.get(ev["d"]) or self._new(ev["d"]))
         elif ev["e"] in self._others:
             self._others[ev["e"]](line, ev)
+
+    def block(self, line: int, ev: Brief) -> None:
+        """An event of a block. Its time, and that it was one more, are for the caller to know."""
+        e, d, at, n, more = ev
+        dev = self.devices.get(d) or self._new(d)
+        p = int(at, 16)
+        if e == "free_requested":
+            dev.frees += 1
+            gone = dev.end_block(p)
+            if gone is None:
+                self._add(line, f"free_requested {at} {n}: no live block starts there")
+            elif gone[1] != n:
+                self._add(line, f"free_requested {at} {n}: the block of line {gone[2]} has {gone[1]} bytes")
+            return
+        size = block_size(n, more)
+        segment = dev.segment_at(p, n)
+        if segment is None:
+            self._add(line, f"alloc {at} {n}: not inside a live segment")
+        if not dev.begin_block(p, size, n, line, segment, caller_of(more)):
+            for old in dev.blocks.overlapping(p, p + size):
+                _, old_n, old_line, _ = dev.end_block(old)  # type: ignore[misc]
+                self._add(line, f"alloc {at} {n}: overlaps the live block {old:#x} {old_n} of line {old_line} (reused too early)")
+            dev.begin_block(p, size, n, line, segment, caller_of(more))
+
+    def _new(self, d: int) -> Device:
+        self.devices[d] = dev = Device()
+        return dev
 
     def _frame(self, line: int, ev: Event) -> None:
         self.frames[ev["f"]] = ev["at"]
@@ -354,17 +454,14 @@ class Replay:
 
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
-        if not dev.segments.add(p, p + n, n, line):
+        part = dev.part(ev["b"])
+        if not dev.segments.add(p, p + n, n, line, ev["b"]):
             for old in dev.segments.overlapping(p, p + n):
-                _, old_n, old_line, _ = dev.segments.pop(old)
-                dev.held -= old_n
+                _, old_n, old_line, _ = dev.end_segment(old)  # type: ignore[misc]
                 self._add(line, f"segment_alloc {ev['p']} {n}: overlaps the live segment {old:#x} {old_n} of line {old_line}")
-            dev.segments.add(p, p + n, n, line)
-        dev.segments_alloc += 1
-        dev.held += n
-        dev.peak_held = max(dev.peak_held, dev.held)
-        dev.driver_calls += 1
-        dev.driver_us += ev["us"]
+            dev.segments.add(p, p + n, n, line, ev["b"])
+        for each in (dev, part) if part else (dev,):
+            each.get(p, n, ev["us"])
         if len(dev.sequence) < KEEP_SEQUENCE:
             dev.sequence.append(min(n, (1 << 63) - 1))
         entry = (n, -ev["t"], ev["p"])
@@ -376,16 +473,14 @@ class Replay:
     def _segment_free(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
         died = ev.get("why") == "context"
-        dev.segments_free += 1
-        if not died:
-            dev.driver_calls += 1
-            dev.driver_us += ev.get("us", 0)
-        gone = dev.segments.take(p)
+        part = dev.part(ev["b"])
+        for each in (dev, part) if part else (dev,):
+            each.give(ev.get("us", 0), died)
+        gone = dev.end_segment(p)
         if gone is None:
             self._add(line, f"segment_free {ev['p']} {n}: no live segment starts there")
             return
         end, known_n, known_line, _ = gone
-        dev.held -= known_n
         if known_n != n:
             self._add(line, f"segment_free {ev['p']} {n}: the segment of line {known_line} has {known_n} bytes")
         inside = dev.blocks.overlapping(p, end)
@@ -394,26 +489,8 @@ class Replay:
         if inside and not died:
             self._add(line, f"segment_free {ev['p']} {n}: {len(inside)} live blocks in it, the first at {inside[0]:#x}")
 
-    def _alloc(self, line: int, ev: Event, dev: Device) -> None:
-        p, n = int(ev["p"], 16), ev["n"]
-        end = p + block_of(ev)
-        if not dev.in_segment(p, n):
-            self._add(line, f"alloc {ev['p']} {n}: not inside a live segment")
-        if not dev.begin_block(p, end, n, line, ev):
-            for old in dev.blocks.overlapping(p, end):
-                _, old_n, old_line, _ = dev.blocks.get(old)  # type: ignore[misc]
-                dev.end_block(old)
-                self._add(line, f"alloc {ev['p']} {n}: overlaps the live block {old:#x} {old_n} of line {old_line} (reused too early)")
-            dev.begin_block(p, end, n, line, ev)
-
-    def _free_requested(self, line: int, ev: Event, dev: Device) -> None:
-        p, n = int(ev["p"], 16), ev["n"]
-        dev.frees += 1
-        gone = dev.end_block(p)
-        if gone is None:
-            self._add(line, f"free_requested {ev['p']} {n}: no live block starts there")
-        elif gone[1] != n:
-            self._add(line, f"free_requested {ev['p']} {n}: the block of line {gone[2]} has {gone[1]} bytes")
+    def _block(self, line: int, ev: Event, dev: Device) -> None:
+        self.block(line, (ev["e"], ev["d"], ev["p"], ev["n"], ev))
 
     def _trim(self, line: int, ev: Event, dev: Device) -> None:
         dev.trims += 1
@@ -423,7 +500,7 @@ class Replay:
     def _oom(self, line: int, ev: Event, dev: Device) -> None:
         dev.oom += 1
         if len(dev.oom_moments) < KEEP:
-            dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", "why") if k in ev})
+            dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", *OOM_FREE, "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
         dev.name = ev["name"]
@@ -470,12 +547,17 @@ class Rank:
 
     def __init__(self, path: str, follow: Callable[[Problems], Replay] = Replay) -> None:
         self.problems = Problems()
-        self.reader = Reader(path, self.problems, Replay.IGNORES)
         self.replay = follow(self.problems)
-        apply = self.replay.apply
+        self.reader = Reader(path, self.problems, Replay.IGNORES, self.replay.BRIEF)
+        apply, block = self.replay.apply, self.replay.block
+        blocks = 0
         for _, line, ev in in_time_order(self.reader.events()):
-            apply(line, ev)
-        self.replay.events += self.reader.left_out
+            if type(ev) is tuple:
+                blocks += 1
+                block(line, ev)
+            else:
+                apply(line, ev)
+        self.replay.events += blocks + self.reader.left_out
         self.replay.last_t = self.reader.last_t
         self.path = path
         self.header = self.reader.header

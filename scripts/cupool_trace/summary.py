@@ -9,18 +9,22 @@ from typing import Iterator, Optional
 
 from .physical import Follow
 from .reader import Event
-from .replay import Device, Rank, caller_name, load
+from .replay import Device, Part, Rank, caller_name, load
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
 DESCRIPTION = """\
-Prints, per rank and device: requests, hits, misses, peaks, segments, driver calls and the time in them, moments out of memory,
-trims, the free policy and why, refused IPC handles, what was registered with NCCL, the largest segments, and with
-CUPOOL_TRACE_STACKS=1 who held the most when most was live; and the physical memory that was taken past the pool (cuMemCreate:
-NCCL's, PyTorch's expandable segments), by whom. Requests, hits and peaks come from the stats lines;
-a killed process wrote none at its end, so they are then as of the last one, or counted from events as far as these tell, and
-marked with ~.
-Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments."""
+Prints, per rank and device, and per backend (cuda, nccl) where a device has several: requests, hits, misses, time saved, peaks,
+waste, segments, driver calls and the time in them; moments out of memory, with what was free and why that did not do, trims, the
+free policy and why, refused IPC handles, what was registered with NCCL, the largest segments, and with CUPOOL_TRACE_STACKS=1 who
+held the most when most was live; and the physical memory that was taken past the pool (cuMemCreate: NCCL's, PyTorch's expandable
+segments), by whom. Requests, hits and peaks of a device come from the stats lines; a killed process wrote none at its end, so
+they are then as of the last one, or counted from events as far as these tell, and marked with ~.
+Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments; cached is held and not live.
+Time saved is an estimate: the hits, each at the mean of what it took in this trace to get a segment of the same backend, which
+may be larger than the request. What frees would have taken is not in it.
+Waste is what was held and not live when held was greatest; it needs allocation events. So does rounding: what blocks had beyond
+what was asked for when live was greatest."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,22 +46,50 @@ def callers(rank: Rank, dev: Device) -> list[Event]:
     return sorted(out.values(), key=lambda o: (-o["live_at_peak"], -o["requests"], o["caller"]))
 
 
+def events_tell(part: Part, allocs: bool) -> Event:
+    """The figures of a part by its events alone; None where they cannot tell. allocs: those of blocks are among them."""
+    # Every miss brings one segment, as far as events can tell.
+    misses = min(part.allocs, part.segments_alloc)
+    return {
+        "requests": part.allocs if allocs else None, "hits": part.allocs - misses if allocs else None,
+        "misses": misses if allocs else None, "peak_live": part.peak_live if allocs else None, "peak_held": part.peak_held,
+    }
+
+
+def memory_summary(part: Part, allocs: bool, counted: Event) -> Event:
+    """What a device and a backend of it have alike; `counted` is what events_tell, or the library's own counters instead."""
+    return {
+        **counted, "hit_rate": hit_rate(counted), "saved_us": saved_us(part, counted["hits"]), "segment_us": segment_us(part),
+        "held_at_end": part.held, "live_at_end": part.live if allocs else None, "cached_at_end": part.held - part.live if allocs else None,
+        "waste": part.peak_held - part.live_at_peak_held if allocs else None,
+        "rounding": part.peak_live - part.asked_at_peak if allocs else None,
+        "segments_alloc": part.segments_alloc, "segments_free": part.segments_free,
+        "driver_calls": part.driver_calls, "driver_us": round(part.driver_us, 3),
+    }
+
+
+def segment_us(part: Part) -> Optional[float]:
+    """What it took to get a segment, in the mean."""
+    return round(part.got_us / part.segments_alloc, 3) if part.segments_alloc else None
+
+
+def saved_us(part: Part, hits: Optional[int]) -> Optional[float]:
+    """What the hits would have taken, had each been such a call. Without a call that was measured nobody knows."""
+    return round(hits * part.got_us / part.segments_alloc, 3) if hits is not None and part.segments_alloc else None
+
+
 def device_summary(rank: Rank, dev: Device) -> Event:
     """The figures of one device. From its stats line where there is one; else from events, None where they cannot tell."""
     s = dev.stats
-    allocs = dev.allocs if rank.traces_allocs else None
+    allocs = rank.traces_allocs
+    told = events_tell(dev, allocs)
+    counted = {"requests": s["allocs"], **{k: s[k] for k in told if k != "requests"}} if s else told
+    backends = {b: memory_summary(part, allocs, counted if part is dev else events_tell(part, allocs))
+                for b, part in sorted(dev.backends.items())}
     out: Event = {
         "from_stats": s is not None, "stats_at": None if dev.stats_at is None else dev.stats_at / 1e9,
-        "requests": s["allocs"] if s else allocs,
-        # Every miss brings one segment, as far as events can tell.
-        "hits": s["hits"] if s else None if allocs is None else max(0, allocs - dev.segments_alloc),
-        "misses": s["misses"] if s else None if allocs is None else min(allocs, dev.segments_alloc),
-        "bypassed": s["bypassed"] if s else None,
-        "peak_live": s["peak_live"] if s else dev.peak_live if rank.traces_allocs else None,
-        "peak_held": s["peak_held"] if s else dev.peak_held,
-        "held_at_end": dev.held,
-        "segments_alloc": dev.segments_alloc, "segments_free": dev.segments_free, "segments_live": len(dev.segments),
-        "driver_calls": dev.driver_calls, "driver_us": round(dev.driver_us, 3),
+        "bypassed": s["bypassed"] if s else None, **memory_summary(dev, allocs, counted), "backends": backends,
+        "segments_live": len(dev.segments),
         "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
         "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
@@ -65,7 +97,9 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "name": dev.name, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
-    out["hit_rate"] = hit_rate(out)
+    if len(backends) > 1:  # a mean over several kinds of calls would say nothing of either
+        saved = [f["saved_us"] for f in backends.values()]
+        out.update(segment_us=None, saved_us=None if None in saved else round(sum(saved), 3))
     return out
 
 
@@ -76,11 +110,11 @@ def hit_rate(f: Event) -> Optional[float]:
 
 def summary_total(figures: list[Event]) -> Event:
     out: Event = {}
-    for key in ("requests", "hits", "misses", "bypassed", "segments_alloc", "segments_free", "segments_live", "held_at_end",
-                "driver_calls", "driver_us", "oom", "trims", "trimmed", "ipc_ok", "ipc_refused"):
+    for key in ("requests", "hits", "misses", "bypassed", "saved_us", "segments_alloc", "segments_free", "segments_live", "held_at_end",
+                "live_at_end", "cached_at_end", "driver_calls", "driver_us", "oom", "trims", "trimmed", "ipc_ok", "ipc_refused"):
         known = [f[key] for f in figures if f[key] is not None]
-        out[key] = sum(known) if known else None
-    for key in ("peak_live", "peak_held"):  # not at the same time, so a sum would say nothing
+        out[key] = round(sum(known), 3) if known else None
+    for key in ("peak_live", "peak_held", "waste", "rounding"):  # not at the same time, so a sum would say nothing
         out[key] = max((f[key] for f in figures if f[key] is not None), default=None)
     out["hit_rate"] = hit_rate(out)
     return out
@@ -91,9 +125,23 @@ def summary_row(names: list[str], f: Event, guessed: bool) -> list[str]:
         return "-" if v is None else f"{'~' if guessed else ''}{v}"
 
     rate = "-" if f["hit_rate"] is None else f"{'~' if guessed else ''}{100 * f['hit_rate']:.1f}%"
-    return [*names, number(f["requests"]), number(f["hits"]), number(f["misses"]), rate, human_size(f["peak_live"]),
-            human_size(f["peak_held"]), str(f["segments_alloc"]), str(f["driver_calls"]), human_time(f["driver_us"]),
-            str(f["oom"]), str(f["trims"])]
+    saved = "-" if f["saved_us"] is None else "~" + human_time(f["saved_us"])
+    return [*names, number(f["requests"]), number(f["hits"]), number(f["misses"]), rate, saved, human_size(f["peak_live"]),
+            human_size(f["peak_held"]), human_size(f["waste"]), str(f["segments_alloc"]), str(f["driver_calls"]), human_time(f["driver_us"]),
+            *(str(f[k]) if k in f else "" for k in ("oom", "trims"))]
+
+
+def saved_note(f: Event, backend: str) -> str:
+    return (f"about {human_time(f['saved_us'])} saved: {count_of(f['hits'], 'hit')} at {f['segment_us']:.1f} us each, the mean of "
+            f"{count_of(f['segments_alloc'], 'segment')} got from {backend} here")
+
+
+def oom_note(ev: Event) -> str:
+    free = {"device_free": "on the device", "idle": "in idle segments", "holes": "between live blocks", "pending": "kept back",
+            "largest": "in the largest piece"}
+    said = ", ".join(f"{human_size(ev[k])} {where}" for k, where in free.items() if ev.get(k))
+    return (f"out of memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
+            f"{human_size(ev['live'])} live" + (f"; free: {said}" if said else "") + (f"; why: {ev['why']}" if "why" in ev else ""))
 
 
 def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
@@ -110,9 +158,15 @@ def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
         yield f"{who}: requests, hits and peaks as of {f['stats_at']:.3f} s (~), the last stats line"
     for ev in f["policy"]:
         yield f"{who}: policy {ev['free']} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
+    for b, of in f["backends"].items():
+        if of["saved_us"]:
+            yield f"{who}: {saved_note(of, b)}"
+    if f["waste"] is not None and f["peak_held"]:
+        yield (f"{who}: {human_size(f['waste'])} wasted when most was held; when most was live, "
+               f"{human_size(f['rounding'])} of it was rounding; {human_size(f['live_at_end'])} live and "
+               f"{human_size(f['cached_at_end'])} cached at the end")
     for ev in f["oom_moments"][:5]:
-        yield (f"{who}: out of memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, "
-               f"{human_size(ev['held'])} held, {human_size(ev['live'])} live" + (f"; why: {ev['why']}" if "why" in ev else ""))
+        yield f"{who}: {oom_note(ev)}"
     if f["oom"] > 5:
         yield f"{who}: out of memory {f['oom']} times in all"
     if f["trims"]:
@@ -187,27 +241,34 @@ def run(args: argparse.Namespace) -> int:
     rows: list[list[str]] = []
     notes: list[str] = []
     guessed = False
+    devices_shown = 0
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
             notes.extend(summary_notes(d, f, r))
             if not r.replay.devices[d].pooled:
                 continue
             free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
-            rows.append(summary_row(["-" if r.rank is None else str(r.rank), str(d), str(free)], f, not f["from_stats"] or f["stats_at"] is not None))
-            guessed = guessed or not f["from_stats"] or f["stats_at"] is not None
+            names = ["-" if r.rank is None else str(r.rank), str(d)]
+            approximate = not f["from_stats"] or f["stats_at"] is not None
+            of = f["backends"]
+            rows.append(summary_row([*names, "all" if len(of) > 1 else next(iter(of), "-"), str(free)], f, approximate))
+            devices_shown += 1
+            if len(of) > 1:
+                rows.extend(summary_row([*names, b, ""], one, True) for b, one in of.items())
+            guessed = guessed or approximate
         notes.extend(nccl_notes(r))
         if not devices and not physical(r):
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:
             notes.append(f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check")
-    if len(rows) > 1:
-        rows.append(summary_row(["all", "", ""], total, guessed))
+    if devices_shown > 1:
+        rows.append(summary_row(["all", "", "", ""], total, guessed))
     if rows:
         print()
-        print(table(["rank", "device", "free", "requests", "hits", "misses", "hit rate", "peak live", "peak held", "segments",
-                     "driver calls", "in driver", "oom", "trims"], rows, left=3))
-    if len(rows) > 1:
-        print("all: counts are sums, peaks the largest of any device")
+        print(table(["rank", "device", "backend", "free", "requests", "hits", "misses", "hit rate", "saved", "peak live", "peak held", "waste",
+                     "segments", "driver calls", "in driver", "oom", "trims"], rows, left=4))
+    if devices_shown > 1:
+        print("all: counts are sums, peaks and waste the largest of any device")
     if notes:
         print()
         print("\n".join(notes))

@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import BIN, INFO, LIB, MIB, SIM, SOURCE, Case, Done, need
+from e2e import BIN, INFO, LIB, MIB, SIM, SOURCE, TRACE_TOOL, Case, Done, need
 
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 SIMNCCL = os.environ["E2E_SIMNCCL"]
@@ -253,7 +253,8 @@ class Backend(Base):
 
     def test_there_and_back(self) -> None:
         done = self.nccl("alloc:3000000", "alloc:600", "churn:1:9000000", "backend:1", "alloc:3000000", "alloc:600", "churn:3:9000000", "free",
-                         "backend:0", "alloc:600", "stats:0", "free", "trim:0", "stats:0")
+                         "backend:0", "alloc:600", "stats:0", "free", "trim:0", "stats:0",
+                         CUPOOL_TRACE_EVENTS="segment,alloc")
         self.assertEqual([line for line in done.out.splitlines() if line[0] != "s"], ["backend 0", "backend 0", f"trim {2 * MIB}"])
         self.assertEqual(self.kinds(done), [
             ("alloc", "cuda", 4), ("alloc", "cuda", 2), ("alloc", "cuda", 10), ("free", "cuda", 10),
@@ -266,6 +267,12 @@ class Backend(Base):
         trace = self.one_trace(done)
         self.assertEqual([e["b"] for e in trace.of("backend")], ["nccl", "cuda"])
         self.assert_fine(trace.path)
+        said = subprocess.run([TRACE_TOOL, "summary", "--json", trace.path], capture_output=True, text=True, timeout=60, check=True).stdout
+        device = json.loads(said)["ranks"][0]["devices"]["0"]
+        keys = ("requests", "hits", "misses", "peak_held", "held_at_end", "live_at_end")
+        self.assertEqual({b: [f[k] for k in keys] for b, f in device["backends"].items()},
+                         {"cuda": [4, 0, 4, 16 * MIB, 0, 0], "nccl": [5, 2, 3, 16 * MIB, 0, 0]})
+        self.assertEqual([device[k] for k in keys], [after[k] for k in ("allocs", "hits", "misses", "peak_held", "held", "live")])
 
     def test_from_nccl_at_the_start(self) -> None:
         done = self.nccl("alloc:3000000", "backend:0", "alloc:3000000", "device:1", "alloc:3000000", "free", CUPOOL_BACKEND="nccl")

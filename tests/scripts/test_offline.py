@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "scripts")]
 
 from cupool_trace.replay import Rank  # noqa: E402
+from cupool_trace.summary import device_summary  # noqa: E402
 from e2e import MIB, TRACE_TOOL, Case, app  # noqa: E402
 
 PROGRAM = os.environ["REPLAY_PROGRAM"]
@@ -281,9 +282,16 @@ class Trace(Case):
                 stats = trace.of("stats")[0]
                 self.assertGreater(stats["segments_alloc"], 15)
                 found = self.device(trace.path)  # the trace says how much memory the device has
-                events = Rank(str(trace.path)).replay.devices[0]
-                self.assertEqual((events.peak_live, events.live, events.peak_held, events.held),
-                                 (stats["peak_live"], stats["live"], stats["peak_held"], stats["held"]))
+                rank = Rank(str(trace.path))
+                events = rank.replay.devices[0]
+                events.stats = None  # what summary says without it
+                told = device_summary(rank, events)
+                self.assertEqual({k: told[k] for k in ("requests", "peak_live", "live_at_end", "peak_held", "held_at_end", "cached_at_end")},
+                                 {"requests": stats["allocs"], "peak_live": stats["peak_live"], "live_at_end": stats["live"],
+                                  "peak_held": stats["peak_held"], "held_at_end": stats["held"], "cached_at_end": stats["held"] - stats["live"]})
+                self.assertEqual((told["segments_alloc"], told["segments_free"]), (stats["segments_alloc"], stats["segments_free"]))
+                self.assertEqual((told["hits"], told["misses"]), (stats["hits"], stats["misses"]))
+                self.assertLessEqual(told["waste"], stats["peak_held"])
                 again = found["runs"]["replayed"]
                 self.assertEqual({k: again[k] for k in SAME}, {k: stats[k] for k in SAME})
                 self.assertEqual({k: found["traced"][k] for k in SAME if k not in ("live", "oom")},

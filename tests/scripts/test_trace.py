@@ -366,20 +366,129 @@ class Summary(Case):
         dev = rank["devices"]["0"]
         expected = {"from_stats": True, "requests": 4, "hits": 2, "misses": 2, "hit_rate": 0.5, "peak_live": 64 * MIB + 1536,
                     "peak_held": 66 * MIB, "held_at_end": 2 * MIB, "segments_alloc": 2, "segments_free": 1, "segments_live": 1,
-                    "driver_calls": 3, "driver_us": 450.5, "oom": 1, "trims": 1, "trimmed": 64 * MIB, "ipc_ok": 0, "ipc_refused": 1}
+                    "driver_calls": 3, "driver_us": 450.5, "segment_us": 175.25, "saved_us": 350.5, "live_at_end": 1536,
+                    "cached_at_end": 2 * MIB - 1536, "waste": 2 * MIB - 1536, "rounding": 0, "oom": 1, "trims": 1, "trimmed": 64 * MIB, "ipc_ok": 0, "ipc_refused": 1}
         self.assertEqual({k: dev[k] for k in expected}, expected)
+        alike = ("hits", "saved_us", "peak_live", "peak_held", "waste", "driver_calls")
+        self.assertEqual({k: dev["backends"]["cuda"][k] for k in alike}, {k: dev[k] for k in alike})
         self.assertEqual([s["n"] for s in dev["largest_segments"]], [64 * MIB, 2 * MIB])
         self.assertEqual(dev["policy"], [{"t": 100, "free": "ordered", "why": "default"}])
         self.assertEqual(dev["oom_moments"], [{"t": 300, "n": 900 * MIB, "held": 2 * MIB, "live": 1536}])
 
     def test_text(self) -> None:
         out = self.run_tool("summary", self.write(good())).stdout
-        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +ordered +4 +2 +2 +50.0% +64.0 MiB +66.0 MiB +2 +3 +450 us +1 +1$",
+        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +cuda +ordered +4 +2 +2 +50.0% +~350 us +64.0 MiB +66.0 MiB +2.0 MiB +2 +3 +450 us +1 +1$",
+                        r"about 350 us saved: 2 hits at 175.2 us each, the mean of 2 segments got from cuda here",
+                        r"2.0 MiB wasted when most was held; when most was live, 0 B of it was rounding; 1.5 KiB live and 2.0 MiB cached at the end",
                         r"out of memory at 0.000 s: 900.0 MiB asked for, 2.0 MiB held, 1.5 KiB live",
                         r"1 request for an IPC handle refused",
                         r"largest segments 64.0 MiB, 2.0 MiB; 1 live at the end \(2.0 MiB\)", r"1 trim gave back 64.0 MiB"):
             self.assertRegex(out, re.compile(pattern, re.M))
-        self.assertNotIn("~", out)
+        self.assertNotIn("~", out.replace("~350 us", ""))
+
+    def test_time_saved_is_measured_or_not_said(self) -> None:
+        """Only from what segments took in this very trace: other times there say nothing of it."""
+        events = good()
+        events[2]["us"], events[8]["us"], events[12]["us"], events[13]["us"] = 30, 50, 7000, 9000
+        dev = self.summary(self.write(events))["ranks"][0]["devices"]["0"]
+        self.assertEqual((dev["segment_us"], dev["saved_us"]), (40, 80))
+        events = [e for e in good() if e.get("e") != "segment_alloc"]
+        path = self.write(events)
+        dev = self.summary(path)["ranks"][0]["devices"]["0"]
+        self.assertEqual((dev["hits"], dev["segment_us"], dev["saved_us"]), (2, None, None))
+        out = self.run_tool("summary", path).stdout
+        self.assertNotIn("saved:", out)
+        self.assertRegex(out, r"50.0% +- +64.0 MiB")
+
+    def test_waste_needs_allocation_events(self) -> None:
+        """Of segments alone it is not known; the hits are, from the stats line, and with them the time saved."""
+        events = [e for e in good() if e.get("e") not in ("alloc", "free_requested", "free_completed")]
+        events[0]["events"] = "segment"
+        path = self.write(events)
+        dev = self.summary(path)["ranks"][0]["devices"]["0"]
+        self.assertEqual([dev[k] for k in ("waste", "rounding", "live_at_end", "cached_at_end")], [None] * 4)
+        self.assertEqual((dev["held_at_end"], dev["saved_us"]), (2 * MIB, 350.5))
+        self.assertNotIn("wasted", self.run_tool("summary", path).stdout)
+
+    def test_waste(self) -> None:
+        """The segment that made held greatest was got for a block that comes after it, and perhaps after one of another thread."""
+        a, b = BASE, BASE + 4 * MIB
+        start = [header(), ev(1, "segment_alloc", p=a, n=4 * MIB), ev(2, "alloc", p=a, n=MIB + 1), ev(3, "segment_alloc", p=b, n=4 * MIB)]
+        for more, waste in (([], 7 * MIB - 512), ([ev(4, "alloc", p=b, n=3 * MIB)], 4 * MIB - 512),
+                            ([ev(4, "alloc", p=a + 2 * MIB, n=MIB, tid=7), ev(5, "alloc", p=b, n=3 * MIB)], 3 * MIB - 512),
+                            ([ev(4, "alloc", p=b, n=3 * MIB), ev(5, "alloc", p=a + 2 * MIB, n=MIB)], 4 * MIB - 512)):
+            dev = self.summary(self.write([*start, *more, ev(9, "end", dropped=0)]))["ranks"][0]["devices"]["0"]
+            self.assertEqual((dev["waste"], dev["rounding"]), (waste, 511))
+
+    def test_backends(self) -> None:
+        """Each one's figures are those of a trace with its events alone."""
+        for seed in range(10):
+            r = random.Random(seed)
+            events: list[Event] = [header()]
+            segments: dict[int, tuple[int, str]] = {}
+            live: dict[int, tuple[int, int]] = {}  # block: its request, its segment
+            owner = {}
+            for t in range(1, 400):
+                x, k = r.random(), 64 * MIB * r.randrange(8) + BASE
+                if k not in segments:
+                    n, backend = MIB * r.randrange(1, 9), r.choice(["cuda", "nccl"]) if segments else "cuda"
+                    segments[k] = n, backend
+                    one = ev(t, "segment_alloc", p=k, n=n, b=backend, us=r.randrange(100))
+                elif x < 0.05 and not any(at == k for _, at in live.values()):
+                    backend = segments.pop(k)[1]
+                    one = ev(t, "segment_free", p=k, n=n_of[k], b=backend)
+                elif live and x < 0.4:
+                    p = r.choice(list(live))
+                    n, k = live.pop(p)
+                    backend = segments[k][1]
+                    one = ev(t, "free_requested", p=p, n=n)
+                else:
+                    p, n = k + 65536 * r.randrange(16), r.randrange(1, 60000)
+                    if p in live:
+                        continue
+                    live[p] = n, k
+                    backend = segments[k][1]
+                    one = ev(t, "alloc", p=p, n=n)
+                n_of = {at: size for at, (size, _) in segments.items()}
+                events.append(one)
+                owner[id(one)] = backend
+            dev = self.figures(events)
+            self.assertEqual(list(dev["backends"]), ["cuda", "nccl"])
+            for backend, found in dev["backends"].items():
+                alone = self.figures([header(), *(e for e in events[1:] if owner[id(e)] == backend)])
+                self.assertEqual(found, alone["backends"][backend])
+                self.assertEqual(found, {k: alone[k] for k in found})
+            for key in ("requests", "segments_alloc", "segments_free", "driver_calls", "held_at_end", "live_at_end", "saved_us"):
+                self.assertAlmostEqual(dev[key], sum(f[key] for f in dev["backends"].values()), 2)
+
+    def figures(self, events: list[Event]) -> Event:
+        rank = replay.Rank(self.write(events))
+        self.assertEqual(rank.problems.kept, [])
+        return summary.device_summary(rank, rank.replay.devices[0])
+
+    def test_backends_are_rows(self) -> None:
+        events = good()
+        events[8]["b"] = events[12]["b"] = "nccl"
+        out = self.run_tool("summary", self.write(events)).stdout
+        for pattern in (r"^0 +0 +all +ordered +4 +2 +2 ", r"^0 +0 +cuda +~3 +~2 +~1 +~66.7% +~200 us +1.5 KiB +2.0 MiB +2.0 MiB +1 +1 +100 us$",
+                        r"^0 +0 +nccl +~1 +~0 +~1 +~0.0% +~0 us +64.0 MiB +64.0 MiB +0 B +1 +2 +350 us$"):
+            self.assertRegex(out, re.compile(pattern, re.M))
+        self.assertIn("2 hits at 100.0 us each, the mean of 1 segment got from cuda here", out)
+
+    def test_out_of_memory_says_what_was_free(self) -> None:
+        events = good()
+        events[14].update(why="pieces", idle=0, pending=512, holes=3 * MIB, largest=MIB, device_free=5 * MIB, device_total=80 * MIB)
+        path = self.write(events)
+        moment, = self.summary(path)["ranks"][0]["devices"]["0"]["oom_moments"]
+        self.assertEqual(moment, {"t": 300, "n": 900 * MIB, "held": 2 * MIB, "live": 1536, "idle": 0, "pending": 512, "holes": 3 * MIB,
+                                  "largest": MIB, "device_free": 5 * MIB, "why": "pieces"})
+        self.assertIn("live; free: 5.0 MiB on the device, 3.0 MiB between live blocks, 512 B kept back, 1.0 MiB in the largest piece; why: pieces",
+                      self.run_tool("summary", path).stdout)
+        self.broken_values(events)
+
+    def broken_values(self, events: list[Event]) -> None:
+        events[14]["holes"] = "many"
+        self.check(events, 1, r":15: oom: holes is 'many', not a number of bytes")
 
     def test_segments_that_died_with_their_context_were_no_driver_call(self) -> None:
         events = good()
@@ -476,7 +585,7 @@ class Summary(Case):
         self.assertEqual([r["rank"] for r in got["ranks"]], [0, 1])
         self.assertEqual(list(got["ranks"][1]["devices"]), ["0", "1"])
         self.assertEqual((got["total"]["requests"], got["total"]["hit_rate"], got["total"]["peak_held"]), (12, 0.5, 66 * MIB))
-        self.assertRegex(self.run_tool("summary", a, b).stdout, re.compile(r"^all +12 +6 +6 +50.0%", re.M))
+        self.assertRegex(self.run_tool("summary", a, b).stdout, re.compile(r"^all +12 +6 +6 +50.0% +~1.1 ms", re.M))
 
     def test_problems_are_mentioned(self) -> None:
         done = self.run_tool("summary", self.write(good()[1:]))

@@ -198,8 +198,8 @@ def busy(r: random.Random) -> bytes:
         p, at, tid = 0x7f0000000000 + 512 * r.randrange(400), 1000 * t - r.randrange(3000) + 3000, r.randrange(3)
         start = p & ~0xffff
         if t % 100 == 1:
-            e = "alloc" if t % 300 else "free"
-            lines.append(f'{{"t":{at},"e":"segment_{e}","tid":{tid},"d":0,"p":"{start:#x}","n":65536,"b":"cuda","us":1.5}}')
+            e, backend = "alloc" if t % 300 else "free", r.choice(["cuda", "cuda", "nccl"])
+            lines.append(f'{{"t":{at},"e":"segment_{e}","tid":{tid},"d":0,"p":"{start:#x}","n":65536,"b":"{backend}","us":1.5}}')
         elif p not in live or r.random() < 0.02:
             live[p] = r.randrange(1, 1600)
             more = r.choice(["", "", f',"block":{(live[p] + 511) // 512 * 512 + 512}']) + r.choice(["", f',"f":[{r.randrange(1, 4)},7]'])
