@@ -48,14 +48,13 @@
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         result = next arguments;   /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         for (int i_ = 0; (comms) && i_ < (count); i_++)                                                                \
-            nccl_comm_made((comms)[i_], result, CALLER);                                                               \
+            nccl_comm_made(&(comms)[i_], result, CALLER);                                                              \
         return result;                                                                                                 \
     }
 #define NCCL_USE(symbol, parameters, arguments, of, made)                                                              \
     EXPORT ncclResult_t symbol parameters                                                                              \
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
-        ncclComm_t *const made_ = (made);                                                                              \
         struct nccl_reg_comm *used;                                                                                    \
         ncclResult_t result;                                                                                           \
                                                                                                                        \
@@ -63,8 +62,7 @@
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         used = nccl_use_begin(of, CALLER);                                                                             \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        if (made_)                                                                                                     \
-            nccl_comm_made(*made_, result, CALLER);                                                                    \
+        nccl_comm_made(made, result, CALLER);                                                                          \
         nccl_after(of, used, result);                                                                                  \
         return result;                                                                                                 \
     }
@@ -97,8 +95,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
     else
         used = nccl_use_begin(parent, CALLER);
     result = next(parent, without, without_count, comm, config, flags);
-    if (comm)
-        nccl_comm_made(*comm, result, CALLER);
+    nccl_comm_made(comm, result, CALLER);
     nccl_after(parent, used, result);
     return result;
 }

@@ -537,16 +537,16 @@ bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_inf
            (comm_meet(comm, caller) && nccl_reg_comm_get(state.reg, comm, ret_info) == 0);
 }
 
-void nccl_comm_made(ncclComm_t comm, ncclResult_t result, const void *caller)
+void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller)
 {
-    if (!comm || (result && result != ncclInProgress))
+    if (!comm || !*comm || (result && result != ncclInProgress))
         return;
     /* One that was there before has gone without our hearing of it. */
-    nccl_reg_comm_remove(state.reg, comm, /* talk: */ false);
+    nccl_reg_comm_remove(state.reg, *comm, /* talk: */ false);
     if (nccl_reg_group_depth())
         made_in_group = true;
     else if (!result)
-        comm_meet(comm, caller);
+        comm_meet(*comm, caller);
 }
 
 void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
