@@ -134,25 +134,24 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
 {
     unsigned int flags;
     CUcontext primary;
-    bool retained;
+    bool known;
     int active = 0;
 
     *ret_primary = false;
     if (!driver->cuDevicePrimaryCtxGetState || !driver->cuDevicePrimaryCtxRetain ||
         !driver->cuDevicePrimaryCtxRelease_v2)
         return true;
-    if (driver->cuDevicePrimaryCtxGetState(device, &flags, &active))
-        return false;
-    if (!active)
-        return true;
-    /* With it somebody's last reference would not look like the last: he waits. */
+    /* With our reference somebody's last one would not look like the last, or what is gone come back: he waits. */
     atomic_fetch_add(&probing, 1);
-    retained = driver->cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS;
-    if (retained)
-        driver->cuDevicePrimaryCtxRelease_v2(device);
+    known = driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
+    if (known && active) {
+        known = driver->cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS;
+        *ret_primary = known && primary == handle;
+        if (known)
+            driver->cuDevicePrimaryCtxRelease_v2(device);
+    }
     atomic_fetch_sub(&probing, 1);
-    *ret_primary = retained && primary == handle;
-    return retained;
+    return known;
 }
 
 /* What a new entry is made of. */
@@ -297,6 +296,21 @@ static bool is_leaving(const struct context *context)
         lock_relax(i);
     }
     return true;
+}
+
+struct context *context_next_staying(unsigned int *i, int device)
+{
+    while (*i < atomic_load(&contexts.count)) {
+        struct context *context = atomic_load(&contexts.entries[(*i)++]);
+
+        while (atomic_load(&context->handle) && context->device == device && context->pool) {
+            if (context_pin(context))
+                return context;
+            if (is_leaving(context))
+                break;
+        }
+    }
+    return NULL;
 }
 
 struct context *context_current(const struct real_driver *driver)

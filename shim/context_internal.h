@@ -66,6 +66,8 @@ void context_leave(const struct context *context, struct visit *visit);
  * more. The caller unpins each.
  */
 struct context *context_next(unsigned int *i, int device);
+/* The same for a device, with those that may be about to go: another thread's call that decides that is waited for. */
+struct context *context_next_staying(unsigned int *i, int device);
 
 /* A context's meaning has changed: threads look again. */
 void context_changed(void);

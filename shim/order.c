@@ -127,6 +127,39 @@ CUresult order_on_host(struct context *context)
     return result;
 }
 
+/* Errors that a context does not recover from: natively every call returns them from now on. */
+static bool is_sticky(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* From now on requests go to the driver, for its error. */
+static void fail(struct context *context, CUresult result)
+{
+    if (is_sticky(result) && !atomic_exchange(&context->failed, true)) {
+        context_changed();
+        if (context->pool)
+            pool_defer_never(context->pool);
+    }
+}
+
 /*
  * The host waits although a stream captures: synchronising would destroy the capture, but a free by a thread in relaxed
  * mode does not, and waits just as well.
@@ -159,6 +192,7 @@ CUresult order_wait(struct context *context)
     slot_release(slot);
     if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
+    fail(context, result);
     return result;
 }
 
@@ -168,46 +202,13 @@ bool context_wait_device(int device)
     struct context *context;
     bool any = false, all = true;
 
-    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         any = true;
         all &= order_wait(context) == CUDA_SUCCESS;
     }
     /* The gate holds for contexts that have an entry: this makes one. */
     context = !any && driver ? context_current(driver) : NULL;
     return any ? all : context && context->device == device && order_wait(context) == CUDA_SUCCESS;
-}
-
-/* Errors that a context does not recover from: natively every call returns them from now on. */
-static bool is_sticky(CUresult result)
-{
-    switch (result) {
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_CONTAINED:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* From now on requests go to the driver, for its error. */
-static void fail(struct context *context, CUresult result)
-{
-    if (is_sticky(result) && !atomic_exchange(&context->failed, true)) {
-        context_changed();
-        if (context->pool)
-            pool_defer_never(context->pool);
-    }
 }
 
 static bool is_capture_error(CUresult result)
@@ -356,7 +357,7 @@ bool context_wait_device_for(int device, unsigned int ms)
     struct context *context;
     bool any = false, all = true;
 
-    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         any = true;
         all &= all_wait(context, limit);
     }

@@ -323,6 +323,7 @@ static bool entry_let_go(uint64_t addr, int device, bool wait)
 bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
 {
     struct entry *entry, copy = {0};
+    bool lost = false;
 
     if (!addr || !is_on())
         return false;
@@ -345,14 +346,19 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
         return true;
     /* What cannot go now goes later; the program has no more to do with it. */
     freed = CUDA_SUCCESS;
-    if (!entry_let_go(addr, copy.device, waits) && waits && !capture_active_now()) {
-        /* The context has failed, and with it the communicators. */
-        entry_forget(&use.memory, addr);
-        nccl_segment_lost(copy.context, addr);
-        return false;
+    if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
+        /* And with it the communicators. */
+        pthread_mutex_lock(&use.lock);
+        entry = entry_at(&use.memory, addr);
+        lost = entry && entry->state == STATE_KEPT;
+        if (lost)
+            entry_delete(&use.memory, entry);
+        pthread_mutex_unlock(&use.lock);
     }
+    if (lost)
+        nccl_segment_lost(copy.context, addr);
     *ret_result = freed;
-    return true;
+    return !lost;
 }
 
 void use_settle(void)

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "capture.h"
+#include "core.h"
 #include "nccl.h"
 #include "real.h"
 #include "trace.h"
@@ -98,6 +99,8 @@ static int agree(const struct real_nccl *nccl, ncclComm_t comm, int ranks, const
 
     if (all && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
         result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())
+            result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
         if (!result)
             result = gather(nccl, comm, at, stream, ranks, mine, all);
         if (at)
@@ -121,7 +124,7 @@ static int possible(ncclComm_t comm, struct nccl_reg_comm_info *ret_info)
 
     if (!driver || !nccl_registers())
         return -ENOTSUP;
-    if (nccl_reg_group_depth() || capture_active_now())
+    if (nccl_reg_group_depth())
         return -EBUSY;
     if (!nccl_comm_get(comm, NULL, ret_info))
         return -EINVAL;
@@ -148,7 +151,8 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
     if (rc)
         return rc;
     nccl = info.arg;
-    rc = allocation_of(addr, size, &whole);
+    /* Another thread's capture is not the other ranks' concern, until they hear of it. */
+    rc = capture_active_now() ? -EBUSY : allocation_of(addr, size, &whole);
     /* From before the others hear of it to the end it stays, under a name of our own until NCCL has given it one. */
     if (!rc)
         rc = nccl_user_registered(comm, ret_window, whole.addr, whole.size);

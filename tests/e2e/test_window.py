@@ -59,7 +59,7 @@ class Window(Case):
         self.assertEqual(report["windows"], 0)
 
     def test_where_there_are_none(self) -> None:
-        self.assertEqual(self.ask("nowhere")[0], [("group", EBUSY), ("capture", EBUSY), ("deregister", EBUSY), ("device", EINVAL), ("null", EINVAL),
+        self.assertEqual(self.ask("nowhere")[0], [("group", EBUSY), ("capture", EBUSY), ("deregister", EINVAL), ("device", EINVAL), ("null", EINVAL),
                                                   ("unknown", EINVAL)])
         for env, answer in (({"CUPOOL_REGISTER": "0"}, ENOTSUP), ({"preload": None}, ENOSYS), ({"CUPOOL_ENABLE": "0"}, ENOSYS),
                             ({"preload": str(LIB)}, ENOTSUP), ({"CUPOOL_BACKEND": "cuda"}, ENOTSUP)):

@@ -273,8 +273,8 @@ MUTANTS = [
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         (REG, "if (!talk) {", "if (false) {")]),
     Mutant("NCCL: beside a capture nobody waits for work before a registration goes", ["nccl / Registered.test_an_end_beside_a_capture"], [
-        ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); return result; } bool context_wait_device(int device)",
-         "return result; } bool context_wait_device(int device)")]),
+        ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
+         "fail(context, result); return result; } bool context_wait_device(int device)")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("shim/context.c", "limit = trace_clock() + LEAVING_WAIT_NS;", "limit = 0;")]),
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
