@@ -287,8 +287,10 @@ static bool is_leaving(const struct context *context)
 {
     uint64_t limit;
 
-    if (!atomic_load(&context->leaving) || own_endings)
-        return atomic_load(&context->leaving);
+    if (!atomic_load(&context->leaving))
+        return false;
+    if (own_endings)
+        return true;
     limit = trace_clock() + LEAVING_WAIT_NS;
     for (unsigned int i = 0; trace_clock() < limit; i++) {
         if (!atomic_load(&context->leaving))
