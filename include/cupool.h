@@ -181,13 +181,13 @@ static inline int cupool_backend_set(int backend)
  * and the segment stays until the window has gone.
  *
  * All ranks call it, outside of groups and captures, with the communicator's device current and nothing else under way
- * on the communicator by another thread; it blocks until all have. Such operations have to lie alike on all ranks,
- * which nothing checks in NCCL: here the ranks first tell each other where the buffer lies in its allocation and how
- * large that is. Where they differ (-EXDEV), or one of them has no such memory (-ENOTSUP) or buffer (-EINVAL), all
- * return the same and nothing was made; likewise if a stream captures in one of them (-EBUSY). That this rank cannot
- * make windows at all shows before that, and should be so on all: -ENOTSUP without CUPOOL_REGISTER or in a NCCL without
- * windows, -EBUSY in a group, -EINVAL if the communicator is not known or not of this device. -EIO: CUDA or NCCL has
- * refused; if that is so on this rank alone the others go on waiting.
+ * on the communicator by another thread; it blocks until all have. An operation's buffers have to lie alike in all
+ * ranks' windows, which nothing checks in NCCL: here the ranks first tell each other where the buffer lies in its
+ * allocation and how large that is. Where they differ (-EXDEV), or one of them has no such memory (-ENOTSUP) or buffer
+ * (-EINVAL), all return the same and nothing was made; likewise if a stream captures in one of them (-EBUSY). That this
+ * rank cannot make windows at all shows before that, and should be so on all: -ENOTSUP without CUPOOL_REGISTER or in a
+ * NCCL without windows, -EBUSY in a group, -EINVAL if the communicator is not known or not of this device. -EIO: CUDA
+ * or NCCL has refused; if that is so on this rank alone the others go on waiting.
  *
  * 0: *ret_window is NCCL's, to be given back with cupool_window_deregister before the communicator ends.
  */
