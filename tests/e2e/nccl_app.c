@@ -693,19 +693,19 @@ static void unmapped(struct rank *r)
 /* Unmapped while another thread calls NCCL for the same device. */
 static void *others_ops(void *arg)
 {
-    struct rank r = *(struct rank *)arg;
+    struct rank *r = arg;
     char *at;
 
-    CU(cudaSetDevice(r.rank));
-    CU(cudaStreamCreate(&r.stream));
+    CU(cudaSetDevice(r->rank));
+    CU(cudaStreamCreate(&r->stream));
     at = get(8 * MIB);
-    comm_make(&r, 1);
+    comm_make(r, 1);
     for (int i = 0; i < 1000; i++) {
-        NC(ncclAllGather(at, at + MIB, 1000, ncclFloat, r.comm, r.stream));
+        NC(ncclAllGather(at, at + MIB, 1000, ncclFloat, r->comm, r->stream));
         if (i % 10 == 0)
-            CU(cudaStreamSynchronize(r.stream));
+            CU(cudaStreamSynchronize(r->stream));
     }
-    comm_end(&r);
+    comm_end(r);
     CU(cudaFree(at));
     return NULL;
 }
@@ -714,9 +714,10 @@ static void beside(struct rank *r)
 {
     const struct mapped m = reserve(4 * MIB);
     char *at = get(8 * MIB);
+    struct rank others = *r;
     pthread_t other;
 
-    pthread_create(&other, NULL, others_ops, r);
+    pthread_create(&other, NULL, others_ops, &others);
     comm_make(r, 0);
     for (int i = 0; i < 50; i++) {
         all_gather(r, map_new(r, &m), at);
