@@ -91,6 +91,21 @@ bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_ad
     return true;
 }
 
+bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
+{
+    bool found = false;
+
+    for (unsigned int i = 0; i < MAGAZINES && !found; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        if (magazine == own || !value(&magazine->recent_bytes) || !lock_try(&magazine->lock))
+            continue;
+        found = magazine_take(magazine, requested, ret_addr);
+        lock_give(&magazine->lock);
+    }
+    return found;
+}
+
 bool magazine_put(struct magazine *magazine, struct block *block)
 {
     const size_t size = rounded(block->requested);
@@ -271,23 +286,35 @@ void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *b
         atomic_store(&pool->shown.has_kept, true);
 }
 
-bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
+/* A magazine's share of the slack. */
+static size_t share(const struct pool *pool)
 {
     const unsigned int sharers = atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed);
 
-    return magazine->kept_count < RECENT_MAX &&
-           value(&magazine->kept_bytes) + size <= value(&pool->shown.slack) / sharers;
+    return value(&pool->shown.slack) / (sharers ? sharers : 1);
 }
 
-void kept_take(struct pool *pool, struct block *ret_kept[MAGAZINES])
+bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
+{
+    const size_t room = share(pool);
+
+    return magazine->kept_count < KEPT_MAX && size <= room / COMPANY_PART &&
+           value(&magazine->kept_bytes) + size <= room;
+}
+
+void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
     /* First: who keeps a block after his magazine has been emptied says so again. */
-    atomic_store(&pool->shown.has_kept, false);
+    if (!own)
+        atomic_store(&pool->shown.has_kept, false);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
         ret_kept[i] = NULL;
         if (!atomic_load(&magazine->used))
+            continue;
+        /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
+        if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool))
             continue;
         lock_take(&magazine->lock);
         ret_kept[i] = magazine->kept;

@@ -90,12 +90,13 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
 
 /*
  * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
- * was kept back before the call may be handed out. An order() that starts after a free covers all work that could use
- * the block.
+ * was kept back before the call may be handed out; where frees wait for company, what waited with this one. An order()
+ * that starts after a free covers all work that could use the block.
  */
 int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
 {
     struct block *lists[MAGAZINES + 1] = {NULL};
+    const struct magazine *own = NULL;
     bool taking;
     int rc;
 
@@ -104,7 +105,9 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
              !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
-        kept_take(pool, lists);
+        if (block && pool->config.slack_min)
+            own = &pool->magazines[magazine_place % MAGAZINES];
+        kept_take(pool, own, lists);
     }
     if (block)
         block->link = NULL;
@@ -114,7 +117,7 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
-    if (rc == 0 && pool->config.slack_min) /* nothing is kept: see kept_ask */
+    if (rc == 0 && pool->config.slack_min) /* less is kept: see kept_ask */
         atomic_store_explicit(&pool->shown.ask_from, atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) / 2,
                               memory_order_relaxed);
     if (block)
@@ -424,7 +427,7 @@ int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
     const bool found = magazine_take(magazine, requested, ret_addr);
 
     lock_give(&magazine->lock);
-    return found ? 0 : alloc_looking(pool, requested, ret_addr);
+    return found || magazines_take(pool, magazine, requested, ret_addr) ? 0 : alloc_looking(pool, requested, ret_addr);
 }
 
 /* --- life --- */

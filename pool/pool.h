@@ -37,6 +37,8 @@ struct pool_backend_ops {
     void (*free)(void *arg, unsigned int kind, uint64_t addr, size_t size);
     /* May be NULL. Wait until what was given back has arrived. */
     void (*collect)(void *arg);
+    /* May be NULL: it always has. Has all that was given back arrived? Waits for nothing. */
+    bool (*collected)(void *arg);
     /* May be NULL. True if the device has so little left that idle segments should not be kept. Cheap. */
     bool (*scarce)(void *arg);
 };

@@ -60,9 +60,12 @@ struct segment {
 
 #define MAGAZINES 8u
 #define RECENT    64
-/* A magazine holds no more recent blocks than these, and keeps no more for company: somebody has to join or order all
- * of them at a time. */
+/* A magazine holds no more recent blocks than these: somebody has to join all of them at a time. */
 #define RECENT_MAX 256u
+/* It keeps no more for company: once they are ordered there has to be place for them among the recent ones. */
+#define KEPT_MAX (RECENT_MAX / 2)
+/* A block that takes more than this part of what a magazine may keep is ordered at once: few would fit beside it. */
+#define COMPANY_PART 4u
 
 /* How many sizes a pool remembers of which it has handed segments back. */
 #define GONE 512u
@@ -241,6 +244,8 @@ static inline struct magazine *magazine_enter(struct pool *pool)
 void magazine_lock(struct pool *pool, struct magazine *magazine);
 /* With the magazine's lock. Hand out a block that was freed by a request of the same size. False: there is none. */
 bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr);
+/* With no lock. The same from any other magazine, unless its own thread is at it. */
+bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr);
 /* With the magazine's lock. A PENDING block has been ordered and may be handed out again. False: there is no place for
  * it. */
 bool magazine_put(struct magazine *magazine, struct block *block);
@@ -250,8 +255,9 @@ void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct b
 void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block);
 /* With the magazine's lock. May it keep size bytes more for company? */
 bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size);
-/* With no lock. All blocks that the magazines keep, now the caller's. */
-void kept_take(struct pool *pool, struct block *ret_kept[MAGAZINES]);
+/* With no lock. All blocks that this magazine keeps (NULL: that any does) and those of others that keep too much; now
+ * the caller's. */
+void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES]);
 /* How much all magazines keep. With no lock, so it may be over when it is told. */
 size_t kept_bytes(const struct pool *pool);
 /* With the pool's lock. How much is handed out or kept: what is on the books and not recent. */

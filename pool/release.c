@@ -185,13 +185,17 @@ void release_excess(struct pool *pool, size_t got_for)
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *going = NULL;
     size_t leaving = 0;
+    bool has_arrived;
 
     if (pool->config.order->frozen(pool->config.arg))
         return;
+    /* The device has not come to the last ones yet: more of them would not be there for anybody either, and the program
+     * could have used them again. */
+    has_arrived = !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg);
     lock_take(&pool->lock);
     regret_update(pool, size, got_for);
     recent_flush(pool);
-    while ((segment = pool->idle_first) &&
+    while (has_arrived && (segment = pool->idle_first) &&
            pool->stats.held - pool->leaving - leaving + pool->asked + size > held_max(pool, size)) {
         leaving += segment->size;
         gone_add(pool, segment);

@@ -246,6 +246,14 @@ static void backend_collect(void *arg)
     releases_collect(context, /* wait: */ true);
 }
 
+static bool backend_collected(void *arg)
+{
+    struct context *context = arg;
+
+    releases_collect(context, /* wait: */ false);
+    return atomic_load(&context->arrived) >= atomic_load(&context->given);
+}
+
 static bool backend_scarce(void *arg)
 {
     const struct context *context = arg;
@@ -256,8 +264,11 @@ static bool backend_scarce(void *arg)
            !nccl_ranks_agree();
 }
 
-const struct pool_backend_ops memory_ops = {
-    .alloc = backend_alloc, .free = backend_free, .collect = backend_collect, .scarce = backend_scarce};
+const struct pool_backend_ops memory_ops = {.alloc = backend_alloc,
+                                            .free = backend_free,
+                                            .collect = backend_collect,
+                                            .collected = backend_collected,
+                                            .scarce = backend_scarce};
 
 void context_settle_device(int device)
 {

@@ -51,7 +51,7 @@ MUTANTS = [
          "if (fits && !magazine_put(magazine, block)) magazine_keep(pool, magazine, block);")]),
     Mutant("what is kept back while an order is under way is published by it", ["order"], [
         (POOL, "block_settle(pool, block, rc); } release_some(pool);",
-         "block_settle(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; kept_take(pool, lists); "
+         "block_settle(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; kept_take(pool, NULL, lists); "
          "for (unsigned int i = 0; i < MAGAZINES; i++) list_settle(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [

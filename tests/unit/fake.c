@@ -169,6 +169,17 @@ static void backend_collect(void *arg)
     pthread_mutex_unlock(&fake->lock);
 }
 
+static bool backend_collected(void *arg)
+{
+    struct fake *fake = arg;
+    bool all;
+
+    pthread_mutex_lock(&fake->lock);
+    all = fake->arriving == 0;
+    pthread_mutex_unlock(&fake->lock);
+    return all;
+}
+
 static bool backend_scarce(void *arg)
 {
     return ((struct fake *)arg)->scarce;
@@ -280,8 +291,11 @@ static void observe_trim(void *arg, size_t released, uint64_t ns, const char *wh
     pthread_mutex_unlock(&fake->lock);
 }
 
-static const struct pool_backend_ops backend = {
-    .alloc = backend_alloc, .free = backend_free, .collect = backend_collect, .scarce = backend_scarce};
+static const struct pool_backend_ops backend = {.alloc = backend_alloc,
+                                                .free = backend_free,
+                                                .collect = backend_collect,
+                                                .collected = backend_collected,
+                                                .scarce = backend_scarce};
 static const struct pool_order_ops order = {.order = order_order, .frozen = order_frozen};
 static const struct pool_order_ops order_filling = {.order = order_order, .fill = order_fill, .frozen = order_frozen};
 static const struct pool_observer_ops observer = {

@@ -98,6 +98,30 @@ static void test_growth_hands_back_before_it_asks_and_waits_for_nothing(void **s
     assert_int_equal(env->fake->waits, 2); /* those of the two frees */
 }
 
+/* A device that has not come to the last ones yet would have two of everything. */
+static void test_growth_hands_back_no_more_until_it_has_arrived(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr[3];
+
+    pool_with(env, 0, 0);
+    env->fake->late = true;
+    for (int i = 0; i < 3; i++)
+        addr[i] = alloc(env->pool, (8 + 2 * (size_t)i) * MIB);
+    release(addr[0]);
+    alloc(env->pool, 20 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
+    release(addr[1]);
+    alloc(env->pool, 16 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
+    assert_int_equal(alloc(env->pool, 10 * MIB), addr[1]);
+    release(addr[2]);
+    env->fake->arriving = 0;
+    alloc(env->pool, 16 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 2);
+    assert_sound(env->pool, env->fake);
+}
+
 static void test_hit_hands_nothing_back(void **state)
 {
     struct env *env = *state;
@@ -223,6 +247,7 @@ int main(void)
         POOL_TEST(test_growth_within_the_excess_hands_nothing_back),
         POOL_TEST(test_excess_is_at_least_a_twentieth_of_the_peak),
         POOL_TEST(test_growth_hands_back_before_it_asks_and_waits_for_nothing),
+        POOL_TEST(test_growth_hands_back_no_more_until_it_has_arrived),
         POOL_TEST(test_hit_hands_nothing_back),
         POOL_TEST(test_frozen_pool_hands_nothing_back),
         POOL_TEST(test_program_that_repeats_itself_comes_to_need_no_driver),

@@ -185,6 +185,58 @@ static void test_slack_is_shared(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+static size_t hits_close_at_hand(struct pool *pool)
+{
+    size_t hits = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        hits += atomic_load(&pool->magazines[i].hits);
+    return hits;
+}
+
+/* Frees that wait for company do not make requests look any further than others do. */
+static void test_what_waited_comes_back_close_at_hand(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    const unsigned int home = magazine_place;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    /* Two threads' worth: each has its own, and neither's order is in the other's way. */
+    for (int i = 0; i < 10000; i++) {
+        magazine_place = home + (unsigned int)i % 2;
+        release(alloc(env->pool, 4096));
+    }
+    magazine_place = home;
+    assert_true(hits_close_at_hand(env->pool) > 10000 - 4 * KEPT_MAX);
+    assert_true(env->fake->calls[FAKE_ORDER] < 10000 / KEPT_MAX + 2);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What others keep although they may not, because nobody could order it, is ordered by who can. */
+static void test_others_order_what_is_too_much(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[12];
+
+    config.slack_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 12; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    env->fake->order_rc = -EBUSY;
+    for (int i = 0; i < 11; i++)
+        release(addr[i]);
+    env->fake->order_rc = 0;
+    assert_int_equal(kept_bytes(env->pool), 22 * MIB);
+    move_on(env->pool);
+    assert_int_equal(pool_free_later(alloc(env->pool, 8 * MIB)), 0);
+    release(addr[11]);
+    assert_int_equal(kept_bytes(env->pool), 0);
+    assert_sound(env->pool, env->fake);
+}
+
 /* Who has been driven from one to the next has all of the slack again after a while. */
 static void test_empty_magazines_have_no_share(void **state)
 {
@@ -286,6 +338,8 @@ int main(void)
         POOL_TEST(test_others_find_it),
         POOL_TEST(test_others_order_it),
         POOL_TEST(test_slack_is_shared),
+        POOL_TEST(test_what_waited_comes_back_close_at_hand),
+        POOL_TEST(test_others_order_what_is_too_much),
         POOL_TEST(test_withdrawn_is_in_no_magazine),
         POOL_TEST(test_empty_magazines_have_no_share),
         POOL_TEST(test_side_by_side),

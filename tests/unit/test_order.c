@@ -159,19 +159,40 @@ static void test_free_with_slack_in_percent_of_the_peak(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
-    uint64_t addr[20];
+    uint64_t addr[40];
 
     config.slack_min = 2 * MIB;
     config.slack_percent = 20;
     env_pool(env, &config);
-    for (int i = 0; i < 20; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 40; i++)
+        addr[i] = alloc(env->pool, 2 * MIB); /* 80 / 120 * 20 may wait */
+    for (int i = 0; i < 6; i++)
         release(addr[i]);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
-    for (int i = 3; i < 10; i++)
+    for (int i = 6; i < 20; i++)
         release(addr[i]);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 2);
+    assert_sound(env->pool, env->fake);
+}
+
+/* A large block is ordered at once, with all that waited: few could wait beside it. */
+static void test_large_blocks_wait_for_nobody(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr, large;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    addr = alloc(env->pool, 8 * MIB);
+    large = alloc(env->pool, 10 * MIB);
+    release(addr);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
+    release(large);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
+    assert_int_equal(alloc(env->pool, 8 * MIB), addr);
+    assert_int_equal(alloc(env->pool, 10 * MIB), large);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 2);
     assert_sound(env->pool, env->fake);
 }
 
@@ -465,6 +486,7 @@ int main(void)
         POOL_TEST(test_free_that_never_works_leaves_block_live),
         POOL_TEST(test_free_with_slack_orders_once_for_many),
         POOL_TEST(test_free_with_slack_in_percent_of_the_peak),
+        POOL_TEST(test_large_blocks_wait_for_nobody),
         POOL_TEST(test_slack_is_of_what_is_in_use),
         POOL_TEST(test_slack_with_frees_that_wait_for_nothing_does_not_grow),
         POOL_TEST(test_context_that_failed_defers_nothing),
