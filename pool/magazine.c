@@ -6,6 +6,8 @@
  *
  * A thread uses the same magazine until it finds it taken, and then goes on to the next one: threads that take turns
  * share a magazine, so that one finds what another has freed, and those that do not come to have one each.
+ * What is not in a thread's own is looked for in the others before anything is joined. A block goes back to the list of
+ * its magazine once it is ordered, so a thread that frees as much as it asks for does not run out.
  *
  * On the books of the pool a recent block is still handed out: hits and frees change nothing outside their magazine.
  * When the pool looks at bins, or at what is idle, the recent blocks join them first (recent_flush), so nothing free is

@@ -80,8 +80,9 @@ struct pool_config {
     size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
     /*
-     * A pool that grows gives idle segments back, the longest idle first, until it holds no more than peak_live and so
-     * many bytes, or a twentieth of peak_live if that is more. SIZE_MAX / 2: never.
+     * A pool that grows gives idle segments back, the longest idle first, until it holds no more than peak_live, the
+     * slack (see below) and so many bytes, or a twentieth of peak_live if that is more; except segments of which less
+     * than a quarter would be too much. SIZE_MAX / 2: never.
      */
     size_t excess_min;
     /*

@@ -120,6 +120,9 @@ static size_t release(struct pool *pool, const struct release *what)
 
 /* This part of peak_live may be held beyond it. */
 #define EXCESS_PART 20
+/* A segment of which less than this part is too much stays: it would be asked for again, and what is too much is
+ * little. */
+#define TOLERANCE_PART 4
 /* Growing for something new counts as much as twice for something that was handed back; this often is long. */
 #define NEW_WEIGHT 2u
 #define AGAIN_MAX  128u
@@ -130,8 +133,10 @@ static size_t held_max(const struct pool *pool, size_t size)
     const struct pool_stats *stats = &pool->stats;
     const size_t live = stats->live + pool->asked + size, peak = live > stats->peak_live ? live : stats->peak_live;
     const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
+    /* In the place of what waits for company there has to be something else. */
+    const size_t slack = pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) : 0;
 
-    return peak + (share > least ? share : least) + pool->regret;
+    return peak + (share > least ? share : least) + slack + pool->regret;
 }
 
 /* Small requests are all the same here: any of them may ask for a shared segment again. */
@@ -183,7 +188,7 @@ void release_excess(struct pool *pool, size_t got_for)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
-    struct segment *segment, *going = NULL;
+    struct segment *segment, *next, *going = NULL;
     size_t leaving = 0;
     bool has_arrived;
 
@@ -195,8 +200,14 @@ void release_excess(struct pool *pool, size_t got_for)
     lock_take(&pool->lock);
     regret_update(pool, size, got_for);
     recent_flush(pool);
-    while (has_arrived && (segment = pool->idle_first) &&
-           pool->stats.held - pool->leaving - leaving + pool->asked + size > held_max(pool, size)) {
+    for (segment = has_arrived ? pool->idle_first : NULL; segment; segment = next) {
+        const size_t held = pool->stats.held - pool->leaving - leaving + pool->asked + size, max = held_max(pool, size);
+
+        next = segment->idle_next;
+        if (held <= max)
+            break;
+        if (segment->size / TOLERANCE_PART > held - max)
+            continue;
         leaving += segment->size;
         gone_add(pool, segment);
         segment_leave(pool, segment);

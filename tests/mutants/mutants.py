@@ -125,7 +125,16 @@ MUTANTS = [
         (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; lock_take(&magazine->lock); blocks",
          "if (i || !atomic_load(&magazine->used)) continue; lock_take(&magazine->lock); blocks")]),
     Mutant("the slack is each magazine's", ["magazine"], [
-        (MAGAZINE, "<= value(&pool->shown.slack) / sharers;", "<= value(&pool->shown.slack) + 0 * sharers;")]),
+        (MAGAZINE, "return value(&pool->shown.slack) / (sharers ? sharers : 1);", "return value(&pool->shown.slack) + 0 * sharers;")]),
+    Mutant("as much waits as there is place for afterwards", ["magazine"], [
+        ("pool/pool_internal.h", "#define KEPT_MAX (RECENT_MAX / 2)", "#define KEPT_MAX RECENT_MAX")]),
+    Mutant("a request joins what others freed last", ["magazine"], [
+        (POOL, "return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
+    Mutant("large blocks wait for company", ["order"], [
+        (MAGAZINE, "size <= room / COMPANY_PART &&", "")]),
+    Mutant("what others keep too much of is nobody's business", ["magazine"], [
+        (MAGAZINE, "if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool)) continue;",
+         "if (own && magazine != own) continue;")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),
@@ -148,11 +157,20 @@ MUTANTS = [
     Mutant("small requests go to idle segments", ["break"], [
         (BINS, "return used && close;", "return close;")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
-        (RELEASE, "while ((segment = pool->idle_first) &&", "while ((segment = NULL) &&")]),
+        (RELEASE, "for (segment = has_arrived ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
-        (RELEASE, "pool->stats.held - pool->leaving - leaving + pool->asked + size > held_max(pool, size)", "held_max(pool, size)")]),
+        (RELEASE, "if (held <= max) break; if (segment->size / TOLERANCE_PART > held - max) continue;", "")]),
     Mutant("a growing pool hands back what has just become idle", ["excess"], [
-        (RELEASE, "while ((segment = pool->idle_first) &&", "while ((segment = pool->idle_last) &&")]),
+        (RELEASE, "for (segment = has_arrived ? pool->idle_first : NULL; segment; segment = next) {",
+         "for (segment = has_arrived ? pool->idle_last : NULL; segment; segment = next) {"),
+        (RELEASE, "next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
+    Mutant("a growing pool hands much back for little", ["excess"], [
+        (RELEASE, "if (segment->size / TOLERANCE_PART > held - max) continue;", "")]),
+    Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
+        (RELEASE, "has_arrived = !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg);",
+         "has_arrived = true;")]),
+    Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
+        (RELEASE, "return peak + (share > least ? share : least) + slack +", "return peak + (share > least ? share : least) + 0 * slack +")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         (RELEASE, "else pool->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [

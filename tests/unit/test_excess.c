@@ -54,10 +54,48 @@ static void test_growth_within_the_excess_hands_nothing_back(void **state)
         alloc(env->pool, 10 * MIB + (more ? 512 : 0)); /* 18 of 10 and 8, or 20 of 12 and 8 */
         assert_int_equal(env->fake->calls[FAKE_FREE], frees);
     }
-    pool_with(env, 0, 8 * MIB - 1);
+}
+
+/* Nobody gives 256 MiB back because 2 are too much, and asks for them again. */
+static void test_growth_by_little_does_not_hand_much_back(void **state)
+{
+    struct env *env = *state;
+    uint64_t large;
+
+    pool_with(env, 0, 6 * MIB + 1);
+    release(alloc(env->pool, 8 * MIB));
+    alloc(env->pool, 10 * MIB); /* 18 of 16 and a byte */
+    assert_int_equal(stats_of(env->pool).held, 18 * MIB);
+    pool_with(env, 0, 6 * MIB);
     release(alloc(env->pool, 8 * MIB));
     alloc(env->pool, 10 * MIB);
     assert_int_equal(stats_of(env->pool).held, 10 * MIB);
+    /* A smaller one goes in its place, though it was used later. */
+    pool_with(env, 0, 0);
+    alloc(env->pool, 60 * MIB);
+    large = alloc(env->pool, 64 * MIB);
+    release(large);
+    release(alloc(env->pool, 4 * MIB));
+    alloc(env->pool, 6 * MIB); /* 134 of 124 and 6 */
+    assert_int_equal(stats_of(env->pool).held, 130 * MIB);
+    assert_non_null(pool_of(large));
+}
+
+/* What waits for company is not there for requests, so as much more is held. */
+static void test_growth_leaves_room_for_the_slack(void **state)
+{
+    struct env *env = *state;
+
+    for (unsigned int slack = 0; slack <= 1; slack++) {
+        struct pool_config config = fake_config(env->fake);
+
+        config.excess_min = 0;
+        config.slack_min = slack * 8 * MIB;
+        env_pool(env, &config);
+        release(alloc(env->pool, 8 * MIB)); /* a large one is ordered at once */
+        alloc(env->pool, 10 * MIB);
+        assert_int_equal(stats_of(env->pool).held, slack ? 18 * MIB : 10 * MIB);
+    }
 }
 
 static void test_excess_is_at_least_a_twentieth_of_the_peak(void **state)
@@ -245,6 +283,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_growth_hands_back_the_longest_idle_until_it_is_enough),
         POOL_TEST(test_growth_within_the_excess_hands_nothing_back),
+        POOL_TEST(test_growth_by_little_does_not_hand_much_back),
+        POOL_TEST(test_growth_leaves_room_for_the_slack),
         POOL_TEST(test_excess_is_at_least_a_twentieth_of_the_peak),
         POOL_TEST(test_growth_hands_back_before_it_asks_and_waits_for_nothing),
         POOL_TEST(test_growth_hands_back_no_more_until_it_has_arrived),
