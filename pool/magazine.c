@@ -7,7 +7,9 @@
  * A thread uses the same magazine until it finds it taken, and then goes on to the next one: threads that take turns
  * share a magazine, so that one finds what another has freed, and those that do not come to have one each.
  * What is not in a thread's own is looked for in the others before anything is joined. A block goes back to the list of
- * its magazine once it is ordered, so a thread that frees as much as it asks for does not run out.
+ * its magazine once it is ordered, so a thread that frees as much as it asks for does not run out. Who takes the lock
+ * of a magazine that is not his own counts as a visitor there: its own thread waits for him in place of going on, and
+ * finding nothing where it comes to.
  *
  * On the books of the pool a recent block is still handed out: hits and frees change nothing outside their magazine.
  * When the pool looks at bins, or at what is idle, the recent blocks join them first (recent_flush), so nothing free is
@@ -22,6 +24,9 @@
 #include <string.h>
 
 #include "pool_internal.h"
+
+/* So often a thread looks for the end of a visit before it goes on to another magazine after all. */
+#define PATIENCE 4096u
 
 __thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
 
@@ -40,16 +45,30 @@ struct magazine *magazine_enter_other(struct pool *pool)
         magazine = &pool->magazines[magazine_place % MAGAZINES];
         if (lock_try(&magazine->lock))
             break;
-        magazine_place++;
+        /* A visitor is gone in a moment: who left the magazine to him would find nothing in another one. */
+        if (!atomic_load_explicit(&magazine->visitors, memory_order_relaxed) || i % PATIENCE == PATIENCE - 1)
+            magazine_place++;
         lock_relax(i / MAGAZINES);
     }
     magazine_use(pool, magazine);
     return magazine;
 }
 
+static void visit_begin(struct magazine *magazine)
+{
+    atomic_fetch_add_explicit(&magazine->visitors, 1, memory_order_relaxed);
+    lock_take(&magazine->lock);
+}
+
+void magazine_unlock(struct magazine *magazine)
+{
+    lock_give(&magazine->lock);
+    atomic_fetch_sub_explicit(&magazine->visitors, 1, memory_order_relaxed);
+}
+
 void magazine_lock(struct pool *pool, struct magazine *magazine)
 {
-    lock_take(&magazine->lock);
+    visit_begin(magazine);
     magazine_use(pool, magazine);
 }
 
@@ -71,6 +90,16 @@ static void change(_Atomic size_t *number, size_t to)
     atomic_store_explicit(number, to, memory_order_relaxed);
 }
 
+static uint64_t lists(const struct magazine *magazine)
+{
+    return atomic_load_explicit(&magazine->recent_set, memory_order_relaxed);
+}
+
+static void lists_mark(struct magazine *magazine, uint64_t to)
+{
+    atomic_store_explicit(&magazine->recent_set, to, memory_order_relaxed);
+}
+
 bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr)
 {
     const size_t size = rounded(requested);
@@ -82,7 +111,7 @@ bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_ad
         return false;
     magazine->recent[i] = block->link;
     if (!block->link)
-        magazine->recent_set &= ~((uint64_t)1 << i);
+        lists_mark(magazine, lists(magazine) & ~((uint64_t)1 << i));
     magazine->recent_count--;
     left = value(&magazine->recent_bytes) - block->size;
     change(&magazine->recent_bytes, left);
@@ -95,15 +124,17 @@ bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_ad
 
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
+    const uint64_t list = (uint64_t)1 << list_of(rounded(requested));
     bool found = false;
 
     for (unsigned int i = 0; i < MAGAZINES && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (magazine == own || !value(&magazine->recent_bytes) || !lock_try(&magazine->lock))
+        if (magazine == own || !(lists(magazine) & list))
             continue;
+        visit_begin(magazine);
         found = magazine_take(magazine, requested, ret_addr);
-        lock_give(&magazine->lock);
+        magazine_unlock(magazine);
     }
     return found;
 }
@@ -120,7 +151,7 @@ bool magazine_put(struct magazine *magazine, struct block *block)
     atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
     block->link = *list;
     *list = block;
-    magazine->recent_set |= (uint64_t)1 << i;
+    lists_mark(magazine, lists(magazine) | (uint64_t)1 << i);
     magazine->recent_count++;
     change(&magazine->recent_bytes, value(&magazine->recent_bytes) + block->size);
     return true;
@@ -142,7 +173,7 @@ static struct block *grab(struct magazine *magazine, uint64_t mask)
     size_t left = value(&magazine->recent_bytes);
     struct block *all = NULL, *block, *next;
 
-    for (uint64_t set = magazine->recent_set & mask; set; set &= set - 1) {
+    for (uint64_t set = lists(magazine) & mask; set; set &= set - 1) {
         const unsigned int i = (unsigned int)__builtin_ctzll(set);
 
         for (block = magazine->recent[i]; block; block = next) {
@@ -154,7 +185,7 @@ static struct block *grab(struct magazine *magazine, uint64_t mask)
         }
         magazine->recent[i] = NULL;
     }
-    magazine->recent_set &= ~mask;
+    lists_mark(magazine, lists(magazine) & ~mask);
     change(&magazine->recent_bytes, left);
     return all;
 }
@@ -179,16 +210,16 @@ void recent_flush(struct pool *pool)
 
         if (!atomic_load(&magazine->used))
             continue;
-        lock_take(&magazine->lock);
+        visit_begin(magazine);
         blocks = grab(magazine, UINT64_MAX);
-        lock_give(&magazine->lock);
+        magazine_unlock(magazine);
         join(pool, blocks);
     }
 }
 
 static void recent_add_up(const struct magazine *magazine)
 {
-    for (uint64_t set = magazine->recent_set; set; set &= set - 1)
+    for (uint64_t set = lists(magazine); set; set &= set - 1)
         for (const struct block *block = magazine->recent[__builtin_ctzll(set)]; block; block = block->link)
             block->segment->recent += block->size;
 }
@@ -267,7 +298,7 @@ void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct b
     joining = grab(magazine, magazine->recent_count < RECENT_MAX ? (uint64_t)1 << list_of(rounded(block->requested))
                                                                  : UINT64_MAX);
     put = magazine_put(magazine, block);
-    lock_give(&magazine->lock);
+    magazine_unlock(magazine);
     if (!put) {
         block->link = joining;
         joining = block;
@@ -318,12 +349,12 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
         if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool))
             continue;
-        lock_take(&magazine->lock);
+        visit_begin(magazine);
         ret_kept[i] = magazine->kept;
         magazine->kept = NULL;
         magazine->kept_count = 0;
         change(&magazine->kept_bytes, 0);
-        lock_give(&magazine->lock);
+        magazine_unlock(magazine);
     }
 }
 
@@ -343,12 +374,12 @@ void magazines_leave(struct pool *pool)
 
         if (!atomic_load(&magazine->used))
             continue;
-        lock_take(&magazine->lock);
+        visit_begin(magazine);
         if (!magazine->recent_count && !magazine->kept_count) {
             atomic_store(&magazine->used, false);
             atomic_fetch_sub(&pool->shown.magazines_used, 1);
         }
-        lock_give(&magazine->lock);
+        magazine_unlock(magazine);
     }
 }
 

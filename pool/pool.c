@@ -80,7 +80,7 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
             else if (!magazine_put(magazine, block))
                 break;
         }
-        lock_give(&magazine->lock);
+        magazine_unlock(magazine);
         if (!block)
             return;
         magazine_put_or_join(pool, magazine, block);

@@ -29,16 +29,17 @@ enum block_state {
     BLOCK_SEIZED,  /* handed out, and about to be forgotten together with its segment */
 };
 
-/* Descriptors of blocks and segments are recycled but never unmapped: a double free may read one at any time. */
+/* Descriptors of blocks and segments are recycled but never unmapped: a double free may read one at any time. Aligned,
+ * so that threads whose blocks are neighbours share no line of the cache; what a hit touches is in the first one. */
 struct block {
+    _Atomic int state; /* LIVE to PENDING without a lock, everything else under the pool's */
     uint64_t addr;
     size_t size;
     size_t requested; /* what was asked for, until it is free */
     struct segment *segment;
-    struct block *prev, *next;     /* neighbours by address, of the same segment */
     struct block *bin_prev, *link; /* a bin's list; link alone: a magazine's lists, and the spare one */
-    _Atomic int state;             /* LIVE to PENDING without a lock, everything else under the pool's */
-};
+    struct block *prev, *next;     /* neighbours by address, of the same segment */
+} __attribute__((aligned(128)));
 
 struct segment {
     uint64_t addr;
@@ -58,7 +59,7 @@ struct segment {
     size_t got_for;                        /* what the request took for which the pool grew */
 };
 
-#define MAGAZINES 8u
+#define MAGAZINES 16u
 #define RECENT    64
 /* A magazine holds no more recent blocks than these: somebody has to join all of them at a time. */
 #define RECENT_MAX 256u
@@ -75,10 +76,11 @@ struct magazine {
     /* Guards the rest of it, and link, requested and, but from LIVE to PENDING, state of the blocks on its lists. What
      * is atomic is read without it. */
     struct lock lock;
-    atomic_bool used; /* at some time a thread has */
+    atomic_uint visitors; /* threads that have or want the lock for a moment and use another magazine; a hint */
+    atomic_bool used;     /* at some time a thread has */
     /* Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
      * which has this hash. */
-    uint64_t recent_set; /* a bit for each list that is not empty */
+    _Atomic uint64_t recent_set; /* a bit for each list that is not empty */
     unsigned int recent_count;
     unsigned int kept_count;
     struct block *kept;          /* PENDING blocks that have not been ordered yet */
@@ -240,11 +242,12 @@ static inline struct magazine *magazine_enter(struct pool *pool)
     lock_give(&magazine->lock);
     return magazine_enter_other(pool);
 }
-/* Take the lock of this one, to put or keep something there. */
+/* Take the lock of this one, to put or keep something there, and give it back. Its own thread waits meanwhile. */
 void magazine_lock(struct pool *pool, struct magazine *magazine);
+void magazine_unlock(struct magazine *magazine);
 /* With the magazine's lock. Hand out a block that was freed by a request of the same size. False: there is none. */
 bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr);
-/* With no lock. The same from any other magazine, unless its own thread is at it. */
+/* With no lock. The same from any other magazine. */
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr);
 /* With the magazine's lock. A PENDING block has been ordered and may be handed out again. False: there is no place for
  * it. */

@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        (MAGAZINE, "lock_take(&magazine->lock); ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; "
-         "change(&magazine->kept_bytes, 0); lock_give(&magazine->lock);",
+        (MAGAZINE, "visit_begin(magazine); ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; "
+         "change(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
          "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
         (POOL, "if (fits) { count_up(&magazine->frees); magazine_keep(pool, magazine, block); }",
@@ -122,8 +122,8 @@ MUTANTS = [
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
-        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; lock_take(&magazine->lock); blocks",
-         "if (i || !atomic_load(&magazine->used)) continue; lock_take(&magazine->lock); blocks")]),
+        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; visit_begin(magazine); blocks",
+         "if (i || !atomic_load(&magazine->used)) continue; visit_begin(magazine); blocks")]),
     Mutant("the slack is each magazine's", ["magazine"], [
         (MAGAZINE, "return value(&pool->shown.slack) / (sharers ? sharers : 1);", "return value(&pool->shown.slack) + 0 * sharers;")]),
     Mutant("as much waits as there is place for afterwards", ["magazine"], [
