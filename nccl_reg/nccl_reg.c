@@ -493,8 +493,15 @@ static struct record *buffer_find(struct nccl_reg_comm *comm, const struct nccl_
 
     if (!size)
         return NULL;
-    if (comm->last[i] < comm->record_count && holds(&comm->records[comm->last[i]], addr, size))
-        return &comm->records[comm->last[i]];
+    /* Or that of the buffer before it: many operations are in place. */
+    for (unsigned int k = i + 1; k-- > 0;) {
+        const size_t last = comm->last[k];
+
+        if (last < comm->record_count && holds(&comm->records[last], addr, size)) {
+            comm->last[i] = last;
+            return &comm->records[last];
+        }
+    }
     record = record_of(comm, addr, size);
     if (record)
         comm->last[i] = (size_t)(record - comm->records);

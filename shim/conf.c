@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ const unsigned int conf_count = sizeof(conf_rows) / sizeof(conf_rows[0]);
 
 static struct {
     pthread_once_t once;
+    atomic_bool loaded; /* once is done; cheaper to ask */
     union {
         struct conf conf;
         struct conf_value values[sizeof(struct conf) / sizeof(struct conf_value)];
@@ -252,11 +254,13 @@ static void settings_load(void)
     /* A set-uid program is nobody's to configure, and leaves no files where it was started. */
     if (getauxval(AT_SECURE))
         settings.u.conf.enable.number = 0;
+    atomic_store_explicit(&settings.loaded, true, memory_order_release);
 }
 
 const struct conf *conf_get(void)
 {
-    pthread_once(&settings.once, settings_load);
+    if (!atomic_load_explicit(&settings.loaded, memory_order_acquire))
+        pthread_once(&settings.once, settings_load);
     return &settings.u.conf;
 }
 

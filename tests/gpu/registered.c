@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * registered.c - what a program with NCCL pays for registration, and whether it leaves anything behind. One process
+ * with a rank for each device.
+ *
+ *   registered churn [--devices N] [--times N]     make, use and destroy communicators; what is free in between
+ *   registered many [--devices N] [--segments N] [--comms N] [--ops N]
+ *                                                  an all_reduce of 1 KiB among many segments: what the call costs the
+ *                                                  host, and how long the operation takes
+ *
+ * What it is not: aware of cupool, or a test: tests/gpu/nccl runs it natively and preloaded and prints both.
+ */
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEVICES_MAX 16
+#define COMMS_MAX   64
+#define COUNT       256 /* floats of one operation */
+#define SEGMENT     ((size_t)2 << 20)
+#define BATCH       64 /* operations before somebody waits */
+
+#define CU(call) must((int)(call), #call, __LINE__)
+#define NC(call) must((int)(call), #call, __LINE__)
+
+static struct {
+    const char *what;
+    int devices, times, comms;
+    long segments, ops;
+} opt = {.what = "", .times = 100, .comms = 8, .segments = 1000, .ops = 20000};
+
+static cudaStream_t streams[DEVICES_MAX];
+static ncclComm_t comms[COMMS_MAX][DEVICES_MAX];
+
+static void must(int rc, const char *call, int line)
+{
+    if (!rc)
+        return;
+    fprintf(stderr, "registered: line %d: %s: %d\n", line, call, rc);
+    exit(1);
+}
+
+static double now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void wait_all(void)
+{
+    for (int d = 0; d < opt.devices; d++)
+        CU(cudaStreamSynchronize(streams[d]));
+}
+
+static void all_reduce(ncclComm_t *comm, float **buffers)
+{
+    NC(ncclGroupStart());
+    for (int d = 0; d < opt.devices; d++)
+        NC(ncclAllReduce(buffers[d], buffers[d], COUNT, ncclFloat, ncclSum, comm[d], streams[d]));
+    NC(ncclGroupEnd());
+}
+
+static float *buffer_new(int device, size_t size)
+{
+    float *p = NULL;
+
+    CU(cudaSetDevice(device));
+    CU(cudaMalloc((void **)&p, size));
+    CU(cudaMemset(p, 0, size));
+    return p;
+}
+
+static void comms_make(ncclComm_t *made)
+{
+    NC(ncclCommInitAll(made, opt.devices, NULL));
+}
+
+static void comms_end(ncclComm_t *ended)
+{
+    NC(ncclGroupStart());
+    for (int d = 0; d < opt.devices; d++)
+        NC(ncclCommFinalize(ended[d]));
+    NC(ncclGroupEnd());
+    for (int d = 0; d < opt.devices; d++)
+        NC(ncclCommDestroy(ended[d]));
+}
+
+static void churn(void)
+{
+    size_t free[DEVICES_MAX], first[DEVICES_MAX] = {0}, total;
+    float *buffers[DEVICES_MAX];
+
+    for (int i = 1; i <= opt.times; i++) {
+        comms_make(comms[0]);
+        for (int d = 0; d < opt.devices; d++)
+            buffers[d] = buffer_new(d, 32 * SEGMENT);
+        for (int k = 0; k < 4; k++)
+            all_reduce(comms[0], buffers);
+        wait_all();
+        for (int d = 0; d < opt.devices; d++) {
+            CU(cudaSetDevice(d));
+            CU(cudaFree(buffers[d]));
+        }
+        comms_end(comms[0]);
+        for (int d = 0; d < opt.devices; d++) {
+            CU(cudaSetDevice(d));
+            CU(cudaMemGetInfo(&free[d], &total));
+            if (i == 2) /* what the first one leaves behind stays */
+                first[d] = free[d];
+        }
+    }
+    for (int d = 0; d < opt.devices; d++)
+        printf("churn: device %d: %d communicators, %.1f MiB less free after the last than after the second\n", d,
+               opt.times, ((double)first[d] - (double)free[d]) / 1048576);
+}
+
+static void many(void)
+{
+    float **buffers = calloc((size_t)opt.segments * DEVICES_MAX, sizeof(*buffers));
+    double start, host = 0, whole;
+
+    if (!buffers)
+        must(1, "calloc", __LINE__);
+    for (int c = 0; c < opt.comms; c++)
+        comms_make(comms[c]);
+    for (long s = 0; s < opt.segments; s++)
+        for (int d = 0; d < opt.devices; d++)
+            buffers[s * DEVICES_MAX + d] = buffer_new(d, SEGMENT);
+    /* The first use of each pays for what is not measured here. */
+    for (int c = 0; c < opt.comms; c++)
+        for (long s = 0; s < opt.segments; s += opt.segments / 10 + 1)
+            all_reduce(comms[c], &buffers[s * DEVICES_MAX]);
+    wait_all();
+    for (long i = 0; i < opt.ops; i++) {
+        start = now_ns();
+        all_reduce(comms[i / BATCH % opt.comms], &buffers[i * 7 % opt.segments * DEVICES_MAX]);
+        host += now_ns() - start;
+        if (i % BATCH == BATCH - 1)
+            wait_all();
+    }
+    wait_all();
+    start = now_ns();
+    for (long i = 0; i < opt.ops / 10; i++) {
+        all_reduce(comms[i / BATCH % opt.comms], &buffers[i * 7 % opt.segments * DEVICES_MAX]);
+        wait_all();
+    }
+    whole = now_ns() - start;
+    printf("many: %ld segments, %d communicators, %d devices: %.0f ns of the host for an operation, %.2f us until it "
+           "has ended\n",
+           opt.segments, opt.comms, opt.devices, host / (double)(opt.ops * opt.devices),
+           whole / 1e3 / (double)(opt.ops / 10));
+    for (int c = 0; c < opt.comms; c++)
+        comms_end(comms[c]);
+    free(buffers);
+}
+
+static int options_parse(int argc, char **argv)
+{
+    if (argc < 2)
+        return -1;
+    opt.what = argv[1];
+    for (int i = 2; i + 1 < argc; i += 2) {
+        const long n = strtol(argv[i + 1], NULL, 0);
+
+        if (strcmp(argv[i], "--devices") == 0)
+            opt.devices = (int)n;
+        else if (strcmp(argv[i], "--times") == 0)
+            opt.times = (int)n;
+        else if (strcmp(argv[i], "--segments") == 0)
+            opt.segments = n;
+        else if (strcmp(argv[i], "--comms") == 0)
+            opt.comms = (int)n;
+        else if (strcmp(argv[i], "--ops") == 0)
+            opt.ops = n;
+        else
+            return -1;
+    }
+    return argc % 2 || opt.comms < 1 || opt.comms > COMMS_MAX || opt.segments < 1 || opt.ops < 10 || opt.times < 2 ? -1
+                                                                                                                   : 0;
+}
+
+int main(int argc, char **argv)
+{
+    int there;
+
+    if (options_parse(argc, argv)) {
+        fprintf(stderr, "usage: registered churn|many [options], see the source\n");
+        return 2;
+    }
+    CU(cudaGetDeviceCount(&there));
+    if (opt.devices < 1 || opt.devices > there)
+        opt.devices = there;
+    if (opt.devices > DEVICES_MAX)
+        opt.devices = DEVICES_MAX;
+    for (int d = 0; d < opt.devices; d++) {
+        CU(cudaSetDevice(d));
+        CU(cudaStreamCreateWithFlags(&streams[d], cudaStreamNonBlocking));
+    }
+    if (strcmp(opt.what, "churn") == 0)
+        churn();
+    else
+        many();
+    return 0;
+}
