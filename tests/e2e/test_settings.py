@@ -156,11 +156,14 @@ class Effects(Base):
         for call in ("cuCtxRecordEvent", "cuCtxWaitEvent", "cuCtxSynchronize"):
             self.assertEqual(done.counts.get(call, 0), 0)  # 60 small blocks are less than 32 MiB
         records = []
-        for slack in ("0", "400"):
-            done = self.go(app("shared"), "churn:300:20000000", CUPOOL_FREE="relaxed", CUPOOL_SLACK=slack)
+        for policy, slack, size in (("ordered", "10", 6000000), ("relaxed", "0", 6000000), ("relaxed", "0", 30000000),
+                                    ("relaxed", "1000", 30000000)):
+            done = self.go(app("shared"), f"churn:300:{size}", CUPOOL_FREE=policy, CUPOOL_SLACK=slack)
             records.append(done.counts.get("cuCtxRecordEvent", 0))
-        self.assertLess(records[0], 300)
-        self.assertLess(records[1], records[0] / 2)
+        self.assertEqual(records[0], 300)
+        self.assertLess(records[1], 150)
+        self.assertEqual(records[2], 300)  # few of a quarter of the slack would fit beside each other
+        self.assertLess(records[3], 150)
 
     def test_free_with_an_old_driver(self) -> None:
         for value, why, warnings in (("auto", "driver older than 12.5", 0), ("ordered", "driver older than 12.5", 1),
