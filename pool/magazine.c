@@ -26,7 +26,7 @@
 #include "pool_internal.h"
 
 /* So often a thread looks for the end of a visit before it goes on to another magazine after all. */
-#define PATIENCE 4096u
+#define PATIENCE 2048u
 
 __thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
 
@@ -54,7 +54,7 @@ struct magazine *magazine_enter_other(struct pool *pool)
     return magazine;
 }
 
-static void visit_begin(struct magazine *magazine)
+void magazine_visit(struct magazine *magazine)
 {
     atomic_fetch_add_explicit(&magazine->visitors, 1, memory_order_relaxed);
     lock_take(&magazine->lock);
@@ -68,7 +68,7 @@ void magazine_unlock(struct magazine *magazine)
 
 void magazine_lock(struct pool *pool, struct magazine *magazine)
 {
-    visit_begin(magazine);
+    magazine_visit(magazine);
     magazine_use(pool, magazine);
 }
 
@@ -132,7 +132,7 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
 
         if (magazine == own || !(lists(magazine) & list))
             continue;
-        visit_begin(magazine);
+        magazine_visit(magazine);
         found = magazine_take(magazine, requested, ret_addr);
         magazine_unlock(magazine);
     }
@@ -210,7 +210,7 @@ void recent_flush(struct pool *pool)
 
         if (!atomic_load(&magazine->used))
             continue;
-        visit_begin(magazine);
+        magazine_visit(magazine);
         blocks = grab(magazine, UINT64_MAX);
         magazine_unlock(magazine);
         join(pool, blocks);
@@ -233,14 +233,17 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
 
+        atomic_fetch_add_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
         taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
         if (taken[i])
             recent_add_up(magazine);
         recent += value(&magazine->recent_bytes);
     }
-    for (unsigned int i = 0; i < MAGAZINES; i++)
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
         if (taken[i])
             lock_give(&pool->magazines[i].lock);
+        atomic_fetch_sub_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
+    }
     for (struct segment *segment = pool->segments; segment; segment = segment->next) {
         if (segment->recent && segment->recent == segment->used)
             idle += segment->size;
@@ -337,6 +340,9 @@ bool magazine_has_room(const struct pool *pool, const struct magazine *magazine,
 
 void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
+    /* One other along with its own, so that nothing stays where no thread comes any more. */
+    const unsigned int turn = own ? (unsigned int)(value(&own->order) % MAGAZINES) : 0;
+
     /* First: who keeps a block after his magazine has been emptied says so again. */
     if (!own)
         atomic_store(&pool->shown.has_kept, false);
@@ -347,9 +353,9 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
         if (!atomic_load(&magazine->used))
             continue;
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
-        if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool))
+        if (own && magazine != own && i != turn && value(&magazine->kept_bytes) <= share(pool))
             continue;
-        visit_begin(magazine);
+        magazine_visit(magazine);
         ret_kept[i] = magazine->kept;
         magazine->kept = NULL;
         magazine->kept_count = 0;
@@ -374,7 +380,7 @@ void magazines_leave(struct pool *pool)
 
         if (!atomic_load(&magazine->used))
             continue;
-        visit_begin(magazine);
+        magazine_visit(magazine);
         if (!magazine->recent_count && !magazine->kept_count) {
             atomic_store(&magazine->used, false);
             atomic_fetch_sub(&pool->shown.magazines_used, 1);

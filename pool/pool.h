@@ -37,7 +37,8 @@ struct pool_backend_ops {
     void (*free)(void *arg, unsigned int kind, uint64_t addr, size_t size);
     /* May be NULL. Wait until what was given back has arrived. */
     void (*collect)(void *arg);
-    /* May be NULL: it always has. Has all that was given back arrived? Waits for nothing. */
+    /* May be NULL: it always has. Has all that was given back arrived? Waits for nothing but, at most, for what another
+     * thread gives back meanwhile. */
     bool (*collected)(void *arg);
     /* May be NULL. True if the device has so little left that idle segments should not be kept. Cheap. */
     bool (*scarce)(void *arg);
@@ -81,14 +82,14 @@ struct pool_config {
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
     /*
      * A pool that grows gives idle segments back, the longest idle first, until it holds no more than peak_live, the
-     * slack (see below) and so many bytes, or a twentieth of peak_live if that is more; except segments of which less
-     * than a quarter would be too much. SIZE_MAX / 2: never.
+     * slack (see below) and so many bytes, or a twentieth of peak_live if that is more; or once more as much, in place
+     * of a segment of which less than a quarter would be too much. SIZE_MAX / 2: never.
      */
     size_t excess_min;
     /*
      * Frees wait for company until this many bytes have been freed, and one order() serves them all: at least slack_min
-     * and slack_percent of peak_live; threads that free side by side have a share of it each. Both 0: every free is
-     * ordered.
+     * and slack_percent of peak_live; threads that free side by side have a share of it each, which they order by
+     * themselves. Both 0: every free is ordered, and orders all that was kept back.
      */
     size_t slack_min;
     unsigned int slack_percent;

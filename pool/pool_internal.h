@@ -76,7 +76,7 @@ struct magazine {
     /* Guards the rest of it, and link, requested and, but from LIVE to PENDING, state of the blocks on its lists. What
      * is atomic is read without it. */
     struct lock lock;
-    atomic_uint visitors; /* threads that have or want the lock for a moment and use another magazine; a hint */
+    atomic_uint visitors; /* threads that have or want the lock for a moment, as no users of the magazine; a hint */
     atomic_bool used;     /* at some time a thread has */
     /* Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
      * which has this hash. */
@@ -242,7 +242,9 @@ static inline struct magazine *magazine_enter(struct pool *pool)
     lock_give(&magazine->lock);
     return magazine_enter_other(pool);
 }
-/* Take the lock of this one, to put or keep something there, and give it back. Its own thread waits meanwhile. */
+/* Take the lock of this one, whose own thread waits meanwhile, and give it back; lock: to put or keep something there.
+ */
+void magazine_visit(struct magazine *magazine);
 void magazine_lock(struct pool *pool, struct magazine *magazine);
 void magazine_unlock(struct magazine *magazine);
 /* With the magazine's lock. Hand out a block that was freed by a request of the same size. False: there is none. */

@@ -121,22 +121,24 @@ static size_t release(struct pool *pool, const struct release *what)
 /* This part of peak_live may be held beyond it. */
 #define EXCESS_PART 20
 /* A segment of which less than this part is too much stays: it would be asked for again, and what is too much is
- * little. */
+ * little, no more than may be held without need anyhow. */
 #define TOLERANCE_PART 4
 /* Growing for something new counts as much as twice for something that was handed back; this often is long. */
 #define NEW_WEIGHT 2u
 #define AGAIN_MAX  128u
 
-/* How much may be held when the pool has grown by size bytes, with the lock. */
-static size_t held_max(const struct pool *pool, size_t size)
+/* How much may be held when the pool has grown by size bytes, and how much of that without need; with the lock. */
+static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
 {
     const struct pool_stats *stats = &pool->stats;
     const size_t live = stats->live + pool->asked + size, peak = live > stats->peak_live ? live : stats->peak_live;
     const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
-    /* In the place of what waits for company there has to be something else. */
+    /* In the place of what waits for company there has to be something else. The peak has the slack in it only if as
+     * much waited just then. */
     const size_t slack = pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) : 0;
 
-    return peak + (share > least ? share : least) + slack + pool->regret;
+    *ret_excess = share > least ? share : least;
+    return peak + *ret_excess + slack + pool->regret;
 }
 
 /* Small requests are all the same here: any of them may ask for a shared segment again. */
@@ -189,7 +191,7 @@ void release_excess(struct pool *pool, size_t got_for)
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *next, *going = NULL;
-    size_t leaving = 0;
+    size_t leaving = 0, max, excess;
     bool has_arrived;
 
     if (pool->config.order->frozen(pool->config.arg))
@@ -200,13 +202,14 @@ void release_excess(struct pool *pool, size_t got_for)
     lock_take(&pool->lock);
     regret_update(pool, size, got_for);
     recent_flush(pool);
-    for (segment = has_arrived ? pool->idle_first : NULL; segment; segment = next) {
-        const size_t held = pool->stats.held - pool->leaving - leaving + pool->asked + size, max = held_max(pool, size);
+    max = held_max(pool, size, &excess);
+    for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {
+        const size_t held = pool->stats.held - pool->leaving - leaving + pool->asked + size;
 
         next = segment->idle_next;
         if (held <= max)
             break;
-        if (segment->size / TOLERANCE_PART > held - max)
+        if (held - max < segment->size / TOLERANCE_PART && held - max <= excess)
             continue;
         leaving += segment->size;
         gone_add(pool, segment);
@@ -374,10 +377,10 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     }
     recent_flush(pool);
     for (unsigned int i = 0; i < MAGAZINES; i++)
-        lock_take(&pool->magazines[i].lock);
+        magazine_visit(&pool->magazines[i]);
     seized = blocks_seize(pool, segment);
     for (unsigned int i = 0; i < MAGAZINES; i++)
-        lock_give(&pool->magazines[i].lock);
+        magazine_unlock(&pool->magazines[i]);
     if (!seized) {
         lock_give(&pool->lock);
         return false;

@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        (MAGAZINE, "visit_begin(magazine); ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; "
+        (MAGAZINE, "magazine_visit(magazine); ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; "
          "change(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
          "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
@@ -122,8 +122,8 @@ MUTANTS = [
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
-        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; visit_begin(magazine); blocks",
-         "if (i || !atomic_load(&magazine->used)) continue; visit_begin(magazine); blocks")]),
+        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; magazine_visit(magazine); blocks",
+         "if (i || !atomic_load(&magazine->used)) continue; magazine_visit(magazine); blocks")]),
     Mutant("the slack is each magazine's", ["magazine"], [
         (MAGAZINE, "return value(&pool->shown.slack) / (sharers ? sharers : 1);", "return value(&pool->shown.slack) + 0 * sharers;")]),
     Mutant("as much waits as there is place for afterwards", ["magazine"], [
@@ -132,8 +132,10 @@ MUTANTS = [
         (POOL, "return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
     Mutant("large blocks wait for company", ["order"], [
         (MAGAZINE, "size <= room / COMPANY_PART &&", "")]),
+    Mutant("what ended threads kept is nobody's business", ["magazine"], [
+        (MAGAZINE, "magazine != own && i != turn && value(", "magazine != own && turn < MAGAZINES && value(")]),
     Mutant("what others keep too much of is nobody's business", ["magazine"], [
-        (MAGAZINE, "if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool)) continue;",
+        (MAGAZINE, "if (own && magazine != own && i != turn && value(&magazine->kept_bytes) <= share(pool)) continue;",
          "if (own && magazine != own) continue;")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
@@ -157,20 +159,22 @@ MUTANTS = [
     Mutant("small requests go to idle segments", ["break"], [
         (BINS, "return used && close;", "return close;")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
-        (RELEASE, "for (segment = has_arrived ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
+        (RELEASE, "for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
-        (RELEASE, "if (held <= max) break; if (segment->size / TOLERANCE_PART > held - max) continue;", "")]),
+        (RELEASE, "if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess) continue;", "")]),
     Mutant("a growing pool hands back what has just become idle", ["excess"], [
-        (RELEASE, "for (segment = has_arrived ? pool->idle_first : NULL; segment; segment = next) {",
-         "for (segment = has_arrived ? pool->idle_last : NULL; segment; segment = next) {"),
+        (RELEASE, "for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
+         "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
         (RELEASE, "next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
     Mutant("a growing pool hands much back for little", ["excess"], [
-        (RELEASE, "if (segment->size / TOLERANCE_PART > held - max) continue;", "")]),
+        (RELEASE, "if (held - max < segment->size / TOLERANCE_PART && held - max <= excess) continue;", "")]),
+    Mutant("a growing pool tolerates much beside a large segment", ["excess"], [
+        (RELEASE, "&& held - max <= excess) continue;", ") continue;")]),
     Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
         (RELEASE, "has_arrived = !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg);",
          "has_arrived = true;")]),
     Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
-        (RELEASE, "return peak + (share > least ? share : least) + slack +", "return peak + (share > least ? share : least) + 0 * slack +")]),
+        (RELEASE, "return peak + *ret_excess + slack +", "return peak + *ret_excess + 0 * slack +")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         (RELEASE, "else pool->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [

@@ -81,6 +81,20 @@ static void test_growth_by_little_does_not_hand_much_back(void **state)
     assert_non_null(pool_of(large));
 }
 
+/* However large the segment is that is left alone. */
+static void test_growth_tolerates_little_in_all(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 0, 0);
+    release(alloc(env->pool, 400 * MIB));
+    alloc(env->pool, 20 * MIB);
+    alloc(env->pool, 20 * MIB); /* 440 of 420 */
+    assert_int_equal(stats_of(env->pool).held, 440 * MIB);
+    alloc(env->pool, 20 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 60 * MIB);
+}
+
 /* What waits for company is not there for requests, so as much more is held. */
 static void test_growth_leaves_room_for_the_slack(void **state)
 {
@@ -284,6 +298,7 @@ int main(void)
         POOL_TEST(test_growth_hands_back_the_longest_idle_until_it_is_enough),
         POOL_TEST(test_growth_within_the_excess_hands_nothing_back),
         POOL_TEST(test_growth_by_little_does_not_hand_much_back),
+        POOL_TEST(test_growth_tolerates_little_in_all),
         POOL_TEST(test_growth_leaves_room_for_the_slack),
         POOL_TEST(test_excess_is_at_least_a_twentieth_of_the_peak),
         POOL_TEST(test_growth_hands_back_before_it_asks_and_waits_for_nothing),

@@ -237,6 +237,35 @@ static void test_others_order_what_is_too_much(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* What waits in magazines that no thread comes to any more is ordered by and by, and has a share no longer. */
+static void test_what_ended_threads_kept_is_ordered(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    const unsigned int home = magazine_place;
+    uint64_t addr[MAGAZINES];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        addr[i] = alloc(env->pool, MIB / 2);
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        magazine_place = home + i;
+        release(addr[i]);
+    }
+    magazine_place = home;
+    assert_int_equal(kept_bytes(env->pool), MAGAZINES * MIB / 2);
+    while (env->fake->calls[FAKE_ORDER] < MAGAZINES)
+        release(alloc(env->pool, MIB / 2));
+    assert_true(kept_bytes(env->pool) <= 2 * MIB); /* its own */
+    pool_decay(env->pool, 100);
+    env->fake->calls[FAKE_ORDER] = 0;
+    for (unsigned int i = 0; i < 200; i++)
+        release(alloc(env->pool, MIB / 2));
+    assert_true(env->fake->calls[FAKE_ORDER] <= 5);
+    assert_sound(env->pool, env->fake);
+}
+
 /* Who has been driven from one to the next has all of the slack again after a while. */
 static void test_empty_magazines_have_no_share(void **state)
 {
@@ -340,6 +369,7 @@ int main(void)
         POOL_TEST(test_slack_is_shared),
         POOL_TEST(test_what_waited_comes_back_close_at_hand),
         POOL_TEST(test_others_order_what_is_too_much),
+        POOL_TEST(test_what_ended_threads_kept_is_ordered),
         POOL_TEST(test_withdrawn_is_in_no_magazine),
         POOL_TEST(test_empty_magazines_have_no_share),
         POOL_TEST(test_side_by_side),
