@@ -92,7 +92,7 @@ static void comms_end(ncclComm_t *ended)
 
 static void churn(void)
 {
-    size_t free[DEVICES_MAX], first[DEVICES_MAX] = {0}, total;
+    size_t free[DEVICES_MAX] = {0}, first[DEVICES_MAX] = {0}, total;
     float *buffers[DEVICES_MAX];
 
     for (int i = 1; i <= opt.times; i++) {
