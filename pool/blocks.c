@@ -169,19 +169,31 @@ static int block_take_found(struct pool *pool, struct block *block, size_t size,
     return 0;
 }
 
-int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
+/* The best block in the bins as they are; NULL: none. */
+static struct block *find(const struct pool *pool, size_t size, bool refused)
 {
     struct block *block;
 
-    recent_flush(pool);
-    if (size < LARGE_MIN) { /* shared segments are of one unit each: never broken into, in the sense of bins_find */
-        block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
-        if (!block && !refused && break_max(pool))
-            block = bins_find(&pool->large, size, 0, LARGE_RATIO);
-    } else if (refused) {
-        block = bins_find(&pool->large, size, 0, 0);
-    } else {
-        block = bins_find(&pool->large, size, break_max(pool), LARGE_RATIO);
+    if (size >= LARGE_MIN)
+        return bins_find(&pool->large, size, refused ? 0 : break_max(pool), refused ? 0 : LARGE_RATIO);
+    /* shared segments are of one unit each: never broken into, in the sense of bins_find */
+    block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
+    if (!block && !refused && break_max(pool))
+        block = bins_find(&pool->large, size, 0, LARGE_RATIO);
+    return block;
+}
+
+int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
+{
+    struct block *block = NULL;
+
+    /* Small ones leave the magazines what they have as long as a shared segment serves them: or each request of a new
+     * size would send the next ones of every thread here. */
+    if (size < LARGE_MIN && !refused)
+        block = bins_find(&pool->shared, size, 0, UINT_MAX);
+    if (!block) {
+        recent_flush(pool);
+        block = find(pool, size, refused);
     }
     return block_take_found(pool, block, size, requested, ret_addr);
 }

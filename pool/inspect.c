@@ -93,6 +93,8 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
     const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
 
+    if (taken)
+        peak_settle(pool);
     *ret_stats = pool->stats;
     if (taken) {
         ret_stats->idle += recent_idle(pool, STATS_WAIT_NS, &ret_stats->live);

@@ -115,6 +115,8 @@ bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_ad
     magazine->recent_count--;
     left = value(&magazine->recent_bytes) - block->size;
     change(&magazine->recent_bytes, left);
+    if (left < value(&magazine->recent_least))
+        change(&magazine->recent_least, left);
     count_up(&magazine->hits);
     block->requested = requested;
     *ret_addr = block->addr;
@@ -187,6 +189,7 @@ static struct block *grab(struct magazine *magazine, uint64_t mask)
     }
     lists_mark(magazine, lists(magazine) & ~mask);
     change(&magazine->recent_bytes, left);
+    change(&magazine->recent_least, left);
     return all;
 }
 
@@ -204,6 +207,7 @@ static void join(struct pool *pool, struct block *block)
 
 void recent_flush(struct pool *pool)
 {
+    peak_settle(pool);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         struct magazine *magazine = &pool->magazines[i];
         struct block *blocks;
@@ -265,10 +269,6 @@ void used_sub(struct pool *pool, struct segment *segment, size_t size)
         pool->shown.withdrawn += segment->size;
 }
 
-/*
- * Live is never more than right after a request that was no hit, which has joined all that was recent: hits only hand
- * out again what was handed out then. (With other threads at work in between it may be a little more.)
- */
 static void peak_reach(struct pool *pool, size_t live)
 {
     const unsigned int percent = pool->config.slack_percent;
@@ -282,13 +282,34 @@ static void peak_reach(struct pool *pool, size_t live)
     change(&pool->shown.slack, slack > pool->config.slack_min ? slack : pool->config.slack_min);
 }
 
+/*
+ * Hits change nothing on the books: between two changes of these, live was the most when the least was recent. Exact as
+ * long as one thread does it all; with several, each magazine may have had its least at another time.
+ */
+void peak_settle(struct pool *pool)
+{
+    size_t least = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        least += value(&pool->magazines[i].recent_least);
+    if (least < pool->stats.live)
+        peak_reach(pool, pool->stats.live - least);
+}
+
 void used_add(struct pool *pool, struct segment *segment, size_t size)
 {
     if (!segment->used)
         pool->stats.idle -= segment->size;
     segment->used += size;
+    peak_settle(pool);
     pool->stats.live += size;
-    peak_reach(pool, live_now(pool));
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        if (value(&magazine->recent_least) != value(&magazine->recent_bytes))
+            change(&magazine->recent_least, value(&magazine->recent_bytes));
+    }
+    peak_settle(pool);
 }
 
 void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
@@ -297,6 +318,7 @@ void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct b
     bool put;
 
     lock_take(&pool->lock);
+    peak_settle(pool);
     magazine_lock(pool, magazine);
     joining = grab(magazine, magazine->recent_count < RECENT_MAX ? (uint64_t)1 << list_of(rounded(block->requested))
                                                                  : UINT64_MAX);
@@ -338,9 +360,20 @@ bool magazine_has_room(const struct pool *pool, const struct magazine *magazine,
            value(&magazine->kept_bytes) + size <= room;
 }
 
+/* Has nobody freed into it since somebody asked this? Then who did may not come again. */
+static bool is_left(struct magazine *magazine)
+{
+    const size_t frees = value(&magazine->frees);
+    const bool left = value(&magazine->frees_seen) == frees;
+
+    if (!left)
+        change(&magazine->frees_seen, frees);
+    return left;
+}
+
 void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
-    /* One other along with its own, so that nothing stays where no thread comes any more. */
+    /* One other along with its own, if it is left, so that nothing stays where no thread comes any more. */
     const unsigned int turn = own ? (unsigned int)(value(&own->order) % MAGAZINES) : 0;
 
     /* First: who keeps a block after his magazine has been emptied says so again. */
@@ -353,7 +386,7 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
         if (!atomic_load(&magazine->used))
             continue;
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
-        if (own && magazine != own && i != turn && value(&magazine->kept_bytes) <= share(pool))
+        if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool) && (i != turn || !is_left(magazine)))
             continue;
         magazine_visit(magazine);
         ret_kept[i] = magazine->kept;

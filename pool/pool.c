@@ -378,9 +378,9 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
 
 /*
  * Before the driver is asked for more: what was kept, if all that came before it has ended. With slack not each time,
- * or the calls that deferring saves would be made here.
+ * or the calls that deferring saves would be made here. False: not asked.
  */
-static void kept_ask(struct pool *pool)
+static bool kept_ask(struct pool *pool)
 {
     const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed), kept = kept_bytes(pool);
     const bool due = !slack || kept >= atomic_load_explicit(&pool->shown.ask_from, memory_order_relaxed);
@@ -389,6 +389,7 @@ static void kept_ask(struct pool *pool)
         atomic_store_explicit(&pool->shown.ask_from, kept + slack / 8, memory_order_relaxed);
     if (due)
         pool_flush(pool);
+    return due;
 }
 
 /* Nothing of this size was freed recently. */
@@ -405,7 +406,8 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
-        kept_ask(pool);
+        if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr))
+            return 0;
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         release_excess(pool, size);

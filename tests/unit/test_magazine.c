@@ -255,7 +255,7 @@ static void test_what_ended_threads_kept_is_ordered(void **state)
     }
     magazine_place = home;
     assert_int_equal(kept_bytes(env->pool), MAGAZINES * MIB / 2);
-    while (env->fake->calls[FAKE_ORDER] < MAGAZINES)
+    while (env->fake->calls[FAKE_ORDER] < 2 * MAGAZINES) /* each is looked at twice */
         release(alloc(env->pool, MIB / 2));
     assert_true(kept_bytes(env->pool) <= 2 * MIB); /* its own */
     pool_decay(env->pool, 100);
@@ -286,6 +286,67 @@ static void test_empty_magazines_have_no_share(void **state)
     for (int i = 0; i < 8; i++)
         release(addr[i]);
     assert_int_equal(kept_bytes(env->pool), 16 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
+static void test_who_goes_on_is_left_alone(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    const unsigned int home = magazine_place;
+    const struct magazine *other;
+    unsigned int orders;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    other = &env->pool->magazines[(home + 1) % MAGAZINES];
+    for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
+        magazine_place = home + 1;
+        release(alloc(env->pool, 4 * KIB + i * POOL_GRANULE)); /* a size of its own, so that nothing is asked for */
+        magazine_place = home;
+        for (orders = env->fake->calls[FAKE_ORDER]; env->fake->calls[FAKE_ORDER] == orders;)
+            release(alloc(env->pool, MIB));
+        assert_int_equal(other->kept_count, i + 1);
+    }
+    assert_sound(env->pool, env->fake);
+}
+
+/* A small request of another size leaves what was freed last where it is, as long as something else serves. */
+static void test_another_size_joins_nothing(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t first = alloc(env->pool, 4 * KIB), last = alloc(env->pool, MIB);
+
+    release(first);
+    release(last);
+    assert_int_not_equal(alloc(env->pool, 8 * KIB), first);
+    assert_int_equal(alloc(env->pool, MIB), last);
+    assert_int_equal(alloc(env->pool, 4 * KIB), first);
+    assert_int_equal(stats_of(env->pool).peak_live, MIB + 12 * KIB);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What was kept, and turns out to be over when a request asks, stays close at hand but for the one. */
+static void test_what_was_asked_for_stays_close_at_hand(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[20];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < 20; i++)
+        addr[i] = alloc(env->pool, MIB);
+    for (unsigned int i = 0; i < 20; i++)
+        release(addr[i]);
+    assert_int_equal(kept_bytes(env->pool), 20 * MIB);
+    env->fake->calls[FAKE_ALLOC] = 0;
+    env->fake->prompt = true;
+    alloc(env->pool, MIB);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
+    assert_int_equal(kept_bytes(env->pool), 0);
+    assert_int_equal(env->pool->magazines[magazine_place % MAGAZINES].recent_count, 19);
     assert_sound(env->pool, env->fake);
 }
 
@@ -370,6 +431,9 @@ int main(void)
         POOL_TEST(test_what_waited_comes_back_close_at_hand),
         POOL_TEST(test_others_order_what_is_too_much),
         POOL_TEST(test_what_ended_threads_kept_is_ordered),
+        POOL_TEST(test_who_goes_on_is_left_alone),
+        POOL_TEST(test_another_size_joins_nothing),
+        POOL_TEST(test_what_was_asked_for_stays_close_at_hand),
         POOL_TEST(test_withdrawn_is_in_no_magazine),
         POOL_TEST(test_empty_magazines_have_no_share),
         POOL_TEST(test_side_by_side),
