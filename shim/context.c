@@ -188,7 +188,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     }
 
     /* An earlier context's events and stream went with it. */
-    for (int i = 0; i <= SLOTS; i++)
+    for (int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, NULL);
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);

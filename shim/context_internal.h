@@ -20,14 +20,25 @@
 #include "real.h"
 
 /* Frees that may be ordered at the same time in one context, each with an event of its own. */
-#define SLOTS 64
+#define SLOTS     64
+#define SLOT_LEAD SLOTS       /* the one in which one thread orders for all that come meanwhile; see order.c */
+#define SLOT_ASK  (SLOTS + 1) /* for what is no free: nobody waits for what it has recorded */
+#define SLOTS_ALL (SLOTS + 2)
 
 /* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile. */
 struct slot {
-    _Alignas(64) atomic_bool busy; /* somebody is ordering with it; also how the capture gate counts calls in flight */
-    _Atomic(CUevent) event;        /* made and recorded by whoever has set busy; others may wait for it */
-    atomic_uint user;              /* the thread that recorded it last: its thread_slot */
+    /* Odd: somebody is ordering with it; also how the capture gate counts calls in flight. Each order is two further.
+     */
+    _Alignas(64) _Atomic(uint64_t) turn;
+    _Atomic(uint64_t) done; /* the last turn whose order has succeeded: what came before that began is in order */
+    _Atomic(CUevent) event; /* made and recorded by whoever has the turn; others may wait for it */
+    atomic_uint user;       /* the thread that recorded it last: its thread_slot */
 };
+
+static inline bool slot_is_busy(const struct slot *slot)
+{
+    return atomic_load(&slot->turn) & 1;
+}
 
 struct context {
     _Atomic(CUcontext) handle; /* NULL: entry not in use */
@@ -48,7 +59,7 @@ struct context {
     atomic_uint captures;        /* capture_total when the last of them began */
     atomic_uint users;           /* threads other than the context's own that look at its pool; see pin */
     _Atomic(uint64_t) bypassed;
-    struct slot slots[SLOTS + 1]; /* the last is for what is no free: nobody waits for what it has recorded */
+    struct slot slots[SLOTS_ALL];
 };
 
 /* What has to be put back after a visit. */

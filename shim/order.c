@@ -4,7 +4,7 @@
  * context_internal.h; who has to wait is policy.c's business.
  *
  * Locking: slots, taken with an atomic exchange and held over the CUDA calls of one free; nobody waits for a slot that
- * he holds.
+ * he holds, and for the lead's only a while.
  */
 #include <errno.h>
 #include <time.h>
@@ -18,9 +18,14 @@
 /* How long others' frees are waited for; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
 
-/* Where this thread starts to look for a free slot, plus one. */
+/* How often a free looks whether another thread has ordered it: half a millisecond, most of it yielding. */
+#define LOOKS 1000u
+
+/* Where this thread starts to look for a free slot; 0: it has had none. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
 static atomic_uint threads_seen;
+/* Frees of this thread have been ordered in the lead's slot, and have not been waited for. */
+static __thread bool thread_followed __attribute__((tls_model("initial-exec")));
 
 static uint64_t now_ns(void)
 {
@@ -30,25 +35,65 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static inline __attribute__((always_inline)) struct slot *slot_acquire(struct context *context)
+static inline bool slot_try(struct slot *slot)
 {
+    uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
+
+    if (turn & 1 || !atomic_compare_exchange_strong(&slot->turn, &turn, turn + 1))
+        return false;
     if (!thread_slot)
         thread_slot = atomic_fetch_add_explicit(&threads_seen, 1, memory_order_relaxed) + 1;
-    for (unsigned int i = thread_slot;; i++) {
-        struct slot *slot = &context->slots[i % SLOTS];
+    atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+    return true;
+}
 
-        if (!atomic_exchange(&slot->busy, true)) {
-            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+static struct slot *slot_acquire(struct context *context)
+{
+    for (unsigned int i = 0;; i++) {
+        struct slot *slot = &context->slots[(thread_slot + i) % SLOTS];
+
+        if (slot_try(slot))
             return slot;
-        }
-        if (i % SLOTS == thread_slot % SLOTS)
-            lock_relax((i - thread_slot) / SLOTS);
+        if (i % SLOTS == 0)
+            lock_relax(i / SLOTS);
     }
 }
 
-static void slot_release(struct slot *slot)
+static void slot_release(struct slot *slot, CUresult result)
 {
-    atomic_store_explicit(&slot->busy, false, memory_order_release);
+    const uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
+
+    if (!result)
+        atomic_store_explicit(&slot->done, turn, memory_order_release);
+    atomic_store_explicit(&slot->turn, turn + 1, memory_order_release);
+}
+
+/*
+ * The driver's calls take many times as long when threads are about them together, so one thread at a time orders, for
+ * all who came before it began. NULL: another one has done so for this thread. Else the lead's slot, or, since nobody
+ * depends on anybody's getting on, after a while one of this thread's own.
+ */
+static struct slot *slot_lead(struct context *context)
+{
+    struct slot *lead = &context->slots[SLOT_LEAD];
+    uint64_t seen, ignored;
+
+    thread_followed = true;
+    if (slot_try(lead))
+        return lead;
+    /* What this thread has launched is visible before it looks. The turn that is under way may have begun before that;
+     * the one after it will not have. */
+    atomic_thread_fence(memory_order_seq_cst);
+    seen = atomic_load(&lead->turn);
+    /* Who is going to wait on the host waits for nobody else. */
+    for (unsigned int i = 0; i < LOOKS && !policy_waits(&context->policy, &ignored); i++) {
+        lock_relax(i);
+        if (atomic_load_explicit(&lead->done, memory_order_acquire) >= seen + 1 + (seen & 1))
+            return NULL;
+        if (slot_try(lead))
+            return lead;
+    }
+    return slot_acquire(context);
 }
 
 /* Make context current, and the thread one whose calls disturb no capture; leave puts the caller's own back. */
@@ -189,7 +234,7 @@ CUresult order_wait(struct context *context)
     const bool beside_capture = capture_active_now();
     CUresult result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host(context);
 
-    slot_release(slot);
+    slot_release(slot, result);
     if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
     fail(context, result);
@@ -222,18 +267,23 @@ static bool is_capture_error(CUresult result)
  */
 static CUresult order_free(struct context *context, uint64_t *ret_debts)
 {
-    struct slot *slot = slot_acquire(context);
-    const bool wait = policy_waits(&context->policy, ret_debts), beside_capture = capture_active();
+    struct slot *slot = slot_lead(context);
     CUresult result = CUDA_ERROR_NOT_READY;
+    bool wait, beside_capture;
 
-    if (!beside_capture && !wait)
+    *ret_debts = 0;
+    if (!slot)
+        return CUDA_SUCCESS;
+    wait = policy_waits(&context->policy, ret_debts);
+    beside_capture = capture_active();
+    if (!beside_capture && !wait) {
         result = order_on_device(context, slot, /* is_enough: */ true);
-    if (!beside_capture && !wait)
         *ret_debts = 0;
+    }
     /* Where the device cannot be made to wait, the host can. */
     if (!beside_capture && (wait || (result && !is_capture_error(result) && !is_sticky(result))))
         result = order_on_host(context);
-    slot_release(slot);
+    slot_release(slot, result);
     /* This disturbs no capture, so none has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
@@ -246,14 +296,14 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
  */
 static CUresult order_ask(struct context *context)
 {
-    struct slot *slot = &context->slots[SLOTS];
+    struct slot *slot = &context->slots[SLOT_ASK];
     CUresult result = CUDA_ERROR_NOT_READY;
 
-    if (!context->driver->cuCtxRecordEvent || !context->driver->cuEventQuery || atomic_exchange(&slot->busy, true))
+    if (!context->driver->cuCtxRecordEvent || !context->driver->cuEventQuery || !slot_try(slot))
         return result;
     if (!capture_active())
         result = order_on_device(context, slot, /* is_enough: */ false);
-    slot_release(slot);
+    slot_release(slot, result);
     return result;
 }
 
@@ -291,8 +341,8 @@ void context_settle(CUcontext handle)
 {
     struct context *context = context_find(handle);
 
-    for (int i = 0; context && i <= SLOTS; i++)
-        for (unsigned int j = 0; atomic_load(&context->slots[i].busy); j++)
+    for (int i = 0; context && i < SLOTS_ALL; i++)
+        for (unsigned int j = 0; slot_is_busy(&context->slots[i]); j++)
             lock_relax(j);
 }
 
@@ -312,7 +362,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     CUevent event;
 
     /* Another thread's may be about to be recorded. */
-    for (unsigned int i = 0; limit && atomic_load(&slot->busy) && now_ns() < limit; i++)
+    for (unsigned int i = 0; limit && slot_is_busy(slot) && now_ns() < limit; i++)
         lock_relax(i);
     event = atomic_load(&slot->event);
     if (!event)
@@ -341,7 +391,7 @@ static bool all_wait(struct context *context, uint64_t limit)
         result = driver->cuCtxRecordEvent(context_handle(context), atomic_load(&slot->event));
     event = atomic_load(&slot->event);
     /* A free may record it again: then that is waited for, too. */
-    slot_release(slot);
+    slot_release(slot, CUDA_ERROR_NOT_READY);
     if (result || context_enter(context, &visit))
         return false;
     for (unsigned int i = 0; (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
@@ -371,10 +421,10 @@ static void slots_wait(const struct context *context, bool others)
 
     if (!context->driver->cuEventSynchronize || !context->driver->cuEventQuery)
         return;
-    for (int i = 0; i < SLOTS; i++)
-        if (atomic_load(&context->slots[i].user) == thread_slot)
+    for (int i = 0; i <= SLOT_LEAD; i++)
+        if (thread_slot && atomic_load(&context->slots[i].user) == thread_slot)
             slot_wait(context, &context->slots[i], 0);
-        else if (others)
+        else if (others || (i == SLOT_LEAD && thread_followed)) /* another one has recorded it, perhaps for this one */
             slot_wait(context, &context->slots[i], limit);
 }
 
@@ -391,5 +441,6 @@ bool context_wait_frees(int device, bool others)
             slots_wait(context, others);
         context_leave(context, &visit);
     }
+    thread_followed &= device != CONTEXT_ALL;
     return any;
 }

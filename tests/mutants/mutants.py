@@ -70,7 +70,17 @@ MUTANTS = [
     Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
         (CAPTURE, "context_settle(own);", "")], 20),
     Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
-        (ORDER, "if (!atomic_exchange(&slot->busy, true))", "if (!atomic_load(&slot->busy))")], 20),
+        ("shim/context_internal.h", "return atomic_load(&slot->turn) & 1;", "return !slot;")], 20),
+    Mutant("a free follows an order that began before it", ["lead"], [
+        (ORDER, ">= seen + 1 + (seen & 1))", ">= seen)")], 5),
+    Mutant("a free follows an order that failed", ["lead"], [
+        (ORDER, "if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
+    Mutant("what another one ordered is not asked about", ["lead"], [
+        (ORDER, "thread_followed = true;", "")]),
+    Mutant("frees depend on the one that leads", ["lead"], [
+        (ORDER, "i < LOOKS && !policy_waits", "!policy_waits")]),
+    Mutant("who waits on the host holds up the rest", ["lead"], [
+        (ORDER, "i < LOOKS && !policy_waits(&context->policy, &ignored)", "i < LOOKS || (ignored = 0)")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         (CAPTURE, "(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
@@ -114,7 +124,15 @@ MUTANTS = [
     Mutant("the map keeps a block that was freed", ["pool"], [
         (BLOCKS, "map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
     Mutant("what was freed last is not looked for", ["pool"], [
-        (BLOCKS, "recent_flush(pool); if (size < LARGE_MIN)", "if (size < LARGE_MIN)")]),
+        (BLOCKS, "if (!block) { recent_flush(pool); block", "if (!block) { block")]),
+    Mutant("a small request joins what all freed last", ["magazine"], [
+        (BLOCKS, "if (size < LARGE_MIN && !refused) block = bins_find(&pool->shared, size, 0, UINT_MAX);", "")]),
+    Mutant("what was asked for is joined before anybody looks", ["magazine"], [
+        (POOL, "if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
+    Mutant("hits do not count for the peak", ["random"], [
+        (MAGAZINE, "if (left < value(&magazine->recent_least))", "if (0)")]),
+    Mutant("who frees in his own is visited by all", ["magazine"], [
+        (MAGAZINE, "const bool left = value(&magazine->frees_seen) == frees;", "const bool left = true;")]),
     Mutant("what was freed last is not given back", ["pool"], [
         (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
     Mutant("what was freed last is handed out for any size", ["magazine"], [
@@ -133,10 +151,9 @@ MUTANTS = [
     Mutant("large blocks wait for company", ["order"], [
         (MAGAZINE, "size <= room / COMPANY_PART &&", "")]),
     Mutant("what ended threads kept is nobody's business", ["magazine"], [
-        (MAGAZINE, "magazine != own && i != turn && value(", "magazine != own && turn < MAGAZINES && value(")]),
+        (MAGAZINE, "(i != turn || !is_left(magazine)))", "turn < MAGAZINES)")]),
     Mutant("what others keep too much of is nobody's business", ["magazine"], [
-        (MAGAZINE, "if (own && magazine != own && i != turn && value(&magazine->kept_bytes) <= share(pool)) continue;",
-         "if (own && magazine != own) continue;")]),
+        (MAGAZINE, "value(&magazine->kept_bytes) <= share(pool) && (i != turn ||", "(i != turn ||")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),

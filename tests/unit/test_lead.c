@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_lead.c - threads that free together: one orders for the others, for nobody whom it does not cover, and nobody
+ * depends on it. shim/order.c alone, with a driver that is made up here.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "capture.h"
+#include "context_internal.h"
+#include "log.h"
+
+#define THREADS 8
+#define FREES   3000
+
+/* --- a driver --- */
+
+static struct {
+    _Atomic(uint64_t) clock;   /* of what happens, in order */
+    _Atomic(uint64_t) covered; /* what came before this is in order */
+    atomic_uint records, waits, tries, events, asked, awaited;
+    atomic_bool fails; /* now and then */
+    atomic_bool blocks;
+    sem_t blocked, go_on;
+} fake;
+
+static __thread uint64_t recorded; /* when this thread's record began */
+
+static uint64_t now(void)
+{
+    return atomic_fetch_add(&fake.clock, 1) + 1;
+}
+
+static void cover(uint64_t begun)
+{
+    uint64_t covered = atomic_load(&fake.covered);
+
+    while (covered < begun && !atomic_compare_exchange_weak(&fake.covered, &covered, begun))
+        ;
+}
+
+static CUresult fake_get_current(CUcontext *handle)
+{
+    *handle = (CUcontext)&fake;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_event_create(CUevent *event, unsigned int flags)
+{
+    *event = (CUevent)(uintptr_t)(atomic_fetch_add(&fake.events, 1) + 1 + 0 * flags);
+    return CUDA_SUCCESS;
+}
+
+static bool goes_wrong(unsigned int part)
+{
+    return atomic_load(&fake.fails) && atomic_fetch_add(&fake.tries, 1) % part == 0;
+}
+
+static CUresult fake_record(CUcontext handle, CUevent event)
+{
+    assert_ptr_equal(handle, &fake);
+    assert_non_null(event);
+    recorded = now();
+    atomic_fetch_add(&fake.records, 1);
+    if (atomic_exchange(&fake.blocks, false)) {
+        sem_post(&fake.blocked);
+        sem_wait(&fake.go_on);
+    }
+    sched_yield();
+    return goes_wrong(3) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult fake_wait(CUcontext handle, CUevent event)
+{
+    assert_ptr_equal(handle, &fake);
+    assert_non_null(event);
+    cover(recorded);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_synchronize(void)
+{
+    const uint64_t begun = now();
+
+    atomic_fetch_add(&fake.waits, 1);
+    if (goes_wrong(2))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    cover(begun);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_query(CUevent event)
+{
+    assert_non_null(event);
+    atomic_fetch_add(&fake.asked, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_event_synchronize(CUevent event)
+{
+    assert_non_null(event);
+    atomic_fetch_add(&fake.awaited, 1);
+    return CUDA_SUCCESS;
+}
+
+static const struct real_driver driver = {.cuCtxGetCurrent = fake_get_current,
+                                          .cuEventCreate = fake_event_create,
+                                          .cuCtxRecordEvent = fake_record,
+                                          .cuCtxWaitEvent = fake_wait,
+                                          .cuEventQuery = fake_query,
+                                          .cuEventSynchronize = fake_event_synchronize,
+                                          .cuCtxSynchronize = fake_synchronize};
+
+/* --- what order.c asks of the rest of the library --- */
+
+static struct context context;
+static atomic_bool waits;
+
+atomic_uint capture_count, capture_total;
+
+bool policy_waits(const struct policy *policy, uint64_t *ret_debts)
+{
+    *ret_debts = 0;
+    return policy && atomic_load(&waits);
+}
+
+void policy_pay(struct policy *policy, uint64_t debts)
+{
+    assert_true(policy && !debts);
+}
+
+bool capture_active_now(void)
+{
+    return capture_active();
+}
+
+CUcontext context_handle(const struct context *of)
+{
+    return atomic_load(&of->handle);
+}
+
+const struct real_driver *real_driver_get(void)
+{
+    return &driver;
+}
+
+struct context *context_current(const struct real_driver *with)
+{
+    return with ? &context : NULL;
+}
+
+struct context *context_find(CUcontext handle)
+{
+    return handle ? &context : NULL;
+}
+
+struct context *context_next(unsigned int *i, int device)
+{
+    return (*i)++ || device > 0 ? NULL : &context;
+}
+
+struct context *context_next_staying(unsigned int *i, int device)
+{
+    return context_next(i, device);
+}
+
+void context_unpin(struct context *of)
+{
+    (void)of;
+}
+
+void context_changed(void)
+{
+}
+
+void pool_defer_never(struct pool *pool)
+{
+    (void)pool;
+}
+
+int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
+{
+    return arg && addr && size && shared && fresh ? 1 : 0;
+}
+
+void log_write(enum conf_log_level level, const char *format, ...)
+{
+    (void)level;
+    (void)format;
+}
+
+/* --- tests --- */
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&fake, 0, sizeof(fake));
+    memset(&context, 0, sizeof(context));
+    sem_init(&fake.blocked, 0, 0);
+    sem_init(&fake.go_on, 0, 0);
+    atomic_store(&context.handle, (CUcontext)&fake);
+    context.driver = &driver;
+    atomic_store(&waits, false);
+    atomic_store(&capture_count, 0);
+    return 0;
+}
+
+/* How many of a thread's frees were in order, and how many were said to be and were not. */
+struct told {
+    unsigned int ordered, wrong;
+};
+
+static void *frees(void *arg)
+{
+    struct told *told = arg;
+
+    for (unsigned int i = 0; i < FREES; i++) {
+        const uint64_t launched = now();
+
+        if (order_ops.order(&context, /* may_wait: */ true))
+            continue;
+        told->ordered++;
+        told->wrong += atomic_load(&fake.covered) < launched;
+    }
+    return NULL;
+}
+
+static struct told together(void)
+{
+    struct told told[THREADS] = {{0}}, sum = {0};
+    pthread_t threads[THREADS];
+
+    for (unsigned int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, frees, &told[i]), 0);
+    for (unsigned int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        sum.ordered += told[i].ordered;
+        sum.wrong += told[i].wrong;
+    }
+    return sum;
+}
+
+static void test_one_orders_for_others(void **state)
+{
+    const struct told told = together();
+
+    (void)state;
+    assert_int_equal(told.wrong, 0);
+    assert_int_equal(told.ordered, THREADS * FREES);
+    assert_true(atomic_load(&fake.records) < THREADS * FREES);
+    assert_int_equal(atomic_load(&fake.waits), 0);
+}
+
+static void test_nobody_follows_what_failed(void **state)
+{
+    struct told told;
+
+    (void)state;
+    atomic_store(&fake.fails, true);
+    told = together();
+    assert_int_equal(told.wrong, 0);
+    assert_in_range(told.ordered, 1, THREADS * FREES - 1);
+}
+
+/* A capture is under way: nothing is recorded, and nobody is told that something was. */
+static void test_nobody_follows_beside_a_capture(void **state)
+{
+    (void)state;
+    atomic_store(&capture_count, 1);
+    assert_int_equal(together().ordered, 0);
+    assert_int_equal(atomic_load(&fake.records), 0);
+}
+
+static void test_who_waits_waits_himself(void **state)
+{
+    (void)state;
+    atomic_store(&waits, true);
+    assert_int_equal(together().wrong, 0);
+    assert_int_equal(atomic_load(&fake.waits), THREADS * FREES);
+}
+
+static void *one(void *arg)
+{
+    struct told *told = arg;
+
+    told->wrong += order_ops.order(&context, /* may_wait: */ true) != 0;
+    told->ordered++;
+    return NULL;
+}
+
+static void test_nobody_depends_on_who_leads(void **state)
+{
+    struct told told = {0};
+    pthread_t thread;
+
+    (void)state;
+    atomic_store(&fake.blocks, true);
+    assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
+    sem_wait(&fake.blocked);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(order_ops.order(&context, /* may_wait: */ true), 0);
+    assert_int_equal(atomic_load(&fake.records), 4);
+    sem_post(&fake.go_on);
+    pthread_join(thread, NULL);
+    assert_int_equal(told.ordered, 1);
+    assert_int_equal(told.wrong, 0);
+}
+
+static void *look(void *arg)
+{
+    assert_true(arg && context_wait_frees(CONTEXT_ALL, /* others: */ false));
+    return NULL;
+}
+
+/*
+ * Who wants to know what came before his frees looks at the order that another one may have made for them, and waits
+ * without limit for his own alone; who has freed nothing does neither.
+ */
+static void test_what_came_before_ones_frees(void **state)
+{
+    struct told told = {0};
+    pthread_t thread;
+
+    (void)state;
+    one(&told);
+    look(&told);
+    assert_int_equal(atomic_load(&fake.awaited), 1);
+    assert_int_equal(atomic_load(&fake.asked), 0);
+    assert_int_equal(pthread_create(&thread, NULL, look, &told), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&fake.awaited), 1);
+    assert_int_equal(atomic_load(&fake.asked), 0);
+    one(&told);
+    assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
+    pthread_join(thread, NULL);
+    look(&told);
+    assert_int_equal(atomic_load(&fake.awaited), 1);
+    assert_int_equal(atomic_load(&fake.asked), 1);
+    look(&told); /* that is known by now */
+    assert_int_equal(atomic_load(&fake.asked), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_one_orders_for_others, setup),
+        cmocka_unit_test_setup(test_nobody_follows_what_failed, setup),
+        cmocka_unit_test_setup(test_nobody_follows_beside_a_capture, setup),
+        cmocka_unit_test_setup(test_who_waits_waits_himself, setup),
+        cmocka_unit_test_setup(test_nobody_depends_on_who_leads, setup),
+        cmocka_unit_test_setup(test_what_came_before_ones_frees, setup),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
