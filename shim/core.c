@@ -250,9 +250,10 @@ bool core_lacks_context(void)
     const struct real_driver *driver = had ? NULL : real_driver_get();
     CUcontext handle = NULL;
 
-    if (driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS)
-        had = handle != NULL;
-    return driver && !had && !capture_active();
+    if (!driver || driver->cuCtxGetCurrent(&handle)) /* where the driver does not say, its error is not the program's */
+        return false;
+    had = handle != NULL;
+    return !had && !capture_active();
 }
 
 bool core_give_back(void)

@@ -188,6 +188,10 @@ static void put(const char *data, size_t len)
             started = true;
         }
         trace.torn = trace.torn || (started && data[-1] != '\n');
+        if (started && len && *data == '\n') { /* of that line nothing is lost: its end is written before the next */
+            data++;
+            len--;
+        }
     }
     if (len)
         log_once(LOG_WARN, "cannot write the trace %s: %s; events are being lost", trace.path, strerror(errno));
