@@ -187,9 +187,9 @@ int block_take(struct pool *pool, size_t size, size_t requested, bool refused, u
 {
     struct block *block = NULL;
 
-    /* Small ones leave the magazines what they have as long as a shared segment serves them: or each request of a new
-     * size would send the next ones of every thread here. */
-    if (size < LARGE_MIN && !refused)
+    /* Beside other threads small ones leave the magazines what they have as long as a shared segment serves them: or
+     * each request that is no hit would make the next ones of every thread none. Alone, joining saves memory. */
+    if (size < LARGE_MIN && !refused && atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed) > 1)
         block = bins_find(&pool->shared, size, 0, UINT_MAX);
     if (!block) {
         recent_flush(pool);

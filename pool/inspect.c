@@ -92,18 +92,19 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
     const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
+    size_t most = 0;
 
-    if (taken)
-        peak_settle(pool);
     *ret_stats = pool->stats;
     if (taken) {
+        most = live_most(pool);
         ret_stats->idle += recent_idle(pool, STATS_WAIT_NS, &ret_stats->live);
         lock_give(&pool->lock);
     } else {
         ret_stats->live = live_now(pool);
     }
-    if (ret_stats->peak_live < ret_stats->live)
-        ret_stats->peak_live = ret_stats->live;
+    most = most > ret_stats->live ? most : ret_stats->live;
+    if (ret_stats->peak_live < most)
+        ret_stats->peak_live = most;
     ret_stats->order += atomic_load(&pool->shown.order);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];

@@ -205,6 +205,38 @@ static void join(struct pool *pool, struct block *block)
     }
 }
 
+static void peak_reach(struct pool *pool, size_t live)
+{
+    const unsigned int percent = pool->config.slack_percent;
+    size_t slack;
+
+    if (live <= pool->stats.peak_live)
+        return;
+    pool->stats.peak_live = live;
+    /* What is kept is part of the peak, and not of what the percentage is of. */
+    slack = live / (100 + percent) * percent;
+    change(&pool->shown.slack, slack > pool->config.slack_min ? slack : pool->config.slack_min);
+}
+
+/*
+ * Hits change nothing on the books: between two changes of these, live was the most when the least was recent. Exact as
+ * long as one thread does it all; with several, each magazine may have had its least at another time.
+ */
+size_t live_most(const struct pool *pool)
+{
+    size_t least = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        least += value(&pool->magazines[i].recent_least);
+    return least < pool->stats.live ? pool->stats.live - least : 0;
+}
+
+/* With the pool's lock. peak_live knows of the hits so far. */
+static void peak_settle(struct pool *pool)
+{
+    peak_reach(pool, live_most(pool));
+}
+
 void recent_flush(struct pool *pool)
 {
     peak_settle(pool);
@@ -267,33 +299,6 @@ void used_sub(struct pool *pool, struct segment *segment, size_t size)
     pool->stats.idle += segment->size;
     if (segment->withdrawn)
         pool->shown.withdrawn += segment->size;
-}
-
-static void peak_reach(struct pool *pool, size_t live)
-{
-    const unsigned int percent = pool->config.slack_percent;
-    size_t slack;
-
-    if (live <= pool->stats.peak_live)
-        return;
-    pool->stats.peak_live = live;
-    /* What is kept is part of the peak, and not of what the percentage is of. */
-    slack = live / (100 + percent) * percent;
-    change(&pool->shown.slack, slack > pool->config.slack_min ? slack : pool->config.slack_min);
-}
-
-/*
- * Hits change nothing on the books: between two changes of these, live was the most when the least was recent. Exact as
- * long as one thread does it all; with several, each magazine may have had its least at another time.
- */
-void peak_settle(struct pool *pool)
-{
-    size_t least = 0;
-
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        least += value(&pool->magazines[i].recent_least);
-    if (least < pool->stats.live)
-        peak_reach(pool, pool->stats.live - least);
 }
 
 void used_add(struct pool *pool, struct segment *segment, size_t size)

@@ -85,7 +85,7 @@ struct magazine {
     unsigned int kept_count;
     struct block *kept;          /* PENDING blocks that have not been ordered yet */
     _Atomic size_t recent_bytes; /* in recent blocks */
-    _Atomic size_t recent_least; /* the least of that since used_add: so much was handed out again; see peak_settle */
+    _Atomic size_t recent_least; /* the least of that since used_add: so much was handed out again; see live_most */
     _Atomic size_t kept_bytes;
     _Atomic size_t hits, frees, order, kept_times; /* parts of pool_stats */
     _Atomic size_t frees_seen;                     /* frees when another thread last asked whether it is left */
@@ -269,8 +269,8 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
 size_t kept_bytes(const struct pool *pool);
 /* With the pool's lock. How much is handed out or kept: what is on the books and not recent. */
 size_t live_now(const struct pool *pool);
-/* With the pool's lock. peak_live knows of the hits so far. */
-void peak_settle(struct pool *pool);
+/* With the pool's lock. How much of that was the most at a time, since the books changed last. */
+size_t live_most(const struct pool *pool);
 /* With the pool's lock. Magazines that are empty are not in use, until somebody comes: those who were driven from one
  * to the next, by the clock for one, shall not have a share of the slack in each. */
 void magazines_leave(struct pool *pool);

@@ -188,8 +188,12 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     }
 
     /* An earlier context's events and stream went with it. */
-    for (int i = 0; i < SLOTS_ALL; i++)
+    for (int i = 0; i < SLOTS_ALL; i++) {
         atomic_store(&context->slots[i].event, NULL);
+        atomic_store(&context->slots[i].led, 0);
+    }
+    for (int i = 0; i < LED; i++)
+        atomic_store(&context->led[i], NULL);
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
     atomic_store(&context->arrived, atomic_load(&context->given));

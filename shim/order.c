@@ -3,7 +3,7 @@
  * order.c - what a free costs: the order of a context's frees, on the device or on the host. See context.h and
  * context_internal.h; who has to wait is policy.c's business.
  *
- * Locking: slots, taken with an atomic exchange and held over the CUDA calls of one free; nobody waits for a slot that
+ * Locking: slots, taken with an atomic operation and held over the CUDA calls of one free; nobody waits for a slot that
  * he holds, and for the lead's only a while.
  */
 #include <errno.h>
@@ -18,14 +18,13 @@
 /* How long others' frees are waited for; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
 
-/* How often a free looks whether another thread has ordered it: half a millisecond, most of it yielding. */
-#define LOOKS 1000u
+/* How often a free looks whether another thread has ordered it, at once, and for how long after that. */
+#define LOOKS     100u
+#define FOLLOW_NS 200000u
 
 /* Where this thread starts to look for a free slot; 0: it has had none. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
 static atomic_uint threads_seen;
-/* Frees of this thread have been ordered in the lead's slot, and have not been waited for. */
-static __thread bool thread_followed __attribute__((tls_model("initial-exec")));
 
 static uint64_t now_ns(void)
 {
@@ -35,25 +34,29 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+static inline unsigned int thread_slot_get(void)
+{
+    if (!thread_slot)
+        thread_slot = atomic_fetch_add_explicit(&threads_seen, 1, memory_order_relaxed) + 1;
+    return thread_slot;
+}
+
 static inline bool slot_try(struct slot *slot)
 {
     uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
 
-    if (turn & 1 || !atomic_compare_exchange_strong(&slot->turn, &turn, turn + 1))
-        return false;
-    if (!thread_slot)
-        thread_slot = atomic_fetch_add_explicit(&threads_seen, 1, memory_order_relaxed) + 1;
-    atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
-    return true;
+    return !(turn & 1) && atomic_compare_exchange_strong(&slot->turn, &turn, turn + 1);
 }
 
 static struct slot *slot_acquire(struct context *context)
 {
     for (unsigned int i = 0;; i++) {
-        struct slot *slot = &context->slots[(thread_slot + i) % SLOTS];
+        struct slot *slot = &context->slots[(thread_slot_get() + i) % SLOTS];
 
-        if (slot_try(slot))
+        if (slot_try(slot)) {
+            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
             return slot;
+        }
         if (i % SLOTS == 0)
             lock_relax(i / SLOTS);
     }
@@ -68,6 +71,42 @@ static void slot_release(struct slot *slot, CUresult result)
     atomic_store_explicit(&slot->turn, turn + 1, memory_order_release);
 }
 
+/* This thread's free is ordered by a turn of the lead; for slots_wait. */
+static inline void note(struct context *context, uint64_t turn)
+{
+    struct slot *slot = &context->slots[thread_slot_get() % SLOTS];
+
+    atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+    atomic_store_explicit(&slot->led, turn, memory_order_relaxed);
+}
+
+/* Has somebody ordered what came before, or is the lead to be had? Looks for a short while only. */
+static bool follow(struct context *context, bool *ret_leads)
+{
+    struct slot *lead = &context->slots[SLOT_LEAD];
+    uint64_t seen, limit = 0, done;
+
+    *ret_leads = false;
+    /* What this thread has launched, and why it may have to wait on the host, is visible before it looks. The turn that
+     * is under way may have begun before that; the one after it will not have. */
+    atomic_thread_fence(memory_order_seq_cst);
+    seen = atomic_load(&lead->turn);
+    for (unsigned int i = 0; i < LOOKS || now_ns() < limit; i++) {
+        lock_relax(i);
+        done = atomic_load_explicit(&lead->done, memory_order_acquire);
+        if (done >= seen + 1 + (seen & 1)) {
+            note(context, done);
+            return true;
+        }
+        *ret_leads = slot_try(lead);
+        if (*ret_leads)
+            return false;
+        if (i == LOOKS - 1)
+            limit = now_ns() + FOLLOW_NS;
+    }
+    return false;
+}
+
 /*
  * The driver's calls take many times as long when threads are about them together, so one thread at a time orders, for
  * all who came before it began. NULL: another one has done so for this thread. Else the lead's slot, or, since nobody
@@ -76,24 +115,17 @@ static void slot_release(struct slot *slot, CUresult result)
 static struct slot *slot_lead(struct context *context)
 {
     struct slot *lead = &context->slots[SLOT_LEAD];
-    uint64_t seen, ignored;
+    bool leads = slot_try(lead);
 
-    thread_followed = true;
-    if (slot_try(lead))
-        return lead;
-    /* What this thread has launched is visible before it looks. The turn that is under way may have begun before that;
-     * the one after it will not have. */
-    atomic_thread_fence(memory_order_seq_cst);
-    seen = atomic_load(&lead->turn);
-    /* Who is going to wait on the host waits for nobody else. */
-    for (unsigned int i = 0; i < LOOKS && !policy_waits(&context->policy, &ignored); i++) {
-        lock_relax(i);
-        if (atomic_load_explicit(&lead->done, memory_order_acquire) >= seen + 1 + (seen & 1))
-            return NULL;
-        if (slot_try(lead))
-            return lead;
-    }
-    return slot_acquire(context);
+    if (!leads && follow(context, &leads))
+        return NULL;
+    if (!leads)
+        return slot_acquire(context);
+#if !defined(__x86_64__)
+    atomic_thread_fence(memory_order_seq_cst); /* there the exchange in slot_try is one: see follow */
+#endif
+    note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
+    return lead;
 }
 
 /* Make context current, and the thread one whose calls disturb no capture; leave puts the caller's own back. */
@@ -125,7 +157,15 @@ void context_leave(const struct context *context, struct visit *visit)
         context->driver->cuCtxPopCurrent_v2(&ignored);
 }
 
-static CUresult event_make(struct context *context, struct slot *slot)
+/* The event to record with a slot's turn. */
+static inline _Atomic(CUevent) *event_of(struct context *context, struct slot *slot)
+{
+    if (slot != &context->slots[SLOT_LEAD])
+        return &slot->event;
+    return &context->led[atomic_load_explicit(&slot->turn, memory_order_relaxed) / 2 % LED];
+}
+
+static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
 {
     CUevent event = NULL;
     struct visit visit;
@@ -135,7 +175,7 @@ static CUresult event_make(struct context *context, struct slot *slot)
         result = context->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     context_leave(context, &visit);
     if (!result)
-        atomic_store(&slot->event, event);
+        atomic_store(ret_event, event);
     return result;
 }
 
@@ -147,12 +187,13 @@ static CUresult order_on_device(struct context *context, struct slot *slot, bool
 {
     const struct real_driver *driver = context->driver;
     const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
+    _Atomic(CUevent) *place = event_of(context, slot);
     CUresult result = CUDA_SUCCESS;
     CUevent event;
 
-    if (!atomic_load_explicit(&slot->event, memory_order_relaxed))
-        result = event_make(context, slot);
-    event = atomic_load_explicit(&slot->event, memory_order_relaxed);
+    if (!atomic_load_explicit(place, memory_order_relaxed))
+        result = event_make(context, place);
+    event = atomic_load_explicit(place, memory_order_relaxed);
     if (!result)
         result = driver->cuCtxRecordEvent(handle, event);
     if (!result)
@@ -275,6 +316,11 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
     if (!slot)
         return CUDA_SUCCESS;
     wait = policy_waits(&context->policy, ret_debts);
+    if (wait && slot == &context->slots[SLOT_LEAD]) { /* nobody looks on meanwhile, or follows */
+        slot_release(slot, CUDA_ERROR_NOT_READY);
+        slot = slot_acquire(context);
+        wait = policy_waits(&context->policy, ret_debts);
+    }
     beside_capture = capture_active();
     if (!beside_capture && !wait) {
         result = order_on_device(context, slot, /* is_enough: */ true);
@@ -387,7 +433,7 @@ static bool all_wait(struct context *context, uint64_t limit)
     if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
         return false;
     slot = slot_acquire(context);
-    if (!capture_active_now() && (atomic_load(&slot->event) || !event_make(context, slot)))
+    if (!capture_active_now() && (atomic_load(&slot->event) || !event_make(context, &slot->event)))
         result = driver->cuCtxRecordEvent(context_handle(context), atomic_load(&slot->event));
     event = atomic_load(&slot->event);
     /* A free may record it again: then that is waited for, too. */
@@ -415,17 +461,43 @@ bool context_wait_device_for(int device, unsigned int ms)
     return any ? all : context && context->device == device && all_wait(context, limit);
 }
 
-static void slots_wait(const struct context *context, bool others)
+/* Wait for what came before a turn of the lead, until limit, 0: none; when its event is another turn's, a second more.
+ */
+static void led_wait(struct context *context, uint64_t turn, uint64_t limit)
 {
+    const struct slot *lead = &context->slots[SLOT_LEAD];
+    const CUevent event = atomic_load(&context->led[turn / 2 % LED]);
+
+    for (unsigned int i = 0; turn && event; i++) {
+        if (context->driver->cuEventQuery(event) != CUDA_ERROR_NOT_READY || (limit && now_ns() >= limit))
+            return;
+        if (!limit && atomic_load(&lead->turn) >= turn + (uint64_t)2 * LED)
+            limit = now_ns() + OTHERS_WAIT_NS;
+        lock_relax(i);
+    }
+}
+
+static void slots_wait(struct context *context, bool others)
+{
+    const struct slot *lead = &context->slots[SLOT_LEAD];
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
 
     if (!context->driver->cuEventSynchronize || !context->driver->cuEventQuery)
         return;
-    for (int i = 0; i <= SLOT_LEAD; i++)
-        if (thread_slot && atomic_load(&context->slots[i].user) == thread_slot)
-            slot_wait(context, &context->slots[i], 0);
-        else if (others || (i == SLOT_LEAD && thread_followed)) /* another one has recorded it, perhaps for this one */
-            slot_wait(context, &context->slots[i], limit);
+    for (int i = 0; i < SLOTS; i++) {
+        const struct slot *slot = &context->slots[i];
+
+        if (thread_slot && !slot_is_busy(slot) && atomic_load(&slot->user) == thread_slot) {
+            slot_wait(context, slot, 0);
+            led_wait(context, atomic_load(&slot->led), 0);
+        } else if (others) {
+            slot_wait(context, slot, limit);
+        }
+    }
+    for (unsigned int i = 0; others && slot_is_busy(lead) && now_ns() < limit; i++)
+        lock_relax(i);
+    if (others) /* the last one covers those before it */
+        led_wait(context, atomic_load(&lead->done), limit);
 }
 
 bool context_wait_frees(int device, bool others)
@@ -441,6 +513,5 @@ bool context_wait_frees(int device, bool others)
             slots_wait(context, others);
         context_leave(context, &visit);
     }
-    thread_followed &= device != CONTEXT_ALL;
     return any;
 }

@@ -75,12 +75,14 @@ MUTANTS = [
         (ORDER, ">= seen + 1 + (seen & 1))", ">= seen)")], 5),
     Mutant("a free follows an order that failed", ["lead"], [
         (ORDER, "if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
-    Mutant("what another one ordered is not asked about", ["lead"], [
-        (ORDER, "thread_followed = true;", "")]),
+    Mutant("what the lead ordered is not asked about", ["lead"], [
+        (ORDER, "led_wait(context, atomic_load(&slot->led), 0);", "")]),
+    Mutant("what others ordered last is not asked about", ["lead"], [
+        (ORDER, "led_wait(context, atomic_load(&lead->done), limit);", "(void)atomic_load(&lead->done);")]),
     Mutant("frees depend on the one that leads", ["lead"], [
-        (ORDER, "i < LOOKS && !policy_waits", "!policy_waits")]),
-    Mutant("who waits on the host holds up the rest", ["lead"], [
-        (ORDER, "i < LOOKS && !policy_waits(&context->policy, &ignored)", "i < LOOKS || (ignored = 0)")]),
+        (ORDER, "i < LOOKS || now_ns() < limit; i++", "1; i++")]),
+    Mutant("who waits on the host leads", ["lead"], [
+        (ORDER, "if (wait && slot == &context->slots[SLOT_LEAD])", "if (0)")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         (CAPTURE, "(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
@@ -126,10 +128,14 @@ MUTANTS = [
     Mutant("what was freed last is not looked for", ["pool"], [
         (BLOCKS, "if (!block) { recent_flush(pool); block", "if (!block) { block")]),
     Mutant("a small request joins what all freed last", ["magazine"], [
-        (BLOCKS, "if (size < LARGE_MIN && !refused) block = bins_find(&pool->shared, size, 0, UINT_MAX);", "")]),
+        (BLOCKS, "if (size < LARGE_MIN && !refused && atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed) > 1) block = bins_find(&pool->shared, size, 0, UINT_MAX);", "")]),
+    Mutant("one thread alone does not join what was freed last", ["pool"], [
+        (BLOCKS, "&pool->shown.magazines_used, memory_order_relaxed) > 1)", "&pool->shown.magazines_used, memory_order_relaxed) > 0)")]),
+    Mutant("who looks moves the slack", ["magazine"], [
+        ("pool/inspect.c", "*ret_stats = pool->stats; if (taken) {", "if (taken) pool->stats.peak_live = live_most(pool); *ret_stats = pool->stats; if (taken) {")]),
     Mutant("what was asked for is joined before anybody looks", ["magazine"], [
         (POOL, "if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
-    Mutant("hits do not count for the peak", ["random"], [
+    Mutant("hits do not count for the peak", ["magazine"], [
         (MAGAZINE, "if (left < value(&magazine->recent_least))", "if (0)")]),
     Mutant("who frees in his own is visited by all", ["magazine"], [
         (MAGAZINE, "const bool left = value(&magazine->frees_seen) == frees;", "const bool left = true;")]),

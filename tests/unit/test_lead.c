@@ -26,8 +26,9 @@
 static struct {
     _Atomic(uint64_t) clock;   /* of what happens, in order */
     _Atomic(uint64_t) covered; /* what came before this is in order */
-    atomic_uint records, waits, tries, events, asked, awaited;
-    atomic_bool fails; /* now and then */
+    atomic_uint records, waits, tries, events, asked, others_asked;
+    atomic_uint not_ready; /* so often event 1 is not */
+    atomic_bool fails;     /* now and then */
     atomic_bool blocks;
     sem_t blocked, go_on;
 } fake;
@@ -100,14 +101,16 @@ static CUresult fake_synchronize(void)
 static CUresult fake_query(CUevent event)
 {
     assert_non_null(event);
-    atomic_fetch_add(&fake.asked, 1);
-    return CUDA_SUCCESS;
+    if (event != (CUevent)1) {
+        atomic_fetch_add(&fake.others_asked, 1);
+        return CUDA_SUCCESS;
+    }
+    return atomic_fetch_add(&fake.asked, 1) < atomic_load(&fake.not_ready) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult fake_event_synchronize(CUevent event)
 {
     assert_non_null(event);
-    atomic_fetch_add(&fake.awaited, 1);
     return CUDA_SUCCESS;
 }
 
@@ -320,10 +323,8 @@ static void *look(void *arg)
     return NULL;
 }
 
-/*
- * Who wants to know what came before his frees looks at the order that another one may have made for them, and waits
- * without limit for his own alone; who has freed nothing does neither.
- */
+/* Who wants to know what came before his frees waits for the turn that ordered the last of them, as long as it takes,
+ * and not for what others have ordered since; who has freed nothing does not wait. */
 static void test_what_came_before_ones_frees(void **state)
 {
     struct told told = {0};
@@ -331,21 +332,34 @@ static void test_what_came_before_ones_frees(void **state)
 
     (void)state;
     one(&told);
-    look(&told);
-    assert_int_equal(atomic_load(&fake.awaited), 1);
-    assert_int_equal(atomic_load(&fake.asked), 0);
     assert_int_equal(pthread_create(&thread, NULL, look, &told), 0);
     pthread_join(thread, NULL);
-    assert_int_equal(atomic_load(&fake.awaited), 1);
     assert_int_equal(atomic_load(&fake.asked), 0);
-    one(&told);
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     pthread_join(thread, NULL);
+    atomic_store(&fake.not_ready, 3000);
     look(&told);
-    assert_int_equal(atomic_load(&fake.awaited), 1);
-    assert_int_equal(atomic_load(&fake.asked), 1);
-    look(&told); /* that is known by now */
-    assert_int_equal(atomic_load(&fake.asked), 1);
+    assert_int_equal(atomic_load(&fake.asked), 3001);
+    assert_int_equal(atomic_load(&fake.others_asked), 0);
+    /* When it has come round again, nobody can tell; then for a while only. */
+    for (unsigned int i = 0; i < LED; i++)
+        one(&told);
+    assert_int_equal(atomic_load(&fake.events), LED);
+    assert_int_equal(told.wrong, 0);
+}
+
+/* Who makes a device strict sees every order, finished or not. */
+static void test_what_came_before_everybodys_frees(void **state)
+{
+    struct told told = {0};
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
+    pthread_join(thread, NULL);
+    atomic_store(&fake.not_ready, 100);
+    assert_true(context_wait_frees(CONTEXT_ALL, /* others: */ true));
+    assert_int_equal(atomic_load(&fake.asked), 101);
 }
 
 int main(void)
@@ -357,6 +371,7 @@ int main(void)
         cmocka_unit_test_setup(test_who_waits_waits_himself, setup),
         cmocka_unit_test_setup(test_nobody_depends_on_who_leads, setup),
         cmocka_unit_test_setup(test_what_came_before_ones_frees, setup),
+        cmocka_unit_test_setup(test_what_came_before_everybodys_frees, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
