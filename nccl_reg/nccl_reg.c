@@ -27,6 +27,12 @@
 #define CALL_INSIDE  1u /* one is under way; set with the turn */
 #define CALLS_CLOSED 2u /* none begins any more; set by anybody */
 
+/* Registrations that an operation's buffers are found in without a search; and what of an address counts: segments are
+ * of 2 MiB and more. */
+#define NEAR_BITS  10
+#define NEAR       (1u << NEAR_BITS)
+#define NEAR_SHIFT 21
+
 struct segment {
     uint64_t addr;
     size_t size, front;
@@ -83,7 +89,7 @@ struct nccl_reg_comm {
     size_t record_count, record_room;
     struct user *users_own;
     size_t user_count, user_room;
-    size_t last[NCCL_REG_BUFFERS]; /* the index of the record that held this buffer of the operation before */
+    unsigned int near[NEAR]; /* by a hash of a buffer's place: the index of the record that last held one there */
     struct counters counters;
 };
 
@@ -484,27 +490,19 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
            renew(reg, comm, key, record, op->captured);
 }
 
-/* The record that holds a buffer of an operation, or NULL; often that of the operation before. */
-static struct record *buffer_find(struct nccl_reg_comm *comm, const struct nccl_reg_op *op, unsigned int i)
+/* The record that holds a buffer of an operation, or NULL; often the one that has held a buffer at that place before. */
+static struct record *buffer_find(struct nccl_reg_comm *comm, uint64_t addr, size_t size)
 {
-    const uint64_t addr = op->buffers[i].addr;
-    const size_t size = op->buffers[i].size;
+    unsigned int *near = &comm->near[(addr >> NEAR_SHIFT) * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)];
     struct record *record;
 
     if (!size)
         return NULL;
-    /* Or that of the buffer before it: many operations are in place. */
-    for (unsigned int k = i + 1; k-- > 0;) {
-        const size_t last = comm->last[k];
-
-        if (last < comm->record_count && holds(&comm->records[last], addr, size)) {
-            comm->last[i] = last;
-            return &comm->records[last];
-        }
-    }
+    if (*near < comm->record_count && holds(&comm->records[*near], addr, size))
+        return &comm->records[*near];
     record = record_of(comm, addr, size);
     if (record)
-        comm->last[i] = (size_t)(record - comm->records);
+        *near = (unsigned int)(record - comm->records);
     return record;
 }
 
@@ -517,7 +515,7 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
     if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire) && is_ready(reg, comm, key))
         catch_up(reg, comm, key);
     for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
-        struct record *record = buffer_find(comm, op, i);
+        struct record *record = buffer_find(comm, op->buffers[i].addr, op->buffers[i].size);
 
         if (!record || !record->handle) {
             outside += op->buffers[i].size != 0;
