@@ -32,7 +32,7 @@
 /* So much of it may be held without need when the pool grows: a small program need not be sparing. */
 #define EXCESS_PART 1024
 /* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
-#define SLACK_MIN ((size_t)32 << 20)
+#define SLACK_MIN ((size_t)64 << 20)
 
 /* Counters of a device's contexts that are gone. */
 struct past {

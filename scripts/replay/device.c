@@ -14,7 +14,7 @@
 #define BREAK_PART   16
 #define EXCESS_PART  1024
 #define RESERVE_PART 128
-#define RELAXED_MIN  ((size_t)32 << 20)
+#define RELAXED_MIN  ((size_t)64 << 20)
 #define TICKS        8
 
 /* Every device has addresses of its own, of which space_span() takes four times its capacity. */

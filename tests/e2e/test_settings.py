@@ -154,7 +154,7 @@ class Effects(Base):
         done, trace = self.used(CUPOOL_FREE="relaxed")
         self.assertEqual(self.policy(trace), ("relaxed", "CUPOOL_FREE"))
         for call in ("cuCtxRecordEvent", "cuCtxWaitEvent", "cuCtxSynchronize"):
-            self.assertEqual(done.counts.get(call, 0), 0)  # 60 small blocks are less than 32 MiB
+            self.assertEqual(done.counts.get(call, 0), 0)  # 60 small blocks are less than 64 MiB
         records = []
         for policy, slack, size in (("ordered", "10", 6000000), ("relaxed", "0", 6000000), ("relaxed", "0", 30000000),
                                     ("relaxed", "1000", 30000000)):

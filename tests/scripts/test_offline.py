@@ -96,15 +96,15 @@ class Program(unittest.TestCase):
         self.expect(one(lines, "--capacity", "128M"), hits=0)
 
     def test_slack(self) -> None:
-        """With CUPOOL_FREE=relaxed a block is handed out again when so much has been freed, and 32 MiB in any case; one that is
+        """With CUPOOL_FREE=relaxed a block is handed out again when so much has been freed, and 64 MiB in any case; one that is
         larger than a quarter of that at once."""
-        lines = "".join(f"a {i} {8 * MIB}\nf {i}\n" for i in range(8))
-        self.expect(one(lines), misses=1, held=8 * MIB)
-        self.expect(one(lines, "--slack", "10"), misses=5, hits=3, held=40 * MIB)
-        many = "".join(f"a {100 + i} {8 * MIB}\n" for i in range(80)) + lines
-        self.expect(one(many, "--slack", "10"), misses=88, held=704 * MIB)
+        lines = "".join(f"a {i} {16 * MIB}\nf {i}\n" for i in range(8))
+        self.expect(one(lines), misses=1, held=16 * MIB)
+        self.expect(one(lines, "--slack", "10"), misses=5, hits=3, held=80 * MIB)
+        many = "".join(f"a {100 + i} {16 * MIB}\n" for i in range(80)) + lines
+        self.expect(one(many, "--slack", "10"), misses=88, held=1408 * MIB)
         self.expect(one(many, "--slack", "4"), misses=85, hits=3)
-        self.expect(one("".join(f"a {i} {9 * MIB}\nf {i}\n" for i in range(8)), "--slack", "10"), misses=1, hits=7)
+        self.expect(one("".join(f"a {i} {17 * MIB}\nf {i}\n" for i in range(8)), "--slack", "10"), misses=1, hits=7)
 
     def test_devices_and_reset(self) -> None:
         lines = f"a 1 {4 * MIB} 0\na 2 {6 * MIB} 3\na 3 600 3\nr 3\nf 2\nf 3\na 4 {2 * MIB} 3\n"
