@@ -192,8 +192,10 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
         atomic_store(&context->slots[i].event, NULL);
         atomic_store(&context->slots[i].led, 0);
     }
-    for (int i = 0; i < LED; i++)
-        atomic_store(&context->led[i], NULL);
+    for (int i = 0; i < SLOTS; i++) {
+        atomic_store(&context->led[i].event, NULL);
+        atomic_store(&context->led[i].turn, 0);
+    }
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
     atomic_store(&context->arrived, atomic_load(&context->given));

@@ -25,9 +25,7 @@
 #define SLOT_ASK  (SLOTS + 1) /* for what is no free: nobody waits for what it has recorded */
 #define SLOTS_ALL (SLOTS + 2)
 
-/* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile; the
- * lead has one for each of its last orders. */
-#define LED 64
+/* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile. */
 struct slot {
     /* Odd: somebody is ordering with it; also how the capture gate counts calls in flight. Each order is two further.
      */
@@ -37,6 +35,12 @@ struct slot {
         event;             /* made and recorded by whoever has the turn; others may wait for it; the lead's: not used */
     atomic_uint user;      /* the thread that recorded it last or has noted led: its thread_slot */
     _Atomic(uint64_t) led; /* the lead's turn that ordered that thread's last free, if the lead did; 0: it never has */
+};
+
+/* What threads record that have the lead, each its own, which it has at hand. By thread_slot. */
+struct led {
+    _Alignas(64) _Atomic(CUevent) event;
+    _Atomic(uint64_t) turn; /* the lead's that it was recorded in last, or is about to be */
 };
 
 static inline bool slot_is_busy(const struct slot *slot)
@@ -64,7 +68,7 @@ struct context {
     atomic_uint users;           /* threads other than the context's own that look at its pool; see pin */
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS_ALL];
-    _Atomic(CUevent) led[LED]; /* of the lead's turns, each until it comes round again */
+    struct led led[SLOTS];
 };
 
 /* What has to be put back after a visit. */

@@ -116,6 +116,7 @@ static struct slot *slot_lead(struct context *context)
 {
     struct slot *lead = &context->slots[SLOT_LEAD];
     bool leads = slot_try(lead);
+    uint64_t turn;
 
     if (!leads && follow(context, &leads))
         return NULL;
@@ -124,7 +125,9 @@ static struct slot *slot_lead(struct context *context)
 #if !defined(__x86_64__)
     atomic_thread_fence(memory_order_seq_cst); /* there the exchange in slot_try is one: see follow */
 #endif
-    note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
+    turn = atomic_load_explicit(&lead->turn, memory_order_relaxed);
+    note(context, turn);
+    atomic_store(&context->led[thread_slot % SLOTS].turn, turn);
     return lead;
 }
 
@@ -160,9 +163,7 @@ void context_leave(const struct context *context, struct visit *visit)
 /* The event to record with a slot's turn. */
 static inline _Atomic(CUevent) *event_of(struct context *context, struct slot *slot)
 {
-    if (slot != &context->slots[SLOT_LEAD])
-        return &slot->event;
-    return &context->led[atomic_load_explicit(&slot->turn, memory_order_relaxed) / 2 % LED];
+    return slot == &context->slots[SLOT_LEAD] ? &context->led[thread_slot % SLOTS].event : &slot->event;
 }
 
 static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
@@ -461,23 +462,37 @@ bool context_wait_device_for(int device, unsigned int ms)
     return any ? all : context && context->device == device && all_wait(context, limit);
 }
 
-/* Wait for what came before a turn of the lead, until limit, 0: none; when its event is another turn's, a second more.
+static const struct led *led_find(const struct context *context, uint64_t turn)
+{
+    for (unsigned int i = 0; i < SLOTS; i++)
+        if (atomic_load(&context->led[i].turn) == turn)
+            return &context->led[i];
+    return NULL;
+}
+
+/*
+ * Wait for what came before a turn of the lead, until limit; 0: none, but when its event has become another turn's,
+ * which more has come before, a second more.
  */
-static void led_wait(struct context *context, uint64_t turn, uint64_t limit)
+static void led_wait(const struct context *context, uint64_t turn, uint64_t limit)
 {
     const struct slot *lead = &context->slots[SLOT_LEAD];
-    const CUevent event = atomic_load(&context->led[turn / 2 % LED]);
+    const struct led *led = turn ? led_find(context, turn) : NULL;
+    CUevent event;
 
-    for (unsigned int i = 0; turn && event; i++) {
+    /* Who led it has led again. What has been done since covers it, too; if that is so once more meanwhile, again. */
+    for (unsigned int i = 0; turn && !led && i < LOOKS; i++)
+        led = led_find(context, atomic_load(&lead->done));
+    for (unsigned int i = 0; led && (event = atomic_load(&led->event)); i++) {
         if (context->driver->cuEventQuery(event) != CUDA_ERROR_NOT_READY || (limit && now_ns() >= limit))
             return;
-        if (!limit && atomic_load(&lead->turn) >= turn + (uint64_t)2 * LED)
+        if (!limit && atomic_load(&led->turn) != turn)
             limit = now_ns() + OTHERS_WAIT_NS;
         lock_relax(i);
     }
 }
 
-static void slots_wait(struct context *context, bool others)
+static void slots_wait(const struct context *context, bool others)
 {
     const struct slot *lead = &context->slots[SLOT_LEAD];
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
