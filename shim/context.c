@@ -188,13 +188,12 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     }
 
     /* An earlier context's events and stream went with it. */
-    for (int i = 0; i < SLOTS_ALL; i++) {
+    for (int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, NULL);
-        atomic_store(&context->slots[i].led, 0);
-    }
     for (int i = 0; i < SLOTS; i++) {
         atomic_store(&context->led[i].event, NULL);
         atomic_store(&context->led[i].turn, 0);
+        atomic_store(&context->led[i].noted, 0);
     }
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);

@@ -96,7 +96,8 @@ void context_saw(CUresult result);
 
 /*
  * Wait on the host for what came before the frees in a device's contexts that did not wait themselves. This thread's
- * own for as long as it takes: natively they would have. Others' for a second at most, and only if asked: natively that
+ * own for as long as it takes: natively they would have; where another thread ordered them and has ordered more
+ * since, a second at most. Others' for a second at most, and only if asked: natively that
  * thread might still be waiting, for something that this one has yet to do. False: the device has no context.
  */
 #define CONTEXT_ALL (-1)

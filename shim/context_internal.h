@@ -37,10 +37,12 @@ struct slot {
     _Atomic(uint64_t) led; /* the lead's turn that ordered that thread's last free, if the lead did; 0: it never has */
 };
 
-/* What threads record that have the lead, each its own, which it has at hand. By thread_slot. */
+/* What a thread knows of the lead, by its thread_slot. */
 struct led {
-    _Alignas(64) _Atomic(CUevent) event;
-    _Atomic(uint64_t) turn; /* the lead's that it was recorded in last, or is about to be */
+    _Alignas(64) _Atomic(CUevent) event; /* that it records when it has the lead, and so has at hand */
+    _Atomic(uint64_t) turn;              /* the lead's that it was recorded in last, or is about to be */
+    _Atomic(uint64_t) noted; /* the one that ordered the thread's last free, by itself or another; 0: none */
+    atomic_uint user;        /* the thread: its thread_slot */
 };
 
 static inline bool slot_is_busy(const struct slot *slot)

@@ -72,12 +72,13 @@ static void slot_release(struct slot *slot, CUresult result)
 }
 
 /* This thread's free is ordered by a turn of the lead; for slots_wait. */
-static inline void note(struct context *context, uint64_t turn)
+static inline struct led *note(struct context *context, uint64_t turn)
 {
-    struct slot *slot = &context->slots[thread_slot_get() % SLOTS];
+    struct led *led = &context->led[thread_slot_get() % SLOTS];
 
-    atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
-    atomic_store_explicit(&slot->led, turn, memory_order_relaxed);
+    atomic_store_explicit(&led->user, thread_slot, memory_order_relaxed);
+    atomic_store_explicit(&led->noted, turn, memory_order_relaxed);
+    return led;
 }
 
 /* Has somebody ordered what came before, or is the lead to be had? Looks for a short while only. */
@@ -126,8 +127,7 @@ static struct slot *slot_lead(struct context *context)
     atomic_thread_fence(memory_order_seq_cst); /* there the exchange in slot_try is one: see follow */
 #endif
     turn = atomic_load_explicit(&lead->turn, memory_order_relaxed);
-    note(context, turn);
-    atomic_store(&context->led[thread_slot % SLOTS].turn, turn);
+    atomic_store_explicit(&note(context, turn)->turn, turn, memory_order_release);
     return lead;
 }
 
@@ -495,6 +495,7 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
 static void slots_wait(const struct context *context, bool others)
 {
     const struct slot *lead = &context->slots[SLOT_LEAD];
+    const struct led *own = &context->led[thread_slot % SLOTS];
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
 
     if (!context->driver->cuEventSynchronize || !context->driver->cuEventQuery)
@@ -502,13 +503,13 @@ static void slots_wait(const struct context *context, bool others)
     for (int i = 0; i < SLOTS; i++) {
         const struct slot *slot = &context->slots[i];
 
-        if (thread_slot && !slot_is_busy(slot) && atomic_load(&slot->user) == thread_slot) {
+        if (thread_slot && !slot_is_busy(slot) && atomic_load(&slot->user) == thread_slot)
             slot_wait(context, slot, 0);
-            led_wait(context, atomic_load(&slot->led), 0);
-        } else if (others) {
+        else if (others)
             slot_wait(context, slot, limit);
-        }
     }
+    if (atomic_load(&own->user) == thread_slot)
+        led_wait(context, atomic_load(&own->noted), 0);
     for (unsigned int i = 0; others && slot_is_busy(lead) && now_ns() < limit; i++)
         lock_relax(i);
     if (others) /* the last one covers those before it */
