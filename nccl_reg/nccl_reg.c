@@ -490,7 +490,8 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
            renew(reg, comm, key, record, op->captured);
 }
 
-/* The record that holds a buffer of an operation, or NULL; often the one that has held a buffer at that place before. */
+/* The record that holds a buffer of an operation, or NULL; often the one that has held a buffer at that place before.
+ */
 static struct record *buffer_find(struct nccl_reg_comm *comm, uint64_t addr, size_t size)
 {
     unsigned int *near = &comm->near[(addr >> NEAR_SHIFT) * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)];

@@ -480,6 +480,13 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
     const struct led *led = turn ? led_find(context, turn) : NULL;
     CUevent event;
 
+    /* This thread's own is recorded by nobody else. */
+    if (led && !limit && atomic_load(&led->user) == thread_slot) {
+        event = atomic_load(&led->event);
+        if (event)
+            context->driver->cuEventSynchronize(event);
+        return;
+    }
     /* Who led it has led again. What has been done since covers it, too; if that is so once more meanwhile, again. */
     for (unsigned int i = 0; turn && !led && i < LOOKS; i++)
         led = led_find(context, atomic_load(&lead->done));

@@ -26,7 +26,7 @@
 static struct {
     _Atomic(uint64_t) clock;   /* of what happens, in order */
     _Atomic(uint64_t) covered; /* what came before this is in order */
-    atomic_uint records, waits, tries, events, asked, others_asked;
+    atomic_uint records, waits, tries, events, asked, awaited, others_asked;
     atomic_uint not_ready; /* so often event 1 is not */
     atomic_bool fails;     /* now and then */
     atomic_bool blocks;
@@ -111,6 +111,7 @@ static CUresult fake_query(CUevent event)
 static CUresult fake_event_synchronize(CUevent event)
 {
     assert_non_null(event);
+    atomic_fetch_add(event == (CUevent)1 ? &fake.awaited : &fake.others_asked, 1);
     return CUDA_SUCCESS;
 }
 
@@ -337,11 +338,37 @@ static void test_what_came_before_ones_frees(void **state)
     assert_int_equal(atomic_load(&fake.asked), 0);
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     pthread_join(thread, NULL);
+    look(&told);
+    assert_int_equal(atomic_load(&fake.awaited), 1);
+    assert_int_equal(atomic_load(&fake.others_asked), 0);
+    assert_int_equal(told.wrong, 0);
+}
+
+/* The same where another thread has ordered it: until that one orders again, as long as it takes. */
+static void test_what_came_before_a_free_that_followed(void **state)
+{
+    struct told told = {0};
+    struct led *theirs = NULL, *mine = NULL;
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
+    pthread_join(thread, NULL);
+    one(&told);
+    for (int i = 0; i < SLOTS; i++) {
+        struct led *led = &context.led[i];
+
+        if (atomic_load(&led->event) == (CUevent)1)
+            theirs = led;
+        else if (atomic_load(&led->event))
+            mine = led;
+    }
+    assert_true(theirs && mine);
+    atomic_store(&mine->noted, atomic_load(&theirs->turn)); /* as if */
     atomic_store(&fake.not_ready, 3000);
     look(&told);
     assert_int_equal(atomic_load(&fake.asked), 3001);
-    assert_int_equal(atomic_load(&fake.others_asked), 0);
-    assert_int_equal(told.wrong, 0);
+    assert_int_equal(atomic_load(&fake.awaited) + atomic_load(&fake.others_asked), 0);
 }
 
 /* Who makes a device strict sees every order, finished or not. */
@@ -367,6 +394,7 @@ int main(void)
         cmocka_unit_test_setup(test_who_waits_waits_himself, setup),
         cmocka_unit_test_setup(test_nobody_depends_on_who_leads, setup),
         cmocka_unit_test_setup(test_what_came_before_ones_frees, setup),
+        cmocka_unit_test_setup(test_what_came_before_a_free_that_followed, setup),
         cmocka_unit_test_setup(test_what_came_before_everybodys_frees, setup),
     };
 
