@@ -32,17 +32,14 @@ struct slot {
     _Alignas(64) _Atomic(uint64_t) turn;
     _Atomic(uint64_t) done; /* the last turn whose order has succeeded: what came before that began is in order */
     _Atomic(CUevent)
-        event;             /* made and recorded by whoever has the turn; others may wait for it; the lead's: not used */
-    atomic_uint user;      /* the thread that recorded it last or has noted led: its thread_slot */
-    _Atomic(uint64_t) led; /* the lead's turn that ordered that thread's last free, if the lead did; 0: it never has */
+        event;        /* made and recorded by whoever has the turn; others may wait for it; the lead's: not used */
+    atomic_uint user; /* the thread that recorded it last: its thread_slot */
 };
 
-/* What a thread knows of the lead, by its thread_slot. */
+/* What a thread, by its thread_slot, records when it has the lead: an event of its own, which it has at hand. */
 struct led {
-    _Alignas(64) _Atomic(CUevent) event; /* that it records when it has the lead, and so has at hand */
-    _Atomic(uint64_t) turn;              /* the lead's that it was recorded in last, or is about to be */
-    _Atomic(uint64_t) noted; /* the one that ordered the thread's last free, by itself or another; 0: none */
-    atomic_uint user;        /* the thread: its thread_slot */
+    _Alignas(64) _Atomic(CUevent) event;
+    _Atomic(uint64_t) turn; /* the last one that it was recorded in; set before that one is done */
 };
 
 static inline bool slot_is_busy(const struct slot *slot)

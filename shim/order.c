@@ -22,6 +22,14 @@
 #define LOOKS     100u
 #define FOLLOW_NS 200000u
 
+/* The lead's turns that ordered this thread's last free in some contexts, by device. */
+#define NOTED 16
+static __thread struct noted {
+    const struct context *context;
+    unsigned long long id; /* of that context; another one may have its place by now */
+    uint64_t turn;         /* 0: there is none, or it has been waited for */
+} noted[NOTED] __attribute__((tls_model("initial-exec")));
+
 /* Where this thread starts to look for a free slot; 0: it has had none. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
 static atomic_uint threads_seen;
@@ -71,14 +79,15 @@ static void slot_release(struct slot *slot, CUresult result)
     atomic_store_explicit(&slot->turn, turn + 1, memory_order_release);
 }
 
-/* This thread's free is ordered by a turn of the lead; for slots_wait. */
-static inline struct led *note(struct context *context, uint64_t turn)
+/* This thread's free is ordered by a turn of the lead. */
+static inline struct noted *noted_of(const struct context *context)
 {
-    struct led *led = &context->led[thread_slot_get() % SLOTS];
+    return &noted[(unsigned int)context->device % NOTED];
+}
 
-    atomic_store_explicit(&led->user, thread_slot, memory_order_relaxed);
-    atomic_store_explicit(&led->noted, turn, memory_order_relaxed);
-    return led;
+static inline void note(const struct context *context, uint64_t turn)
+{
+    *noted_of(context) = (struct noted){.context = context, .id = context->id, .turn = turn};
 }
 
 /* Has somebody ordered what came before, or is the lead to be had? Looks for a short while only. */
@@ -117,7 +126,6 @@ static struct slot *slot_lead(struct context *context)
 {
     struct slot *lead = &context->slots[SLOT_LEAD];
     bool leads = slot_try(lead);
-    uint64_t turn;
 
     if (!leads && follow(context, &leads))
         return NULL;
@@ -126,8 +134,6 @@ static struct slot *slot_lead(struct context *context)
 #if !defined(__x86_64__)
     atomic_thread_fence(memory_order_seq_cst); /* there the exchange in slot_try is one: see follow */
 #endif
-    turn = atomic_load_explicit(&lead->turn, memory_order_relaxed);
-    atomic_store_explicit(&note(context, turn)->turn, turn, memory_order_release);
     return lead;
 }
 
@@ -160,12 +166,6 @@ void context_leave(const struct context *context, struct visit *visit)
         context->driver->cuCtxPopCurrent_v2(&ignored);
 }
 
-/* The event to record with a slot's turn. */
-static inline _Atomic(CUevent) *event_of(struct context *context, struct slot *slot)
-{
-    return slot == &context->slots[SLOT_LEAD] ? &context->led[thread_slot % SLOTS].event : &slot->event;
-}
-
 static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
 {
     CUevent event = NULL;
@@ -180,6 +180,25 @@ static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
     return result;
 }
 
+/* Record all that was launched in the context, with a slot's turn. */
+static inline __attribute__((always_inline)) CUresult record(struct context *context, struct slot *slot,
+                                                             CUevent *ret_event)
+{
+    struct led *led = slot == &context->slots[SLOT_LEAD] ? &context->led[thread_slot_get() % SLOTS] : NULL;
+    _Atomic(CUevent) *place = led ? &led->event : &slot->event;
+    CUresult result = CUDA_SUCCESS;
+
+    if (!atomic_load_explicit(place, memory_order_relaxed))
+        result = event_make(context, place);
+    *ret_event = atomic_load_explicit(place, memory_order_relaxed);
+    if (!result)
+        result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
+    if (!result && led) /* not before: whoever waits for an earlier turn must find it, or what holds it by then */
+        atomic_store_explicit(&led->turn, atomic_load_explicit(&slot->turn, memory_order_relaxed),
+                              memory_order_release);
+    return result;
+}
+
 /*
  * The device waits: what is launched in the context after this starts when everything launched before has ended. Where
  * that is not enough nobody waits: CUDA_ERROR_NOT_READY unless all has ended already.
@@ -187,18 +206,11 @@ static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
 static CUresult order_on_device(struct context *context, struct slot *slot, bool is_enough)
 {
     const struct real_driver *driver = context->driver;
-    const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
-    _Atomic(CUevent) *place = event_of(context, slot);
-    CUresult result = CUDA_SUCCESS;
     CUevent event;
+    CUresult result = record(context, slot, &event);
 
-    if (!atomic_load_explicit(place, memory_order_relaxed))
-        result = event_make(context, place);
-    event = atomic_load_explicit(place, memory_order_relaxed);
     if (!result)
-        result = driver->cuCtxRecordEvent(handle, event);
-    if (!result)
-        result = is_enough ? driver->cuCtxWaitEvent(handle, event) : driver->cuEventQuery(event);
+        result = is_enough ? driver->cuCtxWaitEvent(context_handle(context), event) : driver->cuEventQuery(event);
     return result;
 }
 
@@ -309,7 +321,7 @@ static bool is_capture_error(CUresult result)
  */
 static CUresult order_free(struct context *context, uint64_t *ret_debts)
 {
-    struct slot *slot = slot_lead(context);
+    struct slot *const lead = &context->slots[SLOT_LEAD], *slot = slot_lead(context);
     CUresult result = CUDA_ERROR_NOT_READY;
     bool wait, beside_capture;
 
@@ -317,19 +329,22 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
     if (!slot)
         return CUDA_SUCCESS;
     wait = policy_waits(&context->policy, ret_debts);
-    if (wait && slot == &context->slots[SLOT_LEAD]) { /* nobody looks on meanwhile, or follows */
-        slot_release(slot, CUDA_ERROR_NOT_READY);
-        slot = slot_acquire(context);
-        wait = policy_waits(&context->policy, ret_debts);
-    }
     beside_capture = capture_active();
     if (!beside_capture && !wait) {
         result = order_on_device(context, slot, /* is_enough: */ true);
         *ret_debts = 0;
+        if (!result && slot == lead)
+            note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
+        /* Where the device cannot be made to wait, the host can. */
+        wait = result && !is_capture_error(result) && !is_sticky(result);
     }
-    /* Where the device cannot be made to wait, the host can. */
-    if (!beside_capture && (wait || (result && !is_capture_error(result) && !is_sticky(result))))
-        result = order_on_host(context);
+    if (wait && slot == lead) { /* nobody looks on meanwhile, or follows */
+        slot_release(slot, CUDA_ERROR_NOT_READY);
+        slot = slot_acquire(context);
+        beside_capture = capture_active();
+    }
+    if (wait)
+        result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host(context);
     slot_release(slot, result);
     /* This disturbs no capture, so none has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
@@ -405,39 +420,38 @@ void context_saw(CUresult result)
 /* Wait for what came before one free; at most until limit, in nanoseconds of the monotonic clock; 0: none. */
 static void slot_wait(const struct context *context, const struct slot *slot, uint64_t limit)
 {
-    const struct real_driver *driver = context->driver;
     CUevent event;
 
     /* Another thread's may be about to be recorded. */
     for (unsigned int i = 0; limit && slot_is_busy(slot) && now_ns() < limit; i++)
         lock_relax(i);
     event = atomic_load(&slot->event);
-    if (!event)
-        return;
-    if (!limit) {
-        driver->cuEventSynchronize(event);
-        return;
-    }
-    for (unsigned int i = 0; driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+    for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
+        if (limit && now_ns() >= limit)
+            return;
         lock_relax(i);
+    }
 }
 
 /* Has everything ended that was launched in the context before? Asked until limit. */
 static bool all_wait(struct context *context, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
+    struct slot *slot = &context->slots[SLOT_ASK];
     CUresult result = CUDA_ERROR_NOT_READY;
+    CUevent event = NULL;
     struct visit visit;
-    struct slot *slot;
-    CUevent event;
 
     if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
         return false;
-    slot = slot_acquire(context);
-    if (!capture_active_now() && (atomic_load(&slot->event) || !event_make(context, &slot->event)))
-        result = driver->cuCtxRecordEvent(context_handle(context), atomic_load(&slot->event));
-    event = atomic_load(&slot->event);
-    /* A free may record it again: then that is waited for, too. */
+    for (unsigned int i = 0; !slot_try(slot); i++) {
+        if (now_ns() >= limit)
+            return false;
+        lock_relax(i);
+    }
+    if (!capture_active_now())
+        result = record(context, slot, &event);
+    /* It may be recorded again: then that is waited for, too. */
     slot_release(slot, CUDA_ERROR_NOT_READY);
     if (result || context_enter(context, &visit))
         return false;
@@ -462,39 +476,39 @@ bool context_wait_device_for(int device, unsigned int ms)
     return any ? all : context && context->device == device && all_wait(context, limit);
 }
 
-static const struct led *led_find(const struct context *context, uint64_t turn)
+/* Who has recorded a turn of the lead, or the first one after it that is known: what came before the turn is behind
+ * that, too. NULL: nobody in this context's time. */
+static const struct led *led_find(const struct context *context, uint64_t turn, uint64_t *ret_turn)
 {
-    for (unsigned int i = 0; i < SLOTS; i++)
-        if (atomic_load(&context->led[i].turn) == turn)
-            return &context->led[i];
-    return NULL;
+    const struct led *found = NULL;
+
+    for (unsigned int i = 0; i < SLOTS; i++) {
+        const uint64_t at = atomic_load(&context->led[i].turn);
+
+        if (at >= turn && (!found || at < *ret_turn)) {
+            found = &context->led[i];
+            *ret_turn = at;
+        }
+    }
+    return found;
 }
 
 /*
- * Wait for what came before a turn of the lead, until limit; 0: none, but when its event has become another turn's,
- * which more has come before, a second more.
+ * Wait for what came before a turn of the lead, until limit; 0: none, but where more has come before what is known of
+ * it, a second.
  */
 static void led_wait(const struct context *context, uint64_t turn, uint64_t limit)
 {
-    const struct slot *lead = &context->slots[SLOT_LEAD];
-    const struct led *led = turn ? led_find(context, turn) : NULL;
-    CUevent event;
+    const struct led *led;
+    uint64_t at = 0;
 
-    /* This thread's own is recorded by nobody else. */
-    if (led && !limit && atomic_load(&led->user) == thread_slot) {
-        event = atomic_load(&led->event);
-        if (event)
-            context->driver->cuEventSynchronize(event);
-        return;
-    }
-    /* Who led it has led again. What has been done since covers it, too; if that is so once more meanwhile, again. */
-    for (unsigned int i = 0; turn && !led && i < LOOKS; i++)
-        led = led_find(context, atomic_load(&lead->done));
-    for (unsigned int i = 0; led && (event = atomic_load(&led->event)); i++) {
-        if (context->driver->cuEventQuery(event) != CUDA_ERROR_NOT_READY || (limit && now_ns() >= limit))
+    for (unsigned int i = 0; (led = led_find(context, turn, &at)); i++) {
+        if (context->driver->cuEventQuery(atomic_load(&led->event)) != CUDA_ERROR_NOT_READY)
             return;
-        if (!limit && atomic_load(&led->turn) != turn)
+        if (!limit && at != turn)
             limit = now_ns() + OTHERS_WAIT_NS;
+        if (limit && now_ns() >= limit)
+            return;
         lock_relax(i);
     }
 }
@@ -502,10 +516,10 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
 static void slots_wait(const struct context *context, bool others)
 {
     const struct slot *lead = &context->slots[SLOT_LEAD];
-    const struct led *own = &context->led[thread_slot % SLOTS];
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+    struct noted *own = noted_of(context);
 
-    if (!context->driver->cuEventSynchronize || !context->driver->cuEventQuery)
+    if (!context->driver->cuEventQuery)
         return;
     for (int i = 0; i < SLOTS; i++) {
         const struct slot *slot = &context->slots[i];
@@ -515,11 +529,13 @@ static void slots_wait(const struct context *context, bool others)
         else if (others)
             slot_wait(context, slot, limit);
     }
-    if (atomic_load(&own->user) == thread_slot)
-        led_wait(context, atomic_load(&own->noted), 0);
+    if (own->turn && own->context == context && own->id == context->id) {
+        led_wait(context, own->turn, 0);
+        own->turn = 0; /* known by now; or not to be known */
+    }
     for (unsigned int i = 0; others && slot_is_busy(lead) && now_ns() < limit; i++)
         lock_relax(i);
-    if (others) /* the last one covers those before it */
+    if (others && atomic_load(&lead->done)) /* the last one covers those before it */
         led_wait(context, atomic_load(&lead->done), limit);
 }
 

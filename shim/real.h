@@ -34,7 +34,6 @@ struct real_driver {
     CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus *);
     CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *);
     CUresult (*cuDriverGetVersion)(int *);
-    CUresult (*cuEventSynchronize)(CUevent);
     CUresult (*cuEventQuery)(CUevent);
     CUresult (*cuPointerGetAttribute)(void *, CUpointer_attribute, CUdeviceptr);
     CUresult (*cuStreamCreate)(CUstream *, unsigned int);

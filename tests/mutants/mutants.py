@@ -30,9 +30,9 @@ class Mutant(NamedTuple):
 MUTANTS = [
     # --- the order of frees ---
     Mutant("ordered: the device does not wait", ["order static ordered / nonblocking", "examples / Same.test_pipeline"], [
-        (ORDER, "is_enough ? driver->cuCtxWaitEvent(handle, event) :", "is_enough ? CUDA_SUCCESS :")]),
+        (ORDER, "is_enough ? driver->cuCtxWaitEvent(context_handle(context), event) :", "is_enough ? CUDA_SUCCESS :")]),
     Mutant("ordered: nothing is recorded", ["order static ordered / nonblocking"], [
-        (ORDER, "result = driver->cuCtxRecordEvent(handle, event);", ";")]),
+        (ORDER, "result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);", ";")]),
     Mutant("strict: the host does not wait", ["order static strict / nonblocking"], [
         (ORDER, "result = context->driver->cuCtxSynchronize();", ";")]),
     Mutant("strict is treated as ordered", ["settings"], [
@@ -62,7 +62,7 @@ MUTANTS = [
 
     # --- captures ---
     Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
-        (ORDER, "beside_capture = capture_active();", "beside_capture = false;")]),
+        (ORDER, "beside_capture = capture_active(); if (!beside_capture && !wait)", "beside_capture = false; if (!wait)")]),
     Mutant("the gate closes only after a capture has begun", ["capture static ordered / under_load"], [
         (CAPTURE, "capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
         (CAPTURE, "if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
@@ -76,13 +76,16 @@ MUTANTS = [
     Mutant("a free follows an order that failed", ["lead"], [
         (ORDER, "if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
     Mutant("what the lead ordered is not asked about", ["lead"], [
-        (ORDER, "led_wait(context, atomic_load(&own->noted), 0);", ";")]),
+        (ORDER, "led_wait(context, own->turn, 0);", ";")]),
     Mutant("what others ordered last is not asked about", ["lead"], [
         (ORDER, "led_wait(context, atomic_load(&lead->done), limit);", "(void)atomic_load(&lead->done);")]),
+    Mutant("a turn that records nothing hides one that has", ["lead"], [
+        (ORDER, "return lead; }", "atomic_store(&context->led[thread_slot_get() % SLOTS].turn, atomic_load(&lead->turn)); return lead; }"),
+        (ORDER, "if (at >= turn && (", "if (at == turn && (")]),
     Mutant("frees depend on the one that leads", ["lead"], [
         (ORDER, "i < LOOKS || now_ns() < limit; i++", "1; i++")]),
     Mutant("who waits on the host leads", ["lead"], [
-        (ORDER, "if (wait && slot == &context->slots[SLOT_LEAD])", "if (0)")]),
+        (ORDER, "if (wait && slot == lead)", "if (0)")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         (CAPTURE, "(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [

@@ -20,15 +20,19 @@
 
 #define THREADS 8
 #define FREES   3000
+#define EVENTS  256
 
 /* --- a driver --- */
 
 static struct {
     _Atomic(uint64_t) clock;   /* of what happens, in order */
     _Atomic(uint64_t) covered; /* what came before this is in order */
-    atomic_uint records, waits, tries, events, asked, awaited, others_asked;
-    atomic_uint not_ready; /* so often event 1 is not */
-    atomic_bool fails;     /* now and then */
+    atomic_uint records, waits, tries, events, asked, others_asked;
+    atomic_uint not_ready;                 /* so often event 1 is not */
+    atomic_bool slow;                      /* what is launched is over one after the other: */
+    _Atomic(uint64_t) over;                /* up to here */
+    _Atomic(uint64_t) recorded_at[EVENTS]; /* by event: what it comes after */
+    atomic_bool fails;                     /* now and then */
     atomic_bool blocks;
     sem_t blocked, go_on;
 } fake;
@@ -70,6 +74,7 @@ static CUresult fake_record(CUcontext handle, CUevent event)
     assert_ptr_equal(handle, &fake);
     assert_non_null(event);
     recorded = now();
+    atomic_store(&fake.recorded_at[(uintptr_t)event % EVENTS], recorded);
     atomic_fetch_add(&fake.records, 1);
     if (atomic_exchange(&fake.blocks, false)) {
         sem_post(&fake.blocked);
@@ -100,7 +105,15 @@ static CUresult fake_synchronize(void)
 
 static CUresult fake_query(CUevent event)
 {
+    const uint64_t until = atomic_load(&fake.recorded_at[(uintptr_t)event % EVENTS]);
+    uint64_t over = atomic_load(&fake.over), next = over + 20 < until ? over + 20 : until;
+
     assert_non_null(event);
+    if (atomic_load(&fake.slow)) { /* the device gets on as long as somebody asks */
+        while (over < next && !atomic_compare_exchange_weak(&fake.over, &over, next))
+            ;
+        return atomic_load(&fake.over) < until ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    }
     if (event != (CUevent)1) {
         atomic_fetch_add(&fake.others_asked, 1);
         return CUDA_SUCCESS;
@@ -108,19 +121,11 @@ static CUresult fake_query(CUevent event)
     return atomic_fetch_add(&fake.asked, 1) < atomic_load(&fake.not_ready) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-static CUresult fake_event_synchronize(CUevent event)
-{
-    assert_non_null(event);
-    atomic_fetch_add(event == (CUevent)1 ? &fake.awaited : &fake.others_asked, 1);
-    return CUDA_SUCCESS;
-}
-
 static const struct real_driver driver = {.cuCtxGetCurrent = fake_get_current,
                                           .cuEventCreate = fake_event_create,
                                           .cuCtxRecordEvent = fake_record,
                                           .cuCtxWaitEvent = fake_wait,
                                           .cuEventQuery = fake_query,
-                                          .cuEventSynchronize = fake_event_synchronize,
                                           .cuCtxSynchronize = fake_synchronize};
 
 /* --- what order.c asks of the rest of the library --- */
@@ -237,13 +242,13 @@ static void *frees(void *arg)
     return NULL;
 }
 
-static struct told together(void)
+static struct told together(void *(*each)(void *))
 {
     struct told told[THREADS] = {{0}}, sum = {0};
     pthread_t threads[THREADS];
 
     for (unsigned int i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, frees, &told[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, each, &told[i]), 0);
     for (unsigned int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         sum.ordered += told[i].ordered;
@@ -254,7 +259,7 @@ static struct told together(void)
 
 static void test_one_orders_for_others(void **state)
 {
-    const struct told told = together();
+    const struct told told = together(frees);
 
     (void)state;
     assert_int_equal(told.wrong, 0);
@@ -269,7 +274,7 @@ static void test_nobody_follows_what_failed(void **state)
 
     (void)state;
     atomic_store(&fake.fails, true);
-    told = together();
+    told = together(frees);
     assert_int_equal(told.wrong, 0);
     assert_in_range(told.ordered, 1, THREADS * FREES - 1);
 }
@@ -279,7 +284,7 @@ static void test_nobody_follows_beside_a_capture(void **state)
 {
     (void)state;
     atomic_store(&capture_count, 1);
-    assert_int_equal(together().ordered, 0);
+    assert_int_equal(together(frees).ordered, 0);
     assert_int_equal(atomic_load(&fake.records), 0);
 }
 
@@ -287,7 +292,7 @@ static void test_who_waits_waits_himself(void **state)
 {
     (void)state;
     atomic_store(&waits, true);
-    assert_int_equal(together().wrong, 0);
+    assert_int_equal(together(frees).wrong, 0);
     assert_int_equal(atomic_load(&fake.waits), THREADS * FREES);
 }
 
@@ -324,6 +329,12 @@ static void *look(void *arg)
     return NULL;
 }
 
+static void *look_at_all(void *arg)
+{
+    assert_true(arg && context_wait_frees(CONTEXT_ALL, /* others: */ true));
+    return NULL;
+}
+
 /* Who wants to know what came before his frees waits for the turn that ordered the last of them, as long as it takes,
  * and not for what others have ordered since; who has freed nothing does not wait. */
 static void test_what_came_before_ones_frees(void **state)
@@ -338,37 +349,38 @@ static void test_what_came_before_ones_frees(void **state)
     assert_int_equal(atomic_load(&fake.asked), 0);
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     pthread_join(thread, NULL);
-    look(&told);
-    assert_int_equal(atomic_load(&fake.awaited), 1);
-    assert_int_equal(atomic_load(&fake.others_asked), 0);
-    assert_int_equal(told.wrong, 0);
-}
-
-/* The same where another thread has ordered it: until that one orders again, as long as it takes. */
-static void test_what_came_before_a_free_that_followed(void **state)
-{
-    struct told told = {0};
-    struct led *theirs = NULL, *mine = NULL;
-    pthread_t thread;
-
-    (void)state;
-    assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
-    pthread_join(thread, NULL);
-    one(&told);
-    for (int i = 0; i < SLOTS; i++) {
-        struct led *led = &context.led[i];
-
-        if (atomic_load(&led->event) == (CUevent)1)
-            theirs = led;
-        else if (atomic_load(&led->event))
-            mine = led;
-    }
-    assert_true(theirs && mine);
-    atomic_store(&mine->noted, atomic_load(&theirs->turn)); /* as if */
     atomic_store(&fake.not_ready, 3000);
     look(&told);
     assert_int_equal(atomic_load(&fake.asked), 3001);
-    assert_int_equal(atomic_load(&fake.awaited) + atomic_load(&fake.others_asked), 0);
+    assert_int_equal(atomic_load(&fake.others_asked), 0);
+    look(&told); /* that is known by now */
+    assert_int_equal(atomic_load(&fake.asked), 3001);
+    assert_int_equal(told.wrong, 0);
+}
+
+static void *frees_and_looks(void *arg)
+{
+    struct told *told = arg;
+
+    for (unsigned int i = 0; i < FREES / 10; i++) {
+        const uint64_t launched = now();
+
+        told->wrong += order_ops.order(&context, /* may_wait: */ true) != 0;
+        for (unsigned int k = 0; k < i % 8; k++)
+            sched_yield(); /* others order meanwhile */
+        look(told);
+        told->wrong += atomic_load(&fake.over) < launched;
+        told->ordered++;
+    }
+    return NULL;
+}
+
+/* The same with many threads, whoever has ordered it and however often he has ordered since. */
+static void test_what_came_before_frees_together(void **state)
+{
+    (void)state;
+    atomic_store(&fake.slow, true);
+    assert_int_equal(together(frees_and_looks).wrong, 0);
 }
 
 /* Who makes a device strict sees every order, finished or not. */
@@ -381,7 +393,28 @@ static void test_what_came_before_everybodys_frees(void **state)
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     pthread_join(thread, NULL);
     atomic_store(&fake.not_ready, 100);
-    assert_true(context_wait_frees(CONTEXT_ALL, /* others: */ true));
+    assert_int_equal(pthread_create(&thread, NULL, look_at_all, &told), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&fake.asked), 101);
+}
+
+/* Turns that record nothing, beside a capture or because they wait on the host, hide none that has recorded. */
+static void test_what_came_before_is_not_forgotten(void **state)
+{
+    struct told told = {0};
+    pthread_t thread;
+
+    (void)state;
+    one(&told);
+    for (unsigned int i = 0; i < 2; i++) {
+        atomic_store(&capture_count, i == 0);
+        atomic_store(&waits, i == 1);
+        one(&told);
+    }
+    atomic_store(&capture_count, 0);
+    atomic_store(&fake.not_ready, 100);
+    assert_int_equal(pthread_create(&thread, NULL, look_at_all, &told), 0);
+    pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&fake.asked), 101);
 }
 
@@ -394,7 +427,8 @@ int main(void)
         cmocka_unit_test_setup(test_who_waits_waits_himself, setup),
         cmocka_unit_test_setup(test_nobody_depends_on_who_leads, setup),
         cmocka_unit_test_setup(test_what_came_before_ones_frees, setup),
-        cmocka_unit_test_setup(test_what_came_before_a_free_that_followed, setup),
+        cmocka_unit_test_setup(test_what_came_before_frees_together, setup),
+        cmocka_unit_test_setup(test_what_came_before_is_not_forgotten, setup),
         cmocka_unit_test_setup(test_what_came_before_everybodys_frees, setup),
     };
 
