@@ -193,6 +193,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     for (int i = 0; i < SLOTS; i++) {
         atomic_store(&context->led[i].event, NULL);
         atomic_store(&context->led[i].turn, 0);
+        atomic_store(&context->led[i].noted, 0);
     }
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);

@@ -36,10 +36,13 @@ struct slot {
     atomic_uint user; /* the thread that recorded it last: its thread_slot */
 };
 
-/* What a thread, by its thread_slot, records when it has the lead: an event of its own, which it has at hand. */
+/* What a thread, by its thread_slot, records when it has the lead, an event of its own, which it has at hand; and what
+ * it knows. With more than SLOTS threads some share a place, and may then not know. */
+#define LED_TURN_BITS 40
 struct led {
     _Alignas(64) _Atomic(CUevent) event;
-    _Atomic(uint64_t) turn; /* the last one that it was recorded in; set before that one is done */
+    _Atomic(uint64_t) turn;  /* the last one that it was recorded in; set before that one is done */
+    _Atomic(uint64_t) noted; /* thread_slot, and in so many bits the turn that ordered its last free; see note() */
 };
 
 static inline bool slot_is_busy(const struct slot *slot)

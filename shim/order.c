@@ -22,14 +22,6 @@
 #define LOOKS     100u
 #define FOLLOW_NS 200000u
 
-/* The lead's turns that ordered this thread's last free in some contexts, by device. */
-#define NOTED 16
-static __thread struct noted {
-    const struct context *context;
-    unsigned long long id; /* of that context; another one may have its place by now */
-    uint64_t turn;         /* 0: there is none, or it has been waited for */
-} noted[NOTED] __attribute__((tls_model("initial-exec")));
-
 /* Where this thread starts to look for a free slot; 0: it has had none. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
 static atomic_uint threads_seen;
@@ -62,7 +54,7 @@ static struct slot *slot_acquire(struct context *context)
         struct slot *slot = &context->slots[(thread_slot_get() + i) % SLOTS];
 
         if (slot_try(slot)) {
-            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
+            atomic_store_explicit(&slot->user, 0, memory_order_relaxed);
             return slot;
         }
         if (i % SLOTS == 0)
@@ -79,15 +71,20 @@ static void slot_release(struct slot *slot, CUresult result)
     atomic_store_explicit(&slot->turn, turn + 1, memory_order_release);
 }
 
-/* This thread's free is ordered by a turn of the lead. */
-static inline struct noted *noted_of(const struct context *context)
+/* This thread's free is ordered by a turn of the lead; 0: what is noted is over. */
+static inline void note(struct context *context, uint64_t turn)
 {
-    return &noted[(unsigned int)context->device % NOTED];
+    struct led *led = &context->led[thread_slot_get() % SLOTS];
+
+    atomic_store_explicit(&led->noted, (uint64_t)thread_slot << LED_TURN_BITS | turn, memory_order_relaxed);
 }
 
-static inline void note(const struct context *context, uint64_t turn)
+/* The turn that has ordered its last one; 0: none that it had to wait for, or another thread has the place. */
+static uint64_t noted(const struct context *context)
 {
-    *noted_of(context) = (struct noted){.context = context, .id = context->id, .turn = turn};
+    const uint64_t last = atomic_load(&context->led[thread_slot % SLOTS].noted);
+
+    return last >> LED_TURN_BITS == thread_slot ? last & (((uint64_t)1 << LED_TURN_BITS) - 1) : 0;
 }
 
 /* Has somebody ordered what came before, or is the lead to be had? Looks for a short while only. */
@@ -335,6 +332,8 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         *ret_debts = 0;
         if (!result && slot == lead)
             note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
+        else if (!result)
+            atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
         /* Where the device cannot be made to wait, the host can. */
         wait = result && !is_capture_error(result) && !is_sticky(result);
     }
@@ -345,6 +344,8 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
     }
     if (wait)
         result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host(context);
+    if (wait && !result)
+        note(context, 0);
     slot_release(slot, result);
     /* This disturbs no capture, so none has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
@@ -417,8 +418,11 @@ void context_saw(CUresult result)
         fail(context, result);
 }
 
-/* Wait for what came before one free; at most until limit, in nanoseconds of the monotonic clock; 0: none. */
-static void slot_wait(const struct context *context, const struct slot *slot, uint64_t limit)
+/*
+ * Wait for what came before one free; until limit, in nanoseconds of the monotonic clock; 0: none, but where the slot
+ * has had another turn than this, a second.
+ */
+static void slot_wait(const struct context *context, const struct slot *slot, uint64_t turn, uint64_t limit)
 {
     CUevent event;
 
@@ -427,6 +431,8 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
         lock_relax(i);
     event = atomic_load(&slot->event);
     for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
+        if (!limit && atomic_load(&slot->turn) != turn)
+            limit = now_ns() + OTHERS_WAIT_NS;
         if (limit && now_ns() >= limit)
             return;
         lock_relax(i);
@@ -437,21 +443,17 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
 static bool all_wait(struct context *context, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
-    struct slot *slot = &context->slots[SLOT_ASK];
     CUresult result = CUDA_ERROR_NOT_READY;
     CUevent event = NULL;
     struct visit visit;
+    struct slot *slot;
 
     if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
         return false;
-    for (unsigned int i = 0; !slot_try(slot); i++) {
-        if (now_ns() >= limit)
-            return false;
-        lock_relax(i);
-    }
+    slot = slot_acquire(context);
     if (!capture_active_now())
         result = record(context, slot, &event);
-    /* It may be recorded again: then that is waited for, too. */
+    /* A free may record it again: then that is waited for, too. */
     slot_release(slot, CUDA_ERROR_NOT_READY);
     if (result || context_enter(context, &visit))
         return false;
@@ -513,29 +515,32 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
     }
 }
 
-static void slots_wait(const struct context *context, bool others)
+static void slots_wait(struct context *context, bool others)
 {
     const struct slot *lead = &context->slots[SLOT_LEAD];
-    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
-    struct noted *own = noted_of(context);
+    uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+    const uint64_t own = noted(context);
 
     if (!context->driver->cuEventQuery)
         return;
     for (int i = 0; i < SLOTS; i++) {
         const struct slot *slot = &context->slots[i];
+        const uint64_t turn = atomic_load(&slot->turn);
+        const bool is_own = thread_slot && !(turn & 1) && atomic_load(&slot->user) == thread_slot;
 
-        if (thread_slot && !slot_is_busy(slot) && atomic_load(&slot->user) == thread_slot)
-            slot_wait(context, slot, 0);
-        else if (others)
-            slot_wait(context, slot, limit);
+        if (is_own || others)
+            slot_wait(context, slot, turn, is_own ? 0 : limit);
     }
-    if (own->turn && own->context == context && own->id == context->id) {
-        led_wait(context, own->turn, 0);
-        own->turn = 0; /* known by now; or not to be known */
+    if (own) {
+        led_wait(context, own, 0);
+        note(context, 0); /* or not to be known */
     }
-    for (unsigned int i = 0; others && slot_is_busy(lead) && now_ns() < limit; i++)
+    if (!others)
+        return;
+    limit = now_ns() + OTHERS_WAIT_NS;
+    for (unsigned int i = 0; slot_is_busy(lead) && now_ns() < limit; i++)
         lock_relax(i);
-    if (others && atomic_load(&lead->done)) /* the last one covers those before it */
+    if (atomic_load(&lead->done)) /* the last one covers those before it */
         led_wait(context, atomic_load(&lead->done), limit);
 }
 

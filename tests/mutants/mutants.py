@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant("a free follows an order that failed", ["lead"], [
         (ORDER, "if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
     Mutant("what the lead ordered is not asked about", ["lead"], [
-        (ORDER, "led_wait(context, own->turn, 0);", ";")]),
+        (ORDER, "led_wait(context, own, 0);", ";")]),
     Mutant("what others ordered last is not asked about", ["lead"], [
         (ORDER, "led_wait(context, atomic_load(&lead->done), limit);", "(void)atomic_load(&lead->done);")]),
     Mutant("a turn that records nothing hides one that has", ["lead"], [
