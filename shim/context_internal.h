@@ -27,23 +27,21 @@
 
 /* A place to order a free from. Each has an event, so that no thread waits for what another has launched meanwhile. */
 struct slot {
-    /* Odd: somebody is ordering with it; also how the capture gate counts calls in flight. Each order is two further.
-     */
-    _Alignas(64) _Atomic(uint64_t) turn;
+    /* Odd: somebody is ordering with it; by that the capture gate counts calls in flight. Each order is two more. */
+    _Atomic(uint64_t) turn;
     _Atomic(uint64_t) done; /* the last turn whose order has succeeded: what came before that began is in order */
-    _Atomic(CUevent)
-        event;        /* made and recorded by whoever has the turn; others may wait for it; the lead's: not used */
-    atomic_uint user; /* the thread that recorded it last: its thread_slot */
-};
+    _Atomic(CUevent) event; /* made and recorded by whoever has the turn; others may wait for it. The lead has none */
+    atomic_uint user;       /* the thread whose free it was recorded for last: its thread_slot; 0: for none */
+} __attribute__((aligned(64)));
 
 /* What a thread, by its thread_slot, records when it has the lead, an event of its own, which it has at hand; and what
  * it knows. With more than SLOTS threads some share a place, and may then not know. */
 #define LED_TURN_BITS 40
 struct led {
-    _Alignas(64) _Atomic(CUevent) event;
+    _Atomic(CUevent) event;
     _Atomic(uint64_t) turn;  /* the last one that it was recorded in; set before that one is done */
     _Atomic(uint64_t) noted; /* thread_slot, and in so many bits the turn that ordered its last free; see note() */
-};
+} __attribute__((aligned(64)));
 
 static inline bool slot_is_busy(const struct slot *slot)
 {
