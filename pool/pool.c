@@ -363,7 +363,6 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         released = pool_trim(pool, "oom");
-        releases_wait(pool);
         rc = grow(pool, size, requested, ret_addr);
     } while (rc == -ENOMEM && (released || more_to_give(pool)));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)

@@ -175,7 +175,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 void pool_flush(struct pool *pool);
 
 /* Give back segments of which nothing is handed out; orders what was kept back first. Returns the bytes given back; 0
- * while frozen. */
+ * while frozen. What other threads are giving back has gone, too, unless that takes a second. */
 size_t pool_trim(struct pool *pool, const char *why);
 
 /*

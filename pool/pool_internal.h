@@ -200,9 +200,6 @@ void release_some(struct pool *pool);
 /* Let a segment serve no more requests; with the lock. What threads put into magazines meanwhile, recent_flush joins.
  */
 void segment_withdraw(struct pool *pool, struct segment *segment);
-/* Wait for the threads that are giving memory back which they took off the books before we asked the driver, and for
- * those that are ordering what was kept. */
-void releases_wait(struct pool *pool);
 
 /*
  * blocks.c, with the lock. Put a free block into the bin where requests find it, if they may, and take it out again.

@@ -231,9 +231,31 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
     return release(pool, &what);
 }
 
+/* How long a trim waits for what other threads are giving back; one of them may be the caller, far below. */
+#define TRIM_WAIT_NS 1000000000u
+
+/* Wait for the threads that are giving memory back which they took off the books before this one asked the driver, and
+ * for those that are ordering what was kept. True if there were any. */
+static bool releases_wait(struct pool *pool)
+{
+    const uint64_t limit = now_ns() + TRIM_WAIT_NS;
+    unsigned int looks = 0;
+
+    lock_take(&pool->lock);
+    while ((pool->releasing || atomic_load(&pool->shown.ordering)) && now_ns() < limit) {
+        lock_give(&pool->lock);
+        lock_relax(looks++);
+        lock_take(&pool->lock);
+    }
+    lock_give(&pool->lock);
+    return looks;
+}
+
 size_t pool_trim(struct pool *pool, const char *why)
 {
-    return release_trim(pool, why, /* may_wait: */ true);
+    const size_t released = release_trim(pool, why, /* may_wait: */ true);
+
+    return releases_wait(pool) ? released + release_trim(pool, why, /* may_wait: */ true) : released;
 }
 
 size_t pool_decay(struct pool *pool, unsigned int age)
@@ -421,15 +443,4 @@ void pool_disown(uint64_t addr, size_t size)
             config->observer->segment_lost(config->arg, segment->kind, segment->addr, segment->size);
         segment_retire(segment);
     }
-}
-
-void releases_wait(struct pool *pool)
-{
-    lock_take(&pool->lock);
-    for (unsigned int i = 0; pool->releasing || atomic_load(&pool->shown.ordering); i++) {
-        lock_give(&pool->lock);
-        lock_relax(i);
-        lock_take(&pool->lock);
-    }
-    lock_give(&pool->lock);
 }

@@ -61,8 +61,13 @@ void context_survey(int device, bool whole, struct pool_survey *ret_sum);
  * would natively have waited for. */
 void context_settle_device(int device);
 
-/* Give back what the pools of the current device hold without need. True if that was anything. */
-bool context_trim(void);
+/* How often memory has gone back to a driver, and is there; now it has once more. */
+unsigned int context_arrivals(void);
+void context_arrived(void);
+
+/* Give back what the pools of the current device hold without need. True if that was anything, or if other memory has
+ * arrived since there were so many arrivals. */
+bool context_trim(unsigned int before);
 
 /* The same for a device (CONTEXT_ALL: all), because the program says so. The bytes; 0 while a stream captures. */
 uint64_t context_release(int device, const char *why);

@@ -256,10 +256,15 @@ bool core_lacks_context(void)
     return !had && !capture_active();
 }
 
-bool core_give_back(void)
+unsigned int core_arrivals(void)
+{
+    return context_arrivals();
+}
+
+bool core_give_back(unsigned int before)
 {
     /* Also below a bypass: giving back never comes through our hooks. */
-    return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim();
+    return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim(before);
 }
 
 uint64_t core_release(int device, const char *why)

@@ -77,8 +77,10 @@ enum core_verdict core_free_later(uint64_t addr);
  */
 bool core_lacks_context(void);
 
-/* The driver refused memory to a call that is not pooled: true if asking again may help. */
-bool core_give_back(void);
+/* The driver refused memory to a call that is not pooled, which was made when core_arrivals() was before: true if
+ * asking again may help. */
+unsigned int core_arrivals(void);
+bool core_give_back(unsigned int before);
 
 /* Before the driver is asked for the free memory of the current device. */
 void core_idle_settle(void);

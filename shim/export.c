@@ -242,8 +242,9 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 /* A call that takes memory; made again if it was refused and the pools had some to give back. */
 #define TWICE(call)                                                                                                    \
     __extension__({                                                                                                    \
+        const unsigned int before_ = core_arrivals();                                                                  \
         CUresult taken_ = (call);                                                                                      \
-        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())                                                    \
+        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before_))                                             \
             taken_ = (call);                                                                                           \
         taken_;                                                                                                        \
     })

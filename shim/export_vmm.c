@@ -95,11 +95,12 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
                             unsigned long long flags)
 {
     const __typeof__(&cuMemCreate) next = real_next(cuMemCreate);
+    const unsigned int before = core_arrivals();
     struct call call = call_begin();
     CUresult result = next(handle, size, properties, flags);
 
     /* If NCCL asks for the pool, the pool gives back by itself once NCCL has returned: not from inside of it. */
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back())
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before))
         result = next(handle, size, properties, flags);
     if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         use_created(*handle, size);

@@ -17,8 +17,18 @@
 /* Less than this part of the device's memory is left: what is idle goes back, for those who cannot ask us for it. */
 #define RESERVE_PART 128
 
-/* How often memory has gone back to a driver. */
+/* How often memory has gone back to a driver, and is there. */
 static atomic_uint arrivals;
+
+unsigned int context_arrivals(void)
+{
+    return atomic_load(&arrivals);
+}
+
+void context_arrived(void)
+{
+    atomic_fetch_add(&arrivals, 1);
+}
 
 bool memory_defers(const struct real_driver *driver, int device)
 {
@@ -86,7 +96,7 @@ static bool releases_collect(struct context *context, bool wait)
     while (done && arrived < given && !atomic_compare_exchange_weak(&context->arrived, &arrived, given))
         ;
     if (done)
-        atomic_fetch_add(&arrivals, 1);
+        context_arrived();
     return done;
 }
 
@@ -105,7 +115,7 @@ static bool device_trim(int device, const struct context *except)
     return any;
 }
 
-bool context_trim(void)
+bool context_trim(unsigned int before)
 {
     const struct real_driver *driver = real_driver_get();
     CUdevice device;
@@ -114,8 +124,8 @@ bool context_trim(void)
     if (!driver || driver->cuCtxGetDevice(&device))
         return false;
     /* What could not be deregistered before may go now, too. */
-    settled = nccl_settle(device);
-    return device_trim(device, NULL) || settled;
+    settled = nccl_settle_refused(device);
+    return device_trim(device, NULL) || settled || context_arrivals() != before;
 }
 
 uint64_t context_release(int device, const char *why)
@@ -151,11 +161,11 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
 
     /* Memory that arrived while the driver was being asked, for another thread, may be what this one needs. */
     do {
-        before = atomic_load(&arrivals);
+        before = context_arrivals();
         result = memory_get(context, kind, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-             (nccl_settle(context->device) || device_trim(context->device, context) ||
-              releases_collect(context, /* wait: */ true) || atomic_load(&arrivals) != before));
+             (nccl_settle_refused(context->device) || device_trim(context->device, context) ||
+              releases_collect(context, /* wait: */ true) || context_arrivals() != before));
     return result;
 }
 
@@ -207,6 +217,7 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
         if (stream)
             atomic_store(&context->defers, false);
         result = driver->cuMemFree_v2(addr);
+        context_arrived();
     }
     context_leave(context, &visit);
     atomic_fetch_add_explicit(&context->device_free, size, memory_order_relaxed);
@@ -219,7 +230,7 @@ static void memory_put_nccl(void *arg, uint64_t addr, size_t size)
 {
     (void)arg;
     nccl_memory_free(addr, size);
-    atomic_fetch_add(&arrivals, 1);
+    context_arrived();
 }
 
 static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)

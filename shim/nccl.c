@@ -27,6 +27,8 @@ typedef unsigned long long ull;
 #define FRONT_BYTES ((size_t)2 << 20)
 /* How long an operation waits for the device. */
 #define BRIEFLY_MS 5000u
+/* How long a refused request waits for what other threads are about to let go. */
+#define SETTLE_MS 1000u
 
 enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
 
@@ -53,6 +55,10 @@ static struct {
     struct birth *list;
     size_t count, room;
 } births = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Threads that are letting go what could not go before; is this one of them, in a call of NCCL's? */
+static atomic_uint settling;
+static __thread bool settles __attribute__((tls_model("initial-exec")));
 
 /* In this thread's group a communicator was made, which is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
@@ -473,10 +479,27 @@ void nccl_owner_lost(const struct context *owner)
 
 size_t nccl_settle(int device)
 {
-    if (!nccl_registers())
+    size_t released;
+
+    if (settles || !nccl_registers())
         return 0;
-    use_settle();
-    return nccl_reg_settle(state.reg, device);
+    settles = true;
+    atomic_fetch_add(&settling, 1);
+    use_settle(device);
+    released = nccl_reg_settle(state.reg, device);
+    atomic_fetch_sub(&settling, 1);
+    settles = false;
+    return released;
+}
+
+size_t nccl_settle_refused(int device)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    const size_t released = nccl_settle(device);
+
+    for (unsigned int i = 0; atomic_load(&settling) && !settles && i < SETTLE_MS; i++)
+        nanosleep(&nap, NULL);
+    return released;
 }
 
 /* --- for the hooks --- */
@@ -643,6 +666,7 @@ static void user_release(void *arg, uint64_t addr, size_t size)
     nccl_visit_begin(&visit);
     freed = next((void *)(uintptr_t)addr);
     nccl_visit_end(&visit);
+    context_arrived();
 }
 
 ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))

@@ -55,6 +55,9 @@ void nccl_owner_lost(const struct context *owner);
 int nccl_segment_use(struct context *owner, int device, uint64_t addr, size_t size);
 /* Let what could not go before go now, of one device or of all (-1). The bytes that went. */
 size_t nccl_settle(int device);
+/* The same for a request that the driver has refused: what other threads are about to let go is waited for, too, a
+ * second at most. */
+size_t nccl_settle_refused(int device);
 
 /* Around calls of our own: what they do in CUDA is not pooled, disturbs no capture of another thread, and may leave
  * another context current. */

@@ -28,7 +28,7 @@ enum state {
     STATE_UNUSED,
     STATE_USED, /* a segment of nccl_reg; these and what follows */
     STATE_KEPT, /* freed by the program, when the device could not be waited for */
-    STATE_GOING /* freed by the program; the segment is about to go, or parked */
+    STATE_GOING /* freed by the program; a thread is about to let the segment go, or it is parked */
 };
 
 /* An allocation; or physical memory, by its handle. */
@@ -298,24 +298,35 @@ static void release(void *arg, uint64_t addr, size_t size)
     freed = driver->cuMemFree_v2(addr);
     if (driver->cuThreadExchangeStreamCaptureMode)
         driver->cuThreadExchangeStreamCaptureMode(&mode);
+    context_arrived();
 }
 
-/* Let go what is kept at addr, once all work is over, as natively before a free: peers write into registered memory.
- * False: that cannot be waited for; it stays. */
-static bool entry_let_go(uint64_t addr, int device, bool wait)
+/* True, if it was so: what is at addr is in another state now. */
+static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 {
     struct entry *entry;
-    bool mine;
+    bool found;
 
-    if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0)))
-        return false;
     pthread_mutex_lock(&use.lock);
     entry = entry_at(&use.memory, addr);
-    mine = entry && entry->state == STATE_KEPT;
-    if (mine)
-        entry_set(entry, STATE_GOING);
+    found = entry && entry->state == from;
+    if (found)
+        entry_set(entry, to);
     pthread_mutex_unlock(&use.lock);
-    if (mine && nccl_segment_remove(addr, release, NULL))
+    return found;
+}
+
+/*
+ * Let go what this thread has in STATE_GOING, once all work is over, as natively before a free: peers write into
+ * registered memory. False: that cannot be waited for; it is kept.
+ */
+static bool entry_let_go(uint64_t addr, int device, bool wait)
+{
+    if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0))) {
+        entry_becomes(addr, STATE_GOING, STATE_KEPT);
+        return false;
+    }
+    if (nccl_segment_remove(addr, release, NULL))
         release(NULL, addr, 0);
     return true;
 }
@@ -333,8 +344,8 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
         entry = NULL;
     if (entry) {
         copy = *entry;
-        if (copy.state == STATE_USED)
-            entry_set(entry, STATE_KEPT);
+        if (copy.state == STATE_USED) /* and nobody else's to let go: it has gone when this call returns */
+            entry_set(entry, STATE_GOING);
         else if (copy.state == STATE_UNUSED)
             entry_delete(&use.memory, entry);
     }
@@ -361,7 +372,7 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
     return !lost;
 }
 
-void use_settle(void)
+void use_settle(int device)
 {
     struct entry copy = {0};
     bool more;
@@ -374,10 +385,10 @@ void use_settle(void)
         for (size_t i = use.kept ? entry_after(&use.memory, copy.addr) : use.memory.count;
              i < use.memory.count && !more; i++) {
             copy = use.memory.entries[i];
-            more = copy.state == STATE_KEPT;
+            more = copy.state == STATE_KEPT && (device < 0 || device == copy.device);
         }
         pthread_mutex_unlock(&use.lock);
-        if (more)
+        if (more && entry_becomes(copy.addr, STATE_KEPT, STATE_GOING))
             entry_let_go(copy.addr, copy.device, /* wait: */ false);
     } while (more);
 }

@@ -44,7 +44,7 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result);
 void use_range_ends(uint64_t addr, size_t size);
 /* A context has gone, and all memory with it. */
 void use_context_gone(const struct context *context);
-/* Let go what was freed when it could not be waited for. */
-void use_settle(void);
+/* Let go what was freed when it could not be waited for, of one device or of all (-1). */
+void use_settle(int device);
 
 #endif

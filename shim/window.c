@@ -98,8 +98,10 @@ static int agree(const struct real_nccl *nccl, ncclComm_t comm, int ranks, const
     int rc = 0;
 
     if (all && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+        const unsigned int before = core_arrivals();
+
         result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before))
             result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
         if (!result)
             result = gather(nccl, comm, at, stream, ranks, mine, all);

@@ -340,6 +340,43 @@ static void busy(struct rank *r)
     comm_end(r);
 }
 
+static void *comm_destroy(void *arg)
+{
+    const struct rank *r = arg;
+
+    CU(cudaSetDevice(r->rank));
+    NC(ncclCommDestroy(r->comm));
+    return NULL;
+}
+
+/* What could not go when it was freed goes in another thread, behind work, when something larger is needed. */
+static void going(struct rank *r)
+{
+    pthread_t other;
+    char *at, *more = get(MIB);
+    struct rank second;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        second = *r;
+        comm_make(&second, i + 1);
+        at = get(20 * MIB);
+        all_gather(r, at, at + MIB);
+        NC(ncclGroupStart());
+        CU(cudaFree(at));
+        NC(ncclGroupEnd());
+        for (int j = 0; j < 20; j++)
+            CU(cudaMemsetAsync(more, j, MIB, r->stream));
+        pthread_create(&other, NULL, comm_destroy, &second);
+        usleep(10000);
+        at = get(48 * MIB);
+        pthread_join(other, NULL);
+        CU(cudaFree(at));
+    }
+    comm_end(r);
+    CU(cudaFree(more));
+}
+
 /* The same with 96 MiB, of which some may not come back. */
 static void lose(struct rank *r)
 {
@@ -756,6 +793,7 @@ static void unseen(struct rank *r)
 static void reset(struct rank *r)
 {
     char *at, *other, *was = NULL;
+    cudaStream_t stream;
     cudaGraph_t graph;
 
     for (int i = 0; i < 3; i++) {
@@ -775,8 +813,9 @@ static void reset(struct rank *r)
             all_gather(r, other, at);
         comm_end(r);
         if (i != 1) {
+            CU(cudaStreamCreate(&stream));
             CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed));
-            CU(cudaFree(other));
+            CU(cudaFreeAsync(other, stream)); /* nothing is waited for beside a capture */
             CU(cudaStreamEndCapture(r->stream, &graph));
             CU(cudaGraphDestroy(graph));
         }
@@ -843,6 +882,7 @@ static const struct {
                  {"trim", trim},
                  {"lose", lose},
                  {"busy", busy},
+                 {"going", going},
                  {"graph", graph},
                  {"outside", outside},
                  {"again", again},

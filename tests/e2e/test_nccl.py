@@ -353,6 +353,11 @@ class Used(Base):
         run = self.used("busy", ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000")
         self.assert_used(run, 4 * 2)
 
+    def test_going(self) -> None:
+        """A request that is refused waits for what another thread is about to let go."""
+        run = self.used("going", ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000")
+        self.assert_used(run, 3 * 2)
+
     def test_revoked(self) -> None:
         """It is freed when the communicator is destroyed, and a request that is refused meanwhile finds nothing to give back."""
         run = self.used("revoked", ranks=2, SIMGPU_MEMORY="80M")

@@ -218,10 +218,12 @@ MUTANTS = [
     Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
         (POOL, 'released = pool_trim(pool, "oom");', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
-        (RELEASE, "pool->releasing || atomic_load(&pool->shown.ordering); i++) {", "atomic_load(&pool->shown.ordering); i++) {"),
+        (RELEASE, "(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
         (POOL, "more = pool->stats.idle || pool->releasing ||", "more = pool->stats.idle ||")]),
+    Mutant("out of memory: a trim does not wait for another thread's", ["decay"], [
+        (RELEASE, "return releases_wait(pool) ? released +", "return false ? released +")]),
     Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
-        (RELEASE, "pool->releasing || atomic_load(&pool->shown.ordering); i++) {", "pool->releasing; i++) {"),
+        (RELEASE, "(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         (POOL, "pool->releasing || atomic_load(&pool->shown.ordering);", "pool->releasing;")]),
     Mutant("who looks changes where memory lies", ["magazine"], [
         (INSPECT, "*ret_stats = pool->stats; if (taken) {", "if (taken) recent_flush(pool); *ret_stats = pool->stats; if (taken) {")]),
@@ -232,7 +234,7 @@ MUTANTS = [
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         (MEMORY, "if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        (EXPORT, "if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back())", "if (false)")]),
+        (EXPORT, "if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before_))", "if (false)")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         (POOL, "fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [
@@ -385,9 +387,15 @@ MUTANTS = [
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: it is freed while it is registered", ["nccl / Used.test_reused"], [
-        (USE, "if (mine && nccl_segment_remove(addr, release, NULL)) release(NULL, addr, 0);", "if (mine) release(NULL, addr, 0);")]),
+        (USE, "if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
     Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
         (USE, "if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
+    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl / Used.test_under_work"], [
+        (USE, "if (copy.state == STATE_USED) /* and nobody else's to let go: it has gone when this call returns */ entry_set(entry, STATE_GOING);",
+         "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
+        ("shim/nccl.c", "use_settle(device);", "use_settle(-1);")], 40),
+    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl / Used.test_going"], [
+        ("shim/nccl.c", "atomic_load(&settling) && !settles &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [
         (USE, "if (nccl_segment_remove(entry->addr, note_gone, NULL)) note_gone(", "note_gone(")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl / Used.test_unmapped_beside_others"], [
@@ -427,7 +435,7 @@ MUTANTS = [
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
         (VMM, "if (!call->start)", "if (!call->start || result)")]),
     Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
-        (VMM, "result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back()", "false")]),
+        (VMM, "result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before)", "false")]),
     Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
         (VMM, "&& !core_inside() &&", "&&")]),
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
