@@ -15,7 +15,7 @@
 #include "trace.h"
 
 /* Of the program, innermost first; ours in front of them are left out. */
-#define DEPTH 8
+#define DEPTH TRACE_FRAMES
 #define OURS  8
 /* Addresses that get a number; what comes when all are taken has none. */
 #define NUMBERS 8192
@@ -41,7 +41,7 @@ __attribute__((constructor)) static void load(void)
     errno = saved;
 }
 
-static unsigned int number_of(const void *address)
+static uint16_t number_of(const void *address)
 {
     const uintptr_t key = (uintptr_t)address;
     char name[300];
@@ -54,10 +54,10 @@ static unsigned int number_of(const void *address)
             caller_name(address, name, sizeof(name));
             trace_clean(name); /* it comes from a file */
             trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", place + 1, (unsigned long long)key, name);
-            return place + 1;
+            return (uint16_t)(place + 1);
         }
         if (seen == key)
-            return place + 1;
+            return (uint16_t)(place + 1);
     }
     return 0;
 }
@@ -66,7 +66,7 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
 {
     void *stack[OURS + DEPTH];
     const size_t block = pool_block_size(addr);
-    unsigned int numbers[DEPTH];
+    uint16_t numbers[DEPTH];
     struct trace_block event = {.device = device,
                                 .addr = addr,
                                 .size = size,
@@ -75,7 +75,7 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
     int depth, first = 0;
 
     if (!conf_get()->trace_stacks.number) {
-        trace_block(TRACE_BLOCK_ALLOC, &event);
+        trace_alloc(&event);
         return;
     }
     depth = ready ? backtrace(stack, OURS + DEPTH) : 0;
@@ -88,5 +88,5 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
     }
     for (int i = first; i < depth && event.frames_count < DEPTH; i++)
         numbers[event.frames_count++] = number_of(stack[i]);
-    trace_block(TRACE_BLOCK_ALLOC, &event);
+    trace_alloc(&event);
 }

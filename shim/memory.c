@@ -13,6 +13,7 @@
 #include "decay.h"
 #include "log.h"
 #include "nccl.h"
+#include "trace.h"
 
 /* Less than this part of the device's memory is left: what is idle goes back, for those who cannot ask us for it. */
 #define RESERVE_PART 128
@@ -190,6 +191,7 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
     if (context->driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS)
         atomic_store_explicit(&context->device_free, free, memory_order_relaxed);
     decay_start();
+    trace_write_behind();
     *ret_addr = ptr;
     return 0;
 }

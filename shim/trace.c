@@ -16,15 +16,19 @@
 #include <unistd.h>
 
 #include "conf.h"
-#include "digits.h"
 #include "file.h"
 #include "launch.h"
 #include "lock.h"
 #include "log.h"
+#include "pool.h"
+#include "records.h"
 
 #define LINE_MAX_ 512
 /* How long the lock is waited for; it is held over one write(2) at most. */
 #define LOCK_WAIT_NS 5000000000u
+/* How long the writer sleeps when there is something to write, and when there is nothing for long. */
+#define NAP_NS     1000000
+#define NAP_MAX_NS 16000000
 
 atomic_int trace_prospect;       /* enum trace_prospect */
 atomic_bool trace_allocs_wanted; /* and the file is open */
@@ -36,19 +40,16 @@ static struct {
     char path[4096];
     uint64_t t0;
     uint64_t dropped;
-    size_t buffered;
     bool torn; /* the file ends in part of a line */
     bool tried;
-    char buffer[64 << 10];
+    char text[64 << 10]; /* of records, on its way to put() */
 } trace = {.fd = -1};
 
+static atomic_ullong lost; /* records for which there was no room */
+
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
-/* What an allocation event of this thread says of itself and its device: the same again and again. */
-static __thread struct {
-    int device;
-    unsigned char len; /* 0: not yet */
-    char text[27];
-} origin __attribute__((tls_model("initial-exec")));
+/* The free that this thread is in the middle of. */
+static __thread struct trace_freeing *freeing __attribute__((tls_model("initial-exec")));
 static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
 
 static uint64_t clock_ns(clockid_t clock)
@@ -200,10 +201,14 @@ static void put(const char *data, size_t len)
     file_quiet_end(&quiet);
 }
 
+/* What has been recorded until now goes to the file. */
 static void flush(void)
 {
-    put(trace.buffer, trace.buffered);
-    trace.buffered = 0;
+    size_t len;
+
+    records_begin();
+    while ((len = records_take(trace.text, sizeof(trace.text), &trace.dropped)))
+        put(trace.text, len);
 }
 
 static void header_write(const struct launch *launch)
@@ -274,6 +279,7 @@ void trace_open(void)
             trace.fd = fd;
             trace.t0 = clock_ns(CLOCK_MONOTONIC);
             header_write(&launch);
+            records_start(trace.t0);
             atomic_store(&trace_allocs_wanted, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
         }
     }
@@ -284,6 +290,103 @@ void trace_open(void)
     errno = saved;
 }
 
+/* There is no room: whoever needs some makes it. */
+static struct record *record_reserve_late(uint32_t *ret_turn)
+{
+    const int saved = errno;
+    struct record *record;
+    int cancel;
+
+    if (trace_lock(&cancel)) {
+        if (trace.fd >= 0)
+            flush();
+        trace_unlock(cancel);
+    }
+    record = records_reserve(ret_turn);
+    if (!record)
+        atomic_fetch_add(&lost, 1);
+    errno = saved;
+    return record;
+}
+
+static struct record *record_reserve(uint32_t *ret_turn)
+{
+    struct record *record = records_reserve(ret_turn);
+
+    return record ? record : record_reserve_late(ret_turn);
+}
+
+void trace_alloc(const struct trace_block *block)
+{
+    struct record *record;
+    uint64_t clock;
+    uint32_t turn;
+
+    trace_free_tell();
+    clock = records_clock();
+    record = record_reserve(&turn);
+    if (!record)
+        return;
+    record->tid = tid();
+    record->clock = clock;
+    record->addr = block->addr;
+    record->size = block->size;
+    record->block = (uint32_t)(block->block / POOL_GRANULE);
+    record->device = (uint16_t)block->device;
+    record->kind = RECORD_ALLOC;
+    record->frames_count = (uint8_t)block->frames_count;
+    for (unsigned int i = 0; i < block->frames_count; i++)
+        record->frames[i] = block->frames[i];
+    records_publish(record, turn);
+}
+
+static void free_record(const struct trace_freeing *event, enum record_kind kind, uint64_t clock, uint64_t later)
+{
+    uint32_t turn;
+    struct record *record = record_reserve(&turn);
+
+    if (!record)
+        return;
+    record->tid = tid();
+    record->clock = clock;
+    record->later = later;
+    record->addr = event->addr;
+    record->size = event->size;
+    record->block = 0;
+    record->device = (uint16_t)event->device;
+    record->kind = kind;
+    record->frames_count = 0;
+    records_publish(record, turn);
+}
+
+void trace_free_begin(struct trace_freeing *event)
+{
+    trace_free_tell();
+    event->clock = records_clock();
+    event->told = false;
+    event->outer = freeing;
+    freeing = event;
+}
+
+void trace_free_tell(void)
+{
+    if (!freeing || freeing->told)
+        return;
+    free_record(freeing, RECORD_FREE_REQUESTED, freeing->clock, 0);
+    freeing->told = true;
+}
+
+void trace_free_end(struct trace_freeing *event, bool done)
+{
+    if (!done)
+        trace_free_tell();
+    else if (event->told)
+        free_record(event, RECORD_FREE_COMPLETED, records_clock(), 0);
+    else
+        free_record(event, RECORD_FREE, event->clock, records_clock());
+    freeing = event->outer;
+}
+
 /* clock: of the event; 0: now, which is then no earlier than that of any line before it. */
 static void event_write(uint64_t clock, const char *event, const char *format, va_list args)
 {
@@ -291,6 +394,7 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
     char line[LINE_MAX_];
     int used, cancel;
 
+    trace_free_tell();
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {
@@ -329,70 +433,45 @@ void trace_event_at(uint64_t clock, const char *event, const char *format, ...)
     va_end(args);
 }
 
-#define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
-
-/* Of one length each, so that copying is a matter of some words; in the order of enum trace_block_event. */
-static const struct {
-    char text[40];
-    unsigned int len;
-} block_events[] = {
-#define EVENT(name)                                                                                                    \
-    {                                                                                                                  \
-        ",\"e\":\"" name "\",\"tid\":", sizeof(",\"e\":\"" name "\",\"tid\":") - 1                                     \
-    }
-    EVENT("alloc"),
-    EVENT("free_requested"),
-    EVENT("free_completed"),
-};
-
-/* With the lock. */
-static void block_format(enum trace_block_event event, const struct trace_block *block)
+/* Turns records into lines, so that the threads that cause them need not. */
+static void *writer(void *arg)
 {
-    char *at = trace.buffer + trace.buffered;
+    struct timespec nap = {.tv_nsec = NAP_NS};
 
-    if (!origin.len || origin.device != block->device) {
-        origin.device = block->device;
-        origin.len =
-            (unsigned int)snprintf(origin.text, sizeof(origin.text), "%d,\"d\":%d,\"p\":\"0x", tid(), block->device);
+    (void)arg;
+    for (;;) { /* until the process ends */
+        const unsigned int fill = records_fill();
+        int cancel;
+
+        nap.tv_nsec = fill ? NAP_NS : nap.tv_nsec < NAP_MAX_NS ? nap.tv_nsec * 2 : nap.tv_nsec;
+        if (fill && trace_lock(&cancel)) {
+            if (trace.fd >= 0)
+                flush();
+            trace_unlock(cancel);
+        }
+        if (fill < RECORDS_PART / 4)
+            nanosleep(&nap, NULL);
     }
-    at = LITERAL(at, "{\"t\":");
-    at = digits_decimal(at, clock_ns(CLOCK_MONOTONIC) - trace.t0);
-    memcpy(at, block_events[event].text, sizeof(block_events[event].text));
-    at += block_events[event].len;
-    memcpy(at, origin.text, sizeof(origin.text));
-    at += origin.len;
-    at = digits_hexadecimal(at, block->addr);
-    at = LITERAL(at, "\",\"n\":");
-    at = digits_decimal(at, block->size);
-    if (block->block) {
-        at = LITERAL(at, ",\"block\":");
-        at = digits_decimal(at, block->block);
-    }
-    for (unsigned int i = 0; i < block->frames_count; i++) {
-        at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
-        at = digits_decimal(at, block->frames[i]);
-    }
-    at = block->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
-    trace.buffered = (size_t)(at - trace.buffer);
+    return NULL;
 }
 
-void trace_block(enum trace_block_event event, const struct trace_block *block)
+void trace_write_behind(void)
 {
-    const int saved = errno;
-    int cancel;
+    static atomic_flag started = ATOMIC_FLAG_INIT;
+    sigset_t all, before;
+    pthread_attr_t attr;
+    pthread_t thread;
 
-    if (!lock_begin())
+    if (!trace_allocs() || atomic_flag_test_and_set(&started) || pthread_attr_init(&attr))
         return;
-    if (trace.fd >= 0) {
-        if (trace.buffered + LINE_MAX_ > sizeof(trace.buffer)) {
-            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-            flush();
-            pthread_setcancelstate(cancel, NULL);
-        }
-        block_format(event, block);
-    }
-    lock_end();
-    errno = saved;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    /* The program's signals are for its own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, &attr, writer, NULL) == 0)
+        pthread_setname_np(thread, "cupool-trace");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
 }
 
 void trace_close(void)
@@ -409,7 +488,7 @@ void trace_close(void)
         flush();
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",
                         (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
-                        (unsigned long long)trace.dropped);
+                        (unsigned long long)trace.dropped + atomic_load(&lost));
         put(line, (size_t)used);
         if (file_is(trace.fd, &trace.file))
             close(trace.fd);

@@ -5,7 +5,8 @@
  * What it is not: it knows nothing of pools or CUDA; callers pass what goes into an event. It never fails its caller:
  * what cannot be written is counted and said once.
  *
- * Threads: every function is safe from any thread. One lock, private to trace.c, held over write(2) and nothing else.
+ * Threads: every function is safe from any thread. One lock, private to trace.c, held over write(2) and nothing else;
+ * allocation events are recorded without it.
  */
 #ifndef CUPOOL_SHIM_TRACE_H
 #define CUPOOL_SHIM_TRACE_H
@@ -52,28 +53,48 @@ static inline bool trace_allocs(void)
     return atomic_load_explicit(&trace_allocs_wanted, memory_order_relaxed);
 }
 
-enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
-
 /*
  * Text as the inside of a JSON string, of at most len bytes with the 0 behind it: what does not fit is cut off, between
  * characters; a byte that is no UTF-8 becomes a question mark.
  */
 void trace_text(char *buf, size_t len, const char *text);
 
-/* What an allocation event is about. */
+#define TRACE_FRAMES 8
+
+/* A request that was served. */
 struct trace_block {
     int device;
     uint64_t addr;
-    size_t size;                /* that was asked for */
-    size_t block;               /* that was handed out; 0: not to be said */
-    const unsigned int *frames; /* the numbers of those that it came through */
-    unsigned int frames_count;  /* 16 at most */
+    size_t size;               /* that was asked for */
+    size_t block;              /* that was handed out, a multiple of 512; 0: not to be said */
+    const uint16_t *frames;    /* the numbers of those that it came through */
+    unsigned int frames_count; /* TRACE_FRAMES at most */
 };
 
-/* One allocation event, through the buffer. */
-void trace_block(enum trace_block_event event, const struct trace_block *block);
+/* A block that is being freed; the caller's until trace_free_end. */
+struct trace_freeing {
+    int device;
+    uint64_t addr;
+    size_t size;
+    /* trace.c's */
+    uint64_t clock;
+    bool told;
+    struct trace_freeing *outer;
+};
 
-/* Write what is buffered and the end line; later events are dropped. For exit. */
+/*
+ * Allocation events: recorded, and written a little later. A free has one record if nothing comes in between that this
+ * thread tells, or that others may wait for (trace_free_tell: the request is told now, if there is one).
+ */
+void trace_alloc(const struct trace_block *block);
+void trace_free_begin(struct trace_freeing *event);
+void trace_free_tell(void);
+void trace_free_end(struct trace_freeing *event, bool done);
+
+/* From now on a thread of our own writes what was recorded, if there are such events. */
+void trace_write_behind(void);
+
+/* Write what is recorded and the end line; later events are dropped. For exit. */
 void trace_close(void);
 
 /* In a forked child: forget the parent's file without touching it. */

@@ -37,6 +37,14 @@ class Contents(Case):
                     self.assertEqual(tuple(len(trace.of(e)) for e in ("alloc", "free_requested", "free_completed")), wanted)
                     self.assertEqual(done.err, "")
 
+    def test_order_within_a_free(self) -> None:
+        """What the library does in a free stands between the free's two lines."""
+        done = self.go(app("static"), "alloc:2:4194304", "free:2", CUPOOL_DECAY="0", **ALLOCS)
+        trace = self.one_trace(done)
+        self.assert_fine(trace.path)
+        self.assertEqual([e["e"] for e in trace.events if e["e"] in ("alloc", "free_requested", "segment_free", "free_completed")],
+                         ["alloc"] * 2 + ["free_requested", "segment_free", "free_completed"] * 2)
+
     def test_header(self) -> None:
         done = self.go(app("shared"), "pid", "alloc:1:4096", CUPOOL_FREE="strict", **ALLOCS)
         header = self.one_trace(done).header
@@ -123,6 +131,13 @@ class Ends(Case):
             self.assert_fine(trace.path, complete=False)
             self.assertEqual([e["n"] for e in trace.of("segment_alloc")], [e["n"] for e in whole.of("segment_alloc")])
         self.assertGreaterEqual(len(trace.of("alloc")), 8)  # every one before the last segment event
+
+    def test_killed_later(self) -> None:
+        """Allocation events, too, are in the file soon, without anything else to be written."""
+        done = self.go(app("static"), "alloc:1:4096", "churn:20:4096", "sleep:1000", "kill", rc=-signal.SIGKILL, **ALLOCS)
+        trace = self.one_trace(done)
+        self.assertEqual((len(trace.of("alloc")), len(trace.of("free_completed"))), (21, 20))
+        self.assert_fine(trace.path, complete=False)
 
     def test_other_ends(self) -> None:
         for word, rc, ended in (("exit:5", 5, True), ("_exit:6", 6, False), ("abort", -signal.SIGABRT, False)):

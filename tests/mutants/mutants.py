@@ -17,6 +17,7 @@ MAP, BINS = "pool/map.c", "pool/bins.c"
 REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
 API, WINDOW = "shim/api.c", "shim/window.c"
 VMM = "shim/export_vmm.c"
+RECORDS = "shim/records.c"
 USE = "shim/use.c"
 
 
@@ -290,6 +291,19 @@ MUTANTS = [
          """config->backend->free(config->arg, segment->kind, segment->addr, segment->size);
          if (config->observer && config->observer->segment_free)
          config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);""")]),
+    Mutant("trace: a free's segment goes before it is asked for", ["trace / Contents.test_order_within_a_free"], [
+        ("shim/trace.c", "trace_free_tell(); if (!trace_lock(&cancel)) return;", "if (!trace_lock(&cancel)) return;")]),
+    Mutant("trace: nothing is written behind", ["trace / Ends.test_killed_later"], [
+        ("shim/trace.c", "pthread_create(&thread, &attr, writer, NULL) == 0", "false")]),
+    Mutant("trace: a record is taken before it is complete", ["records"], [
+        (RECORDS, "if (is_complete(record, number))", "if (true)")]),
+    Mutant("trace: a record that is not taken yet is overwritten", ["records"], [
+        (RECORDS, "memory_order_acquire) >= RECORDS)", "memory_order_acquire) > RECORDS)")]),
+    Mutant("trace: what is recorded meanwhile is taken, too", ["records"], [
+        (RECORDS, "number < times.end &&", "number < atomic_load(&ring.head) &&")]),
+    Mutant("trace: the counter's rate is taken once", ["records"], [
+        (RECORDS, "if ((passed >= RATE_NS || !times.rated)", "if (!times.rated"),
+        (RECORDS, "times.rated = passed >= RATE_NS;", "times.rate *= 1.1; times.rated = true;")]),
     Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
         ("shim/trace.c", 'memcpy(line + used, "}\\n", 3); flush();', 'memcpy(line + used, "}\\n", 3);')]),
 

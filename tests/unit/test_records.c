@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_records.c - allocation events on their way to the trace: records.c alone. */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "records.h"
+
+#define THREADS 4
+#define EACH    20000
+#define ALL     8192 /* records that fit */
+/* What the two clocks may differ by, in nanoseconds: far more than they do. */
+#define CLOCKS 100000
+
+static char text[64 << 10];
+static uint64_t lost, start;
+
+static uint64_t monotonic_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static struct record *reserve(uint32_t *ret_turn)
+{
+    struct record *record = records_reserve(ret_turn);
+
+    if (record) {
+        memset((char *)record + sizeof(record->turn), 0, sizeof(*record) - sizeof(record->turn));
+        record->clock = records_clock();
+    }
+    return record;
+}
+
+static bool add(int tid, uint64_t size)
+{
+    uint32_t turn;
+    struct record *record = reserve(&turn);
+
+    if (!record)
+        return false;
+    record->kind = RECORD_ALLOC;
+    record->tid = tid;
+    record->size = size;
+    record->addr = size;
+    records_publish(record, turn);
+    return true;
+}
+
+/* All that there is, as text. */
+static const char *take(void)
+{
+    size_t used = 0, n;
+
+    records_begin();
+    while ((n = records_take(text + used, sizeof(text) - used, &lost)))
+        used += n;
+    text[used] = '\0';
+    return text;
+}
+
+static void test_lines(void **state)
+{
+    unsigned long long t, later;
+    struct record *record;
+    const char *line;
+    uint32_t turn;
+
+    (void)state;
+    record = reserve(&turn);
+    assert_non_null(record);
+    record->tid = 77;
+    record->device = 3;
+    record->addr = 0x7f00deadbe00;
+    record->size = 123456789012345;
+    record->block = 5;
+    record->kind = RECORD_ALLOC;
+    record->frames_count = TRACE_FRAMES;
+    for (unsigned int i = 0; i < TRACE_FRAMES; i++)
+        record->frames[i] = (uint16_t)(i * 1171);
+    records_publish(record, turn);
+    line = take();
+    assert_int_equal(sscanf(line, "{\"t\":%llu", &t), 1);
+    line = strchr(line, ',');
+    assert_string_equal(
+        line, ",\"e\":\"alloc\",\"tid\":77,\"d\":3,\"p\":\"0x7f00deadbe00\",\"n\":123456789012345,\"block\":2560,"
+              "\"f\":[0,1171,2342,3513,4684,5855,7026,8197]}\n");
+
+    record = reserve(&turn);
+    assert_non_null(record);
+    record->tid = 1;
+    record->addr = 0xa;
+    record->size = 1;
+    record->kind = RECORD_FREE;
+    record->later = records_clock();
+    records_publish(record, turn);
+    line = take();
+    assert_int_equal(sscanf(line,
+                            "{\"t\":%llu,\"e\":\"free_requested\",\"tid\":1,\"d\":0,\"p\":\"0xa\",\"n\":1}\n"
+                            "{\"t\":%llu,\"e\":\"free_completed\",\"tid\":1,\"d\":0,\"p\":\"0xa\",\"n\":1}\n",
+                            &t, &later),
+                     2);
+    assert_true(t <= later);
+    assert_string_equal(line + strlen(line) - 11, "xa\",\"n\":1}\n");
+
+    for (unsigned int kind = RECORD_FREE_REQUESTED; kind <= RECORD_FREE_COMPLETED; kind++) {
+        record = reserve(&turn);
+        assert_non_null(record);
+        record->kind = (uint8_t)kind;
+        records_publish(record, turn);
+        line = strchr(take(), ',');
+        assert_string_equal(line, kind == RECORD_FREE_REQUESTED
+                                      ? ",\"e\":\"free_requested\",\"tid\":0,\"d\":0,\"p\":\"0x0\",\"n\":0}\n"
+                                      : ",\"e\":\"free_completed\",\"tid\":0,\"d\":0,\"p\":\"0x0\",\"n\":0}\n");
+    }
+}
+
+/* What is stamped lies between what the other clock says before and after it, whenever it is taken. */
+static void test_clock(void **state)
+{
+    static const unsigned int naps_us[] = {0, 0, 10, 2000, 0, 500, 30000, 0, 1000, 0};
+    unsigned long long t;
+
+    (void)state;
+    for (unsigned int i = 0; i < sizeof(naps_us) / sizeof(naps_us[0]); i++) {
+        const struct timespec nap = {.tv_nsec = naps_us[i] * 1000L};
+        uint64_t before, after;
+
+        nanosleep(&nap, NULL);
+        before = monotonic_ns() - start;
+        assert_true(add(1, 1));
+        after = monotonic_ns() - start;
+        nanosleep(&nap, NULL);
+        assert_int_equal(sscanf(take(), "{\"t\":%llu", &t), 1);
+        assert_true(t + CLOCKS >= before);
+        assert_true(t <= after + CLOCKS);
+    }
+}
+
+static void test_full(void **state)
+{
+    unsigned int n = 0, lines = 0;
+    size_t len;
+
+    (void)state;
+    assert_int_equal(records_fill(), 0);
+    while (add(1, 1))
+        n++;
+    assert_int_equal(n, ALL);
+    assert_int_equal(records_fill(), RECORDS_PART);
+    assert_false(add(1, 1));
+    records_begin();
+    len = records_take(text, RECORDS_ROOM, &lost); /* one */
+    assert_int_equal(strcspn(text, "\n"), len - 1);
+    assert_true(add(1, 1));
+    assert_false(add(1, 1));
+    /* Not what came after the beginning. */
+    while ((len = records_take(text, sizeof(text), &lost)))
+        for (size_t i = 0; i < len; i++)
+            lines += text[i] == '\n';
+    assert_int_equal(lines, ALL - 1);
+    assert_int_equal(records_fill(), 1);
+    take();
+    assert_int_equal(records_fill(), 0);
+    assert_int_equal(lost, 0);
+}
+
+/* A thread that ends in between loses its own record alone; whatever it is that it does later, the ring goes on. */
+static void test_unfinished(void **state)
+{
+    struct record *record;
+    uint32_t turn;
+
+    (void)state;
+    assert_true(add(1, 11));
+    record = reserve(&turn);
+    assert_non_null(record);
+    assert_true(add(1, 12));
+    assert_non_null(strstr(take(), "\"n\":12}"));
+    assert_non_null(strstr(text, "\"n\":11}"));
+    assert_int_equal(lost, 1);
+    lost = 0;
+    records_publish(record, turn);
+    assert_string_equal(take(), "");
+    for (unsigned int i = 0; i < 2 * ALL; i++) {
+        assert_true(add(1, i + 1));
+        assert_non_null(strstr(take(), "\"e\":\"alloc\""));
+    }
+    assert_int_equal(lost, 0);
+}
+
+static void *adds(void *arg)
+{
+    const int tid = (int)(uintptr_t)arg;
+
+    for (unsigned int i = 0; i < EACH; i++)
+        while (!add(tid, i + 1))
+            sched_yield();
+    return NULL;
+}
+
+/* Each record once, those of a thread in their order, and its times never go back. */
+static void test_threads(void **state)
+{
+    unsigned long long t, last[THREADS + 1] = {0}, p, n;
+    unsigned int seen[THREADS + 1] = {0}, all = 0;
+    pthread_t threads[THREADS];
+    int tid, used;
+
+    (void)state;
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, adds, (void *)(uintptr_t)(i + 1)), 0);
+    while (all < THREADS * EACH) {
+        size_t len;
+
+        records_begin();
+        while ((len = records_take(text, sizeof(text) - 1, &lost))) {
+            text[len] = '\0';
+            for (const char *at = text; *at; at += used) {
+                used = 0;
+                if (sscanf(at, "{\"t\":%llu,\"e\":\"alloc\",\"tid\":%d,\"d\":0,\"p\":\"0x%llx\",\"n\":%llu}\n%n", &t,
+                           &tid, &p, &n, &used) != 4 ||
+                    !used || tid < 1 || tid > THREADS)
+                    fail_msg("%.100s", at);
+                assert_int_equal(n, ++seen[tid]);
+                assert_int_equal(p, n);
+                assert_true(t >= last[tid]);
+                last[tid] = t;
+                all++;
+            }
+        }
+        sched_yield();
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(lost, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),   cmocka_unit_test(test_full),
+        cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads),
+    };
+
+    start = monotonic_ns();
+    records_start(start);
+    return cmocka_run_group_tests_name("records", tests, NULL, NULL);
+}
