@@ -623,6 +623,8 @@ ncclResult_t ops_start(struct op *ops)
     ncclResult_t ret = ncclSuccess;
     CUcontext before = NULL;
 
+    if (!ops) /* maybe before there was any communicator, and the driver */
+        return ncclSuccess;
     drv.cuCtxGetCurrent(&before);
     while (ops) {
         struct batch *b = batch_take(&ops);
