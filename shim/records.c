@@ -256,7 +256,9 @@ void records_begin(void)
     if (times.next.ns)
         times.since = times.next;
     passed = now.ns - times.since.ns;
-    times.next = passed < RATE_NS ? (struct moment){0} : now;
+    times.next.ns = 0;
+    if (passed >= RATE_NS)
+        times.next = now;
     if ((passed >= RATE_NS || !times.rated) && now.counter > times.since.counter) {
         times.rate = (double)passed / (double)(now.counter - times.since.counter);
         times.rated = passed >= RATE_NS;
