@@ -197,14 +197,15 @@ static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct pool *pool = pool_of(addr);
     const size_t size = pool ? pool_live_size(addr) : 0;
-    struct trace_freeing event = {.device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
+    const struct trace_block event = {
+        .device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
     int rc;
 
     if (size)
-        trace_free_begin(&event);
+        trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
     rc = release(addr);
-    if (size)
-        trace_free_end(&event, rc == 0);
+    if (size && rc == 0)
+        trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
     return rc;
 }
 

@@ -14,7 +14,6 @@
 #include "context_internal.h"
 #include "lock.h"
 #include "log.h"
-#include "trace.h"
 
 /* How long others' frees are waited for; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
@@ -338,8 +337,6 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         /* Where the device cannot be made to wait, the host can. */
         wait = result && !is_capture_error(result) && !is_sticky(result);
     }
-    if (wait)
-        trace_free_tell();
     if (wait && slot == lead) { /* nobody looks on meanwhile, or follows */
         slot_release(slot, CUDA_ERROR_NOT_READY);
         slot = slot_acquire(context);

@@ -2,10 +2,10 @@
 /* records.c - see records.h. */
 #include "records.h"
 
-#include <stdbool.h>
-#include <stdio.h>
+#include <fcntl.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -19,8 +19,10 @@
 #define RECORDS 8192u /* a power of two */
 /* So many records before it is needed a line is asked for. */
 #define AHEAD 2u
-/* How often a record that its thread has not finished is looked at: a tenth of a second. */
-#define LOOKS 2000u
+/* How long a record is waited for that its thread has not published. */
+#define WAIT_NS 1000000000u
+/* Threads whose last line's time is known: one for each remainder. */
+#define THREADS 1024u
 /* The counter's rate is taken over so long at least. */
 #define RATE_NS 1000000u
 /* How often two clocks are read to be read close together. */
@@ -48,6 +50,11 @@ static struct {
     struct moment next;  /* the same for what is stamped after that; ns 0: the same moment */
     double rate;         /* nanoseconds of CLOCK_MONOTONIC to one of the counter, from since on */
     bool rated;          /* taken over RATE_NS at least */
+    uint64_t stuck;      /* number and one of a record that was waited for in vain */
+    struct {
+        int tid;
+        uint64_t t;
+    } last[THREADS];
 } times;
 
 static uint64_t monotonic_ns(void)
@@ -69,18 +76,18 @@ static uint64_t counter(void)
 /* It goes on in sleep and at one rate, and the kernel takes the time from it on all processors. */
 static bool counter_counts(void)
 {
-    static const char *const good[] = {"tsc\n", "kvm-clock\n", "hyperv_clocksource_tsc_page\n"};
+    static const char *const good[] = {"tsc\n", "hyperv_clocksource_tsc_page\n"};
     unsigned int a, b, c, d = 0;
     char name[32] = "";
-    FILE *file;
+    int fd;
 
     if (!__get_cpuid(0x80000007, &a, &b, &c, &d) || !(d & 1u << 8))
         return false;
-    file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
-    if (file) {
-        if (!fgets(name, sizeof(name), file))
+    fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (read(fd, name, sizeof(name) - 1) < 0)
             name[0] = '\0';
-        fclose(file);
+        close(fd);
     }
     for (unsigned int i = 0; i < sizeof(good) / sizeof(good[0]); i++)
         if (strcmp(name, good[i]) == 0)
@@ -153,6 +160,17 @@ static uint64_t time_of(uint64_t clock)
     return t > 0 ? (uint64_t)t : 0;
 }
 
+uint64_t records_time(int tid, uint64_t t)
+{
+    const unsigned int i = (unsigned int)tid % THREADS;
+
+    if (times.last[i].tid == tid && t < times.last[i].t)
+        t = times.last[i].t;
+    times.last[i].tid = tid;
+    times.last[i].t = t;
+    return t;
+}
+
 /* --- the ring --- */
 
 struct record *records_reserve(uint32_t *ret_turn)
@@ -160,7 +178,8 @@ struct record *records_reserve(uint32_t *ret_turn)
     uint64_t at = atomic_load_explicit(&ring.head, memory_order_relaxed);
 
     do {
-        if (at - atomic_load_explicit(&ring.tail, memory_order_acquire) >= RECORDS)
+        /* Signed: others may have added and taken since head was read. */
+        if ((int64_t)(at - atomic_load_explicit(&ring.tail, memory_order_acquire)) >= (int64_t)RECORDS)
             return NULL;
     } while (
         !atomic_compare_exchange_weak_explicit(&ring.head, &at, at + 1, memory_order_relaxed, memory_order_relaxed));
@@ -186,7 +205,7 @@ unsigned int records_fill(void)
 
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
 
-/* Of one length each, so that copying is a matter of some words; in the order of enum record_kind. */
+/* Of one length each, so that copying is a matter of some words; in the order of enum trace_block_event. */
 static const struct {
     char text[40];
     unsigned int len;
@@ -196,27 +215,16 @@ static const struct {
         ",\"e\":\"" name "\",\"tid\":", sizeof(",\"e\":\"" name "\",\"tid\":") - 1                                     \
     }
     EVENT("alloc"),
-    EVENT("free_requested"), /* the first of two lines */
     EVENT("free_requested"),
     EVENT("free_completed"),
 };
 
-/* The beginning of a line, up to where its thread stands. */
-static char *line_begin(char *at, uint64_t clock, enum record_kind kind)
+static char *line(char *at, const struct record *record)
 {
     at = LITERAL(at, "{\"t\":");
-    at = digits_decimal(at, time_of(clock));
-    memcpy(at, names[kind].text, sizeof(names[kind].text));
-    return at + names[kind].len;
-}
-
-/* One line, or two that end in the same. */
-static char *lines(char *at, const struct record *record)
-{
-    char *rest;
-
-    at = line_begin(at, record->clock, record->kind);
-    rest = at;
+    at = digits_decimal(at, records_time(record->tid, time_of(record->clock)));
+    memcpy(at, names[record->event].text, sizeof(names[0].text));
+    at += names[record->event].len;
     at = digits_decimal(at, (uint64_t)record->tid);
     at = LITERAL(at, ",\"d\":");
     at = digits_decimal(at, record->device);
@@ -232,15 +240,7 @@ static char *lines(char *at, const struct record *record)
         at = i ? LITERAL(at, ",") : LITERAL(at, ",\"f\":[");
         at = digits_decimal(at, record->frames[i]);
     }
-    at = record->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
-    if (record->kind == RECORD_FREE) {
-        const size_t len = (size_t)(at - rest);
-
-        at = line_begin(at, record->later, RECORD_FREE_COMPLETED);
-        memcpy(at, rest, len);
-        at += len;
-    }
-    return at;
+    return record->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
 }
 
 /* So that the times of a thread never go back: what is stamped from one moment to the next lies on a line between them,
@@ -252,6 +252,8 @@ void records_begin(void)
 
     /* What has been added so far was stamped before now. */
     times.end = atomic_load(&ring.head);
+    if (times.end == atomic_load_explicit(&ring.tail, memory_order_relaxed))
+        return;
     now = moment_now();
     if (times.next.ns)
         times.since = times.next;
@@ -267,15 +269,24 @@ void records_begin(void)
 
 static bool is_complete(const struct record *record, uint64_t number)
 {
-    for (unsigned int i = 0; atomic_load_explicit(&record->turn, memory_order_acquire) != (uint32_t)(number + 1); i++) {
-        if (i == LOOKS)
-            return false;
-        lock_relax(i);
-    }
-    return true;
+    return atomic_load_explicit(&record->turn, memory_order_acquire) == (uint32_t)(number + 1);
 }
 
-size_t records_take(char *text, size_t room, uint64_t *ret_lost)
+/* Whose thread is gone, or stopped, is not waited for again. */
+static bool complete_wait(const struct record *record, uint64_t number)
+{
+    const uint64_t limit = monotonic_ns() + WAIT_NS;
+    bool complete;
+
+    for (unsigned int i = 0; !(complete = is_complete(record, number)) && times.stuck != number + 1; i++) {
+        if (monotonic_ns() >= limit)
+            times.stuck = number + 1;
+        lock_relax(i);
+    }
+    return complete;
+}
+
+size_t records_take(char *text, size_t room, bool wait)
 {
     uint64_t number = atomic_load_explicit(&ring.tail, memory_order_relaxed);
     char *at = text;
@@ -283,11 +294,9 @@ size_t records_take(char *text, size_t room, uint64_t *ret_lost)
     for (; number < times.end && (size_t)(at - text) + RECORDS_ROOM <= room; number++) {
         const struct record *record = &ring.records[number % RECORDS];
 
-        /* A thread that was cancelled there, or a signal handler of its own is here. */
-        if (is_complete(record, number))
-            at = lines(at, record);
-        else
-            ++*ret_lost;
+        if (!is_complete(record, number) && !(wait && complete_wait(record, number)))
+            break;
+        at = line(at, record);
     }
     atomic_store_explicit(&ring.tail, number, memory_order_release);
     return (size_t)(at - text);

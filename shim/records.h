@@ -9,12 +9,14 @@
  * What it is not: it knows no file. What does not fit is the caller's business.
  *
  * Threads: records_reserve, records_publish and records_clock from any thread at any time, also in a signal handler.
- * records_start, records_begin and records_take by one thread at a time: they are guarded by the lock of trace.c.
+ * records_start, records_begin, records_take and records_time by one thread at a time: they are guarded by the lock of
+ * trace.c.
  */
 #ifndef CUPOOL_SHIM_RECORDS_H
 #define CUPOOL_SHIM_RECORDS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,20 +25,16 @@
 /* What the lines of one record need, and more. */
 #define RECORDS_ROOM 1024
 
-/* What a record becomes: a free is two lines if both are known by then. */
-enum record_kind { RECORD_ALLOC, RECORD_FREE, RECORD_FREE_REQUESTED, RECORD_FREE_COMPLETED };
-
 /* One line of the cache. */
 struct record {
     _Atomic(uint32_t) turn; /* its number and one, once it is complete: the ring's */
     int32_t tid;
-    uint64_t clock; /* of the event; of a free, of the request */
-    uint64_t later; /* RECORD_FREE: of its completion */
+    uint64_t clock;
     uint64_t addr;
     uint64_t size;  /* that was asked for */
     uint32_t block; /* that was handed out, in POOL_GRANULE; 0: not to be said */
     uint16_t device;
-    uint8_t kind;
+    uint8_t event; /* enum trace_block_event */
     uint8_t frames_count;
     uint16_t frames[TRACE_FRAMES];
 } __attribute__((aligned(64)));
@@ -52,10 +50,17 @@ uint64_t records_clock(void);
 struct record *records_reserve(uint32_t *ret_turn);
 void records_publish(struct record *record, uint32_t turn);
 
-/* Take what has been added until now: after records_begin, records_take gives it as text, a piece at a time; 0: that
- * was all. ret_lost: records that nobody has finished, added up. room: RECORDS_ROOM at least. */
+/*
+ * Take what has been added until now: after records_begin, records_take gives it as text, a piece at a time; 0: that
+ * was all. What a thread has reserved and not published holds up what comes after it. wait: that is waited for, a
+ * second at most, and in vain only once. room: RECORDS_ROOM at least.
+ */
 void records_begin(void);
-size_t records_take(char *text, size_t room, uint64_t *ret_lost);
+size_t records_take(char *text, size_t room, bool wait);
+
+/* A line of this thread has the time t: the later of that and its last line's, because lines of a thread do not go
+ * back, and the two clocks differ by some nanoseconds. */
+uint64_t records_time(int tid, uint64_t t);
 
 /* How full the ring is, about: RECORDS_PART is all of it; 0: it is empty. */
 #define RECORDS_PART 1024u

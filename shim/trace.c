@@ -48,8 +48,8 @@ static struct {
 static atomic_ullong lost; /* records for which there was no room */
 
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
-/* The free that this thread is in the middle of. */
-static __thread struct trace_freeing *freeing __attribute__((tls_model("initial-exec")));
+/* Between reserving a record and publishing it: a signal handler of this thread does not wait for that. */
+static __thread bool recording __attribute__((tls_model("initial-exec")));
 static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
 
 static uint64_t clock_ns(clockid_t clock)
@@ -201,14 +201,18 @@ static void put(const char *data, size_t len)
     file_quiet_end(&quiet);
 }
 
-/* What has been recorded until now goes to the file. */
-static void flush(void)
+/* What has been recorded until now goes to the file. wait: also what is being recorded. False: there was nothing. */
+static bool flush(bool wait)
 {
+    bool any = false;
     size_t len;
 
     records_begin();
-    while ((len = records_take(trace.text, sizeof(trace.text), &trace.dropped)))
+    while ((len = records_take(trace.text, sizeof(trace.text), wait && !recording))) {
         put(trace.text, len);
+        any = true;
+    }
+    return any;
 }
 
 static void header_write(const struct launch *launch)
@@ -279,7 +283,8 @@ void trace_open(void)
             trace.fd = fd;
             trace.t0 = clock_ns(CLOCK_MONOTONIC);
             header_write(&launch);
-            records_start(trace.t0);
+            if (conf->trace_events.number == TRACE_ALLOC)
+                records_start(trace.t0);
             atomic_store(&trace_allocs_wanted, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
         }
     }
@@ -290,101 +295,56 @@ void trace_open(void)
     errno = saved;
 }
 
-/* There is no room: whoever needs some makes it. */
+/* There is no room: whoever needs some makes it. Others may take it again and again. */
 static struct record *record_reserve_late(uint32_t *ret_turn)
 {
     const int saved = errno;
-    struct record *record;
+    struct record *record = NULL;
+    bool more = true;
     int cancel;
 
-    if (trace_lock(&cancel)) {
-        if (trace.fd >= 0)
-            flush();
+    while (!record && more && trace_lock(&cancel)) {
+        more = trace.fd >= 0 && flush(/* wait: */ true);
         trace_unlock(cancel);
+        record = records_reserve(ret_turn);
     }
-    record = records_reserve(ret_turn);
     if (!record)
         atomic_fetch_add(&lost, 1);
     errno = saved;
     return record;
 }
 
-static struct record *record_reserve(uint32_t *ret_turn)
+void trace_block(enum trace_block_event event, const struct trace_block *block)
 {
-    struct record *record = records_reserve(ret_turn);
-
-    return record ? record : record_reserve_late(ret_turn);
-}
-
-void trace_alloc(const struct trace_block *block)
-{
+    uint64_t clock = records_clock();
+    const bool outer = recording; /* below a signal handler */
     struct record *record;
-    uint64_t clock;
     uint32_t turn;
 
-    trace_free_tell();
-    clock = records_clock();
-    record = record_reserve(&turn);
-    if (!record)
-        return;
-    record->tid = tid();
-    record->clock = clock;
-    record->addr = block->addr;
-    record->size = block->size;
-    record->block = (uint32_t)(block->block / POOL_GRANULE);
-    record->device = (uint16_t)block->device;
-    record->kind = RECORD_ALLOC;
-    record->frames_count = (uint8_t)block->frames_count;
-    for (unsigned int i = 0; i < block->frames_count; i++)
-        record->frames[i] = block->frames[i];
-    records_publish(record, turn);
-}
-
-static void free_record(const struct trace_freeing *event, enum record_kind kind, uint64_t clock, uint64_t later)
-{
-    uint32_t turn;
-    struct record *record = record_reserve(&turn);
-
-    if (!record)
-        return;
-    record->tid = tid();
-    record->clock = clock;
-    record->later = later;
-    record->addr = event->addr;
-    record->size = event->size;
-    record->block = 0;
-    record->device = (uint16_t)event->device;
-    record->kind = kind;
-    record->frames_count = 0;
-    records_publish(record, turn);
-}
-
-void trace_free_begin(struct trace_freeing *event)
-{
-    trace_free_tell();
-    event->clock = records_clock();
-    event->told = false;
-    event->outer = freeing;
-    freeing = event;
-}
-
-void trace_free_tell(void)
-{
-    if (!freeing || freeing->told)
-        return;
-    free_record(freeing, RECORD_FREE_REQUESTED, freeing->clock, 0);
-    freeing->told = true;
-}
-
-void trace_free_end(struct trace_freeing *event, bool done)
-{
-    if (!done)
-        trace_free_tell();
-    else if (event->told)
-        free_record(event, RECORD_FREE_COMPLETED, records_clock(), 0);
-    else
-        free_record(event, RECORD_FREE, event->clock, records_clock());
-    freeing = event->outer;
+    recording = true;
+    atomic_signal_fence(memory_order_seq_cst);
+    record = records_reserve(&turn);
+    if (!record) {
+        recording = outer;
+        record = record_reserve_late(&turn);
+        recording = true;
+        clock = records_clock();
+    }
+    if (record) {
+        record->tid = tid();
+        record->clock = clock;
+        record->addr = block->addr;
+        record->size = block->size;
+        record->block = (uint32_t)(block->block / POOL_GRANULE);
+        record->device = (uint16_t)block->device;
+        record->event = event;
+        record->frames_count = (uint8_t)block->frames_count;
+        for (unsigned int i = 0; i < block->frames_count; i++)
+            record->frames[i] = block->frames[i];
+        records_publish(record, turn);
+    }
+    atomic_signal_fence(memory_order_seq_cst);
+    recording = outer;
 }
 
 /* clock: of the event; 0: now, which is then no earlier than that of any line before it. */
@@ -394,18 +354,17 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
     char line[LINE_MAX_];
     int used, cancel;
 
-    trace_free_tell();
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {
+        flush(/* wait: */ true);
         clock = clock ? clock : clock_ns(CLOCK_MONOTONIC);
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
-                        (unsigned long long)(clock > trace.t0 ? clock - trace.t0 : 0), event, tid());
+                        (unsigned long long)records_time(tid(), clock > trace.t0 ? clock - trace.t0 : 0), event, tid());
         /* The callers have started it. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
         used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
         if (used + 3 < (int)sizeof(line)) {
             memcpy(line + used, "}\n", 3);
-            flush();
             put(line, (size_t)used + 2);
         } else {
             trace.dropped++;
@@ -446,7 +405,7 @@ static void *writer(void *arg)
         nap.tv_nsec = fill ? NAP_NS : nap.tv_nsec < NAP_MAX_NS ? nap.tv_nsec * 2 : nap.tv_nsec;
         if (fill && trace_lock(&cancel)) {
             if (trace.fd >= 0)
-                flush();
+                flush(/* wait: */ false);
             trace_unlock(cancel);
         }
         if (fill < RECORDS_PART / 4)
@@ -459,19 +418,22 @@ void trace_write_behind(void)
 {
     static atomic_flag started = ATOMIC_FLAG_INIT;
     sigset_t all, before;
-    pthread_attr_t attr;
     pthread_t thread;
+    int rc;
 
-    if (!trace_allocs() || atomic_flag_test_and_set(&started) || pthread_attr_init(&attr))
+    if (!trace_allocs() || atomic_flag_test_and_set(&started))
         return;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     /* The program's signals are for its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, &attr, writer, NULL) == 0)
-        pthread_setname_np(thread, "cupool-trace");
+    rc = pthread_create(&thread, NULL, writer, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    if (rc) {
+        log_write(LOG_INFO, "no thread to be had (error %d): allocation events are written when they are many", rc);
+        return;
+    }
+    pthread_setname_np(thread, "cupool-trace");
+    pthread_detach(thread);
 }
 
 void trace_close(void)
@@ -485,9 +447,9 @@ void trace_close(void)
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {
-        flush();
+        flush(/* wait: */ true);
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",
-                        (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
+                        (unsigned long long)records_time(tid(), clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
                         (unsigned long long)trace.dropped + atomic_load(&lost));
         put(line, (size_t)used);
         if (file_is(trace.fd, &trace.file))

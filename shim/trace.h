@@ -61,7 +61,9 @@ void trace_text(char *buf, size_t len, const char *text);
 
 #define TRACE_FRAMES 8
 
-/* A request that was served. */
+enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
+
+/* What it is about. */
 struct trace_block {
     int device;
     uint64_t addr;
@@ -71,25 +73,8 @@ struct trace_block {
     unsigned int frames_count; /* TRACE_FRAMES at most */
 };
 
-/* A block that is being freed; the caller's until trace_free_end. */
-struct trace_freeing {
-    int device;
-    uint64_t addr;
-    size_t size;
-    /* trace.c's */
-    uint64_t clock;
-    bool told;
-    struct trace_freeing *outer;
-};
-
-/*
- * Allocation events: recorded, and written a little later. A free has one record if nothing comes in between that this
- * thread tells, or that others may wait for (trace_free_tell: the request is told now, if there is one).
- */
-void trace_alloc(const struct trace_block *block);
-void trace_free_begin(struct trace_freeing *event);
-void trace_free_tell(void);
-void trace_free_end(struct trace_freeing *event, bool done);
+/* An allocation event: recorded, and written a little later. */
+void trace_block(enum trace_block_event event, const struct trace_block *block);
 
 /* From now on a thread of our own writes what was recorded, if there are such events. */
 void trace_write_behind(void);

@@ -291,21 +291,26 @@ MUTANTS = [
          """config->backend->free(config->arg, segment->kind, segment->addr, segment->size);
          if (config->observer && config->observer->segment_free)
          config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);""")]),
-    Mutant("trace: a free's segment goes before it is asked for", ["trace / Contents.test_order_within_a_free"], [
-        ("shim/trace.c", "trace_free_tell(); if (!trace_lock(&cancel)) return;", "if (!trace_lock(&cancel)) return;")]),
     Mutant("trace: nothing is written behind", ["trace / Ends.test_killed_later"], [
-        ("shim/trace.c", "pthread_create(&thread, &attr, writer, NULL) == 0", "false")]),
+        ("shim/trace.c", "rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
     Mutant("trace: a record is taken before it is complete", ["records"], [
-        (RECORDS, "if (is_complete(record, number))", "if (true)")]),
+        (RECORDS, "if (!is_complete(record, number) && !(wait", "if (false && !(wait")]),
+    Mutant("trace: a record that is being written is not waited for", ["records"], [
+        (RECORDS, "&& !(wait && complete_wait(record, number)))", ")")]),
+    Mutant("trace: a record that nobody finishes is waited for again and again", ["records"], [
+        (RECORDS, "times.stuck = number + 1;", "return false;")]),
     Mutant("trace: a record that is not taken yet is overwritten", ["records"], [
-        (RECORDS, "memory_order_acquire) >= RECORDS)", "memory_order_acquire) > RECORDS)")]),
+        (RECORDS, "memory_order_acquire)) >= (int64_t)RECORDS)", "memory_order_acquire)) > (int64_t)RECORDS)")]),
     Mutant("trace: what is recorded meanwhile is taken, too", ["records"], [
         (RECORDS, "number < times.end &&", "number < atomic_load(&ring.head) &&")]),
+    Mutant("trace: the lines of a thread go back", ["records"], [
+        (RECORDS, "if (times.last[i].tid == tid && t < times.last[i].t) t =", "if (false) t =")]),
     Mutant("trace: the counter's rate is taken once", ["records"], [
         (RECORDS, "if ((passed >= RATE_NS || !times.rated)", "if (!times.rated"),
         (RECORDS, "times.rated = passed >= RATE_NS;", "times.rate *= 1.1; times.rated = true;")]),
     Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
-        ("shim/trace.c", 'memcpy(line + used, "}\\n", 3); flush();', 'memcpy(line + used, "}\\n", 3);')]),
+        ("shim/trace.c", 'flush(/* wait: */ true); clock = clock ?', 'clock = clock ?'),
+        ("shim/trace.c", "rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
 
     # --- reports ---
     Mutant("holes are counted by blocks", ["survey"], [

@@ -17,7 +17,6 @@
 #include "capture.h"
 #include "context_internal.h"
 #include "log.h"
-#include "trace.h"
 
 #define THREADS 8
 #define FREES   3000
@@ -155,10 +154,6 @@ bool capture_active_now(void)
 CUcontext context_handle(const struct context *of)
 {
     return atomic_load(&of->handle);
-}
-
-void trace_free_tell(void)
-{
 }
 
 const struct real_driver *real_driver_get(void)
