@@ -400,15 +400,15 @@ static void *writer(void *arg)
     (void)arg;
     for (;;) { /* until the process ends */
         const unsigned int fill = records_fill();
+        bool any = false;
         int cancel;
 
         nap.tv_nsec = fill ? NAP_NS : nap.tv_nsec < NAP_MAX_NS ? nap.tv_nsec * 2 : nap.tv_nsec;
         if (fill && trace_lock(&cancel)) {
-            if (trace.fd >= 0)
-                flush(/* wait: */ false);
+            any = trace.fd >= 0 && flush(/* wait: */ false);
             trace_unlock(cancel);
         }
-        if (fill < RECORDS_PART / 4)
+        if (!any || fill < RECORDS_PART / 4)
             nanosleep(&nap, NULL);
     }
     return NULL;
