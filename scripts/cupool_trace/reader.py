@@ -22,6 +22,8 @@ import sys
 import zlib
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
+from . import ahead
+
 FORMAT = 1
 MAX_LINE = 1 << 20  # a longer line is no event; keeps a file without newlines out of memory
 BLOCK = 1 << 16  # bytes that are taken apart at a time
@@ -176,12 +178,21 @@ def files_of(path: str) -> list[str]:
     return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIXES))
 
 
+# What is known of a file so far, and changes with each batch.
+_KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out")
+# What a child tells of it: a batch, the problems that came with it, how many more were only counted, what is known; why it cannot be
+# read on, which only the last one may have.
+Told = tuple[list[Entry], list[tuple[int, str]], int, dict[str, Any], Optional[str]]
+
+
 class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
     Whatever else stands in the file goes to `problems` and is skipped. A cut last line is no problem: the process was killed.
     Events of the names in `unwanted` are checked and counted, and left out. brief: who asks takes a Brief for an event of a block.
     """
+
+    AHEAD = True  # a child may read the file; not for those that are asked for events more than once
 
     def __init__(self, path: str, problems: Problems, unwanted: frozenset[str] = frozenset(), brief: bool = False) -> None:
         self.path = path
@@ -354,7 +365,38 @@ class Reader:
         return max((latest for _, latest in self._clocks.values()), default=0)
 
     def events(self) -> Iterator[Entry]:
-        return itertools.chain.from_iterable(self._batches())
+        return itertools.chain.from_iterable(self._read())
+
+    def _read(self) -> Iterator[list[Entry]]:
+        """The batches; what is known of the file, its problems too, is always as of the latest of them."""
+        if not self.AHEAD or self.path == "-" or not ahead.worthwhile(self.path):
+            yield from self._batches()
+            return
+        try:
+            for batch, problems, more, known, error in ahead.made_ahead(Reader(self.path, Problems(), self._unwanted, self._brief)._tell()):
+                for line, text in problems:
+                    self.problems.add(line, text)
+                self.problems.count += more
+                vars(self).update(known)
+                if error is not None:
+                    raise CannotRead(error)
+                yield batch
+        except ahead.Lost as e:
+            raise CannotRead(f"{self.path}: {e}") from None
+
+    def _tell(self) -> Iterator[Told]:
+        """For who reads through this one: each batch; at the end, what is known once more, that of threads as well."""
+        error = None
+        try:
+            for batch in self._batches():
+                yield self._told(batch)
+        except CannotRead as e:
+            error = str(e)
+        yield self._told([], error, "_clocks")
+
+    def _told(self, batch: list[Entry], error: Optional[str] = None, *more: str) -> Told:
+        new, self.problems = self.problems, Problems()
+        return batch, new.kept, new.count - len(new.kept), {k: vars(self)[k] for k in (*_KNOWN, *more)}, error
 
     def _batches(self) -> Iterator[list[Entry]]:
         line = self.lines

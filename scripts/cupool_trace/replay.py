@@ -23,13 +23,15 @@ GRANULE = 512  # blocks are multiples of this
 def block_size(n: int, more: Event) -> int:
     """What a request for n bytes took: n rounded up, unless the event's other keys say otherwise."""
     size = (n + GRANULE - 1) // GRANULE * GRANULE
-    return max(more["block"], size) if "block" in more else size
+    block: int = more.get("block", 0)
+    return block if block > size else size
 
 
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
 
 
-MOST_ADDRESSES = 1 << 16  # of which the segment is remembered
+PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so that what is so near is mostly in the same one
+MOST_PAGES = 1 << 16  # of which the segment is remembered
 LONG = 1 << 10  # starts in one list; to insert into a list takes as long as it is
 
 
@@ -242,6 +244,10 @@ class Registered:
 class Part:
     """Memory of one device: all of it, or that of one backend. Bytes, and counters taken from events."""
 
+    # A Device has these too, and so many attributes in all that Python would find none of them quickly in a dict.
+    __slots__ = ("held", "peak_held", "live", "peak_live", "asked", "asked_at_peak", "live_at_peak_held", "segments_alloc", "segments_free",
+                 "allocs", "frees", "driver_calls", "driver_us", "got_us", "peaks", "newest")
+
     def __init__(self) -> None:
         self.held = self.peak_held = self.live = self.peak_live = 0
         self.asked = self.asked_at_peak = 0  # of what is live, and was at its peak: the bytes that were asked for
@@ -302,7 +308,7 @@ class Device(Part):
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
         self.sequence = array("q")  # sizes of segments in the order they were got
         self.callers: dict[int, Caller] = {}  # by the number of their frame
-        self._segment_of: dict[int, int] = {}  # the start of the segment that an address was last found in
+        self._segment_of: dict[int, int] = {}  # by page: the start of the segment that an address there was last found in
         self._backend: Optional[str] = None  # the only one so far
         self._parts: dict[str, Part] = {}  # of each backend, once there are several
         self._part_of: dict[int, Part] = {}  # then: of each live block
@@ -325,7 +331,8 @@ class Device(Part):
                 self._backend = backend
                 return None
             only = Part()
-            vars(only).update({k: vars(self)[k] for k in vars(only)})
+            for k in Part.__slots__:
+                setattr(only, k, getattr(self, k))
             self._parts[self._backend] = only
             self._part_of = {start: only for start, _, _ in self.blocks.items()}
         return self._parts.setdefault(backend, Part())
@@ -340,16 +347,17 @@ class Device(Part):
 
     def segment_at(self, p: int, n: int) -> Optional[Range]:
         """The segment that n bytes from p on lie in."""
-        get = self.segments.get
-        known = get(self._segment_of.get(p, 0))
-        if known and known[0] >= p + n:
+        page = p >> PAGE
+        start = self._segment_of.get(page, 0)
+        known = self.segments.get(start)
+        if known and start <= p and p + n <= known[0]:
             return known
         start = self.segments.start_of(p)
-        if len(self._segment_of) >= MOST_ADDRESSES:
+        if len(self._segment_of) >= MOST_PAGES:
             self._segment_of.clear()
-        self._segment_of[p] = start
-        known = get(start)
-        return known if known and known[0] >= p + n else None
+        self._segment_of[page] = start
+        known = self.segments.get(start)
+        return known if known and p + n <= known[0] else None
 
     def begin_block(self, p: int, size: int, n: int, line: int, segment: Optional[Range], frame: Optional[int]) -> bool:
         """False: it would overlap another."""

@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Growing(Reader):
     """A Reader that can be asked again: events() goes on where the last one ended, at the end of the last whole line."""
 
+    AHEAD = False
+
     def __init__(self, path: str, problems: Problems) -> None:
         super().__init__(path, problems)
         self.at = 0

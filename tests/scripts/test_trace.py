@@ -879,6 +879,28 @@ class Parts(unittest.TestCase):
                     self.assertEqual([(s, e) for s, e, _ in ranges.items()], sorted(known.items()))
                     self.assertEqual(len(ranges), len(known))
 
+    def test_segment_at(self) -> None:
+        """Against all segments, which are so small that several share what is remembered of their neighbourhood."""
+        with unittest.mock.patch.object(replay, "MOST_PAGES", 3):
+            for seed in range(20):
+                r = random.Random(seed)
+                device = replay.Device()
+                known: dict[int, int] = {}  # start: end
+                for k in range(1000):
+                    start = r.choice([0, BASE]) + (r.randrange(16) << replay.PAGE - 2)
+                    if r.random() < 0.1:
+                        if start in known:
+                            device.end_segment(start)
+                            del known[start]
+                        else:
+                            end = start + (r.randrange(1, 12) << replay.PAGE - 2)
+                            if device.segments.add(start, end, end - start, k):
+                                known[start] = end
+                    p, n = start + r.randrange(-1000, 1 << replay.PAGE), r.randrange(1, 1 << replay.PAGE)
+                    found = device.segment_at(max(0, p), n)
+                    expected = [e for s, e in known.items() if s <= max(0, p) and max(0, p) + n <= e]
+                    self.assertEqual([found[0]] if found else [], expected)
+
     def test_order(self) -> None:
         """Whatever is out of place by less than the window finds its place, and a thread's events stay in their order."""
         for seed in range(50):
