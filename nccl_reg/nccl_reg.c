@@ -27,11 +27,15 @@
 #define CALL_INSIDE  1u /* one is under way; set with the turn */
 #define CALLS_CLOSED 2u /* none begins any more; set by anybody */
 
-/* Registrations that an operation's buffers are found in without a search; and what of an address counts: segments are
- * of 2 MiB and more. */
-#define NEAR_BITS  10
-#define NEAR       (1u << NEAR_BITS)
-#define NEAR_SHIFT 21
+/* What is remembered of the places that operations' buffers lie in: sets of as many as a line of the cache holds. A
+ * place is as large as the smallest segment. */
+#define NEAR_BITS   9
+#define NEAR_SETS   (1u << NEAR_BITS)
+#define NEAR_WAYS   8u
+#define PLACE_SHIFT 21
+#define PLACE_SIZE  ((uint64_t)1 << PLACE_SHIFT)
+
+#define GROUP_FIRST 4u
 
 struct segment {
     uint64_t addr;
@@ -58,6 +62,14 @@ struct record {
     uint64_t group; /* that use was in this group; 0: in none */
     bool plain;
     bool pinned; /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
+};
+
+/* What is known of a place: the record that last held a buffer there, and the kinds of operation for which nothing is
+ * left to be done with a buffer that lies in this place alone (bits by enum nccl_reg_kind). */
+struct near {
+    uint32_t place;      /* the low bits of its number; see near_find */
+    uint32_t index : 30; /* of the record, if no other has come before it since */
+    uint32_t settled : 2;
 };
 
 /* A registration of the program's own. */
@@ -89,7 +101,8 @@ struct nccl_reg_comm {
     size_t record_count, record_room;
     struct user *users_own;
     size_t user_count, user_room;
-    unsigned int near[NEAR]; /* by a hash of a buffer's place: the index of the record that last held one there */
+    struct near *near;       /* NEAR_SETS of NEAR_WAYS; NULL: nothing has been remembered yet */
+    unsigned int near_count; /* remembered since the last change of the records; of them the last ones are kept */
     struct counters counters;
 };
 
@@ -111,7 +124,8 @@ struct nccl_reg {
 static __thread struct {
     uint64_t number; /* of the outermost one, which no other has */
     unsigned int depth, count, room;
-    struct nccl_reg_comm **comms;
+    struct nccl_reg_comm *first[GROUP_FIRST]; /* most groups have no more */
+    struct nccl_reg_comm **more;
 } group __attribute__((tls_model("initial-exec")));
 
 static _Atomic(uint64_t) groups; /* so far, of all threads */
@@ -266,10 +280,70 @@ static struct record *record_at(const struct nccl_reg_comm *comm, uint64_t addr)
     return record && record->addr == addr ? record : NULL;
 }
 
+/* Where a place is remembered; NULL: nowhere. Its number's low bits tell it apart from all others below 8 PiB. */
+static struct near *near_set(const struct nccl_reg_comm *comm, uint64_t addr)
+{
+    const uint64_t place = addr >> PLACE_SHIFT;
+
+    return comm->near && place <= UINT32_MAX
+               ? &comm->near[(place * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)) * NEAR_WAYS]
+               : NULL;
+}
+
+/* What is known of the place where addr is, or NULL. */
+static struct near *near_find(const struct nccl_reg_comm *comm, uint64_t addr)
+{
+    struct near *set = near_set(comm, addr);
+
+    for (unsigned int i = 0; set && i < NEAR_WAYS; i++)
+        if (set[i].place == (uint32_t)(addr >> PLACE_SHIFT))
+            return &set[i];
+    return NULL;
+}
+
+/* The records, or what has used them, have changed. */
+static void near_forget(struct nccl_reg_comm *comm)
+{
+    if (comm->near_count)
+        memset(comm->near, 0, sizeof(*comm->near) * NEAR_SETS * NEAR_WAYS);
+    comm->near_count = 0;
+}
+
+/* Does it matter for this record of which kind the operation was that used it first? */
+static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
+{
+    return comm->info.careful && (!record->plain || comm->info.maps_plain);
+}
+
+/* A buffer at addr was found in a record, and has been prepared. */
+static void near_remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
+{
+    struct near *near = near_find(comm, addr), *set;
+
+    if (!comm->near)
+        comm->near = aligned_alloc(sizeof(*near) * NEAR_WAYS, sizeof(*near) * NEAR_SETS * NEAR_WAYS);
+    set = near_set(comm, addr);
+    if (!set)
+        return;
+    if (!comm->near_count) /* fresh from the allocator, it may be */
+        memset(comm->near, 0, sizeof(*near) * NEAR_SETS * NEAR_WAYS);
+    for (unsigned int i = 0; !near && i < NEAR_WAYS; i++)
+        near = set[i].place ? NULL : &set[i];
+    if (!near)
+        near = &set[comm->near_count % NEAR_WAYS];
+    comm->near_count++;
+    *near = (struct near){.place = (uint32_t)(addr >> PLACE_SHIFT), .index = (unsigned int)(record - comm->records)};
+    if (holds(record, addr / PLACE_SIZE * PLACE_SIZE, PLACE_SIZE))
+        near->settled =
+            1u << NCCL_REG_POINT_TO_POINT | (unsigned int)(!kinds_matter(comm, record) || record->use == USE_COLLECTIVE)
+                                                << NCCL_REG_COLLECTIVE;
+}
+
 static void record_delete(struct nccl_reg_comm *comm, const struct record *record)
 {
     const size_t i = (size_t)(record - comm->records);
 
+    near_forget(comm);
     comm->record_count--;
     memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
 }
@@ -328,6 +402,7 @@ static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
 
     if (!call_begin(comm))
         return NULL;
+    near_forget(comm);
     if (reg->ops->attach(&comm->info, key, addr, size, &handle)) {
         comm->counters.failed++;
         handle = NULL;
@@ -347,6 +422,7 @@ static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *ke
         return 0;
     if (!call_begin(comm))
         return -EPIPE;
+    near_forget(comm);
     rc = reg->ops->detach(&comm->info, key, addr, size, *handle) ? -EIO : 0;
     call_end(comm);
     if (!rc)
@@ -481,30 +557,13 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
      */
     if (op->captured && record->front && !record->wide)
         safe = widen(reg, comm, key, record);
-    if ((record->plain && !comm->info.maps_plain) || op->kind != NCCL_REG_COLLECTIVE)
+    if (!kinds_matter(comm, record) || op->kind != NCCL_REG_COLLECTIVE)
         return safe;
     /* At the end of a group its collectives come first, in whatever order they were called. */
     if (group.depth && record->group == group.number)
         record->use = USE_COLLECTIVE;
     return record->use != USE_POINT_TO_POINT || widen(reg, comm, key, record) ||
            renew(reg, comm, key, record, op->captured);
-}
-
-/* The record that holds a buffer of an operation, or NULL; often the one that has held a buffer at that place before.
- */
-static struct record *buffer_find(struct nccl_reg_comm *comm, uint64_t addr, size_t size)
-{
-    unsigned int *near = &comm->near[(addr >> NEAR_SHIFT) * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)];
-    struct record *record;
-
-    if (!size)
-        return NULL;
-    if (*near < comm->record_count && holds(&comm->records[*near], addr, size))
-        return &comm->records[*near];
-    record = record_of(comm, addr, size);
-    if (record)
-        *near = (unsigned int)(record - comm->records);
-    return record;
 }
 
 /* Look at an operation's buffers; a sum of NCCL_REG_... */
@@ -516,10 +575,23 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
     if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire) && is_ready(reg, comm, key))
         catch_up(reg, comm, key);
     for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
-        struct record *record = buffer_find(comm, op->buffers[i].addr, op->buffers[i].size);
+        const uint64_t addr = op->buffers[i].addr;
+        const size_t size = op->buffers[i].size;
+        const struct near *near = size ? near_find(comm, addr) : NULL;
+        struct record *record;
 
+        if (!size)
+            continue;
+        if (near && near->settled >> op->kind & 1 && !op->captured && size <= PLACE_SIZE - addr % PLACE_SIZE) {
+            inside++;
+            continue;
+        }
+        if (near && near->index < comm->record_count && holds(&comm->records[near->index], addr, size))
+            record = &comm->records[near->index];
+        else
+            record = record_of(comm, addr, size);
         if (!record || !record->handle) {
-            outside += op->buffers[i].size != 0;
+            outside++;
             continue;
         }
         inside++;
@@ -530,6 +602,7 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
             record->group = group.depth ? group.number : 0;
         }
         record->pinned |= op->captured;
+        near_remember(comm, addr, record);
     }
     comm->counters.ops += inside || outside;
     comm->counters.mixed += inside && outside;
@@ -665,6 +738,7 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
         counters_add(&reg->past, &comm->counters);
         memset(&comm->counters, 0, sizeof(comm->counters));
         comm->record_count = comm->user_count = 0;
+        near_forget(comm);
         atomic_store(&comm->known, false);
         reg->comm_count--;
     }
@@ -749,20 +823,26 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
 
 /* --- operations --- */
 
+/* The place of the group's communicator of this number. */
+static struct nccl_reg_comm **group_at(unsigned int i)
+{
+    return i < GROUP_FIRST ? &group.first[i] : &group.more[i - GROUP_FIRST];
+}
+
 /* With its turn: comm is used until this thread's group ends. */
 static void group_use(struct nccl_reg_comm *comm)
 {
     size_t room = group.room;
 
     for (unsigned int i = 0; i < group.count; i++)
-        if (group.comms[i] == comm)
+        if (*group_at(i) == comm)
             return;
     atomic_fetch_add(&comm->users, 1);
     /* Without memory to remember it, it stays in use: its segments never go. */
-    if (reserve((void **)&group.comms, group.count, &room, sizeof(void *)))
+    if (group.count >= GROUP_FIRST && reserve((void **)&group.more, group.count - GROUP_FIRST, &room, sizeof(void *)))
         return;
     group.room = (unsigned int)room;
-    group.comms[group.count++] = comm;
+    *group_at(group.count++) = comm;
 }
 
 /* With its turn: what after_op will get. */
@@ -818,12 +898,14 @@ void nccl_reg_group_end(bool goes_on)
     if (!group.depth || --group.depth)
         return;
     for (unsigned int i = 0; i < group.count; i++) {
+        struct nccl_reg_comm *comm = *group_at(i);
+
         if (goes_on)
-            atomic_store(&group.comms[i]->nonblocking, true);
-        atomic_fetch_sub_explicit(&group.comms[i]->users, 1, memory_order_release);
+            atomic_store(&comm->nonblocking, true);
+        atomic_fetch_sub_explicit(&comm->users, 1, memory_order_release);
     }
-    free(group.comms);
-    group.comms = NULL;
+    free(group.more);
+    group.more = NULL;
     group.count = group.room = 0;
 }
 
@@ -1127,6 +1209,7 @@ void nccl_reg_destroy(struct nccl_reg *reg)
         next = comm->next_all;
         pthread_mutex_destroy(&comm->turn);
         free(comm->records);
+        free(comm->near);
         free(comm->users_own);
         free(comm);
     }

@@ -4,9 +4,11 @@
  * with a rank for each device.
  *
  *   registered churn [--devices N] [--times N]     make, use and destroy communicators; what is free in between
- *   registered many [--devices N] [--segments N] [--comms N] [--ops N]
- *                                                  an all_reduce of 1 KiB among many segments: what the call costs the
- *                                                  host, and how long the operation takes
+ *   registered many [--devices N] [--segments N] [--comms N] [--ops N] [--by-hand 1]
+ *                                                  an all_reduce of 1 KiB among many segments: what a call that only
+ *                                                  joins its group costs the host, what the whole operation does, and
+ *                                                  how long it takes; by hand: the program itself takes the memory from
+ *                                                  ncclMemAlloc and registers it
  *
  * What it is not: aware of cupool, or a test: tests/gpu/nccl runs it natively and preloaded and prints both.
  */
@@ -28,7 +30,7 @@
 
 static struct {
     const char *what;
-    int devices, times, comms;
+    int devices, times, comms, by_hand;
     long segments, ops;
 } opt = {.what = "", .times = 100, .comms = 8, .segments = 1000, .ops = 20000};
 
@@ -57,12 +59,18 @@ static void wait_all(void)
         CU(cudaStreamSynchronize(streams[d]));
 }
 
-static void all_reduce(ncclComm_t *comm, float **buffers)
+/* Returns the nanoseconds of the calls that only join the group: there a hook is not lost beside a launch. */
+static double all_reduce(ncclComm_t *comm, float **buffers)
 {
+    double start, joined;
+
     NC(ncclGroupStart());
+    start = now_ns();
     for (int d = 0; d < opt.devices; d++)
         NC(ncclAllReduce(buffers[d], buffers[d], COUNT, ncclFloat, ncclSum, comm[d], streams[d]));
+    joined = now_ns() - start;
     NC(ncclGroupEnd());
+    return joined;
 }
 
 static float *buffer_new(int device, size_t size)
@@ -70,7 +78,10 @@ static float *buffer_new(int device, size_t size)
     float *p = NULL;
 
     CU(cudaSetDevice(device));
-    CU(cudaMalloc((void **)&p, size));
+    if (opt.by_hand)
+        NC(ncclMemAlloc((void **)&p, size));
+    else
+        CU(cudaMalloc((void **)&p, size));
     CU(cudaMemset(p, 0, size));
     return p;
 }
@@ -122,15 +133,20 @@ static void churn(void)
 static void many(void)
 {
     float **buffers = calloc((size_t)opt.segments * DEVICES_MAX, sizeof(*buffers));
-    double start, host = 0, whole;
+    double start, host = 0, joins = 0, whole;
+    void **handles = calloc((size_t)opt.segments * COMMS_MAX * DEVICES_MAX, sizeof(*handles)), **handle = handles;
 
-    if (!buffers)
+    if (!buffers || !handles)
         must(1, "calloc", __LINE__);
     for (int c = 0; c < opt.comms; c++)
         comms_make(comms[c]);
     for (long s = 0; s < opt.segments; s++)
         for (int d = 0; d < opt.devices; d++)
             buffers[s * DEVICES_MAX + d] = buffer_new(d, SEGMENT);
+    for (int c = 0; opt.by_hand && c < opt.comms; c++)
+        for (long s = 0; s < opt.segments; s++)
+            for (int d = 0; d < opt.devices; d++)
+                NC(ncclCommRegister(comms[c][d], buffers[s * DEVICES_MAX + d], SEGMENT, handle++));
     /* The first use of each pays for what is not measured here. */
     for (int c = 0; c < opt.comms; c++)
         for (long s = 0; s < opt.segments; s += opt.segments / 10 + 1)
@@ -138,7 +154,7 @@ static void many(void)
     wait_all();
     for (long i = 0; i < opt.ops; i++) {
         start = now_ns();
-        all_reduce(comms[i / BATCH % opt.comms], &buffers[i * 7 % opt.segments * DEVICES_MAX]);
+        joins += all_reduce(comms[i / BATCH % opt.comms], &buffers[i * 7 % opt.segments * DEVICES_MAX]);
         host += now_ns() - start;
         if (i % BATCH == BATCH - 1)
             wait_all();
@@ -150,12 +166,18 @@ static void many(void)
         wait_all();
     }
     whole = now_ns() - start;
-    printf("many: %ld segments, %d communicators, %d devices: %.0f ns of the host for an operation, %.2f us until it "
-           "has ended\n",
-           opt.segments, opt.comms, opt.devices, host / (double)(opt.ops * opt.devices),
-           whole / 1e3 / (double)(opt.ops / 10));
+    printf(
+        "many: %ld segments, %d communicators, %d devices: %.0f ns of the host for the call, %.0f ns for an operation, "
+        "%.2f us until it has ended\n",
+        opt.segments, opt.comms, opt.devices, joins / (double)(opt.ops * opt.devices),
+        host / (double)(opt.ops * opt.devices), whole / 1e3 / (double)(opt.ops / 10));
+    handle = handles;
+    for (int c = 0; opt.by_hand && c < opt.comms; c++)
+        for (long i = 0; i < opt.segments * opt.devices; i++, handle++)
+            NC(ncclCommDeregister(comms[c][i % opt.devices], *handle));
     for (int c = 0; c < opt.comms; c++)
         comms_end(comms[c]);
+    free(handles);
     free(buffers);
 }
 
@@ -177,6 +199,8 @@ static int options_parse(int argc, char **argv)
             opt.comms = (int)n;
         else if (strcmp(argv[i], "--ops") == 0)
             opt.ops = n;
+        else if (strcmp(argv[i], "--by-hand") == 0)
+            opt.by_hand = (int)n;
         else
             return -1;
     }

@@ -838,6 +838,54 @@ static void buffers(void **state)
     comm_end(0);
 }
 
+/* What is remembered of a place holds for what lies in it alone, and as long as the registration does. */
+static void places(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(1), 3 * UNIT, 0), 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(2), UNIT + 8192, 0), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(collective(0, AT(1), AT(1) + 3 * UNIT - 4096), 0);
+        assert_int_equal(collective(0, AT(2), AT(2) + UNIT + 4096), 0);
+    }
+    assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(1) + 3 * UNIT - 1, 2}, {AT(1), 1}}}, 1),
+                     NCCL_REG_MIXED);
+    assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(2) + UNIT + 8192, 1}, {AT(2), 1}}}, 1),
+                     NCCL_REG_MIXED);
+    assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(1) + UNIT - 1, UNIT}, {AT(2), 1}}}, 2), 0);
+    /* Others come before them, and they go. */
+    segment(0, 0);
+    assert_int_equal(collective(0, AT(1), AT(2)), 0);
+    nccl_fake_finish();
+    remove_segment(1);
+    assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(1), 1}, {AT(2), 1}}}, 1), NCCL_REG_MIXED);
+    assert_int_equal(collective(0, AT(0), AT(2)), 0);
+    assert_int_equal(stats().outside, 0);
+    comm_end(0);
+}
+
+/* Where send/recv comes first, in a graph, all places of the registration are collectives' no more. */
+static void places_of_a_graph(void **state)
+{
+    struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0), 2 * UNIT, 0), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(collective(0, AT(0), AT(0) + UNIT), 0);
+    op.captured = true;
+    assert_int_equal(op_with(0, &op, 1), 0);
+    /* With NCCL it would not be asked for, but end the job. */
+    op = op_of(NCCL_REG_COLLECTIVE, AT(0) + UNIT, 0);
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), NCCL_REG_UNSAFE);
+    nccl_reg_after_op(used);
+}
+
 static void nonblocking(void **state)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
@@ -1000,6 +1048,8 @@ int main(void)
         TEST(graphs_of_own_memory),
         TEST(users),
         TEST(buffers),
+        TEST(places),
+        TEST(places_of_a_graph),
         TEST(nonblocking),
         TEST(lost),
         TEST(added_under_a_trim),
