@@ -205,7 +205,7 @@ unsigned int records_fill(void)
 
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
 
-/* Of one length each, so that copying is a matter of some words; in the order of enum trace_block_event. */
+/* Of one length each, so that copying is a matter of some words; in the order of enum record_event. */
 static const struct {
     char text[40];
     unsigned int len;
@@ -219,12 +219,12 @@ static const struct {
     EVENT("free_completed"),
 };
 
-static char *line(char *at, const struct record *record)
+static char *line(char *at, const struct record *record, enum record_event event, uint64_t clock)
 {
     at = LITERAL(at, "{\"t\":");
-    at = digits_decimal(at, records_time(record->tid, time_of(record->clock)));
-    memcpy(at, names[record->event].text, sizeof(names[0].text));
-    at += names[record->event].len;
+    at = digits_decimal(at, records_time(record->tid, time_of(clock)));
+    memcpy(at, names[event].text, sizeof(names[0].text));
+    at += names[event].len;
     at = digits_decimal(at, (uint64_t)record->tid);
     at = LITERAL(at, ",\"d\":");
     at = digits_decimal(at, record->device);
@@ -241,6 +241,14 @@ static char *line(char *at, const struct record *record)
         at = digits_decimal(at, record->frames[i]);
     }
     return record->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
+}
+
+static char *lines(char *at, const struct record *record)
+{
+    if (record->event != RECORD_FREE)
+        return line(at, record, record->event, record->clock);
+    at = line(at, record, RECORD_FREE_REQUESTED, record->clock);
+    return line(at, record, RECORD_FREE_COMPLETED, record->completed);
 }
 
 /* So that the times of a thread never go back: what is stamped from one moment to the next lies on a line between them,
@@ -296,7 +304,7 @@ size_t records_take(char *text, size_t room, bool wait)
 
         if (!is_complete(record, number) && !(wait && complete_wait(record, number)))
             break;
-        at = line(at, record);
+        at = lines(at, record);
     }
     atomic_store_explicit(&ring.tail, number, memory_order_release);
     return (size_t)(at - text);

@@ -25,6 +25,8 @@
 /* What the lines of one record need, and more. */
 #define RECORDS_ROOM 1024
 
+enum record_event { RECORD_ALLOC, RECORD_FREE_REQUESTED, RECORD_FREE_COMPLETED, RECORD_FREE /* these two */ };
+
 /* One line of the cache. */
 struct record {
     _Atomic(uint32_t) turn; /* its number and one, once it is complete: the ring's */
@@ -34,9 +36,10 @@ struct record {
     uint64_t size;  /* that was asked for */
     uint32_t block; /* that was handed out, in POOL_GRANULE; 0: not to be said */
     uint16_t device;
-    uint8_t event; /* enum trace_block_event */
+    uint8_t event; /* enum record_event */
     uint8_t frames_count;
     uint16_t frames[TRACE_FRAMES];
+    uint64_t completed; /* of RECORD_FREE: the clock at the second event */
 } __attribute__((aligned(64)));
 
 /* Before the first record; t0: what times in the file are counted from, by CLOCK_MONOTONIC. */

@@ -50,6 +50,8 @@ static atomic_ullong lost; /* records for which there was no room */
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
 /* Between reserving a record and publishing it: a signal handler of this thread does not wait for that. */
 static __thread bool recording __attribute__((tls_model("initial-exec")));
+/* A free of this thread's that is under way, its record complete but for the end, and not published; or NULL. */
+static __thread struct trace_free *unsaid __attribute__((tls_model("initial-exec")));
 static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
 
 static uint64_t clock_ns(clockid_t clock)
@@ -314,19 +316,20 @@ static struct record *record_reserve_late(uint32_t *ret_turn)
     return record;
 }
 
-void trace_block(enum trace_block_event event, const struct trace_block *block)
+/* Begin a record: all is in it, but nobody takes it yet. NULL: there is none. */
+static struct record *record_begin(enum record_event event, const struct trace_block *block, uint32_t *ret_turn,
+                                   bool *ret_outer)
 {
     uint64_t clock = records_clock();
-    const bool outer = recording; /* below a signal handler */
     struct record *record;
-    uint32_t turn;
 
+    *ret_outer = recording;
     recording = true;
     atomic_signal_fence(memory_order_seq_cst);
-    record = records_reserve(&turn);
+    record = records_reserve(ret_turn);
     if (!record) {
-        recording = outer;
-        record = record_reserve_late(&turn);
+        recording = *ret_outer;
+        record = record_reserve_late(ret_turn);
         recording = true;
         clock = records_clock();
     }
@@ -337,14 +340,71 @@ void trace_block(enum trace_block_event event, const struct trace_block *block)
         record->size = block->size;
         record->block = (uint32_t)(block->block / POOL_GRANULE);
         record->device = (uint16_t)block->device;
-        record->event = event;
+        record->event = (uint8_t)event;
         record->frames_count = (uint8_t)block->frames_count;
         for (unsigned int i = 0; i < block->frames_count; i++)
             record->frames[i] = block->frames[i];
-        records_publish(record, turn);
     }
+    return record;
+}
+
+static void record_end(struct record *record, uint32_t turn, bool outer)
+{
+    if (record)
+        records_publish(record, turn);
     atomic_signal_fence(memory_order_seq_cst);
     recording = outer;
+}
+
+static void record_write(enum record_event event, const struct trace_block *block)
+{
+    uint32_t turn;
+    bool outer;
+    struct record *record;
+
+    trace_free_say();
+    record = record_begin(event, block, &turn, &outer);
+    record_end(record, turn, outer);
+}
+
+void trace_alloc(const struct trace_block *block)
+{
+    record_write(RECORD_ALLOC, block);
+}
+
+void trace_free_begin(struct trace_free *event, const struct trace_block *block)
+{
+    trace_free_say();
+    event->block = block;
+    event->record = record_begin(RECORD_FREE_REQUESTED, block, &event->turn, &event->outer);
+    atomic_signal_fence(memory_order_seq_cst);
+    unsaid = event;
+}
+
+void trace_free_end(struct trace_free *event, bool freed)
+{
+    if (unsaid != event) {
+        if (freed)
+            record_write(RECORD_FREE_COMPLETED, event->block);
+        return;
+    }
+    unsaid = NULL;
+    atomic_signal_fence(memory_order_seq_cst);
+    if (event->record && freed) {
+        event->record->event = RECORD_FREE;
+        event->record->completed = records_clock();
+    }
+    record_end(event->record, event->turn, event->outer);
+}
+
+void trace_free_say(void)
+{
+    const struct trace_free *event = unsaid;
+
+    if (!event)
+        return;
+    unsaid = NULL;
+    record_end(event->record, event->turn, event->outer);
 }
 
 /* clock: of the event; 0: now, which is then no earlier than that of any line before it. */
@@ -354,6 +414,7 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
     char line[LINE_MAX_];
     int used, cancel;
 
+    trace_free_say();
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {

@@ -7,6 +7,7 @@
  *   dlopen LIBRARY      load a library (loaded.c) whose constructor waits for a thread that allocates
  *   refused LIBRARY     have a library (loaded.c) ask for more than there is, as the first request of all
  *   theirs LIBRARY      fill the device, free it all, and have a library (loaded.c) allocate half of it
+ *   waits SECONDS       free behind device work of that length
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
  */
@@ -48,6 +49,21 @@ static void sigexit(long us)
         for (int i = 0; i < 4; i++)
             cudaFree(p[i]);
     }
+}
+
+static void on_device(void *seconds)
+{
+    sleep((unsigned int)*(const long *)seconds);
+}
+
+static void waits(long seconds)
+{
+    void *p;
+
+    OK(cudaMalloc(&p, 100));
+    OK(cudaLaunchHostFunc(NULL, on_device, &seconds));
+    OK(cudaFree(p));
+    OK(cudaDeviceSynchronize());
 }
 
 static void frees(long n)
@@ -119,6 +135,8 @@ int main(int argc, char **argv)
         sigexit(atol(argv[2]));
     } else if (strcmp(argv[1], "frees") == 0) {
         frees(atol(argv[2]));
+    } else if (strcmp(argv[1], "waits") == 0) {
+        waits(atol(argv[2]));
     } else if (strcmp(argv[1], "dlopen") == 0) {
         OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
         alarm(20);

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from e2e import BIN, Case
+from e2e import BIN, Case, Trace
 
 HANG = BIN / "hang"
 
@@ -30,6 +32,19 @@ class Hang(Case):
     def test_thousands_of_frees_in_one_capture(self) -> None:
         """Each is kept back. That must not cost the length of what is kept back already."""
         self.go(HANG, "frees", "200000")
+
+    def test_what_a_free_waits_in_is_seen(self) -> None:
+        """Its first event is in the file while the host still waits for the device."""
+        folder = self.folder()
+        child = subprocess.Popen([HANG, "waits", "20"], cwd=folder, env=self.env(CUPOOL_FREE="strict", CUPOOL_TRACE_EVENTS="segment,alloc"))
+        try:
+            while not [p for p in folder.iterdir() if "free_requested" in p.read_text()]:
+                self.assertIsNone(child.poll())
+                time.sleep(0.01)
+        finally:
+            child.kill()
+            child.wait()
+        self.assertEqual([len(Trace(p).of("free_requested", "free_completed")) for p in folder.iterdir()], [1])
 
     @unittest.skipIf(tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").split()[1].split("."))) < (2, 35),
                      "before glibc 2.35 there is no way to tell who calls without the loader's lock")

@@ -425,10 +425,28 @@ MUTANTS = [
         (CONTEXT, "use_context_gone(context);", "")]),
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
         (USE, "if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
+    Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
+        (REG, "near_forget(comm); if (reg->ops->attach(", "if (reg->ops->attach(")]),
+    Mutant("places: a registration is remembered after it was undone", ["nccl_reg"], [
+        (REG, "near_forget(comm); rc = reg->ops->detach(", "rc = reg->ops->detach("),
+        (REG, "near_forget(comm); comm->record_count--;", "comm->record_count--;")]),
+    Mutant("places: a buffer that begins in one ends in it", ["nccl_reg"], [
+        (REG, "&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
+    Mutant("places: one that is registered in part is registered", ["nccl_reg"], [
+        (REG, "if (holds(record, addr / PLACE_SIZE * PLACE_SIZE, PLACE_SIZE))", "")]),
+    Mutant("places: a graph's operation is like others", ["nccl_reg"], [
+        (REG, "near->settled >> op->kind & 1 && !op->captured", "near->settled >> op->kind & 1")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
         (REG, "record->pinned && !segment->own", "record->pinned")]),
 
     # --- cupool.h ---
+    Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [
+        (ORDER, "trace_free_say(); if (!result) result = context->driver->cuCtxSynchronize();",
+         "if (!result) result = context->driver->cuCtxSynchronize();")]),
+    Mutant("allocation events: a free's first event comes behind what the free does", ["trace / Contents.test_order_within_a_free"], [
+        ("shim/trace.c", "trace_free_say(); if (!trace_lock(&cancel))", "if (!trace_lock(&cancel))"),
+        (MEMORY, "trace_free_say();", "")]),
+
     Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
         (RELEASE, "if (segment->kind != kind)", "if (false)")]),
     Mutant("cupool.h: a segment that came during a switch serves requests", ["withdraw"], [
