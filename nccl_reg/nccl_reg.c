@@ -64,13 +64,15 @@ struct record {
     bool pinned; /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
 };
 
-/* What is known of a place: the record that last held a buffer there, and the kinds of operation for which nothing is
- * left to be done with a buffer that lies in this place alone (bits by enum nccl_reg_kind). */
-struct near {
-    uint32_t place;      /* the low bits of its number; see near_find */
-    uint32_t index : 30; /* of the record, if no other has come before it since */
-    uint32_t settled : 2;
-};
+/*
+ * What is known of a place: its number, the record that last held a buffer there (if no other has come before it
+ * since), and the kinds of operation for which nothing is left to be done with a buffer that lies in this place alone.
+ */
+#define NEAR_PLACE(near)            ((near) >> 32)
+#define NEAR_INDEX(near)            ((near) >> 2 & (((uint64_t)1 << 30) - 1))
+#define NEAR_SETTLED(near, kind)    ((near) >> (kind)&1)
+#define NEAR(place, index, settled) ((place) << 32 | (uint64_t)(index) << 2 | (settled))
+typedef _Atomic(uint64_t) near_set[NEAR_WAYS];
 
 /* A registration of the program's own. */
 struct user {
@@ -87,21 +89,24 @@ struct nccl_reg_comm {
     _Atomic(void *) key;        /* the communicator; NULL: gone */
     struct nccl_reg_comm *next; /* of its bucket, and all of them; neither changes once it is on the lists */
     struct nccl_reg_comm *next_all;
-    atomic_uint users; /* threads in an operation, or in a group that has used it; counted up with the turn */
+    atomic_uint users; /* threads in an operation, or in a group that has used it; see op_begin */
     atomic_uint calls; /* of CALL... and CALLS... */
     atomic_bool nonblocking;
-    atomic_int device;               /* of info, for who has not the turn */
-    atomic_bool known;               /* it has been added and not been cleared; written with the registry's lock */
+    atomic_int device; /* of info, for who has not the turn */
+    atomic_bool known; /* it has been added and not been cleared; written with the registry's lock */
+    /* What operations in steady state look at without the turn. Written with it, but for ops, which is right as long as
+     * one thread at a time is about operations with the communicator, as NCCL demands. */
+    _Atomic(uint64_t) seen;          /* changes of the registry, up to the last comparison */
+    _Atomic(near_set *) near;        /* NEAR_SETS; NULL: nothing has been remembered yet */
+    _Atomic(uint64_t) ops;           /* that were over with what near says */
     struct nccl_reg_comm *next_held; /* of the turns that a thread holds which lets a segment go; his alone */
     /* Guards everything below; held over the table's calls on this communicator. */
     pthread_mutex_t turn;
     struct nccl_reg_comm_info info;
-    uint64_t seen; /* changes of the registry, up to the last comparison */
     struct record *records;
     size_t record_count, record_room;
     struct user *users_own;
     size_t user_count, user_room;
-    struct near *near;       /* NEAR_SETS of NEAR_WAYS; NULL: nothing has been remembered yet */
     unsigned int near_count; /* remembered since the last change of the records; of them the last ones are kept */
     struct counters counters;
 };
@@ -280,33 +285,43 @@ static struct record *record_at(const struct nccl_reg_comm *comm, uint64_t addr)
     return record && record->addr == addr ? record : NULL;
 }
 
-/* Where a place is remembered; NULL: nowhere. Its number's low bits tell it apart from all others below 8 PiB. */
-static struct near *near_set(const struct nccl_reg_comm *comm, uint64_t addr)
+/* Where the place of addr is remembered; NULL: nowhere. */
+static _Atomic(uint64_t) *near_of(const struct nccl_reg_comm *comm, uint64_t addr)
 {
+    near_set *sets = atomic_load_explicit(&comm->near, memory_order_acquire);
     const uint64_t place = addr >> PLACE_SHIFT;
 
-    return comm->near && place <= UINT32_MAX
-               ? &comm->near[(place * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)) * NEAR_WAYS]
-               : NULL;
+    return sets && place && place <= UINT32_MAX ? sets[place * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)] : NULL;
 }
 
-/* What is known of the place where addr is, or NULL. */
-static struct near *near_find(const struct nccl_reg_comm *comm, uint64_t addr)
+/* What is known of the place where addr is; 0: nothing. */
+static inline uint64_t near_get(const struct nccl_reg_comm *comm, uint64_t addr)
 {
-    struct near *set = near_set(comm, addr);
+    const _Atomic(uint64_t) *set = near_of(comm, addr);
 
-    for (unsigned int i = 0; set && i < NEAR_WAYS; i++)
-        if (set[i].place == (uint32_t)(addr >> PLACE_SHIFT))
-            return &set[i];
-    return NULL;
+    for (unsigned int i = 0; set && i < NEAR_WAYS; i++) {
+        const uint64_t near = atomic_load_explicit(&set[i], memory_order_relaxed);
+
+        if (NEAR_PLACE(near) == addr >> PLACE_SHIFT)
+            return near;
+    }
+    return 0;
 }
 
 /* The records, or what has used them, have changed. */
 static void near_forget(struct nccl_reg_comm *comm)
 {
-    if (comm->near_count)
-        memset(comm->near, 0, sizeof(*comm->near) * NEAR_SETS * NEAR_WAYS);
+    near_set *sets = comm->near_count ? atomic_load(&comm->near) : NULL;
+
+    for (unsigned int i = 0; sets && i < NEAR_SETS * NEAR_WAYS; i++)
+        atomic_store_explicit(&sets[i / NEAR_WAYS][i % NEAR_WAYS], 0, memory_order_relaxed);
     comm->near_count = 0;
+}
+
+/* Is nothing left to be done with a buffer? */
+static inline bool is_settled(uint64_t near, enum nccl_reg_kind kind, uint64_t addr, size_t size)
+{
+    return NEAR_SETTLED(near, kind) && size <= PLACE_SIZE - addr % PLACE_SIZE;
 }
 
 /* Does it matter for this record of which kind the operation was that used it first? */
@@ -318,25 +333,29 @@ static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *
 /* A buffer at addr was found in a record, and has been prepared. */
 static void near_remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
 {
-    struct near *near = near_find(comm, addr), *set;
+    const uint64_t place = addr >> PLACE_SHIFT;
+    unsigned int settled = 0, way = comm->near_count++ % NEAR_WAYS;
+    _Atomic(uint64_t) *set;
+    near_set *sets;
 
-    if (!comm->near)
-        comm->near = aligned_alloc(sizeof(*near) * NEAR_WAYS, sizeof(*near) * NEAR_SETS * NEAR_WAYS);
-    set = near_set(comm, addr);
+    if (!atomic_load_explicit(&comm->near, memory_order_relaxed)) {
+        sets = aligned_alloc(sizeof(*sets), NEAR_SETS * sizeof(*sets));
+        if (sets)
+            memset(sets, 0, NEAR_SETS * sizeof(*sets));
+        atomic_store_explicit(&comm->near, sets, memory_order_release);
+    }
+    set = near_of(comm, addr);
     if (!set)
         return;
-    if (!comm->near_count) /* fresh from the allocator, it may be */
-        memset(comm->near, 0, sizeof(*near) * NEAR_SETS * NEAR_WAYS);
-    for (unsigned int i = 0; !near && i < NEAR_WAYS; i++)
-        near = set[i].place ? NULL : &set[i];
-    if (!near)
-        near = &set[comm->near_count % NEAR_WAYS];
-    comm->near_count++;
-    *near = (struct near){.place = (uint32_t)(addr >> PLACE_SHIFT), .index = (unsigned int)(record - comm->records)};
-    if (holds(record, addr / PLACE_SIZE * PLACE_SIZE, PLACE_SIZE))
-        near->settled =
-            1u << NCCL_REG_POINT_TO_POINT | (unsigned int)(!kinds_matter(comm, record) || record->use == USE_COLLECTIVE)
-                                                << NCCL_REG_COLLECTIVE;
+    for (unsigned int i = 0; i < NEAR_WAYS; i++)
+        if (!set[i] || NEAR_PLACE(set[i]) == place) {
+            way = i;
+            break;
+        }
+    if (holds(record, place << PLACE_SHIFT, PLACE_SIZE))
+        settled = 1u << NCCL_REG_POINT_TO_POINT |
+                  (unsigned int)(!kinds_matter(comm, record) || record->use == USE_COLLECTIVE) << NCCL_REG_COLLECTIVE;
+    atomic_store_explicit(&set[way], NEAR(place, record - comm->records, settled), memory_order_relaxed);
 }
 
 static void record_delete(struct nccl_reg_comm *comm, const struct record *record)
@@ -507,7 +526,7 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
         comm->record_count++;
     }
     free(missing);
-    comm->seen = changes;
+    atomic_store_explicit(&comm->seen, changes, memory_order_relaxed);
 }
 
 /*
@@ -572,22 +591,20 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
     unsigned int inside = 0, outside = 0;
     bool safe = true;
 
-    if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire) && is_ready(reg, comm, key))
+    if (atomic_load_explicit(&comm->seen, memory_order_relaxed) !=
+            atomic_load_explicit(&reg->changes, memory_order_acquire) &&
+        is_ready(reg, comm, key))
         catch_up(reg, comm, key);
     for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
         const uint64_t addr = op->buffers[i].addr;
         const size_t size = op->buffers[i].size;
-        const struct near *near = size ? near_find(comm, addr) : NULL;
+        const uint64_t near = near_get(comm, addr);
         struct record *record;
 
         if (!size)
             continue;
-        if (near && near->settled >> op->kind & 1 && !op->captured && size <= PLACE_SIZE - addr % PLACE_SIZE) {
-            inside++;
-            continue;
-        }
-        if (near && near->index < comm->record_count && holds(&comm->records[near->index], addr, size))
-            record = &comm->records[near->index];
+        if (NEAR_INDEX(near) < comm->record_count && holds(&comm->records[NEAR_INDEX(near)], addr, size))
+            record = &comm->records[NEAR_INDEX(near)];
         else
             record = record_of(comm, addr, size);
         if (!record || !record->handle) {
@@ -686,7 +703,7 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
         if (made) {
             made->info = *info;
             atomic_store(&made->device, info->device);
-            made->seen = 0;
+            atomic_store(&made->seen, 0);
             atomic_store(&made->calls, 0);
             atomic_store(&made->known, true);
             atomic_store(&made->nonblocking, info->nonblocking);
@@ -736,6 +753,7 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
     pthread_mutex_lock(&reg->lock);
     if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {
         counters_add(&reg->past, &comm->counters);
+        reg->past.ops += atomic_exchange(&comm->ops, 0);
         memset(&comm->counters, 0, sizeof(comm->counters));
         comm->record_count = comm->user_count = 0;
         near_forget(comm);
@@ -829,7 +847,7 @@ static struct nccl_reg_comm **group_at(unsigned int i)
     return i < GROUP_FIRST ? &group.first[i] : &group.more[i - GROUP_FIRST];
 }
 
-/* With its turn: comm is used until this thread's group ends. */
+/* comm is used until this thread's group ends. */
 static void group_use(struct nccl_reg_comm *comm)
 {
     size_t room = group.room;
@@ -845,28 +863,59 @@ static void group_use(struct nccl_reg_comm *comm)
     *group_at(group.count++) = comm;
 }
 
-/* With its turn: what after_op will get. */
-static struct nccl_reg_comm *use_begin(struct nccl_reg_comm *comm)
+/*
+ * It is in use from now on; what after_op will get. Who lets a segment go says so first (detaching), takes the turns,
+ * and does not where there is a user. So who counts himself first and then finds nobody about that needs no turn.
+ */
+static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
 {
     if (group.depth) {
         group_use(comm);
         return NULL;
     }
-    atomic_fetch_add_explicit(&comm->users, 1, memory_order_relaxed);
+    atomic_fetch_add(&comm->users, 1);
     return comm;
+}
+
+/* In use: is nothing left to be done for this operation? */
+static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
+{
+    if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) !=
+                            atomic_load_explicit(&reg->changes, memory_order_acquire))
+        return false;
+    for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
+        const uint64_t addr = op->buffers[i].addr;
+        const size_t size = op->buffers[i].size;
+
+        if (size && !is_settled(near_get(comm, addr), op->kind, addr, size))
+            return false;
+    }
+    return op->buffers[0].size || op->buffers[1].size;
 }
 
 int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_op *op, struct nccl_reg_comm **ret_used)
 {
-    struct nccl_reg_comm *found = comm_take(reg, comm);
-    int rc;
+    struct nccl_reg_comm *found = comm_find(reg, comm);
+    int rc = -ENOENT;
 
     *ret_used = NULL;
     if (!found)
-        return -ENOENT;
-    *ret_used = use_begin(found);
-    rc = prepare(reg, found, comm, op);
+        return rc;
+    *ret_used = op_begin(found);
+    if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key, memory_order_acquire) == comm &&
+        op_settled(reg, found, op)) {
+        atomic_store_explicit(&found->ops, atomic_load_explicit(&found->ops, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+        return 0;
+    }
+    pthread_mutex_lock(&found->turn);
+    if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm)
+        rc = prepare(reg, found, comm, op);
     turn_give(reg, found);
+    if (rc < 0) {
+        nccl_reg_after_op(*ret_used);
+        *ret_used = NULL;
+    }
     return rc;
 }
 
@@ -877,7 +926,7 @@ void nccl_reg_before_call(struct nccl_reg *reg, void *comm, struct nccl_reg_comm
     *ret_used = NULL;
     if (!found)
         return;
-    *ret_used = use_begin(found);
+    *ret_used = op_begin(found);
     turn_give(reg, found);
 }
 
@@ -1209,7 +1258,7 @@ void nccl_reg_destroy(struct nccl_reg *reg)
         next = comm->next_all;
         pthread_mutex_destroy(&comm->turn);
         free(comm->records);
-        free(comm->near);
+        free(atomic_load(&comm->near));
         free(comm->users_own);
         free(comm);
     }
@@ -1240,6 +1289,7 @@ void nccl_reg_stats_get(struct nccl_reg *reg, struct nccl_reg_stats *ret_stats)
         if (pthread_mutex_trylock(&comm->turn))
             continue;
         counters_add(&sum, &comm->counters);
+        sum.ops += atomic_load(&comm->ops);
         /* Clearing up takes the lock. */
         if (locked)
             turn_give(reg, comm);

@@ -368,15 +368,12 @@ static const struct nccl_copy *copy_look(const void *caller)
     return copy ? copy : copy_of(loaded("libnccl.so.2"));
 }
 
-const struct real_nccl *real_nccl_get(const void *caller)
+static __attribute__((noinline)) const struct real_nccl *nccl_of(const void *caller)
 {
     const struct nccl_copy *copy = atomic_load_explicit(&nccl.first, memory_order_acquire);
     struct nccl_caller *known = atomic_load(&nccl.callers);
-    const void *object;
+    const void *object = caller ? object_of(caller) : NULL;
 
-    if (copy && !known)
-        return &copy->functions;
-    object = caller ? object_of(caller) : NULL;
     /* Before the one that everybody gets: that may have come later, and its communicators are others. */
     for (; object && known; known = known->next)
         if (known->object == object)
@@ -389,6 +386,14 @@ const struct real_nccl *real_nccl_get(const void *caller)
             ;
     }
     return copy ? &copy->functions : NULL;
+}
+
+/* For each operation: mostly there is one copy, for everybody. */
+const struct real_nccl *real_nccl_get(const void *caller)
+{
+    const struct nccl_copy *copy = atomic_load_explicit(&nccl.first, memory_order_acquire);
+
+    return copy && !atomic_load(&nccl.callers) ? &copy->functions : nccl_of(caller);
 }
 
 static ncclResult_t missing_nccl(void)

@@ -259,7 +259,9 @@ void use_prepare(const struct nccl_reg_op *op, int device)
     struct entry copy, *entry;
     bool added;
 
-    for (unsigned int i = 0; is_on() && i < NCCL_REG_BUFFERS; i++) {
+    if (!is_on())
+        return;
+    for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
         if (!op->buffers[i].size || !buffer_find(op->buffers[i].addr, op->buffers[i].size, &copy) ||
             !is_usable(&copy, device))
             continue;

@@ -149,8 +149,11 @@ static void many(void)
                 NC(ncclCommRegister(comms[c][d], buffers[s * DEVICES_MAX + d], SEGMENT, handle++));
     /* The first use of each pays for what is not measured here. */
     for (int c = 0; c < opt.comms; c++)
-        for (long s = 0; s < opt.segments; s += opt.segments / 10 + 1)
+        for (long s = 0; s < opt.segments; s++) {
             all_reduce(comms[c], &buffers[s * DEVICES_MAX]);
+            if (s % BATCH == BATCH - 1)
+                wait_all();
+        }
     wait_all();
     for (long i = 0; i < opt.ops; i++) {
         start = now_ns();

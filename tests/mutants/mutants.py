@@ -392,7 +392,8 @@ MUTANTS = [
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
         (MEMORY, "if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
-        (REG, "if (comm->seen != atomic_load_explicit(&reg->changes, memory_order_acquire)", "if (!comm->seen")]),
+        (REG, "if (atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire) && is_ready", "if (!comm->seen && is_ready"),
+        (REG, "if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire))", "if (op->captured)")]),
     Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
         (EXPORT_NCCL, "nccl_user_memory((uintptr_t)*ptr, size);", ";")]),
     Mutant("NCCL: the program's own registration is forgotten", ["nccl_reg"], [
@@ -433,9 +434,18 @@ MUTANTS = [
     Mutant("places: a buffer that begins in one ends in it", ["nccl_reg"], [
         (REG, "&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
     Mutant("places: one that is registered in part is registered", ["nccl_reg"], [
-        (REG, "if (holds(record, addr / PLACE_SIZE * PLACE_SIZE, PLACE_SIZE))", "")]),
+        (REG, "if (holds(record, place << PLACE_SHIFT, PLACE_SIZE))", "")]),
+    Mutant("places: an operation begins while a segment goes", ["nccl_reg"], [
+        (REG, "if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key", "if (atomic_load_explicit(&found->key")]),
+    Mutant("places: an operation in steady state is in nobody's way", ["nccl_reg"], [
+        (REG, "*ret_used = op_begin(found); if (", "if ("),
+        (REG, "pthread_mutex_lock(&found->turn); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = prepare",
+         "*ret_used = op_begin(found); pthread_mutex_lock(&found->turn); "
+         "if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = prepare")]),
+    Mutant("places: operations in steady state are not counted", ["nccl_reg"], [
+        (REG, "sum.ops += atomic_load(&comm->ops);", "")]),
     Mutant("places: a graph's operation is like others", ["nccl_reg"], [
-        (REG, "near->settled >> op->kind & 1 && !op->captured", "near->settled >> op->kind & 1")]),
+        (REG, "if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
         (REG, "record->pinned && !segment->own", "record->pinned")]),
 

@@ -195,6 +195,7 @@ static void a_segment_goes(void **state)
     assert_int_equal(nccl_fake.releases, 2);
 }
 
+/* Whether it is the first one or there is nothing left to be done for it. */
 static void not_within_an_operation(void **state)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
@@ -204,19 +205,23 @@ static void not_within_an_operation(void **state)
     comm_new(0, 0, false);
     comm_new(1, 0, false);
     segment(0, 0);
-    segment(1, 0);
-    collective(1, AT(1), 0);
-    nccl_fake_finish();
-    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), 0);
-    /* Not even one that this communicator has not used: they may share connections. */
-    remove_segment(1);
-    assert_int_equal(nccl_fake.releases, 0);
-    assert_int_equal(stats().parked, UNIT);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
-    nccl_reg_after_op(used);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
-    assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(stats().parked, 0);
+    for (unsigned int i = 0; i < 3; i++) {
+        segment(1, 0);
+        collective(1, AT(1), 0);
+        if (i == 2)
+            collective(0, AT(0), 0);
+        nccl_fake_finish();
+        assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), 0);
+        /* Not even one that this communicator has not used: they may share connections. */
+        remove_segment(1);
+        assert_int_equal(nccl_fake.releases, i);
+        assert_int_equal(stats().parked, UNIT);
+        assert_int_equal(nccl_reg_settle(reg, -1), 0);
+        nccl_reg_after_op(used);
+        assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+        assert_int_equal(nccl_fake.releases, i + 1);
+        assert_int_equal(stats().parked, 0);
+    }
     comm_end(0);
     comm_end(1);
 }
@@ -656,6 +661,36 @@ static void added_under_a_trim(void **state)
     comm_end(0);
 }
 
+/* Nor does an operation begin meanwhile, also one for which nothing is left to be done. */
+static void used_under_a_trim(void **state)
+{
+    pthread_t thread, other;
+
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++) {
+        segment(i, 0);
+        comm_new(i, 0, false);
+        collective(i, AT(i), 0);
+        collective(i, AT(i), 0);
+    }
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    remove_segment(0);
+    nccl_reg_group_end(false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
+    wait_until_stuck();
+    assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
+    assert_int_equal(collective(1, AT(1), 0), 0);
+    assert_false(atomic_load(&nccl_fake.stuck));
+    pthread_join(other, NULL);
+    pthread_join(thread, NULL);
+    assert_int_equal(nccl_fake.releases, 1);
+    nccl_fake_finish();
+    comm_end(1);
+    comm_end(0);
+}
+
 /* Revoked: no call, and its memory stays until the end of it. */
 static void closed(void **state)
 {
@@ -1053,6 +1088,7 @@ int main(void)
         TEST(nonblocking),
         TEST(lost),
         TEST(added_under_a_trim),
+        TEST(used_under_a_trim),
         TEST(replaced),
         TEST(many),
     };
