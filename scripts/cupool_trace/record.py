@@ -11,7 +11,7 @@ import heapq
 from typing import Any, Callable, Optional
 
 from .reader import Event, Problems
-from .replay import Device, Range, Ranges, Replay, caller_of
+from .replay import Device, Range, Ranges, Replay
 from .text import human_size
 
 # Curves over time.
@@ -77,13 +77,13 @@ def merge_marks(into: list[Any], other: list[Any]) -> None:
 class Box:
     """A range of addresses for a time: a segment or a block. t1 is None if it was live at the end.
 
-    us: how long the driver took. caller: the number of the frame that asked. why: the reason of its end. None: unknown.
+    us: how long the driver took. more: a segment's backend, a block's Caller. why: the reason of its end. None: unknown.
     """
 
-    __slots__ = ("p", "n", "t0", "t1", "us", "caller", "why")
+    __slots__ = ("p", "n", "t0", "t1", "us", "more", "why")
 
-    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], caller: Optional[int], why: Optional[str]) -> None:
-        self.p, self.n, self.t0, self.t1, self.us, self.caller, self.why = p, n, t0, t1, us, caller, why
+    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], more: Any, why: Optional[str]) -> None:
+        self.p, self.n, self.t0, self.t1, self.us, self.more, self.why = p, n, t0, t1, us, more, why
 
 
 class Merged:
@@ -172,13 +172,13 @@ class Lifetimes(Ranges):
         super().__init__()
         self._recorder = recorder
         self._into = into
-        self._since: dict[int, tuple[int, Optional[float], Optional[int]]] = {}
+        self._since: dict[int, tuple[int, Optional[float]]] = {}
 
     def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
         if not super().add(start, end, n, line, more):
             return False
         r = self._recorder
-        self._since[start] = (r.now, r.event.get("us"), caller_of(r.event) if r.event["e"] == "alloc" else None)
+        self._since[start] = (r.now, r.event.get("us"))
         return True
 
     def take(self, start: int) -> Optional[Range]:
@@ -186,17 +186,17 @@ class Lifetimes(Ranges):
         if gone is None:
             return None
         r = self._recorder
-        t0, us, caller = self._since.pop(start)
+        t0, us = self._since.pop(start)
         if r.now >= r.begin and t0 <= r.end:
-            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, caller, r.event.get("why")), r.now)
+            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, gone[3], r.event.get("why")), r.now)
         return gone
 
     def still_there(self, now: int) -> None:
-        for start, (t0, us, caller) in self._since.items():
+        for start, (t0, us) in self._since.items():
             known = self.get(start)
             assert known
             if t0 <= self._recorder.end:
-                self._into.add(Box(start, known[1], t0, None, us, caller, None), max(t0, now))
+                self._into.add(Box(start, known[1], t0, None, us, known[3], None), max(t0, now))
 
 
 class Limits:

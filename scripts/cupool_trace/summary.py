@@ -9,7 +9,7 @@ from typing import Iterator, Optional
 
 from .physical import Follow
 from .reader import Event
-from .replay import Device, Part, Rank, caller_name, load
+from .replay import Device, Names, Part, Rank, caller_names, load, names_of
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
@@ -36,14 +36,16 @@ CALLERS = 10  # that are listed; --json has all
 
 def callers(rank: Rank, dev: Device) -> list[Event]:
     """Who asked for memory: functions, or addresses where these are not known. Those that held most at the peak first."""
-    out: dict[str, Event] = {}
-    for number, c in dev.callers.items():
-        name = caller_name(rank.replay.frames.get(number))
-        o = out.setdefault(name, {"caller": name, "live_at_peak": 0, "live_at_end": 0, "requests": 0})
+    out: dict[Names, Event] = {}
+    stacks = {stack: names_of(stack, rank.replay.frames) for stack in dev.callers}
+    called = caller_names(stacks.values())
+    for stack, c in dev.callers.items():
+        names = stacks[stack]
+        o = out.setdefault(names, {"caller": called[names], "stack": names, "live_at_peak": 0, "live_at_end": 0, "requests": 0})
         o["live_at_peak"] += c.at_peak(dev.peaks)
         o["live_at_end"] += c.live
         o["requests"] += c.requests
-    return sorted(out.values(), key=lambda o: (-o["live_at_peak"], -o["requests"], o["caller"]))
+    return sorted(out.values(), key=lambda o: (-o["live_at_peak"], -o["requests"], o["stack"]))
 
 
 def events_tell(part: Part, allocs: bool) -> Event:

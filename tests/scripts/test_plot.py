@@ -233,6 +233,7 @@ class Data(PlotCase):
         blk = track["blocks"]
         self.assertEqual([None if c is None else blk["callers"][c] for c in blk["caller"]], ["libx.so (make)", "app+0x20", None])
         self.assertEqual([c["caller"] for c in track["figures"]["callers"]], ["app+0x20", "libx.so (make)"])
+        self.assertEqual([[blk["frames"][f] for f in stack] for stack in blk["stacks"]], [["app+0x20"], ["libx.so (make)", "app+0x20"]])
         self.assertNotIn("callers", self.data(good())["tracks"][0]["blocks"])
 
     def test_marks(self) -> None:
@@ -670,9 +671,9 @@ class InBrowser(PlotCase):
     def test_hover_says_who_asked(self) -> None:
         self.show(called())
         self.point_at("block", 0)
-        self.assertIn("asked for by libx.so (make)", self.tip())
+        self.assertIn("asked for by libx.so (make)\n  libx.so (make)\n  app+0x20", self.tip())
         self.point_at_time(0, 400)
-        self.assertIn("16.0 MiB for app+0x20", self.tip())
+        self.assertIn("16.0 MiB asked for by app+0x20", self.tip())
 
     def test_hover_over_segment_and_block(self) -> None:
         events = good()
