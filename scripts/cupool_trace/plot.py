@@ -36,7 +36,7 @@ MARKS = (3_000, 300)  # of each kind
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
 HOLDERS = 5  # callers that are named at the peak
 NAME = 300  # letters of a frame's; C++ has far longer ones
-FIGURES = ("name", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
+FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 

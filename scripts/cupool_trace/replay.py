@@ -321,6 +321,7 @@ class Device(Part):
         self.oom_moments: list[Event] = []
         self.policy: list[Event] = []
         self.name: Optional[str] = None
+        self.uuid: Optional[str] = None
         self.stats: Optional[Event] = None
         self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
@@ -533,7 +534,7 @@ class Replay:
             dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", *OOM_FREE, "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
-        dev.name = ev["name"]
+        dev.name, dev.uuid = ev["name"], ev["uuid"]
 
     def _policy(self, line: int, ev: Event, dev: Device) -> None:
         if len(dev.policy) < KEEP:

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 CALLERS = 10  # that are listed; --json has all
+SAME = 8  # others of the same device that are named
 
 
 def callers(rank: Rank, dev: Device) -> list[Event]:
@@ -96,7 +97,7 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
         "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
         "deregistrations": dev.registered.deregistered, "registrations_refused": dev.registered.refused, "communicators": dev.registered.comms,
-        "name": dev.name, "policy": dev.policy, "callers": callers(rank, dev),
+        "name": dev.name, "uuid": dev.uuid, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
     if len(backends) > 1:  # a mean over several kinds of calls would say nothing of either
@@ -146,10 +147,13 @@ def oom_note(ev: Event) -> str:
             f"{human_size(ev['live'])} live" + (f"; free: {said}" if said else "") + (f"; why: {ev['why']}" if "why" in ev else ""))
 
 
-def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
+def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Iterator[str]:
+    """of: by UUID, whose device that is."""
     who = f"{rank.name} device {d}"
     if f["name"]:
-        yield f"{who}: {f['name']}"
+        others = [other for other in of.get(f["uuid"], []) if other != who]
+        same = ", ".join(others[:SAME]) + (f" and {len(others) - SAME} more" if len(others) > SAME else "")
+        yield f"{who}: {f['name']}" + (f", {f['uuid']}" if f["uuid"] else "") + (f", which is {same} too" if others else "")
     pooled = rank.replay.devices[d].pooled
     if not f["from_stats"] and pooled:
         if rank.traces_allocs:
@@ -244,19 +248,24 @@ def run(args: argparse.Namespace) -> int:
     notes: list[str] = []
     guessed = False
     devices_shown = 0
+    of: dict[str, list[str]] = {}
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
-            notes.extend(summary_notes(d, f, r))
+            if f["uuid"]:
+                of.setdefault(f["uuid"], []).append(f"{r.name} device {d}")
+    for r, devices in zip(ranks, figures):
+        for d, f in devices.items():
+            notes.extend(summary_notes(d, f, r, of))
             if not r.replay.devices[d].pooled:
                 continue
             free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
             names = ["-" if r.rank is None else str(r.rank), str(d)]
             approximate = not f["from_stats"] or f["stats_at"] is not None
-            of = f["backends"]
-            rows.append(summary_row([*names, "all" if len(of) > 1 else next(iter(of), "-"), str(free)], f, approximate))
+            backends = f["backends"]
+            rows.append(summary_row([*names, "all" if len(backends) > 1 else next(iter(backends), "-"), str(free)], f, approximate))
             devices_shown += 1
-            if len(of) > 1:
-                rows.extend(summary_row([*names, b, ""], one, True) for b, one in of.items())
+            if len(backends) > 1:
+                rows.extend(summary_row([*names, b, ""], one, True) for b, one in backends.items())
             guessed = guessed or approximate
         notes.extend(nccl_notes(r))
         if not devices and not physical(r):

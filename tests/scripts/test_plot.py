@@ -795,6 +795,33 @@ class InBrowser(PlotCase):
         self.browser.evaluate("document.getElementById('align').click()")
         self.assertGreater(self.state()["view"]["t1"], 86400 * 10**9)
 
+    def test_times_are_those_of_the_axis(self) -> None:
+        """Of a process that began later too; it also says how late that was in the process's own time."""
+        later = good()
+        later[0]["t0_unix_ns"] += 400
+        self.show(good(), later)
+        self.point_at_time(1, 700)
+        self.assertIn("at 0.000000700 s, 0.000000300 s after its start", self.tip())
+        self.assertIn("0.000000700 s  out of memory", self.tip())
+        self.browser.key("]")
+        self.point_at("segment", 0)
+        self.assertIn("allocated 0.000000600 s", self.tip())
+        self.point_at_time(0, 300)
+        self.assertNotIn("after its start", self.tip())
+
+    def test_which_gpu(self) -> None:
+        """Each rank may call its own device 0."""
+        ranks = [[header(), ev(1, "device", d=0, name="GPU", uuid=uuid), *good()[1:]] for uuid in ("11111111-aaaa", "22222222-bbbb")]
+        self.show(*ranks)
+        for i, uuid in enumerate(("11111111", "22222222")):
+            self.assertIn(f"0 GPU {uuid}", self.browser.evaluate(f"document.querySelectorAll('#rows tr')[{i}].textContent"))
+            self.assertIn(f"GPU {uuid}", self.browser.evaluate(f"document.querySelectorAll('#charts h2')[{i}].textContent"))
+
+    def test_legend_has_what_is_drawn(self) -> None:
+        """Lighter where a column of pixels has several values, even if every value is in the page."""
+        self.show(good())
+        self.assertIn("lighter: only at times", self.browser.evaluate("document.getElementById('legend').textContent"))
+
     def test_light_and_dark(self) -> None:
         self.addCleanup(self.browser.colors, "light")
         self.browser.colors("light")

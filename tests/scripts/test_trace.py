@@ -525,6 +525,16 @@ class Summary(Case):
         # Without stacks nothing is said of them.
         self.assertNotIn("caller", self.run_tool("summary", self.write(good())).stdout)
 
+    def test_ranks_of_one_gpu(self) -> None:
+        def rank(number: int, uuid: str) -> str:
+            return self.write([header(rank=number), ev(1, "device", d=0, name="GPU", uuid=uuid), *good()[1:]], f"r{number}.jsonl")
+
+        paths = [rank(0, "11-aa"), rank(1, "22-bb"), rank(2, "11-aa")]
+        out = self.run_tool("summary", *paths).stdout
+        self.assertIn("rank 0 device 0: GPU, 11-aa, which is rank 2 device 0 too\n", out)
+        self.assertIn("rank 1 device 0: GPU, 22-bb\n", out)
+        self.assertEqual([r["devices"]["0"]["uuid"] for r in json.loads(self.run_tool("summary", "--json", *paths).stdout)["ranks"]], ["11-aa", "22-bb", "11-aa"])
+
     def test_callers_behind_an_allocator(self) -> None:
         """All requests come from one place there, so it is those who called it that are told apart, by what only they have."""
         names = {1: "pool.so+0x1", 2: "ops.so+0x2", 3: "ops.so+0x3", 4: "app+0x4", 5: "app+0x5", 6: "blas.so+0x6"}
