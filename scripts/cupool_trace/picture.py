@@ -292,7 +292,7 @@ def draw(data: Event, surface: type) -> Union[str, bytes]:
     elif not tracks:
         on.text(WIDTH / 2, 120, "no event on any device", "dim", "middle")
     if tracks:
-        on.text(LEFT, bottom, "lighter: only at times, within the width of a pixel or more", "dim")
+        on.text(LEFT, bottom, "fainter: only at times, within the width of a pixel or more", "dim")
     done: Union[str, bytes] = on.done()
     return done
 

@@ -34,7 +34,7 @@ SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
 MARKS = (3_000, 300)  # of each kind
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
-HOLDERS = 5  # callers that are named at the peak
+HOLDERS = 8  # callers that are named, and as many of those that took memory past the pool
 NAME = 300  # letters of a frame's; C++ has far longer ones
 FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
@@ -123,7 +123,9 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
     summary = device_summary(rank, dev)
     figures = {name: summary[name] for name in FIGURES}
-    figures["callers"] = [{"caller": c["caller"][:NAME], "live_at_peak": c["live_at_peak"]} for c in summary["callers"][:HOLDERS]]
+    figures["callers"] = [{**{k: c[k] for k in ("live_at_peak", "live_at_end", "requests")}, "caller": c["caller"][:NAME]} for c in summary["callers"][:HOLDERS]]
+    figures["physical"] = [{**c, "object": c["object"][:NAME]} for f in recorder_of(rank).physical.figures() if f["device"] == d
+                           for c in f["callers"][:HOLDERS]]
     return {
         "process": process, "device": d, "figures": figures, "series": series,
         "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},

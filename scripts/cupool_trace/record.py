@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace of any length in a bounded amount of data: what a picture of it needs.
 
-What it is: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Replay that
+What it is: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Follow that
 fills them. Peaks are never lost: a bucket keeps the least and the greatest value in it. What it is not: it draws nothing, and
 it keeps no events. Everything is exact until its limit is reached; what had to be merged then can be told.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 from typing import Any, Callable, Optional
 
+from .physical import Follow
 from .reader import Event, Problems
-from .replay import Device, Range, Ranges, Replay
+from .replay import Device, Range, Ranges
 from .text import human_size
 
 # Curves over time.
@@ -239,8 +240,8 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
     return None
 
 
-class Recorder(Replay):
-    """A Replay that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
+class Recorder(Follow):
+    """A Follow that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
 
     BRIEF = False
 

@@ -672,8 +672,18 @@ class InBrowser(PlotCase):
         self.show(called())
         self.point_at("block", 0)
         self.assertIn("asked for by libx.so (make)\n  libx.so (make)\n  app+0x20", self.tip())
-        self.point_at_time(0, 400)
-        self.assertIn("16.0 MiB asked for by app+0x20", self.tip())
+
+    def test_who_took_most(self) -> None:
+        """Of the focused device: by whom blocks were asked for, and who took physical memory past the pool."""
+        rows = "[...document.querySelectorAll('#takers tbody tr')].map(r => [...r.children].map(c => c.textContent))"
+        physical = [ev(450, "mem_create", d=0, h="0x10", n=20 * MIB, us=1, result=0, by="nccl", at="libnccl.so.2+0x5"),
+                    ev(460, "mem_release", h="0x10", us=1, result=0)]
+        self.show(called()[:7] + physical + called()[7:], good())
+        self.assertEqual(self.browser.evaluate(rows), [
+            ["app+0x20", "16.0 MiB", "0 B", "1"], ["libx.so (make)", "8.0 MiB", "8.0 MiB", "1"],
+            ["past the pool: libnccl.so.2 (nccl), at its own peak", "20.0 MiB", "0 B", "1"]])
+        self.browser.key("]")
+        self.assertTrue(self.browser.evaluate("document.getElementById('takers').hidden"))
 
     def test_hover_over_segment_and_block(self) -> None:
         events = good()
@@ -817,10 +827,25 @@ class InBrowser(PlotCase):
             self.assertIn(f"0 GPU {uuid}", self.browser.evaluate(f"document.querySelectorAll('#rows tr')[{i}].textContent"))
             self.assertIn(f"GPU {uuid}", self.browser.evaluate(f"document.querySelectorAll('#charts h2')[{i}].textContent"))
 
+    def test_nothing_moves_when_zoomed(self) -> None:
+        """Where the pointer is stays over the same chart: the text of the range grows in room that it has already."""
+        self.addCleanup(self.browser.call, "Emulation.clearDeviceMetricsOverride")
+        late = [{**e, "t": e["t"] + 10**12} for e in good()[1:]]
+        for width in range(700, 1500, 50):
+            self.browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+            self.show([*good()[:1], *late], good())
+            top = "document.querySelector('#charts').getBoundingClientRect().top"
+            before = self.browser.evaluate(top)
+            for _ in range(60):
+                self.browser.evaluate("document.getElementById('in').click()")
+            self.browser.frame()
+            self.assertLess(self.state()["view"]["t1"] - self.state()["view"]["t0"], 1000)
+            self.assertEqual(self.browser.evaluate(top), before, width)
+
     def test_legend_has_what_is_drawn(self) -> None:
-        """Lighter where a column of pixels has several values, even if every value is in the page."""
+        """Fainter where a column of pixels has several values, even if every value is in the page."""
         self.show(good())
-        self.assertIn("lighter: only at times", self.browser.evaluate("document.getElementById('legend').textContent"))
+        self.assertIn("fainter: only at times", self.browser.evaluate("document.getElementById('legend').textContent"))
 
     def test_light_and_dark(self) -> None:
         self.addCleanup(self.browser.colors, "light")
