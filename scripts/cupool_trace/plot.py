@@ -86,6 +86,9 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
     if segments:
         out["us"] = [b.us for b in boxes]
         out["why"] = {str(i): b.why for i, b in enumerate(boxes) if b.why is not None}
+        out["registered"] = {str(i): {
+            "of": [[comm[:NAME], *times] for comm, times in b.registered.of.items()], "others": b.registered.others}
+                             for i, b in enumerate(boxes) if b.registered}
     return out
 
 
@@ -100,7 +103,8 @@ def callers_data(blocks: list[Box], frames: dict[int, str], every: list[Event]) 
     names = sorted({name for c in callers for name in c["stack"]})
     number = {name: i for i, name in enumerate(names)}
     return {"frames": [name[:NAME] for name in names], "callers": [c["caller"][:NAME] for c in callers],
-            "stacks": [[number[name] for name in c["stack"]] for c in callers], "caller": [index[stacks[b.more]] if b.more else None for b in blocks]}
+            "stacks": [[number[name] for name in c["stack"]] for c in callers],
+            "caller": [index[stacks[b.more]] if b.more else None for b in blocks]}
 
 
 def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:
@@ -123,7 +127,8 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
     summary = device_summary(rank, dev)
     figures = {name: summary[name] for name in FIGURES}
-    figures["callers"] = [{**{k: c[k] for k in ("live_at_peak", "live_at_end", "requests")}, "caller": c["caller"][:NAME]} for c in summary["callers"][:HOLDERS]]
+    figures["callers"] = [{**{k: c[k] for k in ("live_at_peak", "live_at_end", "requests")}, "caller": c["caller"][:NAME]}
+                          for c in summary["callers"][:HOLDERS]]
     figures["physical"] = [{**c, "object": c["object"][:NAME]} for f in recorder_of(rank).physical.figures() if f["device"] == d
                            for c in f["callers"][:HOLDERS]]
     return {

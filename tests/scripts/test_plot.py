@@ -193,6 +193,22 @@ class Data(PlotCase):
         track, = self.data(called())["tracks"]
         self.assertNotIn("registered", {*track["series"], *track["peaks"]})
 
+    def test_registrations_of_a_segment(self) -> None:
+        """With whom and when; a communicator's end is that of its registrations, and of very many some are only counted."""
+        one, two = ({"d": 0, "comm": comm} for comm in ("0x1", "0x2"))
+        at = {"p": BASE, "n": 2 * MIB, "us": 1, "ok": 1}
+        events = [header(), ev(50, "comm_init", **one, rank=1, ranks=2, nccl=22809), ev(51, "comm_init", **two, rank=0, ranks=4, nccl=22809),
+                  ev(100, "segment_alloc", p=BASE, n=2 * MIB), ev(110, "segment_alloc", p=BASE + 4 * MIB, n=2 * MIB),
+                  ev(200, "register", **one, **at), ev(210, "register", **two, **at), ev(220, "register", **two, **{**at, "p": BASE + 4 * MIB, "ok": 0}),
+                  ev(230, "register", **two, **{**at, "p": BASE + 64 * MIB}),
+                  ev(300, "deregister", **one, **at), ev(400, "comm_destroy", **two, ok=1), ev(500, "end", dropped=0)]
+        self.assertEqual(self.data(events)["tracks"][0]["segments"]["registered"], {
+            "0": {"of": [["0x1 (rank 1 of 2)", 200, 300], ["0x2 (rank 0 of 4)", 210, 400]], "others": 0}})
+        many = [e for i in range(10) for e in (ev(50, "comm_init", d=0, comm=hex(i), rank=0, ranks=1, nccl=1), ev(50, "register", d=0, comm=hex(i), **at))]
+        data = self.data([header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB), *many])
+        known = data["tracks"][0]["segments"]["registered"]["0"]
+        self.assertEqual((len(known["of"]), known["of"][0][1:], known["others"]), (8, [50, None], 2))
+
     def test_every_value_to_the_byte(self) -> None:
         events = life(1, 3000)
         track = self.data(events)["tracks"][0]
@@ -662,6 +678,15 @@ class InBrowser(PlotCase):
         })()""")
         for n in seen:
             self.assertIn(n, range(1, 5))
+
+    def test_hover_says_with_whom_it_is_registered(self) -> None:
+        events = outgrown()
+        events[3:3] = [ev(150, "segment_alloc", p=BASE + 8 * MIB, n=2 * MIB)]
+        self.show(events)
+        self.point_at("segment", 0)
+        self.assertIn("registered with 0x1 (rank 0 of 1) 0.000000200 s, to its end", self.tip())
+        self.point_at("segment", 1)
+        self.assertIn("never registered with NCCL", self.tip())
 
     def test_hover_over_marks(self) -> None:
         self.show(good())
