@@ -679,6 +679,21 @@ class InBrowser(PlotCase):
         for n in seen:
             self.assertIn(n, range(1, 5))
 
+    def test_registered_is_seen_on_what_is_live(self) -> None:
+        """As the line is of a dark colour upon another, it has an edge."""
+        at = {"d": 0, "comm": "0x1"}
+        self.show([header(), ev(50, "comm_init", **at, rank=0, ranks=1, nccl=22809), ev(100, "segment_alloc", p=BASE, n=4 * MIB),
+                   ev(110, "segment_alloc", p=BASE + 4 * MIB, n=4 * MIB), ev(120, "alloc", p=BASE, n=4 * MIB), ev(130, "alloc", p=BASE + 4 * MIB, n=4 * MIB),
+                   ev(200, "register", **at, p=BASE, n=4 * MIB, us=1, ok=1), ev(1000, "end", dropped=0)])
+        where = self.browser.evaluate("cupoolPlot.locateTime(0, 600)")
+        column = self.browser.evaluate("""(() => { const c = document.querySelector('#charts canvas'), r = c.getBoundingClientRect();
+            const d = c.getContext('2d').getImageData(Math.round(%s - r.left), 0, 1, c.height).data;
+            return [...Array(c.height).keys()].map(i => [...d.slice(4 * i, 4 * i + 3)].map(v => v.toString(16).padStart(2, '0')).join('')); })()""" % where["x"])
+        middle = column.index("8e44ad")
+        for side in (column[middle - 3:middle], column[middle + 1:middle + 4]):
+            self.assertIn("ffffff", side, column)
+        self.assertEqual((column[middle - 6], column[middle + 6]), ("2f74d0", "2f74d0"))
+
     def test_hover_says_with_whom_it_is_registered(self) -> None:
         events = outgrown()
         events[3:3] = [ev(150, "segment_alloc", p=BASE + 8 * MIB, n=2 * MIB)]
