@@ -521,7 +521,15 @@ class Files(PlotCase):
             x = int(x0)
             rows = [i // (3 * width) for i in range(3 * x, len(rgb), 3 * width) if rgb[i:i + 3] == color]
             self.assertEqual((rows[0], rows[-1] + 1), (round(y0), round(y1)))
+            # An edge tells it from whatever it lies on.
+            for row in (rows[0] - 1, rows[-1] + 1):
+                self.assertEqual(rgb[3 * (row * width + x):][:3], bytes.fromhex(picture.COLORS["page"][0][1:]))
         self.assertNotIn('class="registered"', self.plot(self.write(good()), kind="svg").read_text())
+
+    def test_pictures_say_which_gpu(self) -> None:
+        path = self.write([header(), ev(1, "device", d=0, name="GPU", uuid="11111111-aaaa"), *good()[1:]])
+        self.assertIn(">rank 0 device 0 (GPU 11111111), a, app 42, ", self.plot(path, kind="svg").read_text())
+        self.assertIn(">rank 0 device 0, a, app 42, ", self.plot(self.write(good()), kind="svg").read_text())
 
     def test_legend_has_room(self) -> None:
         marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "mark", "end", "killed")]
