@@ -191,13 +191,13 @@ def mark(on: Surface, kind: str, x: float, y: float) -> None:
         on.rect(x - 3, y - 3, 6, 6, kind)
 
 
-def line(tops: Sequence[Optional[float]]) -> list[Span]:
-    """A line of two pixels through these heights: each column goes as far as the one before it was."""
+def line(tops: Sequence[Optional[float]], half: int) -> list[Span]:
+    """A line, so many pixels above and below these heights: each column goes as far as the one before it was."""
     out: list[Span] = []
     before = None
     for top in tops:
         start = top if before is None else before
-        out.append(None if top is None or start is None else (min(top, start) - 1, max(top, start) + 1))
+        out.append(None if top is None or start is None else (min(top, start) - half, max(top, start) + half))
         before = top
     return out
 
@@ -205,7 +205,9 @@ def line(tops: Sequence[Optional[float]]) -> list[Span]:
 def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int) -> None:
     process, series = data["processes"][track["process"]], track["series"]
     n, top, ground = WIDTH - LEFT - RIGHT, y + HEAD, y + HEAD + HEIGHT - FOOT
-    title = f"{process['name']} device {track['device']}, {process['host']}, {process['exe']} {process['pid']}"
+    figures = track["figures"]
+    gpu = " ".join(filter(None, [figures["name"], (figures["uuid"] or "")[:8]]))  # ranks may share one, and each call it its device 0
+    title = f"{process['name']} device {track['device']}{gpu and f' ({gpu})'}, {process['host']}, {process['exe']} {process['pid']}"
     peaks = "".join(f", peak {name} {human_size(track['peaks'][name]['n'])}" for name in ("live", "held") if name in track["peaks"])
     on.text(LEFT, y + 14, f"{title:.60s}{peaks}", "text")
     curves = {name: columns(series, name, process["offset_ns"], process["last_ns"], t0, t1, n)
@@ -227,8 +229,10 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         on.rect(x, top, 1, ground - top + 4, "grid")
         on.text(min(x, WIDTH - 60), ground + 17, f"{i * each / 1e9:.{digits}f} s", "dim", "middle")
     for name, (low, high) in curves.items():
-        if name == "registered":  # most of what is held: an area would hide the rest
-            on.area(LEFT, line([None if v < 0 else up(v) for v in high]), name)
+        if name == "registered":  # most of what is held: an area would hide the rest. With an edge, to be seen on any of them
+            tops = [None if v < 0 else up(v) for v in high]
+            on.area(LEFT, line(tops, 3), "page")
+            on.area(LEFT, line(tops, 1), name)
             continue
         color = "cached" if name == "held" and "live" in series else name
         on.area(LEFT, [None if v < 0 else (up(v), ground) for v in high], color + "-range")
@@ -292,7 +296,7 @@ def draw(data: Event, surface: type) -> Union[str, bytes]:
     elif not tracks:
         on.text(WIDTH / 2, 120, "no event on any device", "dim", "middle")
     if tracks:
-        on.text(LEFT, bottom, "lighter: only at times, within the width of a pixel or more", "dim")
+        on.text(LEFT, bottom, "fainter: only at times, within the width of a pixel or more", "dim")
     done: Union[str, bytes] = on.done()
     return done
 

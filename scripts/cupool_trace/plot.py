@@ -16,7 +16,7 @@ from . import VERSION
 from .picture import png, svg
 from .reader import Event
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
-from .replay import Rank, caller_name, load
+from .replay import Rank, load, names_of
 from .summary import device_summary
 from .text import count_of
 
@@ -34,9 +34,9 @@ SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
 MARKS = (3_000, 300)  # of each kind
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
-HOLDERS = 5  # callers that are named at the peak
-NAME = 300  # letters of a caller's; C++ has far longer ones
-FIGURES = ("name", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
+HOLDERS = 8  # callers that are named, and as many of those that took memory past the pool
+NAME = 300  # letters of a frame's; C++ has far longer ones
+FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
@@ -86,19 +86,25 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
     if segments:
         out["us"] = [b.us for b in boxes]
         out["why"] = {str(i): b.why for i, b in enumerate(boxes) if b.why is not None}
+        out["registered"] = {str(i): {
+            "of": [[comm[:NAME], *times] for comm, times in b.registered.of.items()], "others": b.registered.others}
+                             for i, b in enumerate(boxes) if b.registered}
     return out
 
 
-def callers_data(blocks: list[Box], frames: dict[int, str]) -> Event:
-    """Who asked for each block, as an index into names; nothing if no block tells."""
-    numbers = {b.caller for b in blocks if b.caller is not None}
-    if not numbers:
+def callers_data(blocks: list[Box], frames: dict[int, str], every: list[Event]) -> Event:
+    """Who asked for each block, as an index into callers; nothing if no block tells. every: all callers, as summary has them."""
+    stacks = {b.more: names_of(b.more.stack, frames) for b in blocks if b.more}
+    used = set(stacks.values())
+    callers = [c for c in every if c["stack"] in used]
+    if not callers:
         return {}
-    name_of = {number: caller_name(frames.get(number)) for number in numbers}
-    names = sorted(set(name_of.values()))
-    index = {name: i for i, name in enumerate(names)}
-    return {"callers": [name[:NAME] for name in names],
-            "caller": [None if b.caller is None else index[name_of[b.caller]] for b in blocks]}
+    index = {c["stack"]: i for i, c in enumerate(callers)}
+    names = sorted({name for c in callers for name in c["stack"]})
+    number = {name: i for i, name in enumerate(names)}
+    return {"frames": [name[:NAME] for name in names], "callers": [c["caller"][:NAME] for c in callers],
+            "stacks": [[number[name] for name in c["stack"]] for c in callers],
+            "caller": [index[stacks[b.more]] if b.more else None for b in blocks]}
 
 
 def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:
@@ -121,14 +127,17 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
     summary = device_summary(rank, dev)
     figures = {name: summary[name] for name in FIGURES}
-    figures["callers"] = [{**c, "caller": c["caller"][:NAME]} for c in summary["callers"][:HOLDERS]]
+    figures["callers"] = [{**{k: c[k] for k in ("live_at_peak", "live_at_end", "requests")}, "caller": c["caller"][:NAME]}
+                          for c in summary["callers"][:HOLDERS]]
+    figures["physical"] = [{**c, "object": c["object"][:NAME]} for f in recorder_of(rank).physical.figures() if f["device"] == d
+                           for c in f["callers"][:HOLDERS]]
     return {
         "process": process, "device": d, "figures": figures, "series": series,
         "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},
         # As text: JavaScript's numbers hold no 64 bits.
         "regions": [[hex(p), end - p] for p, end in regions.pieces],
         "segments": boxes_data(segments, regions, True),
-        "blocks": {**boxes_data(blocks, regions, False), **callers_data(blocks, rank.replay.frames)},
+        "blocks": {**boxes_data(blocks, regions, False), **callers_data(blocks, rank.replay.frames, summary["callers"])},
         "merged_segments": merged_data(track.segments, regions), "merged_blocks": merged_data(track.blocks, regions),
         "marks": sorted(([t, kind, count, text] for kind, marks in track.marks.items() for t, count, _, text in marks.items),
                         key=lambda m: (m[0], m[1])),

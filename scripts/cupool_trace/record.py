@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace of any length in a bounded amount of data: what a picture of it needs.
 
-What it is: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Replay that
+What it is: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Follow that
 fills them. Peaks are never lost: a bucket keeps the least and the greatest value in it. What it is not: it draws nothing, and
 it keeps no events. Everything is exact until its limit is reached; what had to be merged then can be told.
 """
@@ -10,9 +10,15 @@ from __future__ import annotations
 import heapq
 from typing import Any, Callable, Optional
 
+from .physical import Follow
 from .reader import Event, Problems
-from .replay import Device, Range, Ranges, Replay, caller_of
+from .replay import Device, Range, Ranges
 from .text import human_size
+
+REGISTRATIONS = 8  # of one segment that are told, each communicator's last; others are counted
+
+REGISTERED = frozenset(["register", "deregister", "comm_destroy"])
+SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_free"}  # they change curves
 
 # Curves over time.
 QUANTITIES = ("held", "live", "cached", "registered")
@@ -74,16 +80,39 @@ def merge_marks(into: list[Any], other: list[Any]) -> None:
         into[2:] = other[2:]
 
 
+class Registrations:
+    """With which communicators a segment was registered, from when to when (None: to its end, or the trace's)."""
+
+    __slots__ = ("of", "others")
+
+    def __init__(self) -> None:
+        self.of: dict[str, tuple[int, Optional[int]]] = {}
+        self.others = 0
+
+    def begin(self, comm: str, t: int) -> None:
+        if comm in self.of or len(self.of) < REGISTRATIONS:
+            self.of[comm] = t, None
+        else:
+            self.others += 1
+
+    def end(self, comm: str, t: int) -> None:
+        t0, t1 = self.of.get(comm, (0, 0))
+        if t1 is None:
+            self.of[comm] = t0, t
+
+
 class Box:
     """A range of addresses for a time: a segment or a block. t1 is None if it was live at the end.
 
-    us: how long the driver took. caller: the number of the frame that asked. why: the reason of its end. None: unknown.
+    us: how long the driver took. more: a segment's backend, a block's Caller. why: the reason of its end. registered: how it was. None:
+    unknown, or not at all.
     """
 
-    __slots__ = ("p", "n", "t0", "t1", "us", "caller", "why")
+    __slots__ = ("p", "n", "t0", "t1", "us", "more", "why", "registered")
 
-    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], caller: Optional[int], why: Optional[str]) -> None:
-        self.p, self.n, self.t0, self.t1, self.us, self.caller, self.why = p, n, t0, t1, us, caller, why
+    def __init__(self, p: int, n: int, t0: int, t1: Optional[int], us: Optional[float], more: Any, why: Optional[str],
+                 registered: Optional[Registrations]) -> None:
+        self.p, self.n, self.t0, self.t1, self.us, self.more, self.why, self.registered = p, n, t0, t1, us, more, why, registered
 
 
 class Merged:
@@ -172,13 +201,14 @@ class Lifetimes(Ranges):
         super().__init__()
         self._recorder = recorder
         self._into = into
-        self._since: dict[int, tuple[int, Optional[float], Optional[int]]] = {}
+        self._since: dict[int, tuple[int, Optional[float]]] = {}
+        self._registered: dict[int, Registrations] = {}  # by the start of the segment
 
     def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
         if not super().add(start, end, n, line, more):
             return False
         r = self._recorder
-        self._since[start] = (r.now, r.event.get("us"), caller_of(r.event) if r.event["e"] == "alloc" else None)
+        self._since[start] = (r.now, r.event.get("us"))
         return True
 
     def take(self, start: int) -> Optional[Range]:
@@ -186,17 +216,30 @@ class Lifetimes(Ranges):
         if gone is None:
             return None
         r = self._recorder
-        t0, us, caller = self._since.pop(start)
+        t0, us = self._since.pop(start)
+        registered = self._registered.pop(start, None) if self._registered else None
         if r.now >= r.begin and t0 <= r.end:
-            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, caller, r.event.get("why")), r.now)
+            self._into.add(Box(start, gone[1], t0, max(t0, r.now), us, gone[3], r.event.get("why"), registered), r.now)
         return gone
 
+    def note(self, ev: Event, comm: str) -> None:
+        """A registration with a communicator begins or ends, or all of them do."""
+        e, now = ev["e"], self._recorder.now
+        if e == "comm_destroy":
+            for known in self._registered.values():
+                known.end(comm, now)
+        elif ev["ok"]:
+            p = int(ev["p"], 16)
+            if p < self.end_of(p):
+                known = self._registered.setdefault(self.start_of(p), Registrations())
+                (known.begin if e == "register" else known.end)(comm, now)
+
     def still_there(self, now: int) -> None:
-        for start, (t0, us, caller) in self._since.items():
+        for start, (t0, us) in self._since.items():
             known = self.get(start)
             assert known
             if t0 <= self._recorder.end:
-                self._into.add(Box(start, known[1], t0, None, us, caller, None), max(t0, now))
+                self._into.add(Box(start, known[1], t0, None, us, known[3], None, self._registered.get(start)), max(t0, now))
 
 
 class Limits:
@@ -239,8 +282,8 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
     return None
 
 
-class Recorder(Replay):
-    """A Replay that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
+class Recorder(Follow):
+    """A Follow that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
 
     BRIEF = False
 
@@ -251,6 +294,7 @@ class Recorder(Replay):
         self.now = 0
         self.event: Event = {}
         self._limits = limits
+        self._comms: dict[str, str] = {}  # communicators, and what to call them
         self._before: dict[int, tuple[int, ...]] = {}  # values at `begin`, as far as is known
 
     def apply(self, line: int, ev: Event) -> None:
@@ -269,7 +313,9 @@ class Recorder(Replay):
             dev.segments, dev.blocks = Lifetimes(self, track.segments), Lifetimes(self, track.blocks)
         super().apply(line, ev)
         e = ev["e"]
-        if e in ("alloc", "free_requested", "segment_alloc", "segment_free", "register", "deregister", "comm_destroy"):
+        if e in SAMPLED:
+            if e in REGISTERED:
+                self._note(self.devices[d], ev)
             now = quantities(self.devices[d])
             if self.now < self.begin:
                 self._before[d] = now
@@ -277,10 +323,19 @@ class Recorder(Replay):
                 if d in self._before:
                     self._sample(track, self.begin, self._before.pop(d))
                 self._sample(track, self.now, now)
+        elif e == "comm_init":
+            self._comms[ev["comm"]] = f"{ev['comm']} (rank {ev.get('rank')!s:.9} of {ev['ranks']})"
         elif e != "free_completed":
             mark = mark_of(ev)
             if mark:
                 self.mark(d, e, ev["t"], *mark)
+
+    def _note(self, dev: Device, ev: Event) -> None:
+        assert isinstance(dev.segments, Lifetimes)
+        comm: str = ev["comm"]
+        dev.segments.note(ev, self._comms.get(comm, comm))
+        if ev["e"] == "comm_destroy":
+            self._comms.pop(comm, None)
 
     def _sample(self, track: Track, t: int, values: tuple[int, ...]) -> None:
         item = [t]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import os
 import re
 import sys
 from array import array
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from .comms import Comms
 from .reader import KEEP, Brief, CannotRead, Event, NCCL, OOM_FREE, Problems, Reader, STATS, in_time_order
@@ -168,12 +169,17 @@ class Ranges:
             starts, i = self._lists[at], 0
 
 
+Stack = tuple[int, ...]  # the numbers of frames, innermost first
+MOST_STACKS = 1 << 14  # of a device that are told apart
+
+
 class Caller:
-    """A place in the program that asked for memory of one device."""
+    """A way through the program by which it asked for memory of one device."""
 
-    __slots__ = ("requests", "live", "_at_peak", "_peaks")
+    __slots__ = ("stack", "requests", "live", "_at_peak", "_peaks")
 
-    def __init__(self) -> None:
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
         self.requests = self.live = self._at_peak = self._peaks = 0
 
     def change(self, n: int, peaks: int) -> None:
@@ -186,13 +192,7 @@ class Caller:
         return self._at_peak if self._peaks == peaks else self.live
 
 
-def caller_of(ev: Event) -> Optional[int]:
-    """The number of the frame that an alloc event came from; None without CUPOOL_TRACE_STACKS."""
-    frames = ev.get("f")
-    return frames[0] if frames else None
-
-
-UNKNOWN = "unknown"  # the caller that has no number, or whose number has no name
+UNKNOWN = "unknown"  # the frame that has no number, or whose number has no name
 _PARTS = re.compile(r"(.*)(\+0x[0-9a-f]+)(?: \((.*)\))?")
 
 
@@ -202,12 +202,30 @@ def split_frame(at: str) -> tuple[str, str, str]:
     return (parts[1], parts[2], parts[3] or "") if parts else (at, "", "")
 
 
-def caller_name(at: Optional[str]) -> str:
+def frame_name(at: Optional[str]) -> str:
     """A frame's object and function; its object and offset where the function is not known."""
     if at is None:
         return UNKNOWN
     where, _, function = split_frame(at)
     return f"{where} ({function})" if function else at
+
+
+Names = tuple[str, ...]  # of a stack's frames, innermost first
+
+
+def names_of(stack: Stack, frames: dict[int, str]) -> Names:
+    return tuple(frame_name(frames.get(number)) for number in stack) or (UNKNOWN,)
+
+
+def caller_names(stacks: Iterable[Names]) -> dict[Names, str]:
+    """What to call each of these stacks: its innermost frame, and if others begin with that too, the frame from which on none is like it."""
+    every = sorted(set(stacks))
+    alike = [0, *(len(os.path.commonprefix([a, b])) for a, b in zip(every, every[1:])), 0]
+    out: dict[Names, str] = {}
+    for i, names in enumerate(every):
+        part = min(max(alike[i], alike[i + 1]), len(names) - 1)
+        out[names] = f"{names[0]} for {names[part]}" if part else names[0]
+    return out
 
 
 class Registered:
@@ -303,11 +321,12 @@ class Device(Part):
         self.oom_moments: list[Event] = []
         self.policy: list[Event] = []
         self.name: Optional[str] = None
+        self.uuid: Optional[str] = None
         self.stats: Optional[Event] = None
         self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
         self.sequence = array("q")  # sizes of segments in the order they were got
-        self.callers: dict[int, Caller] = {}  # by the number of their frame
+        self.callers: dict[Stack, Caller] = {}
         self._segment_of: dict[int, int] = {}  # by page: the start of the segment that an address there was last found in
         self._backend: Optional[str] = None  # the only one so far
         self._parts: dict[str, Part] = {}  # of each backend, once there are several
@@ -359,13 +378,9 @@ class Device(Part):
         known = self.segments.get(start)
         return known if known and p + n <= known[0] else None
 
-    def begin_block(self, p: int, size: int, n: int, line: int, segment: Optional[Range], frame: Optional[int]) -> bool:
+    def begin_block(self, p: int, size: int, n: int, line: int, segment: Optional[Range], frames: Optional[list[int]]) -> bool:
         """False: it would overlap another."""
-        who = None
-        if frame is not None:
-            who = self.callers.get(frame)
-            if who is None:
-                who = self.callers[frame] = Caller()
+        who = self._caller(tuple(frames)) if frames else None
         if not self.blocks.add(p, p + size, n, line, who):
             return False
         if who:
@@ -376,6 +391,14 @@ class Device(Part):
             self._part_of[p] = part = self._parts[segment[3]]
             part.begin(p, size, n)
         return True
+
+    def _caller(self, stack: Stack) -> Caller:
+        who = self.callers.get(stack)
+        if who is None:
+            if len(self.callers) >= MOST_STACKS:
+                stack = ()
+            who = self.callers.setdefault(stack, Caller(stack))
+        return who
 
     def end_block(self, p: int) -> Optional[Range]:
         gone = self.blocks.take(p)
@@ -444,11 +467,11 @@ class Replay:
         segment = dev.segment_at(p, n)
         if segment is None:
             self._add(line, f"alloc {at} {n}: not inside a live segment")
-        if not dev.begin_block(p, size, n, line, segment, caller_of(more)):
+        if not dev.begin_block(p, size, n, line, segment, more.get("f")):
             for old in dev.blocks.overlapping(p, p + size):
                 _, old_n, old_line, _ = dev.end_block(old)  # type: ignore[misc]
                 self._add(line, f"alloc {at} {n}: overlaps the live block {old:#x} {old_n} of line {old_line} (reused too early)")
-            dev.begin_block(p, size, n, line, segment, caller_of(more))
+            dev.begin_block(p, size, n, line, segment, more.get("f"))
 
     def _new(self, d: int) -> Device:
         self.devices[d] = dev = Device()
@@ -511,7 +534,7 @@ class Replay:
             dev.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", *OOM_FREE, "why") if k in ev})
 
     def _device(self, line: int, ev: Event, dev: Device) -> None:
-        dev.name = ev["name"]
+        dev.name, dev.uuid = ev["name"], ev["uuid"]
 
     def _policy(self, line: int, ev: Event, dev: Device) -> None:
         if len(dev.policy) < KEEP:

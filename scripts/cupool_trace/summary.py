@@ -9,7 +9,7 @@ from typing import Iterator, Optional
 
 from .physical import Follow
 from .reader import Event
-from .replay import Device, Part, Rank, caller_name, load
+from .replay import Device, Names, Part, Rank, caller_names, load, names_of
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
@@ -32,18 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 CALLERS = 10  # that are listed; --json has all
+SAME = 8  # others of the same device that are named
 
 
 def callers(rank: Rank, dev: Device) -> list[Event]:
     """Who asked for memory: functions, or addresses where these are not known. Those that held most at the peak first."""
-    out: dict[str, Event] = {}
-    for number, c in dev.callers.items():
-        name = caller_name(rank.replay.frames.get(number))
-        o = out.setdefault(name, {"caller": name, "live_at_peak": 0, "live_at_end": 0, "requests": 0})
+    out: dict[Names, Event] = {}
+    stacks = {stack: names_of(stack, rank.replay.frames) for stack in dev.callers}
+    called = caller_names(stacks.values())
+    for stack, c in dev.callers.items():
+        names = stacks[stack]
+        o = out.setdefault(names, {"caller": called[names], "stack": names, "live_at_peak": 0, "live_at_end": 0, "requests": 0})
         o["live_at_peak"] += c.at_peak(dev.peaks)
         o["live_at_end"] += c.live
         o["requests"] += c.requests
-    return sorted(out.values(), key=lambda o: (-o["live_at_peak"], -o["requests"], o["caller"]))
+    return sorted(out.values(), key=lambda o: (-o["live_at_peak"], -o["requests"], o["stack"]))
 
 
 def events_tell(part: Part, allocs: bool) -> Event:
@@ -94,7 +97,7 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
         "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
         "deregistrations": dev.registered.deregistered, "registrations_refused": dev.registered.refused, "communicators": dev.registered.comms,
-        "name": dev.name, "policy": dev.policy, "callers": callers(rank, dev),
+        "name": dev.name, "uuid": dev.uuid, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
     if len(backends) > 1:  # a mean over several kinds of calls would say nothing of either
@@ -144,10 +147,13 @@ def oom_note(ev: Event) -> str:
             f"{human_size(ev['live'])} live" + (f"; free: {said}" if said else "") + (f"; why: {ev['why']}" if "why" in ev else ""))
 
 
-def summary_notes(d: int, f: Event, rank: Rank) -> Iterator[str]:
+def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Iterator[str]:
+    """of: by UUID, whose device that is."""
     who = f"{rank.name} device {d}"
     if f["name"]:
-        yield f"{who}: {f['name']}"
+        others = [other for other in of.get(f["uuid"], []) if other != who]
+        same = ", ".join(others[:SAME]) + (f" and {len(others) - SAME} more" if len(others) > SAME else "")
+        yield f"{who}: {f['name']}" + (f", {f['uuid']}" if f["uuid"] else "") + (f", which is {same} too" if others else "")
     pooled = rank.replay.devices[d].pooled
     if not f["from_stats"] and pooled:
         if rank.traces_allocs:
@@ -242,19 +248,24 @@ def run(args: argparse.Namespace) -> int:
     notes: list[str] = []
     guessed = False
     devices_shown = 0
+    of: dict[str, list[str]] = {}
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
-            notes.extend(summary_notes(d, f, r))
+            if f["uuid"]:
+                of.setdefault(f["uuid"], []).append(f"{r.name} device {d}")
+    for r, devices in zip(ranks, figures):
+        for d, f in devices.items():
+            notes.extend(summary_notes(d, f, r, of))
             if not r.replay.devices[d].pooled:
                 continue
             free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
             names = ["-" if r.rank is None else str(r.rank), str(d)]
             approximate = not f["from_stats"] or f["stats_at"] is not None
-            of = f["backends"]
-            rows.append(summary_row([*names, "all" if len(of) > 1 else next(iter(of), "-"), str(free)], f, approximate))
+            backends = f["backends"]
+            rows.append(summary_row([*names, "all" if len(backends) > 1 else next(iter(backends), "-"), str(free)], f, approximate))
             devices_shown += 1
-            if len(of) > 1:
-                rows.extend(summary_row([*names, b, ""], one, True) for b, one in of.items())
+            if len(backends) > 1:
+                rows.extend(summary_row([*names, b, ""], one, True) for b, one in backends.items())
             guessed = guessed or approximate
         notes.extend(nccl_notes(r))
         if not devices and not physical(r):

@@ -193,6 +193,22 @@ class Data(PlotCase):
         track, = self.data(called())["tracks"]
         self.assertNotIn("registered", {*track["series"], *track["peaks"]})
 
+    def test_registrations_of_a_segment(self) -> None:
+        """With whom and when; a communicator's end is that of its registrations, and of very many some are only counted."""
+        one, two = ({"d": 0, "comm": comm} for comm in ("0x1", "0x2"))
+        at = {"p": BASE, "n": 2 * MIB, "us": 1, "ok": 1}
+        events = [header(), ev(50, "comm_init", **one, rank=1, ranks=2, nccl=22809), ev(51, "comm_init", **two, rank=0, ranks=4, nccl=22809),
+                  ev(100, "segment_alloc", p=BASE, n=2 * MIB), ev(110, "segment_alloc", p=BASE + 4 * MIB, n=2 * MIB),
+                  ev(200, "register", **one, **at), ev(210, "register", **two, **at), ev(220, "register", **two, **{**at, "p": BASE + 4 * MIB, "ok": 0}),
+                  ev(230, "register", **two, **{**at, "p": BASE + 64 * MIB}),
+                  ev(300, "deregister", **one, **at), ev(400, "comm_destroy", **two, ok=1), ev(500, "end", dropped=0)]
+        self.assertEqual(self.data(events)["tracks"][0]["segments"]["registered"], {
+            "0": {"of": [["0x1 (rank 1 of 2)", 200, 300], ["0x2 (rank 0 of 4)", 210, 400]], "others": 0}})
+        many = [e for i in range(10) for e in (ev(50, "comm_init", d=0, comm=hex(i), rank=0, ranks=1, nccl=1), ev(50, "register", d=0, comm=hex(i), **at))]
+        data = self.data([header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB), *many])
+        known = data["tracks"][0]["segments"]["registered"]["0"]
+        self.assertEqual((len(known["of"]), known["of"][0][1:], known["others"]), (8, [50, None], 2))
+
     def test_every_value_to_the_byte(self) -> None:
         events = life(1, 3000)
         track = self.data(events)["tracks"][0]
@@ -233,6 +249,7 @@ class Data(PlotCase):
         blk = track["blocks"]
         self.assertEqual([None if c is None else blk["callers"][c] for c in blk["caller"]], ["libx.so (make)", "app+0x20", None])
         self.assertEqual([c["caller"] for c in track["figures"]["callers"]], ["app+0x20", "libx.so (make)"])
+        self.assertEqual([[blk["frames"][f] for f in stack] for stack in blk["stacks"]], [["app+0x20"], ["libx.so (make)", "app+0x20"]])
         self.assertNotIn("callers", self.data(good())["tracks"][0]["blocks"])
 
     def test_marks(self) -> None:
@@ -504,7 +521,15 @@ class Files(PlotCase):
             x = int(x0)
             rows = [i // (3 * width) for i in range(3 * x, len(rgb), 3 * width) if rgb[i:i + 3] == color]
             self.assertEqual((rows[0], rows[-1] + 1), (round(y0), round(y1)))
+            # An edge tells it from whatever it lies on.
+            for row in (rows[0] - 1, rows[-1] + 1):
+                self.assertEqual(rgb[3 * (row * width + x):][:3], bytes.fromhex(picture.COLORS["page"][0][1:]))
         self.assertNotIn('class="registered"', self.plot(self.write(good()), kind="svg").read_text())
+
+    def test_pictures_say_which_gpu(self) -> None:
+        path = self.write([header(), ev(1, "device", d=0, name="GPU", uuid="11111111-aaaa"), *good()[1:]])
+        self.assertIn(">rank 0 device 0 (GPU 11111111), a, app 42, ", self.plot(path, kind="svg").read_text())
+        self.assertIn(">rank 0 device 0, a, app 42, ", self.plot(self.write(good()), kind="svg").read_text())
 
     def test_legend_has_room(self) -> None:
         marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "mark", "end", "killed")]
@@ -662,6 +687,30 @@ class InBrowser(PlotCase):
         for n in seen:
             self.assertIn(n, range(1, 5))
 
+    def test_registered_is_seen_on_what_is_live(self) -> None:
+        """As the line is of a dark colour upon another, it has an edge."""
+        at = {"d": 0, "comm": "0x1"}
+        self.show([header(), ev(50, "comm_init", **at, rank=0, ranks=1, nccl=22809), ev(100, "segment_alloc", p=BASE, n=4 * MIB),
+                   ev(110, "segment_alloc", p=BASE + 4 * MIB, n=4 * MIB), ev(120, "alloc", p=BASE, n=4 * MIB), ev(130, "alloc", p=BASE + 4 * MIB, n=4 * MIB),
+                   ev(200, "register", **at, p=BASE, n=4 * MIB, us=1, ok=1), ev(1000, "end", dropped=0)])
+        where = self.browser.evaluate("cupoolPlot.locateTime(0, 600)")
+        column = self.browser.evaluate("""(() => { const c = document.querySelector('#charts canvas'), r = c.getBoundingClientRect();
+            const d = c.getContext('2d').getImageData(Math.round(%s - r.left), 0, 1, c.height).data;
+            return [...Array(c.height).keys()].map(i => [...d.slice(4 * i, 4 * i + 3)].map(v => v.toString(16).padStart(2, '0')).join('')); })()""" % where["x"])
+        middle = column.index("8e44ad")
+        for side in (column[middle - 3:middle], column[middle + 1:middle + 4]):
+            self.assertIn("ffffff", side, column)
+        self.assertEqual((column[middle - 6], column[middle + 6]), ("2f74d0", "2f74d0"))
+
+    def test_hover_says_with_whom_it_is_registered(self) -> None:
+        events = outgrown()
+        events[3:3] = [ev(150, "segment_alloc", p=BASE + 8 * MIB, n=2 * MIB)]
+        self.show(events)
+        self.point_at("segment", 0)
+        self.assertIn("registered with 0x1 (rank 0 of 1) 0.000000200 s, to its end", self.tip())
+        self.point_at("segment", 1)
+        self.assertIn("never registered with NCCL", self.tip())
+
     def test_hover_over_marks(self) -> None:
         self.show(good())
         self.point_at_time(0, 300)
@@ -670,9 +719,19 @@ class InBrowser(PlotCase):
     def test_hover_says_who_asked(self) -> None:
         self.show(called())
         self.point_at("block", 0)
-        self.assertIn("asked for by libx.so (make)", self.tip())
-        self.point_at_time(0, 400)
-        self.assertIn("16.0 MiB for app+0x20", self.tip())
+        self.assertIn("asked for by libx.so (make)\n  libx.so (make)\n  app+0x20", self.tip())
+
+    def test_who_took_most(self) -> None:
+        """Of the focused device: by whom blocks were asked for, and who took physical memory past the pool."""
+        rows = "[...document.querySelectorAll('#takers tbody tr')].map(r => [...r.children].map(c => c.textContent))"
+        physical = [ev(450, "mem_create", d=0, h="0x10", n=20 * MIB, us=1, result=0, by="nccl", at="libnccl.so.2+0x5"),
+                    ev(460, "mem_release", h="0x10", us=1, result=0)]
+        self.show(called()[:7] + physical + called()[7:], good())
+        self.assertEqual(self.browser.evaluate(rows), [
+            ["app+0x20", "16.0 MiB", "0 B", "1"], ["libx.so (make)", "8.0 MiB", "8.0 MiB", "1"],
+            ["past the pool: libnccl.so.2 (nccl), at its own peak", "20.0 MiB", "0 B", "1"]])
+        self.browser.key("]")
+        self.assertTrue(self.browser.evaluate("document.getElementById('takers').hidden"))
 
     def test_hover_over_segment_and_block(self) -> None:
         events = good()
@@ -793,6 +852,48 @@ class InBrowser(PlotCase):
         self.assertLess(self.state()["view"]["t1"], 10**6)
         self.browser.evaluate("document.getElementById('align').click()")
         self.assertGreater(self.state()["view"]["t1"], 86400 * 10**9)
+
+    def test_times_are_those_of_the_axis(self) -> None:
+        """Of a process that began later too; it also says how late that was in the process's own time."""
+        later = good()
+        later[0]["t0_unix_ns"] += 400
+        self.show(good(), later)
+        self.point_at_time(1, 700)
+        self.assertIn("at 0.000000700 s, 0.000000300 s after its start", self.tip())
+        self.assertIn("0.000000700 s  out of memory", self.tip())
+        self.browser.key("]")
+        self.point_at("segment", 0)
+        self.assertIn("allocated 0.000000600 s", self.tip())
+        self.point_at_time(0, 300)
+        self.assertNotIn("after its start", self.tip())
+
+    def test_which_gpu(self) -> None:
+        """Each rank may call its own device 0."""
+        ranks = [[header(), ev(1, "device", d=0, name="GPU", uuid=uuid), *good()[1:]] for uuid in ("11111111-aaaa", "22222222-bbbb")]
+        self.show(*ranks)
+        for i, uuid in enumerate(("11111111", "22222222")):
+            self.assertIn(f"0 GPU {uuid}", self.browser.evaluate(f"document.querySelectorAll('#rows tr')[{i}].textContent"))
+            self.assertIn(f"GPU {uuid}", self.browser.evaluate(f"document.querySelectorAll('#charts h2')[{i}].textContent"))
+
+    def test_nothing_moves_when_zoomed(self) -> None:
+        """Where the pointer is stays over the same chart: the text of the range grows in room that it has already."""
+        self.addCleanup(self.browser.call, "Emulation.clearDeviceMetricsOverride")
+        late = [{**e, "t": e["t"] + 10**12} for e in good()[1:]]
+        for width in range(700, 1500, 50):
+            self.browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+            self.show([*good()[:1], *late], good())
+            top = "document.querySelector('#charts').getBoundingClientRect().top"
+            before = self.browser.evaluate(top)
+            for _ in range(60):
+                self.browser.evaluate("document.getElementById('in').click()")
+            self.browser.frame()
+            self.assertLess(self.state()["view"]["t1"] - self.state()["view"]["t0"], 1000)
+            self.assertEqual(self.browser.evaluate(top), before, width)
+
+    def test_legend_has_what_is_drawn(self) -> None:
+        """Fainter where a column of pixels has several values, even if every value is in the page."""
+        self.show(good())
+        self.assertIn("fainter: only at times", self.browser.evaluate("document.getElementById('legend').textContent"))
 
     def test_light_and_dark(self) -> None:
         self.addCleanup(self.browser.colors, "light")

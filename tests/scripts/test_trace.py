@@ -502,7 +502,7 @@ class Summary(Case):
             header(),
             ev(1, "segment_alloc", p=a, n=64 * MIB), ev(2, "segment_alloc", p=b, n=64 * MIB),
             {"t": 3, "e": "frame", "tid": 42, "f": 5, "p": "0x10", "at": "libx.so+0x10 (make)"},
-            ev(4, "alloc", p=a, n=MIB, f=[5, 9]),
+            ev(4, "alloc", p=a, n=MIB, f=[5]),
             {"t": 5, "e": "frame", "tid": 42, "f": 6, "p": "0x18", "at": "libx.so+0x18 (make)"},
             ev(6, "alloc", p=a + MIB, n=2 * MIB, f=[6]),  # the same function, another line of it
             {"t": 7, "e": "frame", "tid": 42, "f": 7, "p": "0x20", "at": "app+0x20"},
@@ -514,9 +514,9 @@ class Summary(Case):
 
     def test_callers(self) -> None:
         path = self.write(self.called())
-        expected = [{"caller": "app+0x20", "live_at_peak": 8 * MIB, "live_at_end": 0, "requests": 1},
-                    {"caller": "libx.so (make)", "live_at_peak": 3 * MIB, "live_at_end": 3 * MIB, "requests": 3},
-                    {"caller": "unknown", "live_at_peak": 1024, "live_at_end": 0, "requests": 1}]
+        expected = [{"caller": "app+0x20", "stack": ["app+0x20"], "live_at_peak": 8 * MIB, "live_at_end": 0, "requests": 1},
+                    {"caller": "libx.so (make)", "stack": ["libx.so (make)"], "live_at_peak": 3 * MIB, "live_at_end": 3 * MIB, "requests": 3},
+                    {"caller": "unknown", "stack": ["unknown"], "live_at_peak": 1024, "live_at_end": 0, "requests": 1}]
         self.assertEqual(self.summary(path)["ranks"][0]["devices"]["0"]["callers"], expected)
         out = self.run_tool("summary", path).stdout
         self.assertIn("rank 0 device 0: 3 callers, by what they held when most was live\n", out)
@@ -524,6 +524,33 @@ class Summary(Case):
             self.assertRegex(out, re.compile(pattern, re.M))
         # Without stacks nothing is said of them.
         self.assertNotIn("caller", self.run_tool("summary", self.write(good())).stdout)
+
+    def test_ranks_of_one_gpu(self) -> None:
+        def rank(number: int, uuid: str) -> str:
+            return self.write([header(rank=number), ev(1, "device", d=0, name="GPU", uuid=uuid), *good()[1:]], f"r{number}.jsonl")
+
+        paths = [rank(0, "11-aa"), rank(1, "22-bb"), rank(2, "11-aa")]
+        out = self.run_tool("summary", *paths).stdout
+        self.assertIn("rank 0 device 0: GPU, 11-aa, which is rank 2 device 0 too\n", out)
+        self.assertIn("rank 1 device 0: GPU, 22-bb\n", out)
+        self.assertEqual([r["devices"]["0"]["uuid"] for r in json.loads(self.run_tool("summary", "--json", *paths).stdout)["ranks"]], ["11-aa", "22-bb", "11-aa"])
+
+    def test_callers_behind_an_allocator(self) -> None:
+        """All requests come from one place there, so it is those who called it that are told apart, by what only they have."""
+        names = {1: "pool.so+0x1", 2: "ops.so+0x2", 3: "ops.so+0x3", 4: "app+0x4", 5: "app+0x5", 6: "blas.so+0x6"}
+        stacks = [[1, 2, 4], [1, 2, 5], [1, 3, 5], [1, 3, 5], [6, 3, 5], [1, 2]]
+        events = [header(), *({"t": 1, "e": "frame", "tid": 42, "f": f, "p": "0x1", "at": at} for f, at in names.items()),
+                  ev(2, "segment_alloc", p=BASE, n=64 * MIB), *(ev(3 + i, "alloc", p=BASE + i * MIB, n=MIB, f=f) for i, f in enumerate(stacks))]
+        with unittest.mock.patch.object(replay, "MOST_STACKS", 4):
+            rank = replay.Rank(self.write(events))
+        few = summary.callers(rank, rank.replay.devices[0])
+        self.assertEqual([(c["caller"], c["requests"]) for c in few][:2], [("pool.so+0x1 for ops.so+0x3", 2), ("blas.so+0x6", 1)])
+        self.assertIn(("unknown", 1), [(c["caller"], c["requests"]) for c in few])
+        every = self.summary(self.write(events))["ranks"][0]["devices"]["0"]["callers"]
+        self.assertEqual({c["caller"]: c["live_at_peak"] // MIB for c in every}, {
+            "pool.so+0x1 for app+0x4": 1, "pool.so+0x1 for app+0x5": 1, "pool.so+0x1 for ops.so+0x3": 2, "blas.so+0x6": 1,
+            "pool.so+0x1 for ops.so+0x2": 1})
+        self.assertEqual([c["stack"] for c in every if c["caller"] == "pool.so+0x1 for app+0x5"], [["pool.so+0x1", "ops.so+0x2", "app+0x5"]])
 
     def test_callers_whenever_the_peak_is(self) -> None:
         """Against what adding up at every moment finds."""
