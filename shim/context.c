@@ -181,6 +181,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
                                  .capacity = as->capacity,
                                  .excess_min = excess_min(as->capacity, as->defers)};
+    struct pool *pool;
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
         config.slack_min = SLACK_MIN;
@@ -207,8 +208,9 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     policy_init(&context->policy, as->device, as->orders, ret_why);
     atomic_store(&context->failed, false);
     atomic_store(&context->bypassed, 0);
-    if (pool_create(&config, &context->pool))
-        context->pool = NULL;
+    if (pool_create(&config, &pool))
+        pool = NULL;
+    atomic_store(&context->pool, pool);
 }
 
 /* Which device it is: an ordinal says little where CUDA_VISIBLE_DEVICES or MIG are in use. */

@@ -49,11 +49,11 @@ static inline bool slot_is_busy(const struct slot *slot)
 }
 
 struct context {
-    _Atomic(CUcontext) handle; /* NULL: entry not in use */
-    unsigned long long id;     /* tells a context from another one at the same handle; 0: the driver cannot */
-    struct pool *pool;         /* NULL: not pooled */
+    _Atomic(CUcontext) handle;   /* NULL: entry not in use */
+    unsigned long long id;       /* tells a context from another one at the same handle; 0: the driver cannot */
+    _Atomic(struct pool *) pool; /* NULL: not pooled. This and device are looked at before the context is pinned, too */
+    atomic_int device;
     const struct real_driver *driver;
-    int device;
     bool primary;
     struct policy policy;
     size_t capacity;             /* of the device */

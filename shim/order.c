@@ -251,10 +251,12 @@ static bool is_sticky(CUresult result)
 /* From now on requests go to the driver, for its error. */
 static void fail(struct context *context, CUresult result)
 {
+    struct pool *pool = atomic_load(&context->pool); /* it may go just now, but its descriptor stays */
+
     if (is_sticky(result) && !atomic_exchange(&context->failed, true)) {
         context_changed();
-        if (context->pool)
-            pool_defer_never(context->pool);
+        if (pool)
+            pool_defer_never(pool);
     }
 }
 
