@@ -607,13 +607,13 @@ static int prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, 
             record = &comm->records[NEAR_INDEX(near)];
         else
             record = record_of(comm, addr, size);
-        if (!record || !record->handle) {
+        if (record && record->handle && comm->info.careful)
+            safe &= use_prepare(reg, comm, key, record, op);
+        if (!record || !record->handle) { /* it may just have been refused */
             outside++;
             continue;
         }
         inside++;
-        if (comm->info.careful)
-            safe &= use_prepare(reg, comm, key, record, op);
         if (record->use == USE_NONE) {
             record->use = op->kind == NCCL_REG_COLLECTIVE ? USE_COLLECTIVE : USE_POINT_TO_POINT;
             record->group = group.depth ? group.number : 0;
@@ -753,7 +753,6 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
     pthread_mutex_lock(&reg->lock);
     if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {
         counters_add(&reg->past, &comm->counters);
-        reg->past.ops += atomic_exchange(&comm->ops, 0);
         memset(&comm->counters, 0, sizeof(comm->counters));
         comm->record_count = comm->user_count = 0;
         near_forget(comm);
@@ -1001,7 +1000,7 @@ static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm,
 {
     const struct record *record = record_at(comm, segment->addr);
 
-    if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record && record->pinned && !segment->own) ||
+    if (atomic_load(&comm->users) || (record && record->pinned && !segment->own) ||
         user_holds(comm, segment->addr, segment->size))
         return false;
     return is_closed(comm) ? !record || !record->handle : is_ready(reg, comm, key);
@@ -1286,10 +1285,10 @@ void nccl_reg_stats_get(struct nccl_reg *reg, struct nccl_reg_stats *ret_stats)
     if (locked)
         pthread_mutex_unlock(&reg->lock);
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
+        sum.ops += atomic_load(&comm->ops); /* of all who have had this entry */
         if (pthread_mutex_trylock(&comm->turn))
             continue;
         counters_add(&sum, &comm->counters);
-        sum.ops += atomic_load(&comm->ops);
         /* Clearing up takes the lock. */
         if (locked)
             turn_give(reg, comm);

@@ -240,7 +240,6 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
     void (*const put)(void *arg, uint64_t addr, size_t size) = kind == MEMORY_NCCL ? memory_put_nccl : memory_put;
     struct context *context = arg;
 
-    trace_free_say();
     /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
      * registration has to be over first, too. */
     if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context)) {

@@ -14,7 +14,6 @@
 #include "context_internal.h"
 #include "lock.h"
 #include "log.h"
-#include "trace.h"
 
 /* How long others' frees are waited for; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
@@ -218,7 +217,6 @@ CUresult order_on_host(struct context *context)
     struct visit visit;
     CUresult result = context_enter(context, &visit);
 
-    trace_free_say();
     if (!result)
         result = context->driver->cuCtxSynchronize();
     context_leave(context, &visit);
@@ -270,7 +268,6 @@ static CUresult order_beside_capture(struct context *context)
     CUdeviceptr ptr = 0;
     CUresult result = context_enter(context, &visit);
 
-    trace_free_say();
     if (!result)
         result = context->driver->cuMemAlloc_v2(&ptr, 1);
     if (!result)

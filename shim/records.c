@@ -27,6 +27,8 @@
 #define RATE_NS 1000000u
 /* How often two clocks are read to be read close together. */
 #define TRIES 5u
+/* In a record's turn; see there. */
+#define OPEN 1u
 
 _Static_assert(sizeof(struct record) == 64, "a record is a cache line");
 
@@ -51,6 +53,7 @@ static struct {
     double rate;         /* nanoseconds of CLOCK_MONOTONIC to one of the counter, from since on */
     bool rated;          /* taken over RATE_NS at least */
     uint64_t stuck;      /* number and one of a record that was waited for in vain */
+    uint64_t open, met;  /* the same of the open one that was met last, and of the one that had been met before */
     struct {
         int tid;
         uint64_t t;
@@ -173,6 +176,11 @@ uint64_t records_time(int tid, uint64_t t)
 
 /* --- the ring --- */
 
+static uint32_t turn_of(uint64_t number)
+{
+    return (uint32_t)(number + 1) << 1;
+}
+
 struct record *records_reserve(uint32_t *ret_turn)
 {
     uint64_t at = atomic_load_explicit(&ring.head, memory_order_relaxed);
@@ -183,7 +191,7 @@ struct record *records_reserve(uint32_t *ret_turn)
             return NULL;
     } while (
         !atomic_compare_exchange_weak_explicit(&ring.head, &at, at + 1, memory_order_relaxed, memory_order_relaxed));
-    *ret_turn = (uint32_t)(at + 1);
+    *ret_turn = turn_of(at);
     /* Who takes records has had that line last. */
     __builtin_prefetch(&ring.records[(at + AHEAD) % RECORDS], 1);
     return &ring.records[at % RECORDS];
@@ -192,6 +200,19 @@ struct record *records_reserve(uint32_t *ret_turn)
 void records_publish(struct record *record, uint32_t turn)
 {
     atomic_store_explicit(&record->turn, turn, memory_order_release);
+}
+
+void records_open(struct record *record, uint32_t turn)
+{
+    atomic_store_explicit(&record->turn, turn | OPEN, memory_order_release);
+}
+
+bool records_resume(struct record *record, uint32_t turn)
+{
+    uint32_t open = turn | OPEN;
+
+    /* The turn of a neighbour is none of this record's. */
+    return atomic_compare_exchange_strong(&record->turn, &open, turn ^ 2);
 }
 
 unsigned int records_fill(void)
@@ -258,7 +279,8 @@ void records_begin(void)
     struct moment now;
     uint64_t passed;
 
-    /* What has been added so far was stamped before now. */
+    times.met = times.open;
+    /* What has been added so far was stamped before now, but for the ends of what is open. */
     times.end = atomic_load(&ring.head);
     if (times.end == atomic_load_explicit(&ring.tail, memory_order_relaxed))
         return;
@@ -275,18 +297,27 @@ void records_begin(void)
     }
 }
 
-static bool is_complete(const struct record *record, uint64_t number)
+/* An open one is made complete, if it is in the way. */
+static bool is_complete(struct record *record, uint64_t number, bool wait)
 {
-    return atomic_load_explicit(&record->turn, memory_order_acquire) == (uint32_t)(number + 1);
+    uint32_t turn = atomic_load_explicit(&record->turn, memory_order_acquire), open = turn_of(number) | OPEN;
+
+    if (turn == open) {
+        times.open = number + 1;
+        if ((wait || times.met == number + 1) && atomic_compare_exchange_strong(&record->turn, &open, turn_of(number)))
+            return true;
+    }
+    return turn == turn_of(number);
 }
 
 /* Whose thread is gone, or stopped, is not waited for again. */
-static bool complete_wait(const struct record *record, uint64_t number)
+static bool complete_wait(struct record *record, uint64_t number)
 {
     const uint64_t limit = monotonic_ns() + WAIT_NS;
     bool complete;
 
-    for (unsigned int i = 0; !(complete = is_complete(record, number)) && times.stuck != number + 1; i++) {
+    for (unsigned int i = 0; !(complete = is_complete(record, number, /* wait: */ true)) && times.stuck != number + 1;
+         i++) {
         if (monotonic_ns() >= limit)
             times.stuck = number + 1;
         lock_relax(i);
@@ -300,9 +331,9 @@ size_t records_take(char *text, size_t room, bool wait)
     char *at = text;
 
     for (; number < times.end && (size_t)(at - text) + RECORDS_ROOM <= room; number++) {
-        const struct record *record = &ring.records[number % RECORDS];
+        struct record *record = &ring.records[number % RECORDS];
 
-        if (!is_complete(record, number) && !(wait && complete_wait(record, number)))
+        if (!is_complete(record, number, wait) && !(wait && complete_wait(record, number)))
             break;
         at = lines(at, record);
     }

@@ -29,7 +29,8 @@ enum record_event { RECORD_ALLOC, RECORD_FREE_REQUESTED, RECORD_FREE_COMPLETED, 
 
 /* One line of the cache. */
 struct record {
-    _Atomic(uint32_t) turn; /* its number and one, once it is complete: the ring's */
+    _Atomic(uint32_t)
+        turn; /* the ring's: twice its number and one, once it is complete, and one more while it is open */
     int32_t tid;
     uint64_t clock;
     uint64_t addr;
@@ -52,6 +53,14 @@ uint64_t records_clock(void);
  */
 struct record *records_reserve(uint32_t *ret_turn);
 void records_publish(struct record *record, uint32_t turn);
+
+/*
+ * Or it is complete for now, and may become more: records_resume takes it back, to be published; false: it has been
+ * taken as it was. An open record holds up what comes after it for as long as nobody is in need of that, and no longer
+ * than until it is met twice.
+ */
+void records_open(struct record *record, uint32_t turn);
+bool records_resume(struct record *record, uint32_t turn);
 
 /*
  * Take what has been added until now: after records_begin, records_take gives it as text, a piece at a time; 0: that

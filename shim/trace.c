@@ -50,8 +50,6 @@ static atomic_ullong lost; /* records for which there was no room */
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
 /* Between reserving a record and publishing it: a signal handler of this thread does not wait for that. */
 static __thread bool recording __attribute__((tls_model("initial-exec")));
-/* A free of this thread's that is under way, its record complete but for the end, and not published; or NULL. */
-static __thread struct trace_free *unsaid __attribute__((tls_model("initial-exec")));
 static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
 
 static uint64_t clock_ns(clockid_t clock)
@@ -348,10 +346,8 @@ static struct record *record_begin(enum record_event event, const struct trace_b
     return record;
 }
 
-static void record_end(struct record *record, uint32_t turn, bool outer)
+static void record_end(bool outer)
 {
-    if (record)
-        records_publish(record, turn);
     atomic_signal_fence(memory_order_seq_cst);
     recording = outer;
 }
@@ -360,11 +356,11 @@ static void record_write(enum record_event event, const struct trace_block *bloc
 {
     uint32_t turn;
     bool outer;
-    struct record *record;
+    struct record *record = record_begin(event, block, &turn, &outer);
 
-    trace_free_say();
-    record = record_begin(event, block, &turn, &outer);
-    record_end(record, turn, outer);
+    if (record)
+        records_publish(record, turn);
+    record_end(outer);
 }
 
 void trace_alloc(const struct trace_block *block)
@@ -374,37 +370,32 @@ void trace_alloc(const struct trace_block *block)
 
 void trace_free_begin(struct trace_free *event, const struct trace_block *block)
 {
-    trace_free_say();
+    bool outer;
+
     event->block = block;
-    event->record = record_begin(RECORD_FREE_REQUESTED, block, &event->turn, &event->outer);
-    atomic_signal_fence(memory_order_seq_cst);
-    unsaid = event;
+    event->record = record_begin(RECORD_FREE_REQUESTED, block, &event->turn, &outer);
+    if (event->record)
+        records_open(event->record, event->turn);
+    record_end(outer);
 }
 
 void trace_free_end(struct trace_free *event, bool freed)
 {
-    if (unsaid != event) {
-        if (freed)
-            record_write(RECORD_FREE_COMPLETED, event->block);
-        return;
-    }
-    unsaid = NULL;
+    const bool outer = recording;
+    bool shared;
+
+    recording = true;
     atomic_signal_fence(memory_order_seq_cst);
-    if (event->record && freed) {
+    shared = event->record && records_resume(event->record, event->turn);
+    if (shared && freed) {
         event->record->event = RECORD_FREE;
         event->record->completed = records_clock();
     }
-    record_end(event->record, event->turn, event->outer);
-}
-
-void trace_free_say(void)
-{
-    const struct trace_free *event = unsaid;
-
-    if (!event)
-        return;
-    unsaid = NULL;
-    record_end(event->record, event->turn, event->outer);
+    if (shared)
+        records_publish(event->record, event->turn);
+    record_end(outer);
+    if (freed && !shared)
+        record_write(RECORD_FREE_COMPLETED, event->block);
 }
 
 /* clock: of the event; 0: now, which is then no earlier than that of any line before it. */
@@ -414,7 +405,6 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
     char line[LINE_MAX_];
     int used, cancel;
 
-    trace_free_say();
     if (!trace_lock(&cancel))
         return;
     if (trace.fd >= 0) {

@@ -74,19 +74,15 @@ struct trace_block {
 /* Allocation events: recorded, and written a little later. */
 void trace_alloc(const struct trace_block *block);
 
-/*
- * A free has two, which share a record as long as nobody has to know of the first before the second: this thread says
- * so by trace_free_say before it waits for the device or other threads. Other events of its own do that by themselves.
- */
+/* A free has two, which share a record unless somebody has written the first before the second: because the free takes
+ * long, or has caused another event. */
 struct trace_free {
     const struct trace_block *block; /* the caller's */
     struct record *record;           /* NULL: there is none */
     uint32_t turn;
-    bool outer;
 };
 void trace_free_begin(struct trace_free *event, const struct trace_block *block);
 void trace_free_end(struct trace_free *event, bool freed);
-void trace_free_say(void);
 
 /* From now on a thread of our own writes what was recorded, if there are such events. */
 void trace_write_behind(void);

@@ -294,7 +294,7 @@ MUTANTS = [
     Mutant("trace: nothing is written behind", ["trace / Ends.test_killed_later"], [
         ("shim/trace.c", "rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
     Mutant("trace: a record is taken before it is complete", ["records"], [
-        (RECORDS, "if (!is_complete(record, number) && !(wait", "if (false && !(wait")]),
+        (RECORDS, "if (!is_complete(record, number, wait) && !(wait", "if (false && !(wait")]),
     Mutant("trace: a record that is being written is not waited for", ["records"], [
         (RECORDS, "&& !(wait && complete_wait(record, number)))", ")")]),
     Mutant("trace: a record that nobody finishes is waited for again and again", ["records"], [
@@ -332,7 +332,7 @@ MUTANTS = [
 
     # --- NCCL ---
     Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
-        (REG, "if (comm->info.careful) safe &=", "if (false) safe &=")]),
+        (REG, "if (record && record->handle && comm->info.careful) safe &=", "if (false) safe &=")]),
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
         (NCCL, "return conf_get()->registration.number != REGISTER_FORCE && version >=", "return version >=")]),
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
@@ -379,7 +379,7 @@ MUTANTS = [
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
         (REG, "gone = gone && !segment->quarantined;", "")]),
     Mutant("NCCL: a segment goes within an operation", ["nccl_reg"], [
-        (REG, "if (atomic_load_explicit(&comm->users, memory_order_acquire) || (record", "if ((record")]),
+        (REG, "if (atomic_load(&comm->users) || (record", "if ((record")]),
     Mutant("NCCL: a segment goes within a group", ["nccl_reg"], [
         (REG, "if (group.depth) return false; atomic_fetch_add", "atomic_fetch_add")]),
     Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [
@@ -443,7 +443,12 @@ MUTANTS = [
          "*ret_used = op_begin(found); pthread_mutex_lock(&found->turn); "
          "if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = prepare")]),
     Mutant("places: operations in steady state are not counted", ["nccl_reg"], [
-        (REG, "sum.ops += atomic_load(&comm->ops);", "")]),
+        (REG, "sum.ops += atomic_load(&comm->ops);", ";")]),
+    Mutant("places: what could not be made anew is registered", ["nccl_reg"], [
+        (REG, "if (!record || !record->handle) { /* it may just", "if (!record) { /* it may just")]),
+    Mutant("allocation events: an open record is taken and goes on", ["records"], [
+        (RECORDS, "return atomic_compare_exchange_strong(&record->turn, &open, turn ^ 2);",
+         "record->turn = turn ^ 2; return open != 0;")]),
     Mutant("places: a graph's operation is like others", ["nccl_reg"], [
         (REG, "if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
@@ -451,11 +456,9 @@ MUTANTS = [
 
     # --- cupool.h ---
     Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [
-        (ORDER, "trace_free_say(); if (!result) result = context->driver->cuCtxSynchronize();",
-         "if (!result) result = context->driver->cuCtxSynchronize();")]),
+        (RECORDS, "(wait || times.met == number + 1) &&", "wait &&")]),
     Mutant("allocation events: a free's first event comes behind what the free does", ["trace / Contents.test_order_within_a_free"], [
-        ("shim/trace.c", "trace_free_say(); if (!trace_lock(&cancel))", "if (!trace_lock(&cancel))"),
-        (MEMORY, "trace_free_say();", "")]),
+        (RECORDS, "(wait || times.met == number + 1) &&", "times.met == number + 1 &&")]),
 
     Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
         (RELEASE, "if (segment->kind != kind)", "if (false)")]),

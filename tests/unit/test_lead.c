@@ -17,7 +17,6 @@
 #include "capture.h"
 #include "context_internal.h"
 #include "log.h"
-#include "trace.h"
 
 #define THREADS 8
 #define FREES   3000
@@ -199,10 +198,6 @@ void pool_defer_never(struct pool *pool)
 int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
 {
     return arg && addr && size && shared && fresh ? 1 : 0;
-}
-
-void trace_free_say(void)
-{
 }
 
 void log_write(enum conf_log_level level, const char *format, ...)

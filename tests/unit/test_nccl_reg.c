@@ -524,6 +524,25 @@ static void a_front_that_is_refused(void **state)
     comm_end(0);
 }
 
+/* Without a front: there is none any more, and the operation that asked for it knows. */
+static void a_renewal_that_is_refused(void **state)
+{
+    const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+
+    (void)state;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    point_to_point(0, AT(0));
+    nccl_fake_finish();
+    nccl_fake.attach_fails = 1;
+    for (unsigned int i = 1; i < 4; i++) {
+        assert_int_equal(op_with(0, &op, 0), 0);
+        assert_int_equal(stats().outside, i);
+    }
+    assert_int_equal(stats().failed, 1);
+    comm_end(0);
+}
+
 /* What peers do not map needs no care. */
 static void plain_memory(void **state)
 {
@@ -1073,6 +1092,7 @@ int main(void)
         TEST(kinds_that_cannot_be_cared_for),
         TEST(kinds_with_a_front),
         TEST(a_front_that_is_refused),
+        TEST(a_renewal_that_is_refused),
         TEST(plain_memory),
         TEST(aborted_under_calls),
         TEST(aborted_under_a_trim),

@@ -136,6 +136,42 @@ static void test_whole_free(void **state)
     assert_true(completed >= requested + (unsigned long long)nap.tv_nsec * 9 / 10);
 }
 
+/* One that is open is left alone until it is met twice, or somebody is in need of what comes after it. */
+static void test_open(void **state)
+{
+    struct record *record;
+    uint32_t turn;
+
+    (void)state;
+    for (unsigned int i = 0; i < 4; i++) {
+        const bool resumed = i % 2 == 0, waited = i == 3;
+
+        record = reserve(&turn);
+        assert_non_null(record);
+        record->event = RECORD_FREE_REQUESTED;
+        record->tid = 7;
+        records_open(record, turn);
+        assert_true(add(8, 1));
+        if (!waited)
+            assert_string_equal(take(), "");
+        if (resumed) {
+            assert_true(records_resume(record, turn));
+            assert_false(records_resume(record, turn));
+            assert_string_equal(take(), "");
+            record->event = RECORD_FREE;
+            record->completed = records_clock();
+            records_publish(record, turn);
+        }
+        records_begin();
+        text[records_take(text, sizeof(text), waited)] = '\0';
+        assert_non_null(strstr(text, "\"free_requested\",\"tid\":7,"));
+        assert_int_equal(strstr(text, "\"free_completed\",\"tid\":7,") != NULL, resumed);
+        assert_non_null(strstr(text, "\"alloc\",\"tid\":8,"));
+        assert_false(records_resume(record, turn));
+        assert_string_equal(take(), "");
+    }
+}
+
 /* What is stamped lies between what the other clock says before and after it, whenever it is taken. */
 static void test_clock(void **state)
 {
@@ -319,9 +355,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),      cmocka_unit_test(test_whole_free), cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_full),       cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_waited_for), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_lines),   cmocka_unit_test(test_whole_free), cmocka_unit_test(test_open),
+        cmocka_unit_test(test_clock),   cmocka_unit_test(test_full),       cmocka_unit_test(test_unfinished),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_waited_for), cmocka_unit_test(test_late),
     };
 
     start = monotonic_ns();
