@@ -35,6 +35,7 @@
 #define PLACE_SHIFT 21
 #define PLACE_SIZE  ((uint64_t)1 << PLACE_SHIFT)
 
+/* Communicators of a group that are remembered without memory from the heap. */
 #define GROUP_FIRST 4u
 
 struct segment {
@@ -70,7 +71,7 @@ struct record {
  */
 #define NEAR_PLACE(near)            ((near) >> 32)
 #define NEAR_INDEX(near)            ((near) >> 2 & (((uint64_t)1 << 30) - 1))
-#define NEAR_SETTLED(near, kind)    ((near) >> (kind)&1)
+#define NEAR_SETTLED(near, kind)    (((near) >> (kind)) & 1)
 #define NEAR(place, index, settled) ((place) << 32 | (uint64_t)(index) << 2 | (settled))
 typedef _Atomic(uint64_t) near_set[NEAR_WAYS];
 
@@ -129,7 +130,7 @@ struct nccl_reg {
 static __thread struct {
     uint64_t number; /* of the outermost one, which no other has */
     unsigned int depth, count, room;
-    struct nccl_reg_comm *first[GROUP_FIRST]; /* most groups have no more */
+    struct nccl_reg_comm *first[GROUP_FIRST];
     struct nccl_reg_comm **more;
 } group __attribute__((tls_model("initial-exec")));
 

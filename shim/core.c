@@ -199,14 +199,13 @@ static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
     const size_t size = pool ? pool_live_size(addr) : 0;
     const struct trace_block event = {
         .device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
-    struct trace_free free;
     int rc;
 
-    if (!size)
-        return release(addr);
-    trace_free_begin(&free, &event);
+    if (size)
+        trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
     rc = release(addr);
-    trace_free_end(&free, rc == 0);
+    if (size && rc == 0)
+        trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
     return rc;
 }
 

@@ -75,7 +75,7 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
     int depth, first = 0;
 
     if (!conf_get()->trace_stacks.number) {
-        trace_alloc(&event);
+        trace_block(TRACE_BLOCK_ALLOC, &event);
         return;
     }
     depth = ready ? backtrace(stack, OURS + DEPTH) : 0;
@@ -88,5 +88,5 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
     }
     for (int i = first; i < depth && event.frames_count < DEPTH; i++)
         numbers[event.frames_count++] = number_of(stack[i]);
-    trace_alloc(&event);
+    trace_block(TRACE_BLOCK_ALLOC, &event);
 }

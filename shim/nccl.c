@@ -34,8 +34,7 @@ enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
 
 static struct {
     pthread_once_t once;
-    struct nccl_reg *reg;                      /* NULL: nothing is registered */
-    atomic_bool there;                         /* it is not NULL, for who has not been through once */
+    _Atomic(struct nccl_reg *) reg;            /* NULL: nothing is registered; set once */
     atomic_int backend;                        /* one of the above */
     _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from, if it does; set once */
     atomic_size_t front;                       /* of each of its segments; written before backing is */
@@ -204,10 +203,8 @@ static void begin(void)
 {
     struct nccl_reg *reg;
 
-    if (nccl_reg_create(&ops, &reg))
-        return;
-    state.reg = reg;
-    atomic_store(&state.there, true);
+    if (nccl_reg_create(&ops, &reg) == 0)
+        atomic_store(&state.reg, reg);
 }
 
 bool nccl_registers(void)
@@ -510,7 +507,7 @@ size_t nccl_settle_refused(int device)
 bool nccl_watches(const void *caller)
 {
     /* Of what an operation costs this is a good part: so the settings are looked at until it is known. */
-    const bool there = atomic_load_explicit(&state.there, memory_order_acquire);
+    const bool there = atomic_load(&state.reg) != NULL;
 
     return (there || conf_get()->registration.number != REGISTER_OFF) && !core_passive() &&
            caller_of(caller) != CALLER_INSIDE && (there || nccl_registers());

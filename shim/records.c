@@ -27,8 +27,6 @@
 #define RATE_NS 1000000u
 /* How often two clocks are read to be read close together. */
 #define TRIES 5u
-/* In a record's turn; see there. */
-#define OPEN 1u
 
 _Static_assert(sizeof(struct record) == 64, "a record is a cache line");
 
@@ -53,7 +51,6 @@ static struct {
     double rate;         /* nanoseconds of CLOCK_MONOTONIC to one of the counter, from since on */
     bool rated;          /* taken over RATE_NS at least */
     uint64_t stuck;      /* number and one of a record that was waited for in vain */
-    uint64_t open, met;  /* the same of the open one that was met last, and of the one that had been met before */
     struct {
         int tid;
         uint64_t t;
@@ -176,11 +173,6 @@ uint64_t records_time(int tid, uint64_t t)
 
 /* --- the ring --- */
 
-static uint32_t turn_of(uint64_t number)
-{
-    return (uint32_t)(number + 1) << 1;
-}
-
 struct record *records_reserve(uint32_t *ret_turn)
 {
     uint64_t at = atomic_load_explicit(&ring.head, memory_order_relaxed);
@@ -191,7 +183,7 @@ struct record *records_reserve(uint32_t *ret_turn)
             return NULL;
     } while (
         !atomic_compare_exchange_weak_explicit(&ring.head, &at, at + 1, memory_order_relaxed, memory_order_relaxed));
-    *ret_turn = turn_of(at);
+    *ret_turn = (uint32_t)(at + 1);
     /* Who takes records has had that line last. */
     __builtin_prefetch(&ring.records[(at + AHEAD) % RECORDS], 1);
     return &ring.records[at % RECORDS];
@@ -200,19 +192,6 @@ struct record *records_reserve(uint32_t *ret_turn)
 void records_publish(struct record *record, uint32_t turn)
 {
     atomic_store_explicit(&record->turn, turn, memory_order_release);
-}
-
-void records_open(struct record *record, uint32_t turn)
-{
-    atomic_store_explicit(&record->turn, turn | OPEN, memory_order_release);
-}
-
-bool records_resume(struct record *record, uint32_t turn)
-{
-    uint32_t open = turn | OPEN;
-
-    /* The turn of a neighbour is none of this record's. */
-    return atomic_compare_exchange_strong(&record->turn, &open, turn ^ 2);
 }
 
 unsigned int records_fill(void)
@@ -226,7 +205,7 @@ unsigned int records_fill(void)
 
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
 
-/* Of one length each, so that copying is a matter of some words; in the order of enum record_event. */
+/* Of one length each, so that copying is a matter of some words; in the order of enum trace_block_event. */
 static const struct {
     char text[40];
     unsigned int len;
@@ -240,12 +219,12 @@ static const struct {
     EVENT("free_completed"),
 };
 
-static char *line(char *at, const struct record *record, enum record_event event, uint64_t clock)
+static char *line(char *at, const struct record *record)
 {
     at = LITERAL(at, "{\"t\":");
-    at = digits_decimal(at, records_time(record->tid, time_of(clock)));
-    memcpy(at, names[event].text, sizeof(names[0].text));
-    at += names[event].len;
+    at = digits_decimal(at, records_time(record->tid, time_of(record->clock)));
+    memcpy(at, names[record->event].text, sizeof(names[0].text));
+    at += names[record->event].len;
     at = digits_decimal(at, (uint64_t)record->tid);
     at = LITERAL(at, ",\"d\":");
     at = digits_decimal(at, record->device);
@@ -264,14 +243,6 @@ static char *line(char *at, const struct record *record, enum record_event event
     return record->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
 }
 
-static char *lines(char *at, const struct record *record)
-{
-    if (record->event != RECORD_FREE)
-        return line(at, record, record->event, record->clock);
-    at = line(at, record, RECORD_FREE_REQUESTED, record->clock);
-    return line(at, record, RECORD_FREE_COMPLETED, record->completed);
-}
-
 /* So that the times of a thread never go back: what is stamped from one moment to the next lies on a line between them,
  * and what the next time begins with is where that ends. */
 void records_begin(void)
@@ -279,8 +250,7 @@ void records_begin(void)
     struct moment now;
     uint64_t passed;
 
-    times.met = times.open;
-    /* What has been added so far was stamped before now, but for the ends of what is open. */
+    /* What has been added so far was stamped before now. */
     times.end = atomic_load(&ring.head);
     if (times.end == atomic_load_explicit(&ring.tail, memory_order_relaxed))
         return;
@@ -297,27 +267,18 @@ void records_begin(void)
     }
 }
 
-/* An open one is made complete, if it is in the way. */
-static bool is_complete(struct record *record, uint64_t number, bool wait)
+static bool is_complete(const struct record *record, uint64_t number)
 {
-    uint32_t turn = atomic_load_explicit(&record->turn, memory_order_acquire), open = turn_of(number) | OPEN;
-
-    if (turn == open) {
-        times.open = number + 1;
-        if ((wait || times.met == number + 1) && atomic_compare_exchange_strong(&record->turn, &open, turn_of(number)))
-            return true;
-    }
-    return turn == turn_of(number);
+    return atomic_load_explicit(&record->turn, memory_order_acquire) == (uint32_t)(number + 1);
 }
 
 /* Whose thread is gone, or stopped, is not waited for again. */
-static bool complete_wait(struct record *record, uint64_t number)
+static bool complete_wait(const struct record *record, uint64_t number)
 {
     const uint64_t limit = monotonic_ns() + WAIT_NS;
     bool complete;
 
-    for (unsigned int i = 0; !(complete = is_complete(record, number, /* wait: */ true)) && times.stuck != number + 1;
-         i++) {
+    for (unsigned int i = 0; !(complete = is_complete(record, number)) && times.stuck != number + 1; i++) {
         if (monotonic_ns() >= limit)
             times.stuck = number + 1;
         lock_relax(i);
@@ -331,11 +292,11 @@ size_t records_take(char *text, size_t room, bool wait)
     char *at = text;
 
     for (; number < times.end && (size_t)(at - text) + RECORDS_ROOM <= room; number++) {
-        struct record *record = &ring.records[number % RECORDS];
+        const struct record *record = &ring.records[number % RECORDS];
 
-        if (!is_complete(record, number, wait) && !(wait && complete_wait(record, number)))
+        if (!is_complete(record, number) && !(wait && complete_wait(record, number)))
             break;
-        at = lines(at, record);
+        at = line(at, record);
     }
     atomic_store_explicit(&ring.tail, number, memory_order_release);
     return (size_t)(at - text);

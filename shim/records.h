@@ -25,22 +25,18 @@
 /* What the lines of one record need, and more. */
 #define RECORDS_ROOM 1024
 
-enum record_event { RECORD_ALLOC, RECORD_FREE_REQUESTED, RECORD_FREE_COMPLETED, RECORD_FREE /* these two */ };
-
 /* One line of the cache. */
 struct record {
-    _Atomic(uint32_t)
-        turn; /* the ring's: twice its number and one, once it is complete, and one more while it is open */
+    _Atomic(uint32_t) turn; /* its number and one, once it is complete: the ring's */
     int32_t tid;
     uint64_t clock;
     uint64_t addr;
     uint64_t size;  /* that was asked for */
     uint32_t block; /* that was handed out, in POOL_GRANULE; 0: not to be said */
     uint16_t device;
-    uint8_t event; /* enum record_event */
+    uint8_t event; /* enum trace_block_event */
     uint8_t frames_count;
     uint16_t frames[TRACE_FRAMES];
-    uint64_t completed; /* of RECORD_FREE: the clock at the second event */
 } __attribute__((aligned(64)));
 
 /* Before the first record; t0: what times in the file are counted from, by CLOCK_MONOTONIC. */
@@ -53,14 +49,6 @@ uint64_t records_clock(void);
  */
 struct record *records_reserve(uint32_t *ret_turn);
 void records_publish(struct record *record, uint32_t turn);
-
-/*
- * Or it is complete for now, and may become more: records_resume takes it back, to be published; false: it has been
- * taken as it was. An open record holds up what comes after it for as long as nobody is in need of that, and no longer
- * than until it is met twice.
- */
-void records_open(struct record *record, uint32_t turn);
-bool records_resume(struct record *record, uint32_t turn);
 
 /*
  * Take what has been added until now: after records_begin, records_take gives it as text, a piece at a time; 0: that

@@ -314,20 +314,19 @@ static struct record *record_reserve_late(uint32_t *ret_turn)
     return record;
 }
 
-/* Begin a record: all is in it, but nobody takes it yet. NULL: there is none. */
-static struct record *record_begin(enum record_event event, const struct trace_block *block, uint32_t *ret_turn,
-                                   bool *ret_outer)
+void trace_block(enum trace_block_event event, const struct trace_block *block)
 {
     uint64_t clock = records_clock();
+    const bool outer = recording; /* below a signal handler */
     struct record *record;
+    uint32_t turn;
 
-    *ret_outer = recording;
     recording = true;
     atomic_signal_fence(memory_order_seq_cst);
-    record = records_reserve(ret_turn);
+    record = records_reserve(&turn);
     if (!record) {
-        recording = *ret_outer;
-        record = record_reserve_late(ret_turn);
+        recording = outer;
+        record = record_reserve_late(&turn);
         recording = true;
         clock = records_clock();
     }
@@ -338,64 +337,14 @@ static struct record *record_begin(enum record_event event, const struct trace_b
         record->size = block->size;
         record->block = (uint32_t)(block->block / POOL_GRANULE);
         record->device = (uint16_t)block->device;
-        record->event = (uint8_t)event;
+        record->event = event;
         record->frames_count = (uint8_t)block->frames_count;
         for (unsigned int i = 0; i < block->frames_count; i++)
             record->frames[i] = block->frames[i];
+        records_publish(record, turn);
     }
-    return record;
-}
-
-static void record_end(bool outer)
-{
     atomic_signal_fence(memory_order_seq_cst);
     recording = outer;
-}
-
-static void record_write(enum record_event event, const struct trace_block *block)
-{
-    uint32_t turn;
-    bool outer;
-    struct record *record = record_begin(event, block, &turn, &outer);
-
-    if (record)
-        records_publish(record, turn);
-    record_end(outer);
-}
-
-void trace_alloc(const struct trace_block *block)
-{
-    record_write(RECORD_ALLOC, block);
-}
-
-void trace_free_begin(struct trace_free *event, const struct trace_block *block)
-{
-    bool outer;
-
-    event->block = block;
-    event->record = record_begin(RECORD_FREE_REQUESTED, block, &event->turn, &outer);
-    if (event->record)
-        records_open(event->record, event->turn);
-    record_end(outer);
-}
-
-void trace_free_end(struct trace_free *event, bool freed)
-{
-    const bool outer = recording;
-    bool shared;
-
-    recording = true;
-    atomic_signal_fence(memory_order_seq_cst);
-    shared = event->record && records_resume(event->record, event->turn);
-    if (shared && freed) {
-        event->record->event = RECORD_FREE;
-        event->record->completed = records_clock();
-    }
-    if (shared)
-        records_publish(event->record, event->turn);
-    record_end(outer);
-    if (freed && !shared)
-        record_write(RECORD_FREE_COMPLETED, event->block);
 }
 
 /* clock: of the event; 0: now, which is then no earlier than that of any line before it. */

@@ -61,6 +61,8 @@ void trace_text(char *buf, size_t len, const char *text);
 
 #define TRACE_FRAMES 8
 
+enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
+
 /* What it is about. */
 struct trace_block {
     int device;
@@ -71,18 +73,8 @@ struct trace_block {
     unsigned int frames_count; /* TRACE_FRAMES at most */
 };
 
-/* Allocation events: recorded, and written a little later. */
-void trace_alloc(const struct trace_block *block);
-
-/* A free has two, which share a record unless somebody has written the first before the second: because the free takes
- * long, or has caused another event. */
-struct trace_free {
-    const struct trace_block *block; /* the caller's */
-    struct record *record;           /* NULL: there is none */
-    uint32_t turn;
-};
-void trace_free_begin(struct trace_free *event, const struct trace_block *block);
-void trace_free_end(struct trace_free *event, bool freed);
+/* An allocation event: recorded, and written a little later. */
+void trace_block(enum trace_block_event event, const struct trace_block *block);
 
 /* From now on a thread of our own writes what was recorded, if there are such events. */
 void trace_write_behind(void);

@@ -68,6 +68,7 @@ class Theirs(Case):
 class Native(Case):
     def test_the_programs_are_right(self) -> None:
         self.go(HANG, "sigexit", "20000", rc=7, preload=None)
+        self.go(HANG, "waits", "0", preload=None)
         self.go(HANG, "frees", "1000", preload=None)
         self.assertEqual(self.go(HANG, "dlopen", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
         self.go(HANG, "theirs", BIN / "loaded.so", preload=None)

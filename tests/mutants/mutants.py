@@ -294,7 +294,7 @@ MUTANTS = [
     Mutant("trace: nothing is written behind", ["trace / Ends.test_killed_later"], [
         ("shim/trace.c", "rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
     Mutant("trace: a record is taken before it is complete", ["records"], [
-        (RECORDS, "if (!is_complete(record, number, wait) && !(wait", "if (false && !(wait")]),
+        (RECORDS, "if (!is_complete(record, number) && !(wait", "if (false && !(wait")]),
     Mutant("trace: a record that is being written is not waited for", ["records"], [
         (RECORDS, "&& !(wait && complete_wait(record, number)))", ")")]),
     Mutant("trace: a record that nobody finishes is waited for again and again", ["records"], [
@@ -446,9 +446,6 @@ MUTANTS = [
         (REG, "sum.ops += atomic_load(&comm->ops);", ";")]),
     Mutant("places: what could not be made anew is registered", ["nccl_reg"], [
         (REG, "if (!record || !record->handle) { /* it may just", "if (!record) { /* it may just")]),
-    Mutant("allocation events: an open record is taken and goes on", ["records"], [
-        (RECORDS, "return atomic_compare_exchange_strong(&record->turn, &open, turn ^ 2);",
-         "record->turn = turn ^ 2; return open != 0;")]),
     Mutant("places: a graph's operation is like others", ["nccl_reg"], [
         (REG, "if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
@@ -456,9 +453,8 @@ MUTANTS = [
 
     # --- cupool.h ---
     Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [
-        (RECORDS, "(wait || times.met == number + 1) &&", "wait &&")]),
-    Mutant("allocation events: a free's first event comes behind what the free does", ["trace / Contents.test_order_within_a_free"], [
-        (RECORDS, "(wait || times.met == number + 1) &&", "times.met == number + 1 &&")]),
+        (CORE, "trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); rc = release(addr);",
+         "rc = release(addr); trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
 
     Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
         (RELEASE, "if (segment->kind != kind)", "if (false)")]),

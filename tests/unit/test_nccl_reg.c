@@ -618,6 +618,21 @@ static void aborted_under_calls(void **state)
     comm_end(0);
 }
 
+/* A thread that lets segment 0 go, and is stuck in undoing its registration with communicator 0. */
+static pthread_t stuck_trim(void)
+{
+    pthread_t thread;
+
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    remove_segment(0);
+    nccl_reg_group_end(false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
+    wait_until_stuck();
+    return thread;
+}
+
 /* The same while a segment goes: the other communicator's registration is undone, and the memory free. */
 static void aborted_under_a_trim(void **state)
 {
@@ -629,13 +644,7 @@ static void aborted_under_a_trim(void **state)
     comm_new(1, 0, false);
     collective(0, AT(0), 0);
     collective(1, AT(0), 0);
-    nccl_fake_finish();
-    nccl_reg_group_start();
-    remove_segment(0);
-    nccl_reg_group_end(false);
-    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0)); /* the first one that is asked */
-    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
-    wait_until_stuck();
+    thread = stuck_trim();
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* talk: */ false), 0);
     nccl_fake_comm_destroy(1, true);
     atomic_store(&nccl_fake.stuck, false);
@@ -663,13 +672,7 @@ static void added_under_a_trim(void **state)
     segment(0, 0);
     comm_new(0, 0, false);
     collective(0, AT(0), 0);
-    nccl_fake_finish();
-    nccl_reg_group_start();
-    remove_segment(0);
-    nccl_reg_group_end(false);
-    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
-    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
-    wait_until_stuck();
+    thread = stuck_trim();
     assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
     nccl_fake_comm_make(1, 0, true);
     assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(1), &info), 0);
@@ -692,13 +695,7 @@ static void used_under_a_trim(void **state)
         collective(i, AT(i), 0);
         collective(i, AT(i), 0);
     }
-    nccl_fake_finish();
-    nccl_reg_group_start();
-    remove_segment(0);
-    nccl_reg_group_end(false);
-    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
-    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
-    wait_until_stuck();
+    thread = stuck_trim();
     assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
     assert_int_equal(collective(1, AT(1), 0), 0);
     assert_false(atomic_load(&nccl_fake.stuck));

@@ -49,7 +49,7 @@ static bool add(int tid, uint64_t size)
 
     if (!record)
         return false;
-    record->event = RECORD_ALLOC;
+    record->event = TRACE_BLOCK_ALLOC;
     record->tid = tid;
     record->size = size;
     record->addr = size;
@@ -84,7 +84,7 @@ static void test_lines(void **state)
     record->addr = 0x7f00deadbe00;
     record->size = 123456789012345;
     record->block = 5;
-    record->event = RECORD_ALLOC;
+    record->event = TRACE_BLOCK_ALLOC;
     record->frames_count = TRACE_FRAMES;
     for (unsigned int i = 0; i < TRACE_FRAMES; i++)
         record->frames[i] = (uint16_t)(i * 1171);
@@ -96,79 +96,15 @@ static void test_lines(void **state)
         line, ",\"e\":\"alloc\",\"tid\":77,\"d\":3,\"p\":\"0x7f00deadbe00\",\"n\":123456789012345,\"block\":2560,"
               "\"f\":[0,1171,2342,3513,4684,5855,7026,8197]}\n");
 
-    for (unsigned int event = RECORD_FREE_REQUESTED; event <= RECORD_FREE_COMPLETED; event++) {
+    for (unsigned int event = TRACE_BLOCK_FREE_REQUESTED; event <= TRACE_BLOCK_FREE_COMPLETED; event++) {
         record = reserve(&turn);
         assert_non_null(record);
         record->event = (uint8_t)event;
         records_publish(record, turn);
         line = strchr(take(), ',');
-        assert_string_equal(line, event == RECORD_FREE_REQUESTED
+        assert_string_equal(line, event == TRACE_BLOCK_FREE_REQUESTED
                                       ? ",\"e\":\"free_requested\",\"tid\":0,\"d\":0,\"p\":\"0x0\",\"n\":0}\n"
                                       : ",\"e\":\"free_completed\",\"tid\":0,\"d\":0,\"p\":\"0x0\",\"n\":0}\n");
-    }
-}
-
-/* One record of a whole free is two lines, each with a time of its own. */
-static void test_whole_free(void **state)
-{
-    static const char rest[] = ",\"tid\":0,\"d\":0,\"p\":\"0x0\",\"n\":0}\n";
-    const struct timespec nap = {.tv_nsec = 2000000};
-    unsigned long long requested, completed;
-    char expected[300];
-    struct record *record;
-    const char *found;
-    uint32_t turn;
-
-    (void)state;
-    record = reserve(&turn);
-    assert_non_null(record);
-    record->event = RECORD_FREE;
-    nanosleep(&nap, NULL);
-    record->completed = records_clock();
-    records_publish(record, turn);
-    found = take();
-    assert_int_equal(sscanf(found, "{\"t\":%llu,", &requested), 1);
-    assert_non_null(strchr(found, '\n'));
-    assert_int_equal(sscanf(strchr(found, '\n'), "\n{\"t\":%llu,", &completed), 1);
-    snprintf(expected, sizeof(expected), "{\"t\":%llu,\"e\":\"free_requested\"%s{\"t\":%llu,\"e\":\"free_completed\"%s",
-             requested, rest, completed, rest);
-    assert_string_equal(found, expected);
-    assert_true(completed >= requested + (unsigned long long)nap.tv_nsec * 9 / 10);
-}
-
-/* One that is open is left alone until it is met twice, or somebody is in need of what comes after it. */
-static void test_open(void **state)
-{
-    struct record *record;
-    uint32_t turn;
-
-    (void)state;
-    for (unsigned int i = 0; i < 4; i++) {
-        const bool resumed = i % 2 == 0, waited = i == 3;
-
-        record = reserve(&turn);
-        assert_non_null(record);
-        record->event = RECORD_FREE_REQUESTED;
-        record->tid = 7;
-        records_open(record, turn);
-        assert_true(add(8, 1));
-        if (!waited)
-            assert_string_equal(take(), "");
-        if (resumed) {
-            assert_true(records_resume(record, turn));
-            assert_false(records_resume(record, turn));
-            assert_string_equal(take(), "");
-            record->event = RECORD_FREE;
-            record->completed = records_clock();
-            records_publish(record, turn);
-        }
-        records_begin();
-        text[records_take(text, sizeof(text), waited)] = '\0';
-        assert_non_null(strstr(text, "\"free_requested\",\"tid\":7,"));
-        assert_int_equal(strstr(text, "\"free_completed\",\"tid\":7,") != NULL, resumed);
-        assert_non_null(strstr(text, "\"alloc\",\"tid\":8,"));
-        assert_false(records_resume(record, turn));
-        assert_string_equal(take(), "");
     }
 }
 
@@ -231,7 +167,7 @@ static void test_unfinished(void **state)
     assert_true(add(1, 11));
     record = reserve(&turn);
     assert_non_null(record);
-    record->event = RECORD_ALLOC;
+    record->event = TRACE_BLOCK_ALLOC;
     record->size = 12;
     while (add(1, 13))
         ;
@@ -259,7 +195,7 @@ static void *publishes(void *arg)
     assert_non_null(record);
     atomic_store((atomic_bool *)arg, true);
     nanosleep(&nap, NULL);
-    record->event = RECORD_ALLOC;
+    record->event = TRACE_BLOCK_ALLOC;
     record->size = 77;
     records_publish(record, turn);
     return NULL;
@@ -355,9 +291,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),   cmocka_unit_test(test_whole_free), cmocka_unit_test(test_open),
-        cmocka_unit_test(test_clock),   cmocka_unit_test(test_full),       cmocka_unit_test(test_unfinished),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_waited_for), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),   cmocka_unit_test(test_full),
+        cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads), cmocka_unit_test(test_waited_for),
+        cmocka_unit_test(test_late),
     };
 
     start = monotonic_ns();
