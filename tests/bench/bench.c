@@ -169,7 +169,8 @@ static void *run_pairs(void *arg)
     double start;
 
     open_worker(w);
-    for (int i = 0; i < 100; i++)
+    /* Enough for what an allocator does until it has what it keeps for a thread, but no long wait natively. */
+    for (long i = 0; i < 100 || i < opt.pairs / 10; i++)
         pair(w, work);
     MUST(cudaDeviceSynchronize());
     pthread_barrier_wait(&line);
