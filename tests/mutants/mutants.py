@@ -14,7 +14,9 @@ CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
 INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
-REG, NCCL, EXPORT_NCCL = "nccl_reg/nccl_reg.c", "shim/nccl.c", "shim/export_nccl.c"
+SEGMENTS, REGISTRATIONS, OPERATIONS = "nccl_reg/segments.c", "nccl_reg/registrations.c", "nccl_reg/operations.c"
+REG, NEAR, NEAR_H = "nccl_reg/nccl_reg.c", "nccl_reg/near.c", "nccl_reg/near.h"
+NCCL, EXPORT_NCCL = "shim/nccl.c", "shim/export_nccl.c"
 API, WINDOW = "shim/api.c", "shim/window.c"
 VMM = "shim/export_vmm.c"
 RECORDS = "shim/records.c"
@@ -332,11 +334,11 @@ MUTANTS = [
 
     # --- NCCL ---
     Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
-        (REG, "if (record && record->handle && comm->info.careful) safe &=", "if (false) safe &=")]),
+        (REGISTRATIONS, "if (record && record->handle && comm->info.careful) safe &=", "if (false) safe &=")]),
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
         (NCCL, "return conf_get()->registration.number != REGISTER_FORCE && version >=", "return version >=")]),
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
-        (REG, "|| reg->ops->wait(&comm->info, /* briefly: */ true)) return false;", ") return false;")]),
+        (REGISTRATIONS, "|| reg->ops->wait(&comm->info, /* briefly: */ true)) return false;", ") return false;")]),
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
@@ -349,9 +351,9 @@ MUTANTS = [
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
         (REG, "if (made) calls_wait(&reg->detaching, ~0u);", "(void)made;")]),
     Mutant("NCCL: memory goes although its owner does", ["nccl_reg"], [
-        (REG, "return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);", "(void)reg; return segment != NULL;")]),
+        (SEGMENTS, "return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);", "(void)reg; return segment != NULL;")]),
     Mutant("NCCL: what one owner has is lost with another", ["nccl_reg"], [
-        (REG, "(any ? !segment->owner : segment->owner != owner)", "(any && !segment->owner)")]),
+        (SEGMENTS, "(any ? !segment->owner : segment->owner != owner)", "(any && !segment->owner)")]),
     Mutant("NCCL: a communicator that cannot be talked to is forgotten before its end", ["nccl_reg"], [
         (REG, "if (!rc) atomic_compare_exchange_strong(&found->key, &comm, NULL);", "atomic_compare_exchange_strong(&found->key, &comm, NULL);")]),
     Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
@@ -365,35 +367,35 @@ MUTANTS = [
     Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
         (REG, "if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
-        (REG, "return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);",
+        (REGISTRATIONS, "return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);",
          "atomic_store(&comm->calls, none); return true;")]),
     Mutant("NCCL: the memory of a communicator that is being aborted goes", ["nccl_reg"], [
-        (REG, "return is_closed(comm) ? !record || !record->handle : is_ready(reg, comm, key);", "return true;")]),
+        (SEGMENTS, "return comm_is_closed(comm) ? !record || !record->handle : reg_is_ready(reg, comm, key);", "return true;")]),
     Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
-        (REG, "if (!record->front || record->wide ||", "if (true ||")]),
+        (REGISTRATIONS, "if (!record->front || record->wide ||", "if (true ||")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         (NCCL, "if (birth_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         (MEMORY, "if (nccl_segment_remove(addr, put, context)) put(context, addr, size);",
          "put(context, addr, size);")]),
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
-        (REG, "gone = gone && !segment->quarantined;", "")]),
+        (SEGMENTS, "gone = gone && !segment->quarantined;", "")]),
     Mutant("NCCL: a segment goes within an operation", ["nccl_reg"], [
-        (REG, "if (atomic_load(&comm->users) || (record", "if ((record")]),
+        (SEGMENTS, "if (atomic_load(&comm->users) || (record", "if ((record")]),
     Mutant("NCCL: a segment goes within a group", ["nccl_reg"], [
-        (REG, "if (group.depth) return false; atomic_fetch_add", "atomic_fetch_add")]),
+        (SEGMENTS, "if (reg_group()) return false; atomic_fetch_add", "atomic_fetch_add")]),
     Mutant("NCCL: a segment that a graph uses goes", ["nccl_reg"], [
-        (REG, "record->pinned |= op->captured;", "")]),
+        (REGISTRATIONS, "record->pinned |= op->captured;", "")]),
     Mutant("NCCL: a communicator that is not ready is used", ["nccl_reg"], [
-        (REG, "memory_order_acquire) && is_ready(reg, comm, key)) catch_up(reg, comm, key);",
+        (REGISTRATIONS, "memory_order_acquire) && reg_is_ready(reg, comm, key)) catch_up(reg, comm, key);",
          "memory_order_acquire)) catch_up(reg, comm, key);")]),
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
-        (REG, "group.depth && record->group == group.number)", "false)")]),
+        (REGISTRATIONS, "if (record->group && record->group == reg_group())", "if (false)")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
         (MEMORY, "if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
-        (REG, "if (atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire) && is_ready", "if (!comm->seen && is_ready"),
-        (REG, "if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire))", "if (op->captured)")]),
+        (REGISTRATIONS, "if (atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire) && reg_is_ready", "if (!comm->seen && reg_is_ready"),
+        (OPERATIONS, "if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire))", "if (op->captured)")]),
     Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
         (EXPORT_NCCL, "nccl_user_memory((uintptr_t)*ptr, size);", ";")]),
     Mutant("NCCL: the program's own registration is forgotten", ["nccl_reg"], [
@@ -401,7 +403,7 @@ MUTANTS = [
     Mutant("NCCL: the driver gives what NCCL refuses", ["nccl / Wrong.test_memory_is_refused_later"], [
         (CORE, "if (rc == -ENOMEM && context_backed_by_nccl(context))", "if (false)")]),
     Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl / Wrong.test_outside"], [
-        (REG, "comm->counters.mixed += inside && outside;", "")]),
+        (REGISTRATIONS, "comm->counters.mixed += inside && outside;", "")]),
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
         ("shim/real.c", "copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
 
@@ -427,29 +429,29 @@ MUTANTS = [
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
         (USE, "if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
-        (REG, "near_forget(comm); if (reg->ops->attach(", "if (reg->ops->attach(")]),
+        (REGISTRATIONS, "near_forget(&comm->near); if (reg->ops->attach(", "if (reg->ops->attach(")]),
     Mutant("places: a registration is remembered after it was undone", ["nccl_reg"], [
-        (REG, "near_forget(comm); rc = reg->ops->detach(", "rc = reg->ops->detach("),
-        (REG, "near_forget(comm); comm->record_count--;", "comm->record_count--;")]),
+        (REGISTRATIONS, "near_forget(&comm->near); rc = reg->ops->detach(", "rc = reg->ops->detach("),
+        (REGISTRATIONS, "near_forget(&comm->near); comm->record_count--;", "comm->record_count--;")]),
     Mutant("places: a buffer that begins in one ends in it", ["nccl_reg"], [
-        (REG, "&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
+        (NEAR_H, "&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
     Mutant("places: one that is registered in part is registered", ["nccl_reg"], [
-        (REG, "if (holds(record, place << PLACE_SHIFT, PLACE_SIZE))", "")]),
+        (REGISTRATIONS, "if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))", "")]),
     Mutant("places: an operation begins while a segment goes", ["nccl_reg"], [
-        (REG, "if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key", "if (atomic_load_explicit(&found->key")]),
+        (OPERATIONS, "if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key", "if (atomic_load_explicit(&found->key")]),
     Mutant("places: an operation in steady state is in nobody's way", ["nccl_reg"], [
-        (REG, "*ret_used = op_begin(found); if (", "if ("),
-        (REG, "pthread_mutex_lock(&found->turn); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = prepare",
+        (OPERATIONS, "*ret_used = op_begin(found); if (", "if ("),
+        (OPERATIONS, "pthread_mutex_lock(&found->turn); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare",
          "*ret_used = op_begin(found); pthread_mutex_lock(&found->turn); "
-         "if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = prepare")]),
+         "if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare")]),
     Mutant("places: operations in steady state are not counted", ["nccl_reg"], [
         (REG, "sum.ops += atomic_load(&comm->ops);", ";")]),
     Mutant("places: what could not be made anew is registered", ["nccl_reg"], [
-        (REG, "if (!record || !record->handle) { /* it may just", "if (!record) { /* it may just")]),
+        (REGISTRATIONS, "if (!record || !record->handle) { /* it may just", "if (!record) { /* it may just")]),
     Mutant("places: a graph's operation is like others", ["nccl_reg"], [
-        (REG, "if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
+        (OPERATIONS, "if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
-        (REG, "record->pinned && !segment->own", "record->pinned")]),
+        (SEGMENTS, "record->pinned && !segment->own", "record->pinned")]),
 
     # --- cupool.h ---
     Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * operations.c - groups, and operations: those for which nothing is left to be done take no turn. See
+ * nccl_reg_internal.h.
+ *
+ * Locking: a communicator's users; see op_begin.
+ */
+#include "nccl_reg_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* Communicators of a group that are remembered without memory from the heap. */
+#define GROUP_FIRST 4u
+
+/* The calling thread's groups, and the communicators that they have used: each counts as a user until the end. */
+static __thread struct {
+    uint64_t number; /* of the outermost one, which no other has */
+    unsigned int depth, count, room;
+    struct nccl_reg_comm *first[GROUP_FIRST];
+    struct nccl_reg_comm **more;
+} group __attribute__((tls_model("initial-exec")));
+
+static _Atomic(uint64_t) groups; /* so far, of all threads */
+
+uint64_t reg_group(void)
+{
+    return group.depth ? group.number : 0;
+}
+
+/* The place of the group's communicator of this number. */
+static struct nccl_reg_comm **group_at(unsigned int i)
+{
+    return i < GROUP_FIRST ? &group.first[i] : &group.more[i - GROUP_FIRST];
+}
+
+/* comm is used until this thread's group ends. */
+static void group_use(struct nccl_reg_comm *comm)
+{
+    size_t room = group.room;
+
+    for (unsigned int i = 0; i < group.count; i++)
+        if (*group_at(i) == comm)
+            return;
+    atomic_fetch_add(&comm->users, 1);
+    /* Without memory to remember it, it stays in use: its segments never go. */
+    if (group.count >= GROUP_FIRST &&
+        reg_reserve((void **)&group.more, group.count - GROUP_FIRST, &room, sizeof(void *)))
+        return;
+    group.room = (unsigned int)room;
+    *group_at(group.count++) = comm;
+}
+
+/*
+ * It is in use from now on; what after_op will get. Who lets a segment go says so first (detaching), takes the turns,
+ * and does not where there is a user. So who counts himself first and then finds nobody about that needs no turn.
+ */
+static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
+{
+    if (group.depth) {
+        group_use(comm);
+        return NULL;
+    }
+    atomic_fetch_add(&comm->users, 1);
+    return comm;
+}
+
+/* In use: is nothing left to be done for this operation? */
+static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
+{
+    if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) !=
+                            atomic_load_explicit(&reg->changes, memory_order_acquire))
+        return false;
+    for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
+        const uint64_t addr = op->buffers[i].addr;
+        const size_t size = op->buffers[i].size;
+
+        if (size && !is_settled(near_get(&comm->near, addr), op->kind, addr, size))
+            return false;
+    }
+    return op->buffers[0].size || op->buffers[1].size;
+}
+
+int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_op *op, struct nccl_reg_comm **ret_used)
+{
+    struct nccl_reg_comm *found = comm_find(reg, comm);
+    int rc = -ENOENT;
+
+    *ret_used = NULL;
+    if (!found)
+        return rc;
+    *ret_used = op_begin(found);
+    if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key, memory_order_acquire) == comm &&
+        op_settled(reg, found, op)) {
+        atomic_store_explicit(&found->ops, atomic_load_explicit(&found->ops, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+        return 0;
+    }
+    pthread_mutex_lock(&found->turn);
+    if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm)
+        rc = reg_prepare(reg, found, comm, op);
+    reg_turn_give(reg, found);
+    if (rc < 0) {
+        nccl_reg_after_op(*ret_used);
+        *ret_used = NULL;
+    }
+    return rc;
+}
+
+void nccl_reg_before_call(struct nccl_reg *reg, void *comm, struct nccl_reg_comm **ret_used)
+{
+    struct nccl_reg_comm *found = reg_comm_take(reg, comm);
+
+    *ret_used = NULL;
+    if (!found)
+        return;
+    *ret_used = op_begin(found);
+    reg_turn_give(reg, found);
+}
+
+void nccl_reg_after_op(struct nccl_reg_comm *used)
+{
+    if (used)
+        atomic_fetch_sub_explicit(&used->users, 1, memory_order_release);
+}
+
+void nccl_reg_group_start(void)
+{
+    if (!group.depth++)
+        group.number = atomic_fetch_add_explicit(&groups, 1, memory_order_relaxed) + 1;
+}
+
+void nccl_reg_group_end(bool goes_on)
+{
+    if (!group.depth || --group.depth)
+        return;
+    for (unsigned int i = 0; i < group.count; i++) {
+        struct nccl_reg_comm *comm = *group_at(i);
+
+        if (goes_on)
+            atomic_store(&comm->nonblocking, true);
+        atomic_fetch_sub_explicit(&comm->users, 1, memory_order_release);
+    }
+    free(group.more);
+    group.more = NULL;
+    group.count = group.room = 0;
+}
+
+unsigned int nccl_reg_group_depth(void)
+{
+    return group.depth;
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * registrations.c - what a communicator has registered, the calls of the table that change that, and what an operation
+ * needs of it. See nccl_reg_internal.h.
+ *
+ * Locking: all with the communicator's turn.
+ */
+#include "nccl_reg_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- records --- */
+
+/* The index of the first record that starts behind addr. For each operation: without branches that cannot be foretold.
+ */
+static size_t record_after(const struct nccl_reg_comm *comm, uint64_t addr)
+{
+    const struct record *low = comm->records;
+    size_t count = comm->record_count, half;
+
+    if (!count || low->addr > addr)
+        return 0;
+    for (; count > 1; count -= half) {
+        half = count / 2;
+        low = low[half].addr <= addr ? low + half : low;
+    }
+    return (size_t)(low - comm->records) + 1;
+}
+
+static bool holds(const struct record *record, uint64_t addr, size_t size)
+{
+    return addr - record->addr < record->size && size <= record->size - (addr - record->addr);
+}
+
+/* The record that holds all of a buffer, or NULL. */
+static struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
+{
+    const size_t i = record_after(comm, addr);
+    struct record *record = i ? &comm->records[i - 1] : NULL;
+
+    return record && holds(record, addr, size) ? record : NULL;
+}
+
+struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
+{
+    struct record *record = record_of(comm, addr, 1);
+
+    return record && record->addr == addr ? record : NULL;
+}
+
+/* Does it matter for this record of which kind the operation was that used it first? */
+static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
+{
+    return comm->info.careful && (!record->plain || comm->info.maps_plain);
+}
+
+/* A buffer at addr was found in a record, and has been prepared. */
+static void remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
+{
+    unsigned int settled = 0;
+
+    if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))
+        settled = 1u << NCCL_REG_POINT_TO_POINT |
+                  (unsigned int)(!kinds_matter(comm, record) || record->use == USE_COLLECTIVE) << NCCL_REG_COLLECTIVE;
+    near_remember(&comm->near, addr, (size_t)(record - comm->records), settled);
+}
+
+void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record)
+{
+    const size_t i = (size_t)(record - comm->records);
+
+    near_forget(&comm->near);
+    comm->record_count--;
+    memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
+}
+
+bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
+{
+    for (size_t i = 0; i < comm->user_count; i++)
+        if (comm->users_own[i].addr < end_of(addr, size) &&
+            addr < end_of(comm->users_own[i].addr, comm->users_own[i].size))
+            return true;
+    return false;
+}
+
+/* --- calls of the table --- */
+
+/* False: the communicator was given up, and may be gone already. */
+static bool call_begin(struct nccl_reg_comm *comm)
+{
+    unsigned int none = 0;
+
+    return atomic_compare_exchange_strong(&comm->calls, &none, CALL_INSIDE);
+}
+
+static void call_end(struct nccl_reg_comm *comm)
+{
+    atomic_fetch_and(&comm->calls, ~CALL_INSIDE);
+}
+
+/* NULL: refused, or the communicator was given up. */
+static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, uint64_t addr, size_t size)
+{
+    void *handle = NULL;
+
+    if (!call_begin(comm))
+        return NULL;
+    near_forget(&comm->near);
+    if (reg->ops->attach(&comm->info, key, addr, size, &handle)) {
+        comm->counters.failed++;
+        handle = NULL;
+    }
+    call_end(comm);
+    comm->counters.attached += handle != NULL;
+    return handle;
+}
+
+/* 0, or -EIO, or -EPIPE: the communicator was given up. */
+static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, uint64_t addr, size_t size,
+                      void **handle)
+{
+    int rc;
+
+    if (!*handle)
+        return 0;
+    if (!call_begin(comm))
+        return -EPIPE;
+    near_forget(&comm->near);
+    rc = reg->ops->detach(&comm->info, key, addr, size, *handle) ? -EIO : 0;
+    call_end(comm);
+    if (!rc)
+        *handle = NULL;
+    comm->counters.detached += !rc;
+    comm->counters.failed += rc != 0;
+    return rc;
+}
+
+int reg_detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+{
+    int rc = detach_one(reg, comm, key, record->addr - record->front, record->front + record->size, &record->wide);
+
+    if (!rc)
+        rc = detach_one(reg, comm, key, record->addr, record->size, &record->handle);
+    if (rc == -EIO) {
+        record->pinned = true;
+        reg_segment_quarantine(reg, record->addr);
+    }
+    return rc;
+}
+
+bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
+{
+    bool ready;
+
+    if (!atomic_load_explicit(&comm->nonblocking, memory_order_relaxed))
+        return !comm_is_closed(comm);
+    if (!call_begin(comm))
+        return false;
+    ready = reg->ops->ready(&comm->info, key);
+    call_end(comm);
+    return ready;
+}
+
+/* Records, without handles, for the segments that the communicator lacks. Returns how many; *ret_changes: as of when.
+ */
+static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, struct record **ret_missing,
+                          uint64_t *ret_changes)
+{
+    struct record *missing = NULL;
+    size_t count = 0, at = 0;
+
+    pthread_mutex_lock(&reg->lock);
+    *ret_changes = atomic_load(&reg->changes);
+    for (size_t i = 0; i < reg->segment_count; i++) {
+        const struct segment *segment = &reg->segments[i];
+
+        while (at < comm->record_count && comm->records[at].addr < segment->addr)
+            at++;
+        if (segment->leaving || segment->device != comm->info.device ||
+            (at < comm->record_count && comm->records[at].addr == segment->addr))
+            continue;
+        if (!missing)
+            missing = malloc((reg->segment_count - i) * sizeof(*missing));
+        if (!missing)
+            break;
+        missing[count++] = (struct record){
+            .addr = segment->addr, .size = segment->size, .front = segment->front, .plain = segment->plain};
+    }
+    pthread_mutex_unlock(&reg->lock);
+    *ret_missing = missing;
+    return count;
+}
+
+/* Register what is missing. What there is no memory to remember is tried again at the next change. */
+static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
+{
+    struct record *missing, *at;
+    uint64_t changes;
+    const size_t count = missing_get(reg, comm, &missing, &changes);
+
+    for (size_t i = 0; i < count; i++) {
+        if (reg_reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*at)))
+            break;
+        missing[i].handle = attach(reg, comm, key, missing[i].addr, missing[i].size);
+        at = &comm->records[record_after(comm, missing[i].addr)];
+        memmove(at + 1, at, (size_t)(comm->records + comm->record_count - at) * sizeof(*at));
+        *at = missing[i];
+        comm->record_count++;
+    }
+    free(missing);
+    atomic_store_explicit(&comm->seen, changes, memory_order_relaxed);
+}
+
+/*
+ * Register it once more, with the front: found first from now on, and used by nobody yet. What was there stays as it
+ * is for the work that uses it, so nobody waits. False: there is none, or it was refused.
+ */
+static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+{
+    if (!record->front || record->wide || !reg_is_ready(reg, comm, key))
+        return false;
+    record->wide = attach(reg, comm, key, record->addr - record->front, record->front + record->size);
+    if (!record->wide) {
+        record->front = 0; /* not again */
+        return false;
+    }
+    /* What this group has asked for happens at its end, with the new one. */
+    if (!record->group || record->group != reg_group())
+        record->use = USE_NONE;
+    comm->counters.renewed++;
+    return true;
+}
+
+/*
+ * Make a registration anew, where there is no front. What used it before has to be over: peers write through it. The
+ * host cannot wait for that as long as it takes: the work may wait for what this thread launches next.
+ */
+static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool captured)
+{
+    if (captured || record->pinned || record->wide || reg_user_holds(comm, record->addr, record->size) ||
+        !reg_is_ready(reg, comm, key) || reg->ops->wait(&comm->info, /* briefly: */ true))
+        return false;
+    if (reg_detach(reg, comm, key, record))
+        return false;
+    record->handle = attach(reg, comm, key, record->addr, record->size);
+    record->use = USE_NONE;
+    comm->counters.renewed++;
+    return true;
+}
+
+/* With a careful communicator: see that the registration may be used as op does it. False: it may not. */
+static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record,
+                        const struct nccl_reg_op *op)
+{
+    bool safe = true;
+
+    /* For a graph NCCL itself registers the whole allocation, and without ours that would count as nothing elsewhere.
+     */
+    if (op->captured && record->front && !record->wide)
+        safe = widen(reg, comm, key, record);
+    if (!kinds_matter(comm, record) || op->kind != NCCL_REG_COLLECTIVE)
+        return safe;
+    /* At the end of a group its collectives come first, in whatever order they were called. */
+    if (record->group && record->group == reg_group())
+        record->use = USE_COLLECTIVE;
+    return record->use != USE_POINT_TO_POINT || widen(reg, comm, key, record) ||
+           renew(reg, comm, key, record, op->captured);
+}
+
+int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, const struct nccl_reg_op *op)
+{
+    unsigned int inside = 0, outside = 0;
+    bool safe = true;
+
+    if (atomic_load_explicit(&comm->seen, memory_order_relaxed) !=
+            atomic_load_explicit(&reg->changes, memory_order_acquire) &&
+        reg_is_ready(reg, comm, key))
+        catch_up(reg, comm, key);
+    for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
+        const uint64_t addr = op->buffers[i].addr;
+        const size_t size = op->buffers[i].size;
+        const uint64_t near = near_get(&comm->near, addr);
+        struct record *record;
+
+        if (!size)
+            continue;
+        if (NEAR_INDEX(near) < comm->record_count && holds(&comm->records[NEAR_INDEX(near)], addr, size))
+            record = &comm->records[NEAR_INDEX(near)];
+        else
+            record = record_of(comm, addr, size);
+        if (record && record->handle && comm->info.careful)
+            safe &= use_prepare(reg, comm, key, record, op);
+        if (!record || !record->handle) { /* it may just have been refused */
+            outside++;
+            continue;
+        }
+        inside++;
+        if (record->use == USE_NONE) {
+            record->use = op->kind == NCCL_REG_COLLECTIVE ? USE_COLLECTIVE : USE_POINT_TO_POINT;
+            record->group = reg_group();
+        }
+        record->pinned |= op->captured;
+        remember(comm, addr, record);
+    }
+    comm->counters.ops += inside || outside;
+    comm->counters.mixed += inside && outside;
+    comm->counters.outside += !inside && outside;
+    comm->counters.unsafe += !safe;
+    return (inside && outside ? NCCL_REG_MIXED : 0) | (safe ? 0 : NCCL_REG_UNSAFE);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segments.c - which segments there are, how they go once no communicator has them registered, and how they are lost.
+ *
+ * Locking: see nccl_reg_internal.h; who lets a segment go has claimed it, and takes the turns of all communicators of
+ * its device.
+ */
+#include "nccl_reg_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* --- which there are, all with the lock --- */
+
+/* The index of the first segment that starts behind addr. */
+static size_t segment_after(const struct nccl_reg *reg, uint64_t addr)
+{
+    size_t low = 0, high = reg->segment_count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (reg->segments[middle].addr <= addr)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The index of the first segment that ends behind addr. */
+static size_t segment_from(const struct nccl_reg *reg, uint64_t addr)
+{
+    const size_t i = segment_after(reg, addr);
+
+    return i - (i && end_of(reg->segments[i - 1].addr, reg->segments[i - 1].size) > addr);
+}
+
+/* The segment that starts at addr, or NULL. */
+static struct segment *segment_at(const struct nccl_reg *reg, uint64_t addr)
+{
+    const size_t i = segment_after(reg, addr);
+
+    return i && reg->segments[i - 1].addr == addr ? &reg->segments[i - 1] : NULL;
+}
+
+static void segment_delete(struct nccl_reg *reg, const struct segment *segment)
+{
+    const size_t i = (size_t)(segment - reg->segments);
+
+    reg->segment_count--;
+    memmove(&reg->segments[i], &reg->segments[i + 1], (reg->segment_count - i) * sizeof(*segment));
+}
+
+static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
+{
+    const size_t i = segment_from(reg, addr);
+
+    return i < reg->segment_count && reg->segments[i].addr < end_of(addr, size);
+}
+
+int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_info *info)
+{
+    struct segment *at;
+    int rc;
+
+    pthread_mutex_lock(&reg->lock);
+    rc = overlaps(reg, info->addr, info->size) ? -EEXIST : 0;
+    if (!rc)
+        rc = reg_reserve((void **)&reg->segments, reg->segment_count, &reg->segment_room, sizeof(*at));
+    if (!rc) {
+        at = &reg->segments[segment_after(reg, info->addr)];
+        memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
+        *at = (struct segment){.addr = info->addr,
+                               .size = info->size,
+                               .front = info->front,
+                               .device = info->device,
+                               .plain = info->plain,
+                               .own = info->own,
+                               .owner = info->owner};
+        reg->segment_count++;
+        atomic_fetch_add(&reg->changes, 1);
+    }
+    pthread_mutex_unlock(&reg->lock);
+    return rc;
+}
+
+void reg_segment_quarantine(struct nccl_reg *reg, uint64_t addr)
+{
+    struct segment *segment;
+
+    pthread_mutex_lock(&reg->lock);
+    segment = segment_at(reg, addr);
+    if (segment && !segment->quarantined) {
+        segment->quarantined = true;
+        reg->parked -= segment->leaving ? segment->size : 0;
+        reg->quarantined += segment->leaving ? segment->size : 0;
+    }
+    pthread_mutex_unlock(&reg->lock);
+}
+
+/* --- how they go --- */
+
+/* With its turn: does this communicator let the segment go now? */
+static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
+                         const struct segment *segment)
+{
+    const struct record *record = reg_record_at(comm, segment->addr);
+
+    if (atomic_load(&comm->users) || (record && record->pinned && !segment->own) ||
+        reg_user_holds(comm, segment->addr, segment->size))
+        return false;
+    return comm_is_closed(comm) ? !record || !record->handle : reg_is_ready(reg, comm, key);
+}
+
+static void turns_give(struct nccl_reg *reg, struct nccl_reg_comm *held)
+{
+    struct nccl_reg_comm *next;
+
+    for (; held; held = next) {
+        next = held->next_held;
+        reg_turn_give(reg, held);
+    }
+}
+
+/*
+ * Take the turns of all communicators of the segment's device: those that share connections with one that has it
+ * registered must be at rest, too. False, with none of them: one does not let go.
+ */
+static bool turns_take(struct nccl_reg *reg, const struct segment *segment, struct nccl_reg_comm **ret_held)
+{
+    struct nccl_reg_comm *held = NULL;
+    void *key;
+
+    for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
+        /* Another device's threads are at work with theirs, and it has none of this memory. */
+        if (atomic_load(&comm->device) != segment->device)
+            continue;
+        if (pthread_mutex_trylock(&comm->turn)) {
+            /* One that was given up with a thread in it has no key, and nothing is done with it any more. */
+            if (!atomic_load(&comm->key))
+                continue;
+            turns_give(reg, held);
+            return false;
+        }
+        key = atomic_load(&comm->key);
+        if (key && comm_permits(reg, comm, key, segment)) {
+            comm->next_held = held;
+            held = comm;
+            continue;
+        }
+        reg_turn_give(reg, comm);
+        if (key && atomic_load(&comm->key) == key) {
+            turns_give(reg, held);
+            return false;
+        }
+    }
+    *ret_held = held;
+    return true;
+}
+
+/* With all turns: deregister it from one. False: that was revoked meanwhile. */
+static bool comm_let_go(struct nccl_reg *reg, struct nccl_reg_comm *comm, const struct segment *segment)
+{
+    void *key = atomic_load(&comm->key);
+    struct record *record = key ? reg_record_at(comm, segment->addr) : NULL;
+    int rc;
+
+    if (!record)
+        return true;
+    rc = reg_detach(reg, comm, key, record);
+    /* What could not be undone is tried once more when the communicator goes. */
+    if (!rc)
+        reg_record_delete(comm, record);
+    return rc != -EPIPE || !atomic_load(&comm->key);
+}
+
+/* Deregister a segment that this thread has claimed. False: not now. */
+static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
+{
+    struct nccl_reg_comm *held = NULL;
+    bool gone;
+
+    if (reg_group())
+        return false;
+    atomic_fetch_add(&reg->detaching, 1);
+    gone = turns_take(reg, segment, &held);
+    for (struct nccl_reg_comm *comm = held; comm; comm = comm->next_held)
+        gone &= comm_let_go(reg, comm, segment);
+    turns_give(reg, held);
+    atomic_fetch_sub(&reg->detaching, 1);
+    return gone;
+}
+
+/* With the lock: its owner is there until it is dropped. */
+static bool owner_hold(const struct nccl_reg *reg, const struct segment *segment)
+{
+    return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);
+}
+
+static void owner_drop(const struct nccl_reg *reg, const struct segment *segment)
+{
+    if (segment->owner && reg->ops->drop)
+        reg->ops->drop(segment->owner);
+}
+
+/* Let the segment at addr go, if it is to and nobody else is about it. The bytes that were released. */
+static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
+{
+    struct segment *segment, copy = {0};
+    bool gone;
+
+    pthread_mutex_lock(&reg->lock);
+    segment = segment_at(reg, addr);
+    if (segment && segment->leaving && !segment->claimed && !segment->quarantined && owner_hold(reg, segment)) {
+        segment->claimed = true;
+        copy = *segment;
+    }
+    pthread_mutex_unlock(&reg->lock);
+    if (!copy.claimed)
+        return 0;
+
+    gone = segment_detach(reg, &copy);
+    pthread_mutex_lock(&reg->lock);
+    segment = segment_at(reg, addr); /* still there, but maybe not at the same place of the array */
+    segment->claimed = false;
+    gone = gone && !segment->quarantined;
+    if (gone) {
+        reg->parked -= copy.size;
+        segment_delete(reg, segment);
+    }
+    pthread_mutex_unlock(&reg->lock);
+    if (gone)
+        copy.release(copy.release_arg, copy.addr, copy.size);
+    owner_drop(reg, &copy);
+    return gone ? copy.size : 0;
+}
+
+int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
+                            void *arg)
+{
+    struct segment *segment;
+    int rc = -ENOENT;
+
+    pthread_mutex_lock(&reg->lock);
+    segment = segment_at(reg, addr);
+    if (segment && !segment->leaving) {
+        segment->leaving = true;
+        segment->release = release;
+        segment->release_arg = arg;
+        *(segment->quarantined ? &reg->quarantined : &reg->parked) += segment->size;
+        rc = 0;
+    }
+    pthread_mutex_unlock(&reg->lock);
+    if (!rc)
+        segment_let_go(reg, addr);
+    return rc;
+}
+
+size_t nccl_reg_settle(struct nccl_reg *reg, int device)
+{
+    uint64_t addr = 0;
+    size_t released = 0;
+    bool more;
+
+    do {
+        more = false;
+        pthread_mutex_lock(&reg->lock);
+        for (size_t i = reg->parked ? segment_after(reg, addr) : reg->segment_count; i < reg->segment_count && !more;
+             i++) {
+            addr = reg->segments[i].addr;
+            more = reg->segments[i].leaving && !reg->segments[i].quarantined &&
+                   (device < 0 || device == reg->segments[i].device);
+        }
+        pthread_mutex_unlock(&reg->lock);
+        if (more)
+            released += segment_let_go(reg, addr);
+    } while (more);
+    return released;
+}
+
+/* --- how they are lost --- */
+
+static void records_lose(struct nccl_reg *reg, uint64_t addr, int device)
+{
+    for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
+        const struct record *record;
+
+        /* Nobody will ask, and one that was given up is not to be waited for; nor is another device's, which may be in
+         * a call for as long as it likes. */
+        if (!atomic_load(&comm->key) || atomic_load(&comm->device) != device)
+            continue;
+        pthread_mutex_lock(&comm->turn);
+        record = reg_record_at(comm, addr);
+        if (record)
+            reg_record_delete(comm, record);
+        reg_turn_give(reg, comm);
+    }
+}
+
+/* Segments that have something in this range: of this owner, or (any) of whichever. Not what somebody lets go. */
+static void lose(struct nccl_reg *reg, uint64_t addr, uint64_t end, const void *owner, bool any)
+{
+    struct segment lost;
+
+    do {
+        lost.size = 0;
+        pthread_mutex_lock(&reg->lock);
+        for (size_t i = segment_from(reg, addr); i < reg->segment_count && reg->segments[i].addr < end; i++) {
+            const struct segment *segment = &reg->segments[i];
+
+            if (segment->claimed || (any ? !segment->owner : segment->owner != owner))
+                continue;
+            lost = *segment;
+            if (lost.leaving)
+                *(lost.quarantined ? &reg->quarantined : &reg->parked) -= lost.size;
+            segment_delete(reg, segment);
+            break;
+        }
+        pthread_mutex_unlock(&reg->lock);
+        if (lost.size) {
+            records_lose(reg, lost.addr, lost.device);
+            /* Whoever took the old record for that of a new segment at this address looks again. */
+            atomic_fetch_add(&reg->changes, 1);
+        }
+    } while (lost.size);
+}
+
+void nccl_reg_segment_lost(struct nccl_reg *reg, uint64_t addr, const void *owner)
+{
+    lose(reg, addr, addr + 1, owner, /* any: */ false);
+}
+
+void nccl_reg_owner_lost(struct nccl_reg *reg, const void *owner)
+{
+    lose(reg, 0, UINT64_MAX, owner, /* any: */ false);
+}
+
+void nccl_reg_range_lost(struct nccl_reg *reg, uint64_t addr, size_t size)
+{
+    lose(reg, addr, end_of(addr, size), NULL, /* any: */ true);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_nccl_ends.c - communicators that are aborted, revoked or made while threads are in calls; a part of
+ * test_nccl_reg. */
+#include "nccl_unit.h"
+
+static void *settle_thread(void *arg)
+{
+    (void)arg;
+    nccl_reg_settle(reg, -1);
+    return NULL;
+}
+
+static void *op_thread(void *arg)
+{
+    const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+    struct nccl_reg_comm *used;
+
+    (void)arg;
+    nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used);
+    nccl_reg_after_op(used);
+    return NULL;
+}
+
+static void wait_until_stuck(void)
+{
+    while (!atomic_load(&nccl_fake.stuck))
+        usleep(100);
+}
+
+/* It is not waited for, and the thread that comes out of its call makes no other one. */
+static void aborted_under_calls(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    for (unsigned int i = 0; i < 4; i++)
+        segment(i, 0);
+    comm_new(0, 0, false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
+    wait_until_stuck();
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
+    /* Memory need not wait for the thread, either. */
+    remove_segment(3);
+    assert_int_equal(nccl_fake.releases, 1);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+    assert_int_equal(nccl_fake.attaches, 1);
+    assert_int_equal(stats().comms, 0);
+    assert_int_equal(stats().attached, 1);
+    /* Its entry serves another one. */
+    comm_new(0, 0, false);
+    assert_int_equal(collective(0, AT(0), AT(1)), 0);
+    comm_end(0);
+}
+
+/* A thread that lets segment 0 go, and is stuck in undoing its registration with communicator 0. */
+static pthread_t stuck_trim(void)
+{
+    pthread_t thread;
+
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    remove_segment(0);
+    nccl_reg_group_end(false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, settle_thread, NULL), 0);
+    wait_until_stuck();
+    return thread;
+}
+
+/* The same while a segment goes: the other communicator's registration is undone, and the memory free. */
+static void aborted_under_a_trim(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    segment(0, 0);
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    collective(0, AT(0), 0);
+    collective(1, AT(0), 0);
+    thread = stuck_trim();
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* talk: */ false), 0);
+    nccl_fake_comm_destroy(1, true);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(stats().comms, 1);
+    comm_end(0);
+}
+
+static void *unstick(void *arg)
+{
+    usleep(20000);
+    atomic_store(&nccl_fake.stuck, false);
+    return arg;
+}
+
+/* One that comes while a segment goes may share connections with those that rest for that: it begins afterwards. */
+static void added_under_a_trim(void **state)
+{
+    const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
+    pthread_t thread, other;
+
+    (void)state;
+    segment(0, 0);
+    comm_new(0, 0, false);
+    collective(0, AT(0), 0);
+    thread = stuck_trim();
+    assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
+    nccl_fake_comm_make(1, 0, true);
+    assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(1), &info), 0);
+    assert_false(atomic_load(&nccl_fake.stuck));
+    pthread_join(other, NULL);
+    pthread_join(thread, NULL);
+    comm_end(1);
+    comm_end(0);
+}
+
+/* Nor does an operation begin meanwhile, also one for which nothing is left to be done. */
+static void used_under_a_trim(void **state)
+{
+    pthread_t thread, other;
+
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++) {
+        segment(i, 0);
+        comm_new(i, 0, false);
+        collective(i, AT(i), 0);
+        collective(i, AT(i), 0);
+    }
+    thread = stuck_trim();
+    assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
+    assert_int_equal(collective(1, AT(1), 0), 0);
+    assert_false(atomic_load(&nccl_fake.stuck));
+    pthread_join(other, NULL);
+    pthread_join(thread, NULL);
+    assert_int_equal(nccl_fake.releases, 1);
+    nccl_fake_finish();
+    comm_end(1);
+    comm_end(0);
+}
+
+/* Revoked: no call, and its memory stays until the end of it. */
+static void closed(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    segment(1, 0); /* it has none of this */
+    nccl_fake_finish();
+    remove_segment(0);
+    remove_segment(1);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(stats().parked, UNIT);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    assert_int_equal(nccl_fake.detaches, 0);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    /* The same for one that is not ready when it is to go. */
+    comm_new(0, 0, false);
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 2);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    /* Aborted: the same until it is over. What has its address by then is another one. */
+    comm_new(0, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 3);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    comm_new(0, 0, false);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_fake.releases, 4);
+    comm_end(0);
+    comm_end(1);
+}
+
+/* A call that is no operation keeps others from the communicator as well. */
+static void not_within_a_call(void **state)
+{
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    nccl_reg_before_call(reg, nccl_fake_comm(0), &used);
+    assert_non_null(used);
+    assert_int_equal(nccl_fake.attaches, 0);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 0);
+    nccl_reg_after_op(used);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    nccl_reg_before_call(reg, nccl_fake_comm(1), &used);
+    assert_null(used);
+    comm_end(0);
+}
+
+/* Another device's communicators may be in a call. */
+static void lost_beside_others(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    segment(0, 0);
+    segment(1, 1);
+    comm_new(0, 0, false);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
+    wait_until_stuck();
+    nccl_reg_segment_lost(reg, AT(1), NULL);
+    assert_int_equal(stats().segments, 1);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(thread, NULL);
+    comm_end(0);
+}
+
+int nccl_ends_run(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(aborted_under_calls),
+        TEST(aborted_under_a_trim),
+        TEST(added_under_a_trim),
+        TEST(used_under_a_trim),
+        TEST(closed),
+        TEST(not_within_a_call),
+        TEST(lost_beside_others),
+    };
+
+    return cmocka_run_group_tests_name("ends", tests, NULL, NULL);
+}
