@@ -385,6 +385,36 @@ CUcontext context_stream(const struct real_driver *driver, CUstream stream)
     return handle;
 }
 
+/* A green context's streams count as those of the context that it is a part of. */
+static bool is_foreign(const struct context *context, CUcontext handle)
+{
+    const struct context *other = entry_find(handle);
+
+    return handle && other != context && (!other || other->pool);
+}
+
+CUresult context_wait_foreign(const struct context *context, CUstream stream)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const struct real_driver *driver = context->driver;
+    CUcontext handle = NULL;
+    CUresult result;
+    bool relaxed;
+
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        result = driver->cuCtxGetCurrent(&handle);
+    else
+        result = driver->cuStreamGetCtx ? driver->cuStreamGetCtx(stream, &handle) : CUDA_ERROR_NOT_SUPPORTED;
+    if (result || !is_foreign(context, handle) || !driver->cuStreamSynchronize)
+        return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
+    relaxed =
+        driver->cuThreadExchangeStreamCaptureMode && driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    result = driver->cuStreamSynchronize(stream);
+    if (relaxed)
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return result;
+}
+
 struct pool *context_pool(const struct context *context)
 {
     return context->pool;

@@ -32,6 +32,7 @@ struct slot {
     _Atomic(uint64_t) done; /* the last turn whose order has succeeded: what came before that began is in order */
     _Atomic(CUevent) event; /* made and recorded by whoever has the turn; others may wait for it. The lead has none */
     atomic_uint user;       /* the thread whose free it was recorded for last: its thread_slot; 0: for none */
+    atomic_bool waits;      /* whoever has the turn waits on the host, or is about to */
 } __attribute__((aligned(64)));
 
 /* What a thread, by its thread_slot, records when it has the lead, an event of its own, which it has at hand; and what

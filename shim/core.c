@@ -235,12 +235,17 @@ enum core_verdict core_free(uint64_t addr)
     return free_with(pool_free, addr);
 }
 
-enum core_verdict core_free_later(uint64_t addr)
+enum core_verdict core_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = core_passive() ? NULL : pool_of(addr);
+    CUresult result;
 
     if (pool && context_failed(context_of(pool)))
         return CORE_FAILED;
+    /* Its context's next order is behind what its own streams have to do, and behind nobody else's. */
+    result = pool ? context_wait_foreign(context_of(pool), stream) : CUDA_SUCCESS;
+    if (result)
+        return result == CUDA_ERROR_INVALID_HANDLE ? CORE_NOWHERE : CORE_FAILED;
     return free_with(pool_free_later, addr);
 }
 

@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "hooks.h"
+
 /* What an exported function should do. */
 enum core_verdict {
     CORE_DONE,    /* served */
@@ -23,6 +25,7 @@ enum core_verdict {
                   */
     CORE_REFUSED, /* there is no memory, and none of another kind may take its place */
     CORE_INVALID, /* free: the address is ours, but no live block starts there */
+    CORE_NOWHERE, /* free: the address is ours, but the stream is none */
     CORE_FAILED,  /* free: ordering failed, most likely because of an earlier error of the context */
 };
 
@@ -68,8 +71,8 @@ bool core_would_pool(const void *caller);
 /* A call that was bypassed has got memory from the driver. */
 void core_bypassed(uint64_t addr, size_t size, const void *caller);
 enum core_verdict core_free(uint64_t addr);
-/* A free that natively does not wait. */
-enum core_verdict core_free_later(uint64_t addr);
+/* A free that natively does not wait, but happens when stream comes there. */
+enum core_verdict core_free_later(uint64_t addr, CUstream stream);
 
 /*
  * A pooled call of the runtime is about to end that natively would have left the thread with a context: true if it has

@@ -101,7 +101,7 @@ static enum core_verdict free_async(uint64_t addr, CUstream stream)
 {
     if (pool_of(addr) && !core_passive() && capture_active_on(stream))
         return CORE_INVALID;
-    return core_free_later(addr);
+    return core_free_later(addr, stream);
 }
 
 EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
@@ -110,7 +110,7 @@ EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    if (verdict == CORE_INVALID) /* not by cudaFree, which would end a capture */
+    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would end a capture */
         return BYPASS(real_runtime(cudaFreeAsync, CALLER)((void *)NOWHERE, stream));
     return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync, CALLER)(ptr, stream)
                                    : runtime_free_failed(verdict, CALLER);
@@ -123,7 +123,7 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    if (verdict == CORE_INVALID) /* not by cudaFree, which would end a capture */
+    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would end a capture */
         return BYPASS(real_runtime(cudaFreeAsync_ptsz, CALLER)((void *)NOWHERE, stream));
     return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync_ptsz, CALLER)(ptr, stream)
                                    : runtime_free_failed(verdict, CALLER);
@@ -296,6 +296,12 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
      : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? policy_graph_set((parameters)->memset.dst)                    \
                                                        : (void)0)
 
+#define GRAPH_REACH(parameters)                                                                                        \
+    (!(parameters)                                     ? 0                                                             \
+     : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMCPY ? REACH_BY(&(parameters)->memcpy.copyParams, unnamed)           \
+     : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? (policy_reach((parameters)->memset.dst, unnamed), 0)          \
+                                                       : 0)
+
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
 #define WATCH(symbol, parameters, arguments, unnamed_stream, how, before, after)                                       \
@@ -323,7 +329,14 @@ static CUresult driver_free_failed(enum core_verdict verdict)
 {
     size_t free, total;
 
-    return verdict == CORE_INVALID ? CUDA_ERROR_INVALID_VALUE : real_next(cuMemGetInfo_v2)(&free, &total);
+    switch (verdict) {
+    case CORE_INVALID:
+        return CUDA_ERROR_INVALID_VALUE;
+    case CORE_NOWHERE:
+        return CUDA_ERROR_INVALID_HANDLE;
+    default:
+        return real_next(cuMemGetInfo_v2)(&free, &total);
+    }
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)

@@ -15,6 +15,7 @@
 #include "caller.h"
 #include "core.h"
 #include "hooks.h"
+#include "policy.h"
 #include "real.h"
 #include "trace.h"
 #include "use.h"
@@ -120,6 +121,8 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     struct call call = call_begin();
     const CUresult result = real_next(cuMemImportFromShareableHandle)(handle, shared, type);
 
+    if (!result && core_watches(CALLER))
+        policy_strict(POLICY_ALL, "memory of another process");
     if (took(&call, result))
         TELL_FROM(&call, "mem_import", "\"h\":\"0x%llx\"", GOT(handle));
     return result;

@@ -264,7 +264,8 @@ static bool backend_collected(void *arg)
     struct context *context = arg;
 
     releases_collect(context, /* wait: */ false);
-    return atomic_load(&context->arrived) >= atomic_load(&context->given);
+    /* Not where the driver does not free through a stream: then a request would wait for the device. */
+    return atomic_load(&context->defers) && atomic_load(&context->arrived) >= atomic_load(&context->given);
 }
 
 static bool backend_scarce(void *arg)

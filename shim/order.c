@@ -280,12 +280,23 @@ static CUresult order_beside_capture(struct context *context)
     return result;
 }
 
+/* The same with a slot, so that no capture begins in between; see context_settle. */
+static CUresult order_on_host_in(struct slot *slot, struct context *context)
+{
+    CUresult result;
+
+    atomic_store(&slot->waits, true);
+    result = order_on_host(context);
+    atomic_store(&slot->waits, false);
+    return result;
+}
+
 CUresult order_wait(struct context *context)
 {
     struct slot *slot = slot_acquire(context);
     /* Whoever begins a capture now waits for the slot. */
     const bool beside_capture = capture_active_now();
-    CUresult result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host(context);
+    CUresult result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
 
     slot_release(slot, result);
     if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode)
@@ -345,7 +356,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         beside_capture = capture_active();
     }
     if (wait)
-        result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host(context);
+        result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
     if (wait && !result)
         note(context, 0);
     slot_release(slot, result);
@@ -389,7 +400,8 @@ static int context_order(void *arg, bool may_wait)
     if (result) {
         log_once(LOG_INFO, "a free could not be ordered (error %d)", (int)result);
         fail(context, result);
-        return is_sticky(result) ? -ENOTRECOVERABLE : -EIO;
+        /* The program is told an error, so the block stays its own: natively a host function cannot free anything. */
+        return is_sticky(result) || result == CUDA_ERROR_NOT_PERMITTED ? -ENOTRECOVERABLE : -EIO;
     }
     return 0;
 }
@@ -402,13 +414,31 @@ static bool context_frozen(void *arg)
 const struct pool_order_ops order_ops = {.order = context_order, .frozen = context_frozen};
 const struct pool_order_ops order_filling_ops = {.order = context_order, .fill = memory_fill, .frozen = context_frozen};
 
+/*
+ * Until no call is under way that a capture would be disturbed by. That is asked when a call begins, so one that has
+ * been waiting for long disturbs none; and it may be waiting for what the caller does after his capture has begun.
+ */
+static void slot_settle(const struct slot *slot)
+{
+    uint64_t limit = 0;
+
+    for (unsigned int i = 0; slot_is_busy(slot); i++) {
+        if (!atomic_load(&slot->waits))
+            limit = 0;
+        else if (!limit)
+            limit = now_ns() + OTHERS_WAIT_NS;
+        else if (now_ns() >= limit)
+            return;
+        lock_relax(i);
+    }
+}
+
 void context_settle(CUcontext handle)
 {
     struct context *context = context_find(handle);
 
     for (int i = 0; context && i < SLOTS_ALL; i++)
-        for (unsigned int j = 0; slot_is_busy(&context->slots[i]); j++)
-            lock_relax(j);
+        slot_settle(&context->slots[i]);
 }
 
 void context_saw(CUresult result)

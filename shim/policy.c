@@ -312,6 +312,38 @@ void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t co
     }
 }
 
+static void reach_operand(const CUmemcpy3DOperand *operand, CUstream stream)
+{
+    if (operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER)
+        policy_reach(operand->op.ptr.ptr, stream);
+}
+
+void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream)
+{
+    for (size_t i = 0; operations && i < count; i++) {
+        reach_operand(&operations[i].dst, stream);
+        reach_operand(&operations[i].src, stream);
+    }
+}
+
+void policy_access(const CUmemAccessDesc *access, size_t count)
+{
+    const struct real_driver *driver = auto_driver();
+    CUdevice own = -1;
+
+    if (!driver || !access || is_alone(driver))
+        return;
+    if (driver->cuCtxGetDevice(&own) && count)
+        own = access[0].location.id; /* mapped without a context */
+    for (size_t i = 0; i < count; i++) {
+        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || access[i].location.id == own ||
+            access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            continue;
+        policy_strict(POLICY_ALL, "memory of other devices");
+        return;
+    }
+}
+
 void policy_context_seen(CUcontext handle, int device)
 {
     CUcontext first = NULL;

@@ -68,7 +68,13 @@ void policy_stream_gone(CUstream stream);
 /* Work on stream is about to touch memory at addr. If that is another context's, both devices are strict. */
 void policy_reach(CUdeviceptr addr, CUstream stream);
 
+/* The same for many copies. */
+void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream);
 void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream);
+
+/* Memory that was mapped, or a pool of the driver's, becomes accessible: if to another device than the current one, all
+ * are strict. */
+void policy_access(const CUmemAccessDesc *access, size_t count);
 
 /* Strict from now on, for one device or for all of them (POLICY_ALL): waits once for what came before earlier frees. */
 #define POLICY_ALL (-1)

@@ -162,6 +162,16 @@ static int to_host_default(void)
     return 0;
 }
 
+/* By a call that names it device memory. */
+static int to_host_as_device(void)
+{
+    const CUresult rc = cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)host, (CUdeviceptr)(uintptr_t)dev, N, (CUstream)s);
+
+    if (rc)
+        SKIP("this driver does not (%d)", rc);
+    return 0;
+}
+
 static int to_host_driver(void)
 {
     OK(cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)dev, N, (CUstream)s));
@@ -270,6 +280,12 @@ static int d2h_default(void)
 {
     TRY(pinned());
     return lands(to_host_default);
+}
+
+static int d2h_as_device(void)
+{
+    TRY(pinned());
+    return lands(to_host_as_device);
 }
 
 static int d2h_driver(void)
@@ -980,6 +996,7 @@ static int ordered_again(void)
 static const struct auto_test tests[] = {
     {"d2h", d2h, true},
     {"d2h_default", d2h_default, true},
+    {"d2h_as_device", d2h_as_device, true},
     {"d2h_driver", d2h_driver, true},
     {"d2h_thread", d2h_thread, true},
     {"d2h_device", d2h_device, true},

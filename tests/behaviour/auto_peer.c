@@ -137,6 +137,28 @@ static int copy_graph(char *u, size_t n, int byte)
     return 0;
 }
 
+/* A graph that is made by hand. */
+static int copy_graph_node(char *u, size_t n, int byte)
+{
+    struct cudaMemcpy3DParms p = {.kind = cudaMemcpyDefault};
+    cudaGraphExec_t exec;
+    cudaGraph_t graph;
+    cudaGraphNode_t node;
+
+    TRY(far_fill(n, byte));
+    p.srcPtr = (struct cudaPitchedPtr){far_buffer, 4096, 4096, 16};
+    p.dstPtr = (struct cudaPitchedPtr){u, 4096, 4096, 16};
+    p.extent = (struct cudaExtent){4096, 16, n / 4096 / 16};
+    OK(cudaGraphCreate(&graph, 0));
+    OK(cudaGraphAddMemcpyNode(&node, graph, NULL, 0, &p));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaGraphLaunch(exec, far_stream));
+    TRY(far_done());
+    OK(cudaGraphExecDestroy(exec));
+    return 0;
+}
+
 /* Device 1 may write device 0's memory, and does. */
 static int set_by_access(char *u, size_t n, int byte)
 {
@@ -194,6 +216,80 @@ static int peer_copy_graph(void)
 static int peer_access(void)
 {
     return auto_race(set_by_access);
+}
+
+static int peer_copy_graph_node(void)
+{
+    return auto_race(copy_graph_node);
+}
+
+/* Memory of device 1 that is mapped for device 0, too: what device 0's kernels do with it nobody sees, and its cudaFree
+ * waits for that. */
+static int peer_mapped(void)
+{
+    const CUmemAllocationProp where = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+    const CUmemAccessDesc access[] = {
+        {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+        {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    CUmemGenericAllocationHandle handle;
+    const size_t n = 4 * BT_MIB;
+    cudaError_t after;
+    cudaStream_t a;
+    CUdeviceptr w;
+    char *x;
+
+    TRY(far_setup(n));
+    OK(cudaSetDevice(1));
+    OK(cuMemCreate(&handle, n, &where, 0));
+    OK(cuMemAddressReserve(&w, n, 0, 0, 0));
+    OK(cuMemMap(w, n, 0, handle, 0));
+    OK(cuMemSetAccess(w, n, access, 2));
+    OK(cudaSetDevice(0));
+    OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&x, 1000));
+    OK(cudaDeviceSynchronize());
+    TRY(hold(a));
+    OK(cudaFree(x));
+    after = cudaStreamQuery(a);
+    hold_release();
+    OK(cudaStreamSynchronize(a));
+    OK(cuMemUnmap(w, n));
+    OK(cuMemAddressFree(w, n));
+    OK(cuMemRelease(handle));
+    OK(cudaStreamDestroy(a));
+    if (after == cudaErrorNotReady)
+        return WRONG("device 0 was still at work after its cudaFree");
+    OK(after);
+    return 0;
+}
+
+/* Memory of device 0 that is freed when a stream of device 1 comes there, which is still to write it. */
+static int peer_free_async(void)
+{
+    const size_t n = 4 * BT_MIB;
+    char *p, *q, *x;
+
+    TRY(far_setup(n));
+    OK(cudaSetDevice(1));
+    OK(cudaDeviceEnablePeerAccess(0, 0));
+    OK(cudaSetDevice(0));
+    OK(cudaMalloc((void **)&p, n));
+    OK(cudaMalloc((void **)&x, 1000));
+    TRY(bt_fill(p, n, 1));
+    OK(cudaSetDevice(1));
+    TRY(hold(far_stream));
+    OK(cudaMemsetAsync(p, 0x77, n, far_stream));
+    OK(cudaSetDevice(0));
+    OK(cudaFreeAsync(p, far_stream));
+    OK(cudaFree(x));
+    OK(cudaMalloc((void **)&q, n));
+    TRY(bt_fill(q, n, 0x22));
+    hold_release();
+    OK(cudaStreamSynchronize(far_stream));
+    TRY(bt_verify(q, n, 0x22));
+    OK(cudaFree(q));
+    return 0;
 }
 
 /* While a stream of another thread captures. */
@@ -622,9 +718,12 @@ static const struct auto_test tests[] = {
     {"peer_copy_3d", peer_copy_3d, true},
     {"peer_copy_batch", peer_copy_batch, true},
     {"peer_copy_graph", peer_copy_graph, true},
+    {"peer_copy_graph_node", peer_copy_graph_node, true},
     {"peer_copy_beside_capture", peer_copy_beside_capture, true},
     {"peer_copy_beside_switch", peer_copy_beside_switch, true},
     {"peer_access", peer_access, true},
+    {"peer_mapped", peer_mapped, true},
+    {"peer_free_async", peer_free_async, false},
     {"peer_fetch", peer_fetch, true},
     {"peer_fetch_uva", peer_fetch_uva, true},
     {"peer_fetch_pitch", peer_fetch_pitch, true},

@@ -545,6 +545,42 @@ static int under_load(void)
     return cap_fini(&c);
 }
 
+/* Another thread's free waits for the device, which waits for what the host does once its capture has begun. */
+static int free_main(void *p)
+{
+    OK(cudaFree(p));
+    return 0;
+}
+
+static int beside_waiting_free(void)
+{
+    struct bt_thread t;
+    cudaStream_t waiting;
+    unsigned int *go;
+    struct cap c;
+    void *p;
+
+    OK(cudaHostAlloc((void **)&go, 4096, cudaHostAllocMapped)); /* from now on frees wait on the host */
+    *go = 0;
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaStreamCreateWithFlags(&waiting, cudaStreamNonBlocking));
+    TRY(cap_init(&c));
+    if (cuStreamWaitValue32((CUstream)waiting, (CUdeviceptr)(uintptr_t)go, 1, CU_STREAM_WAIT_VALUE_GEQ))
+        SKIP("this device cannot wait for the host");
+    TRY(bt_thread_start(&t, free_main, p));
+    bt_nap(100000);
+    TRY(cap_begin(&c, cudaStreamCaptureModeRelaxed));
+    capturing_change(c.s, NULL);
+    OK(cudaStreamEndCapture(c.s, &c.graph));
+    cudaGraphDestroy(c.graph);
+    *(volatile unsigned int *)go = 1;
+    TRY(bt_thread_join(&t));
+    OK(cudaStreamSynchronize(waiting));
+    OK(cudaStreamDestroy(waiting));
+    OK(cudaFreeHost(go));
+    return cap_fini(&c);
+}
+
 static const struct bt_test tests[] = {
     {"around_global", around_global},
     {"around_thread_local", around_thread_local},
@@ -565,6 +601,7 @@ static const struct bt_test tests[] = {
     {"two_at_once", two_at_once},
     {"by_driver", by_driver},
     {"under_load", under_load},
+    {"beside_waiting_free", beside_waiting_free}, /* last: it makes the device strict */
     {NULL, NULL},
 };
 

@@ -187,6 +187,43 @@ static int after_reset(void)
     return bt_usable(N);
 }
 
+/* Natively nothing can be freed in there: then the memory stays the program's. */
+static int host_result;
+
+static void CUDART_CB free_on_host(void *p)
+{
+    host_result = (int)cudaFree(p);
+}
+
+#define ODD ((size_t)77777) /* bytes, of which there is nothing else */
+
+static int host_function(void)
+{
+    void *p = NULL, *q[4];
+    cudaStream_t s;
+
+    OK(cudaStreamCreate(&s));
+    OK(cudaMalloc(&p, ODD));
+    TRY(bt_fill(p, ODD, 5));
+    OK(cudaLaunchHostFunc(s, free_on_host, p));
+    OK(cudaStreamSynchronize(s));
+    if (!host_result)
+        SKIP("nothing was refused");
+    (void)cudaGetLastError();
+    for (int i = 0; i < 4; i++) {
+        OK(cudaMalloc(&q[i], 1000)); /* what a free keeps back comes with a later one */
+        OK(cudaFree(q[i]));
+        OK(cudaMalloc(&q[i], ODD));
+        TRY(bt_fill(q[i], ODD, 6));
+    }
+    TRY(bt_verify(p, ODD, 5));
+    for (int i = 0; i < 4; i++)
+        OK(cudaFree(q[i]));
+    OK(cudaFree(p));
+    OK(cudaStreamDestroy(s));
+    return 0;
+}
+
 static const struct bt_test tests[] = {
     {"wild", wild},
     {"interior", interior},
@@ -195,6 +232,7 @@ static const struct bt_test tests[] = {
     {"not_sticky", not_sticky},
     {"stream_ordered", stream_ordered},
     {"mismatched", mismatched},
+    {"host_function", host_function},
     {"after_reset", after_reset},
     {NULL, NULL},
 };
