@@ -203,6 +203,13 @@ int pool_free_later(uint64_t addr)
     return 0;
 }
 
+int pool_free_never(uint64_t addr)
+{
+    struct block *block;
+
+    return block_claim(addr, &block);
+}
+
 void pool_defer_never(struct pool *pool)
 {
     atomic_store(&pool->shown.defers, false);

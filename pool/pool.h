@@ -147,6 +147,9 @@ int pool_free(uint64_t addr);
  * ordered, or pool_alloc needs it. -ENOENT and -EINVAL as above. */
 int pool_free_later(uint64_t addr);
 
+/* The same, where nobody can say when the memory may be used again: it stays handed out. */
+int pool_free_never(uint64_t addr);
+
 /* From now on every free is ordered by itself: for a context that has failed, whose frees return its error. */
 void pool_defer_never(struct pool *pool);
 

@@ -23,6 +23,8 @@
 #define DEVICES_MAX  64
 /* How long a request waits for another thread's call that may end its context, and mostly does not. */
 #define LEAVING_WAIT_NS 1000000000
+/* How long a free waits for another context's stream, on which it natively happens. */
+#define FOREIGN_WAIT_NS 1000000000
 
 /*
  * This part of the device's memory may lie in broken segments while nothing of it is handed out; less the more is, so
@@ -385,12 +387,25 @@ CUcontext context_stream(const struct real_driver *driver, CUstream stream)
     return handle;
 }
 
-/* A green context's streams count as those of the context that it is a part of. */
+/* Is work in the context of this handle not ordered by ours? A green context's is: it is a part of one of the device.
+ */
 static bool is_foreign(const struct context *context, CUcontext handle)
 {
+    const struct real_driver *driver = context->driver;
     const struct context *other = entry_find(handle);
+    CUcontext ignored;
+    CUdevice device;
+    bool elsewhere;
 
-    return handle && other != context && (!other || other->pool);
+    if (!handle || other == context)
+        return false;
+    if (other)
+        return other->pool != NULL;
+    if (driver->cuCtxPushCurrent_v2(handle))
+        return false;
+    elsewhere = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device != context->device;
+    driver->cuCtxPopCurrent_v2(&ignored);
+    return elsewhere;
 }
 
 CUresult context_wait_foreign(const struct context *context, CUstream stream)
@@ -399,20 +414,24 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream)
     const struct real_driver *driver = context->driver;
     CUcontext handle = NULL;
     CUresult result;
+    uint64_t limit;
     bool relaxed;
 
     if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         result = driver->cuCtxGetCurrent(&handle);
     else
         result = driver->cuStreamGetCtx ? driver->cuStreamGetCtx(stream, &handle) : CUDA_ERROR_NOT_SUPPORTED;
-    if (result || !is_foreign(context, handle) || !driver->cuStreamSynchronize)
+    if (result || !is_foreign(context, handle) || !driver->cuStreamQuery)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
     relaxed =
         driver->cuThreadExchangeStreamCaptureMode && driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
-    result = driver->cuStreamSynchronize(stream);
+    limit = trace_clock() + FOREIGN_WAIT_NS;
+    for (unsigned int i = 0; (result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && trace_clock() < limit;
+         i++)
+        lock_relax(i);
     if (relaxed)
         driver->cuThreadExchangeStreamCaptureMode(&mode);
-    return result;
+    return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
 struct pool *context_pool(const struct context *context)

@@ -32,7 +32,8 @@ struct policy *context_policy(CUcontext handle);
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
 /* The handle of a stream's context. */
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);
-/* If stream is another context's: wait for it on the host. CUDA_ERROR_INVALID_HANDLE: it is no stream. */
+/* If stream is another context's: wait for it on the host, a second at most. CUDA_ERROR_INVALID_HANDLE: it is no
+ * stream; another error: it is not over. */
 CUresult context_wait_foreign(const struct context *context, CUstream stream);
 /* The driver's ordinal of a context's device. */
 int context_device(const struct context *context);

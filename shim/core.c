@@ -238,15 +238,22 @@ enum core_verdict core_free(uint64_t addr)
 enum core_verdict core_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = core_passive() ? NULL : pool_of(addr);
-    CUresult result;
 
-    if (pool && context_failed(context_of(pool)))
+    if (!pool)
+        return free_with(pool_free_later, addr);
+    if (context_failed(context_of(pool)))
         return CORE_FAILED;
     /* Its context's next order is behind what its own streams have to do, and behind nobody else's. */
-    result = pool ? context_wait_foreign(context_of(pool), stream) : CUDA_SUCCESS;
-    if (result)
-        return result == CUDA_ERROR_INVALID_HANDLE ? CORE_NOWHERE : CORE_FAILED;
-    return free_with(pool_free_later, addr);
+    switch (context_wait_foreign(context_of(pool), stream)) {
+    case CUDA_SUCCESS:
+        return free_with(pool_free_later, addr);
+    case CUDA_ERROR_INVALID_HANDLE:
+        return CORE_NOWHERE;
+    default:
+        log_once(LOG_WARN, "memory that was freed on another device's stream is not used again: the stream has not "
+                           "come there within a second");
+        return free_with(pool_free_never, addr);
+    }
 }
 
 bool core_lacks_context(void)

@@ -383,6 +383,14 @@ static CUresult order_ask(struct context *context)
     return result;
 }
 
+/* In a host function the driver refuses whatever it is asked. The program is told so, and nothing is freed. */
+static bool is_refused(const struct context *context, CUresult result)
+{
+    CUcontext ignored;
+
+    return result == CUDA_ERROR_NOT_PERMITTED && context->driver->cuCtxGetCurrent(&ignored) == CUDA_ERROR_NOT_PERMITTED;
+}
+
 static int context_order(void *arg, bool may_wait)
 {
     struct context *context = arg;
@@ -400,8 +408,7 @@ static int context_order(void *arg, bool may_wait)
     if (result) {
         log_once(LOG_INFO, "a free could not be ordered (error %d)", (int)result);
         fail(context, result);
-        /* The program is told an error, so the block stays its own: natively a host function cannot free anything. */
-        return is_sticky(result) || result == CUDA_ERROR_NOT_PERMITTED ? -ENOTRECOVERABLE : -EIO;
+        return is_sticky(result) || is_refused(context, result) ? -ENOTRECOVERABLE : -EIO;
     }
     return 0;
 }
@@ -418,27 +425,23 @@ const struct pool_order_ops order_filling_ops = {.order = context_order, .fill =
  * Until no call is under way that a capture would be disturbed by. That is asked when a call begins, so one that has
  * been waiting for long disturbs none; and it may be waiting for what the caller does after his capture has begun.
  */
-static void slot_settle(const struct slot *slot)
-{
-    uint64_t limit = 0;
-
-    for (unsigned int i = 0; slot_is_busy(slot); i++) {
-        if (!atomic_load(&slot->waits))
-            limit = 0;
-        else if (!limit)
-            limit = now_ns() + OTHERS_WAIT_NS;
-        else if (now_ns() >= limit)
-            return;
-        lock_relax(i);
-    }
-}
-
 void context_settle(CUcontext handle)
 {
     struct context *context = context_find(handle);
+    uint64_t limit = 0; /* for all that wait */
 
-    for (int i = 0; context && i < SLOTS_ALL; i++)
-        slot_settle(&context->slots[i]);
+    for (int i = 0; context && i < SLOTS_ALL; i++) {
+        const struct slot *slot = &context->slots[i];
+
+        for (unsigned int j = 0; slot_is_busy(slot); j++) {
+            if (atomic_load(&slot->waits)) {
+                limit = limit ? limit : now_ns() + OTHERS_WAIT_NS;
+                if (now_ns() >= limit)
+                    break;
+            }
+            lock_relax(j);
+        }
+    }
 }
 
 void context_saw(CUresult result)

@@ -326,21 +326,26 @@ void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, 
     }
 }
 
-void policy_access(const CUmemAccessDesc *access, size_t count)
+void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
 {
     const struct real_driver *driver = auto_driver();
-    CUdevice own = -1;
+    int own;
 
-    if (!driver || !access || is_alone(driver))
+    if (!driver || !access)
         return;
-    if (driver->cuCtxGetDevice(&own) && count)
-        own = access[0].location.id; /* mapped without a context */
+    own = addr ? device_of(driver, addr) : -1;
+    if (addr && own < 0 &&
+        driver->cuCtxGetDevice(&own)) /* where the driver does not say: most likely the current one */
+        own = -1;
     for (size_t i = 0; i < count; i++) {
-        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || access[i].location.id == own ||
-            access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
             continue;
-        policy_strict(POLICY_ALL, "memory of other devices");
-        return;
+        if (access[i].location.type > CU_MEM_LOCATION_TYPE_DEVICE) {
+            policy_strict(POLICY_ALL, "mapped host memory");
+        } else if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != own &&
+                   !is_alone(driver)) {
+            policy_strict(POLICY_ALL, "memory of other devices");
+        }
     }
 }
 

@@ -72,9 +72,9 @@ void policy_reach(CUdeviceptr addr, CUstream stream);
 void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream);
 void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream);
 
-/* Memory that was mapped, or a pool of the driver's, becomes accessible: if to another device than the current one, all
- * are strict. */
-void policy_access(const CUmemAccessDesc *access, size_t count);
+/* Memory that was mapped at addr, or a pool of the driver's (0), becomes accessible: if to another device than it is
+ * on, or to the host, all are strict. A pool's own device needs nobody to say so. */
+void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
 
 /* Strict from now on, for one device or for all of them (POLICY_ALL): waits once for what came before earlier frees. */
 #define POLICY_ALL (-1)

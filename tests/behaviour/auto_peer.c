@@ -244,8 +244,9 @@ static int peer_mapped(void)
     OK(cuMemCreate(&handle, n, &where, 0));
     OK(cuMemAddressReserve(&w, n, 0, 0, 0));
     OK(cuMemMap(w, n, 0, handle, 0));
-    OK(cuMemSetAccess(w, n, access, 2));
+    OK(cuMemSetAccess(w, n, access, 1));
     OK(cudaSetDevice(0));
+    OK(cuMemSetAccess(w, n, access + 1, 1));
     OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
     OK(cudaMalloc((void **)&x, 1000));
     OK(cudaDeviceSynchronize());
@@ -289,6 +290,26 @@ static int peer_free_async(void)
     OK(cudaStreamSynchronize(far_stream));
     TRY(bt_verify(q, n, 0x22));
     OK(cudaFree(q));
+    return 0;
+}
+
+/* The same of a stream that waits for what the host does after the free. */
+static int peer_free_async_waiting(void)
+{
+    unsigned int *go;
+    char *p;
+
+    TRY(far_setup(4096));
+    OK(cudaHostAlloc((void **)&go, 4096, cudaHostAllocMapped | cudaHostAllocPortable));
+    *go = 0;
+    OK(cudaMalloc((void **)&p, 4096));
+    OK(cudaSetDevice(1));
+    OK(cuStreamWaitValue32((CUstream)far_stream, (CUdeviceptr)(uintptr_t)go, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cudaSetDevice(0));
+    OK(cudaFreeAsync(p, far_stream));
+    *(volatile unsigned int *)go = 1;
+    OK(cudaStreamSynchronize(far_stream));
+    OK(cudaFreeHost(go));
     return 0;
 }
 
@@ -724,6 +745,7 @@ static const struct auto_test tests[] = {
     {"peer_access", peer_access, true},
     {"peer_mapped", peer_mapped, true},
     {"peer_free_async", peer_free_async, false},
+    {"peer_free_async_waiting", peer_free_async_waiting, false},
     {"peer_fetch", peer_fetch, true},
     {"peer_fetch_uva", peer_fetch_uva, true},
     {"peer_fetch_pitch", peer_fetch_pitch, true},

@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant("segments are given back in a capture", ["order"], [
         (RELEASE, "if (pool->config.order->frozen(pool->config.arg)) return 0;", "")]),
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
-        (EXPORT, "return CORE_INVALID; return core_free_later(addr, stream);", "; return core_free_later(addr);")]),
+        (EXPORT, "return CORE_INVALID; return core_free_later(addr, stream);", "; return core_free_later(addr, stream);")]),
 
     # --- errors ---
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
@@ -123,19 +123,19 @@ MUTANTS = [
         (EXPORT, "switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD)", "switch (core_alloc(size, CALLER, &addr))")]),
 
     Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
-        (ORDER, "is_sticky(result) || result == CUDA_ERROR_NOT_PERMITTED ?", "is_sticky(result) ?")]),
+        (ORDER, "is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture waits for a free that waits for it", ["capture static preloaded"], [
-        (ORDER, "else if (now_ns() >= limit) return; lock_relax(i); } } void context_settle", "lock_relax(i); } } void context_settle")]),
+        (ORDER, "if (now_ns() >= limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
         (HOOKS, "(policy_reach(to, ON), policy_reach(from, ON), 0), policy_copy(to, from, ON)) WATCH_STREAM(cuMemcpyPeerAsync,",
          "(policy_reach(to, ON), policy_reach(from, ON), 0), (void)NOTHING) WATCH_STREAM(cuMemcpyPeerAsync,")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
-        (POLICY, 'policy_strict(POLICY_ALL, "memory of other devices");', "")]),
+        (POLICY, 'policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
         (HOOKS, "(node, graph, nodes, count, copy, context), ONCE, REACH_BY(copy, unnamed), policy_graph_node())",
          "(node, graph, nodes, count, copy, context), ONCE, NOTHING, policy_graph_node())")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
-        (CONTEXT, "result = driver->cuStreamSynchronize(stream); if (relaxed)", "if (relaxed)")]),
+        (CONTEXT, "if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
     Mutant("a split is off by one granule", ["pool", "random"], [
         (BLOCKS, "rest->addr = block->addr + size;", "rest->addr = block->addr + size - POOL_GRANULE;")]),
