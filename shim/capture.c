@@ -91,7 +91,8 @@ static bool is_same_stream(const struct capture *capture, const void *arg)
 
 /*
  * Waits for calls in flight in the stream's own context only: in another one they disturb nothing, and the work that
- * they may wait for there can itself wait for what is launched after this capture.
+ * they may wait for there can itself wait for what is launched after this capture. A thread without a context gets one
+ * by the real call, and nobody knows which.
  */
 CUcontext capture_begin(CUstream stream)
 {
@@ -111,11 +112,12 @@ CUcontext capture_begin(CUstream stream)
 void capture_begun(CUcontext own, CUstream stream, bool success)
 {
     struct capture *capture = success ? malloc(sizeof(*capture)) : NULL;
+    const struct real_driver *driver = success && !own ? real_driver_get() : NULL;
 
     if (!success) {
         atomic_fetch_sub(&capture_count, 1);
     } else if (capture) {
-        capture->context = own;
+        capture->context = driver ? context_stream(driver, stream) : own;
         capture->stream = stream;
         capture->thread = capture_thread(stream);
         capture->number = atomic_load(&capture_total);

@@ -128,7 +128,7 @@ int context_read(struct context *context, uint64_t addr, void *buf, size_t size)
 /* For a clock's tick: give back what has been idle for age ticks (0: nothing), and let arrive what is on its way. */
 void context_decay_all(unsigned int age);
 
-/* Wait until no call that orders frees is in flight in the context of this handle. */
+/* Wait until no call that orders frees is in flight in the context of this handle (NULL: in any). */
 void context_settle(CUcontext handle);
 
 /*

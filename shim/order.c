@@ -425,23 +425,31 @@ const struct pool_order_ops order_filling_ops = {.order = context_order, .fill =
  * Until no call is under way that a capture would be disturbed by. That is asked when a call begins, so one that has
  * been waiting for long disturbs none; and it may be waiting for what the caller does after his capture has begun.
  */
-void context_settle(CUcontext handle)
+static void settle(const struct context *context, uint64_t *limit)
 {
-    struct context *context = context_find(handle);
-    uint64_t limit = 0; /* for all that wait */
-
-    for (int i = 0; context && i < SLOTS_ALL; i++) {
+    for (int i = 0; i < SLOTS_ALL; i++) {
         const struct slot *slot = &context->slots[i];
 
         for (unsigned int j = 0; slot_is_busy(slot); j++) {
             if (atomic_load(&slot->waits)) {
-                limit = limit ? limit : now_ns() + OTHERS_WAIT_NS;
-                if (now_ns() >= limit)
+                *limit = *limit ? *limit : now_ns() + OTHERS_WAIT_NS;
+                if (now_ns() >= *limit)
                     break;
             }
             lock_relax(j);
         }
     }
+}
+
+void context_settle(CUcontext handle)
+{
+    struct context *context = context_find(handle);
+    uint64_t limit = 0; /* for all that wait */
+
+    if (context)
+        settle(context, &limit);
+    for (unsigned int i = 0; !handle && (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+        settle(context, &limit);
 }
 
 void context_saw(CUresult result)

@@ -545,6 +545,54 @@ static int under_load(void)
     return cap_fini(&c);
 }
 
+/* Hardly ever not in a free. */
+static int free_until(void *arg)
+{
+    struct beside *b = (struct beside *)arg;
+    void *p;
+
+    while (!__atomic_load_n(&b->stop, __ATOMIC_ACQUIRE)) {
+        OK(cudaMalloc(&p, 4096));
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
+/* Threads that have no context when their capture begins, beside threads that free. */
+static int capture_once(void *arg)
+{
+    cudaGraph_t graph;
+
+    OK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
+    OK(cudaMemsetAsync(arg, 1, 64, cudaStreamPerThread));
+    OK(cudaMemsetAsync(arg, 2, 64, cudaStreamPerThread));
+    OK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
+    OK(cudaGraphDestroy(graph));
+    return 0;
+}
+
+static int by_new_threads(void)
+{
+    struct bt_thread t[2], captor;
+    struct beside b = {0};
+    int rc = 0;
+    void *p;
+
+    OK(cudaMalloc(&p, 64));
+    for (int i = 0; i < 2; i++)
+        TRY(bt_thread_start(&t[i], free_until, &b));
+    for (int i = 0; i < 4000 && !rc; i++) {
+        TRY(bt_thread_start(&captor, capture_once, p));
+        rc = bt_thread_join(&captor);
+    }
+    __atomic_store_n(&b.stop, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++)
+        TRY(bt_thread_join(&t[i]));
+    TRY(rc);
+    OK(cudaFree(p));
+    return 0;
+}
+
 /* Another thread's free waits for the device, which waits for what the host does once its capture has begun. */
 static int free_main(void *p)
 {
@@ -601,6 +649,7 @@ static const struct bt_test tests[] = {
     {"two_at_once", two_at_once},
     {"by_driver", by_driver},
     {"under_load", under_load},
+    {"by_new_threads", by_new_threads},
     {"beside_waiting_free", beside_waiting_free}, /* last: it makes the device strict */
     {NULL, NULL},
 };

@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant("the gate closes only after a capture has begun", ["capture static ordered / under_load"], [
         (CAPTURE, "capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
         (CAPTURE, "if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
-        (CAPTURE, "capture->context = own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
+        (CAPTURE, "capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
         (CAPTURE, "context_settle(own);", "")], 20),
     Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
@@ -124,8 +124,10 @@ MUTANTS = [
 
     Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
         (ORDER, "is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
+    Mutant("a capture of a thread without a context waits for nobody", ["capture shared preloaded"], [
+        (ORDER, "!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
     Mutant("a capture waits for a free that waits for it", ["capture static preloaded"], [
-        (ORDER, "if (now_ns() >= limit) break;", "")]),
+        (ORDER, "if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
         (HOOKS, "(policy_reach(to, ON), policy_reach(from, ON), 0), policy_copy(to, from, ON)) WATCH_STREAM(cuMemcpyPeerAsync,",
          "(policy_reach(to, ON), policy_reach(from, ON), 0), (void)NOTHING) WATCH_STREAM(cuMemcpyPeerAsync,")]),
