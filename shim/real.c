@@ -11,7 +11,11 @@
 #include <string.h>
 
 #include "dlsym.h"
+#include "lock.h"
 #include "log.h"
+
+/* How long a thread waits for another one that is finding the driver's functions. */
+#define FILL_WAIT_NS 1000000000u
 
 static const struct {
     const char *name;
@@ -24,7 +28,8 @@ static const struct {
 };
 
 static struct {
-    atomic_bool filling; /* somebody fills in driver and in_driver; for good, if that fails or is cut short by a fork */
+    struct lock lock;  /* guards writing driver and in_driver; in a forked child it may be held for ever */
+    atomic_bool tried; /* that is over, or whoever is at it has been waited for in vain */
     struct real_driver driver;
     void *in_driver[REAL_COUNT]; /* each driver hook's own function in libcuda */
     _Atomic(const struct real_driver *) ready;
@@ -93,15 +98,22 @@ const struct real_driver *real_driver_get(void)
     handle = loaded("libcuda.so.1");
     if (!handle)
         return NULL;
-    /* Whoever comes second passes on meanwhile: a lock could be held for ever in a forked child. */
-    if (atomic_exchange(&real.filling, true))
+    if (atomic_load(&real.tried))
         return atomic_load_explicit(&real.ready, memory_order_acquire);
-    driver_fill(handle);
+    /* The runtime asks once for what its calls will go to: it must not be told before we know. */
+    if (!lock_take_within(&real.lock, FILL_WAIT_NS)) {
+        atomic_store(&real.tried, true);
+        return NULL;
+    }
+    if (!atomic_load(&real.tried))
+        driver_fill(handle);
     /* A library of that name without these is no driver (a stub, say). */
     if (real.driver.cuMemAlloc_v2 && real.driver.cuMemFree_v2 && real.driver.cuCtxGetCurrent &&
         real.driver.cuCtxGetDevice && real.driver.cuEventCreate && real.driver.cuCtxSynchronize &&
         real.driver.cuCtxPushCurrent_v2 && real.driver.cuCtxPopCurrent_v2 && real.driver.cuMemGetInfo_v2)
         atomic_store_explicit(&real.ready, &real.driver, memory_order_release);
+    atomic_store(&real.tried, true);
+    lock_give(&real.lock);
     return atomic_load_explicit(&real.ready, memory_order_acquire);
 }
 
