@@ -23,18 +23,23 @@ void *pool_arg(const struct pool *pool)
     return pool->config.arg;
 }
 
-size_t pool_live_size(uint64_t addr)
+size_t pool_live(uint64_t addr, struct pool **ret_pool, size_t *ret_block)
 {
-    struct block *block = map_segment_get(addr) ? map_block_get(addr) : NULL;
+    struct block *block;
 
-    return block && atomic_load(&block->state) == BLOCK_LIVE ? block->requested : 0;
+    if (!map_find(addr, &block) || !block || atomic_load(&block->state) != BLOCK_LIVE)
+        return 0;
+    *ret_pool = block->segment->pool;
+    *ret_block = block->size;
+    return block->requested;
 }
 
-size_t pool_block_size(uint64_t addr)
+size_t pool_live_size(uint64_t addr)
 {
-    struct block *block = map_segment_get(addr) ? map_block_get(addr) : NULL;
+    struct pool *pool;
+    size_t block;
 
-    return block && atomic_load(&block->state) == BLOCK_LIVE ? block->size : 0;
+    return pool_live(addr, &pool, &block);
 }
 
 /* With the pool's lock. Is any of it handed out, or on its way back? */

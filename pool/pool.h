@@ -165,8 +165,8 @@ struct pool *pool_of(uint64_t addr);
 /* The size that was asked for of the live block that starts at addr; 0: none does. Never blocks. */
 size_t pool_live_size(uint64_t addr);
 
-/* How much of its pool the live block that starts at addr takes, which its size was rounded up to; 0: none does. */
-size_t pool_block_size(uint64_t addr);
+/* The same, and if there is one its pool and how much of that it takes, which its size was rounded up to. */
+size_t pool_live(uint64_t addr, struct pool **ret_pool, size_t *ret_block);
 
 /* The arg of a pool's config. */
 void *pool_arg(const struct pool *pool);

@@ -195,8 +195,9 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
 
 static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
 {
-    struct pool *pool = pool_of(addr);
-    const size_t size = pool ? pool_live_size(addr) : 0;
+    struct pool *pool = NULL;
+    size_t block = 0;
+    const size_t size = pool_live(addr, &pool, &block);
     const struct trace_block event = {
         .device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
     int rc;

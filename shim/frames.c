@@ -65,15 +65,14 @@ static uint16_t number_of(const void *address)
 void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
 {
     void *stack[OURS + DEPTH];
-    const size_t block = pool_block_size(addr);
     uint16_t numbers[DEPTH];
-    struct trace_block event = {.device = device,
-                                .addr = addr,
-                                .size = size,
-                                .block = block == (size + POOL_GRANULE - 1) / POOL_GRANULE * POOL_GRANULE ? 0 : block,
-                                .frames = numbers};
+    struct trace_block event = {.device = device, .addr = addr, .size = size, .frames = numbers};
+    struct pool *pool = NULL;
+    size_t block = 0;
     int depth, first = 0;
 
+    if (pool_live(addr, &pool, &block) && block != (size + POOL_GRANULE - 1) / POOL_GRANULE * POOL_GRANULE)
+        event.block = block;
     if (!conf_get()->trace_stacks.number) {
         trace_block(TRACE_BLOCK_ALLOC, &event);
         return;

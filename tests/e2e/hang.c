@@ -8,11 +8,13 @@
  *   refused LIBRARY     have a library (loaded.c) ask for more than there is, as the first request of all
  *   theirs LIBRARY      fill the device, free it all, and have a library (loaded.c) allocate half of it
  *   waits SECONDS       free behind device work of that length
+ *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
  */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +66,36 @@ static void waits(long seconds)
     OK(cudaLaunchHostFunc(NULL, on_device, &seconds));
     OK(cudaFree(p));
     OK(cudaDeviceSynchronize());
+}
+
+static pthread_barrier_t all_there;
+
+static void *alloc_and_free(void *together)
+{
+    void *p;
+
+    OK(cudaMalloc(&p, 512));
+    if (together)
+        pthread_barrier_wait(&all_there);
+    OK(cudaFree(p));
+    return NULL;
+}
+
+static void in_threads(long n)
+{
+    pthread_t *thread = calloc((size_t)n, sizeof(*thread));
+
+    if (!thread || pthread_barrier_init(&all_there, NULL, (unsigned int)n))
+        exit(5);
+    for (long i = 0; i < n; i++)
+        if (pthread_create(&thread[i], NULL, alloc_and_free, &all_there))
+            exit(5);
+    for (long i = 0; i < n; i++)
+        pthread_join(thread[i], NULL);
+    for (long i = 0; i < n; i++)
+        if (pthread_create(thread, NULL, alloc_and_free, NULL) || pthread_join(thread[0], NULL))
+            exit(5);
+    free(thread);
 }
 
 static void frees(long n)
@@ -137,6 +169,8 @@ int main(int argc, char **argv)
         frees(atol(argv[2]));
     } else if (strcmp(argv[1], "waits") == 0) {
         waits(atol(argv[2]));
+    } else if (strcmp(argv[1], "threads") == 0) {
+        in_threads(atol(argv[2]));
     } else if (strcmp(argv[1], "dlopen") == 0) {
         OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
         alarm(20);

@@ -46,6 +46,24 @@ class Hang(Case):
             child.wait()
         self.assertEqual([len(Trace(p).of("free_requested", "free_completed")) for p in folder.iterdir()], [1])
 
+    def test_how_long_a_free_took_is_seen(self) -> None:
+        """One that waited for the device was complete so much later than it was asked for."""
+        done = self.go(HANG, "waits", "1", CUPOOL_FREE="strict", CUPOOL_TRACE_EVENTS="segment,alloc")
+        requested, completed = self.one_trace(done).of("free_requested", "free_completed")
+        self.assertGreaterEqual(completed["t"] - requested["t"], 500_000_000)
+
+    def test_many_threads(self) -> None:
+        """Many that begin at the same time, and as many one after the other: each is served by the pool and in the trace, in an
+        order that can be."""
+        done = self.go(HANG, "threads", "300", CUPOOL_TRACE_EVENTS="segment,alloc")
+        trace = self.one_trace(done)
+        self.assertEqual([len(trace.of(e)) for e in ("alloc", "free_requested", "free_completed")], [600, 600, 600])
+        live: "set[str]" = set()
+        for event in trace.of("alloc", "free_requested"):
+            (self.assertNotIn if event["e"] == "alloc" else self.assertIn)(event["p"], live)
+            live ^= {event["p"]}
+        self.assertEqual(trace.events[-1]["dropped"], 0)
+
     @unittest.skipIf(tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").split()[1].split("."))) < (2, 35),
                      "before glibc 2.35 there is no way to tell who calls without the loader's lock")
     def test_a_constructor_that_waits_for_a_thread(self) -> None:
@@ -70,6 +88,7 @@ class Native(Case):
         self.go(HANG, "sigexit", "20000", rc=7, preload=None)
         self.go(HANG, "waits", "0", preload=None)
         self.go(HANG, "frees", "1000", preload=None)
+        self.go(HANG, "threads", "10", preload=None)
         self.assertEqual(self.go(HANG, "dlopen", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
         self.go(HANG, "theirs", BIN / "loaded.so", preload=None)
 

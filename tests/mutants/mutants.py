@@ -56,6 +56,9 @@ MUTANTS = [
         (POOL, "block_settle(pool, block, rc); } release_some(pool);",
          "block_settle(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; kept_take(pool, NULL, lists); "
          "for (unsigned int i = 0; i < MAGAZINES; i++) list_settle(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
+    Mutant("the runtime is told the driver's own functions while ours are being found", ["hang / Hang.test_many_threads"], [
+        ("shim/real.c", "if (!lock_take_within(&real.lock, FILL_WAIT_NS)) { atomic_store(&real.tried, true); return NULL; }",
+         "if (!lock_try(&real.lock)) return NULL;")], 60),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),

@@ -117,11 +117,15 @@ static void test_more_than_fits(void **state)
     struct env *env = env_plain(state);
     static uint64_t addr[COUNT];
     unsigned int segments = 0;
+    struct pool *pool;
+    size_t block;
 
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < COUNT; i++) {
             addr[i] = alloc(env->pool, 1 + (size_t)(i * 7 % 150) * 512);
-            assert_in_range(pool_block_size(addr[i]), 1 + (size_t)(i * 7 % 150) * 512, UNIT);
+            assert_int_equal(pool_live(addr[i], &pool, &block), 1 + (size_t)(i * 7 % 150) * 512);
+            assert_ptr_equal(pool, env->pool);
+            assert_in_range(block, 1 + (size_t)(i * 7 % 150) * 512, UNIT);
         }
         if (round == 0)
             segments = env->fake->calls[FAKE_ALLOC];

@@ -63,7 +63,7 @@ static const char *take(void)
     size_t used = 0, n;
 
     records_begin();
-    while ((n = records_take(text + used, sizeof(text) - used, /* wait: */ false)))
+    while ((n = records_take(text + used, sizeof(text) - 1 - used, /* wait: */ false)))
         used += n;
     text[used] = '\0';
     return text;
@@ -288,12 +288,48 @@ static void test_threads(void **state)
         pthread_join(threads[i], NULL);
 }
 
+static atomic_uint turns;
+
+/* The first of two threads has the even turns, the other one the odd ones. */
+static void *takes_turns(void *arg)
+{
+    for (unsigned int i = (unsigned int)(uintptr_t)arg; i < EACH; i += 2) {
+        while (atomic_load_explicit(&turns, memory_order_acquire) != i)
+            sched_yield();
+        while (!add((int)(uintptr_t)arg, i + 1))
+            sched_yield();
+        atomic_store_explicit(&turns, i + 1, memory_order_release);
+    }
+    return NULL;
+}
+
+/* What a thread adds after it has seen what another one did after adding comes after that one's. */
+static void test_what_depends(void **state)
+{
+    unsigned long long n, last = 0;
+    pthread_t threads[2];
+
+    (void)state;
+    for (uintptr_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, takes_turns, (void *)i), 0);
+    while (last < EACH) {
+        for (const char *at = take(); *at; at = strchr(at, '\n') + 1) {
+            assert_int_equal(sscanf(strstr(at, "\"n\":"), "\"n\":%llu", &n), 1);
+            assert_int_equal(n, last + 1);
+            last = n;
+        }
+        sched_yield();
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),   cmocka_unit_test(test_full),
-        cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads), cmocka_unit_test(test_waited_for),
-        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads),      cmocka_unit_test(test_waited_for),
+        cmocka_unit_test(test_late),       cmocka_unit_test(test_what_depends),
     };
 
     start = monotonic_ns();
