@@ -608,6 +608,8 @@ static int beside_waiting_free(void)
     struct cap c;
     void *p;
 
+    if (!bt_preloaded())
+        SKIP("natively a capture begins when the free is over, so this would never end");
     OK(cudaHostAlloc((void **)&go, 4096, cudaHostAllocMapped)); /* from now on frees wait on the host */
     *go = 0;
     OK(cudaMalloc(&p, 4096));
