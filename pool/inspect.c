@@ -213,6 +213,7 @@ static bool magazines_sound(const struct pool *pool)
 {
     const struct block *block;
     size_t count = 0, bytes;
+    unsigned int keepers = 0;
 
     for (const struct segment *segment = pool->segments; segment; segment = segment->next)
         for (block = segment->first; block; block = block->next)
@@ -235,8 +236,9 @@ static bool magazines_sound(const struct pool *pool)
             (listed && !magazine->used))
             return false;
         count -= listed;
+        keepers += magazine->kept != NULL;
     }
-    return count == 0;
+    return count == 0 && keepers == atomic_load(&pool->shown.keepers);
 }
 
 /* Segments on the list of idle ones, or more than count if it is broken. */
@@ -271,7 +273,7 @@ int pool_check(struct pool *pool, char *buf, size_t len)
     if (!fault && live != pool->stats.live)
         fault = "live bytes are wrong";
     if (!fault && !magazines_sound(pool))
-        fault = "the magazines' recent blocks are wrong";
+        fault = "what the magazines have is wrong";
     if (!fault && idle_listed(pool, whole) != whole)
         fault = "the list of idle segments is wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)

@@ -341,12 +341,12 @@ void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct b
 
 void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block)
 {
+    if (!magazine->kept)
+        atomic_fetch_add(&pool->shown.keepers, 1);
     block->link = magazine->kept;
     magazine->kept = block;
     magazine->kept_count++;
     change(&magazine->kept_bytes, value(&magazine->kept_bytes) + block->size);
-    if (!atomic_load(&pool->shown.has_kept)) /* in order with what kept_take does */
-        atomic_store(&pool->shown.has_kept, true);
 }
 
 /* A magazine's share of the slack. */
@@ -381,9 +381,6 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
     /* One other along with its own, if it is left, so that nothing stays where no thread comes any more. */
     const unsigned int turn = own ? (unsigned int)(value(&own->order) % MAGAZINES) : 0;
 
-    /* First: who keeps a block after his magazine has been emptied says so again. */
-    if (!own)
-        atomic_store(&pool->shown.has_kept, false);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
@@ -395,6 +392,8 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
             continue;
         magazine_visit(magazine);
         ret_kept[i] = magazine->kept;
+        if (magazine->kept)
+            atomic_fetch_sub(&pool->shown.keepers, 1);
         magazine->kept = NULL;
         magazine->kept_count = 0;
         change(&magazine->kept_bytes, 0);

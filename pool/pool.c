@@ -101,7 +101,7 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
     int rc;
 
     /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
-    taking = atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed) &&
+    taking = atomic_load_explicit(&pool->shown.keepers, memory_order_relaxed) &&
              !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
@@ -131,7 +131,7 @@ void pool_flush(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
 
-    if (atomic_load(&pool->shown.has_kept) && !config->order->frozen(config->arg))
+    if (atomic_load(&pool->shown.keepers) && !config->order->frozen(config->arg))
         order_and_publish(pool, NULL, /* may_wait: */ false);
 }
 
@@ -180,7 +180,7 @@ int pool_free(uint64_t addr)
     if (atomic_load_explicit(&pool->shown.defers, memory_order_relaxed) &&
         block_defer(pool, block, /* in_any_case: */ false))
         return 0;
-    if (atomic_load_explicit(&pool->shown.has_kept, memory_order_relaxed) || pool->config.order->fill) {
+    if (atomic_load_explicit(&pool->shown.keepers, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, /* may_wait: */ true);
     } else { /* what most frees are: one block, and nothing but order */
         rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true);
@@ -365,7 +365,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         pool_flush(pool);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
-        if (atomic_load(&pool->shown.has_kept))
+        if (atomic_load(&pool->shown.keepers))
             order_and_publish(pool, NULL, /* may_wait: */ true);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;

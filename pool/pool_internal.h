@@ -107,9 +107,9 @@ struct pool {
         _Atomic size_t ask_from;  /* with slack: from so many kept bytes on a request asks whether they are ordered */
         _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
         atomic_uint magazines_used;
+        atomic_uint keepers;  /* magazines that keep something; changed under their locks */
         atomic_uint ordering; /* threads that are ordering what was kept, and have it */
         atomic_uint kind;     /* of new segments; set under the lock */
-        atomic_bool has_kept; /* some magazine keeps something; a hint */
         atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     } shown __attribute__((aligned(64)));
     struct pool_config config;

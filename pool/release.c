@@ -226,7 +226,7 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
 
     if (pool->config.order->frozen(pool->config.arg))
         return 0;
-    if (atomic_load(&pool->shown.has_kept))
+    if (atomic_load(&pool->shown.keepers))
         order_and_publish(pool, NULL, may_wait);
     return release(pool, &what);
 }
@@ -345,8 +345,9 @@ static unsigned int kept_count(const struct pool *pool, const struct segment *se
     return count;
 }
 
-static void kept_remove(struct magazine *magazine, const struct segment *segment)
+static void kept_remove(struct pool *pool, struct magazine *magazine, const struct segment *segment)
 {
+    const bool kept = magazine->kept != NULL;
     struct block **link = &magazine->kept;
 
     while (*link) {
@@ -358,6 +359,8 @@ static void kept_remove(struct magazine *magazine, const struct segment *segment
             link = &(*link)->link;
         }
     }
+    if (kept && !magazine->kept)
+        atomic_fetch_sub(&pool->shown.keepers, 1);
 }
 
 /*
@@ -376,7 +379,7 @@ static bool blocks_seize(struct pool *pool, struct segment *segment)
     }
     if (pending == kept_count(pool, segment)) {
         for (unsigned int i = 0; i < MAGAZINES; i++)
-            kept_remove(&pool->magazines[i], segment);
+            kept_remove(pool, &pool->magazines[i], segment);
         return true;
     }
     for (struct block *block = segment->first; block; block = block->next)

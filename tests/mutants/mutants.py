@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        (MAGAZINE, "magazine_visit(magazine); ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; "
+        (MAGAZINE, "magazine_visit(magazine); ret_kept[i] = magazine->kept; if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1); magazine->kept = NULL; magazine->kept_count = 0; "
          "change(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
          "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
@@ -59,6 +59,10 @@ MUTANTS = [
     Mutant("the runtime is told the driver's own functions while ours are being found", ["hang / Hang.test_many_threads"], [
         ("shim/real.c", "if (!lock_take_within(&real.lock, FILL_WAIT_NS)) { atomic_store(&real.tried, true); return NULL; }",
          "if (!lock_try(&real.lock)) return NULL;")], 60),
+    Mutant("a magazine that a segment's end has emptied counts as one that keeps something", ["life"], [
+        (RELEASE, "if (kept && !magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1);", "")]),
+    Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
+        (MAGAZINE, "if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1);", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),

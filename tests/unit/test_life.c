@@ -189,10 +189,9 @@ static void test_segment_that_the_driver_hands_out_again_is_forgotten(void **sta
     fake_delete(fake);
 }
 
-/* So is what was freed and is kept back. */
-static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+/* So is what was freed and is kept back, beside another such block or alone. */
+static void kept_is_forgotten(struct env *env, bool alone)
 {
-    struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
@@ -200,18 +199,31 @@ static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten
 
     env->fake->order_rc = -EBUSY;
     release(b);
-    release(other);
+    if (!alone)
+        release(other);
     fake->base = env->fake->base;
     assert_int_equal(alloc(second, 2 * MIB), a & ~(uint64_t)(2 * MIB - 1));
     assert_ptr_equal(pool_of(a), second);
     assert_int_equal(stats_of(env->pool).live, 4 * MIB);
     assert_sound(env->pool, env->fake);
     env->fake->order_rc = 0;
+    if (alone)
+        release(other);
     assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
     assert_sound(env->pool, env->fake);
     assert_sound(second, fake);
     pool_destroy(second);
     fake_delete(fake);
+}
+
+static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+{
+    kept_is_forgotten(*state, /* alone: */ false);
+}
+
+static void test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten(void **state)
+{
+    kept_is_forgotten(*state, /* alone: */ true);
 }
 
 /* But not while a thread is freeing a block of it. */
@@ -281,6 +293,7 @@ int main(void)
         POOL_TEST(test_two_pools_kept_block_waits_for_own_order),
         POOL_TEST(test_segment_that_the_driver_hands_out_again_is_forgotten),
         POOL_TEST(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten),
+        POOL_TEST(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten),
         POOL_TEST(test_segment_that_is_handed_out_again_during_a_free_is_refused),
         POOL_TEST(test_segment_beyond_48_bits_is_refused),
     };
