@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 #include "bins.h"
+#include "clock.h"
 #include "lock.h"
 #include "pool.h"
 
@@ -167,15 +167,6 @@ static inline size_t round_up(size_t size, size_t unit)
 static inline size_t rounded(size_t requested)
 {
     return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
-}
-
-/* Nanoseconds of the monotonic clock. */
-static inline uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 /* descriptors.c. A pool's spare blocks, with its lock; after spare_reserve the next two calls of spare_pop succeed. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "conf.h"
 #include "context_internal.h"
 #include "lock.h"
@@ -300,8 +301,8 @@ static bool is_leaving(const struct context *context)
         return false;
     if (own_endings)
         return true;
-    limit = trace_clock() + LEAVING_WAIT_NS;
-    for (unsigned int i = 0; trace_clock() < limit; i++) {
+    limit = now_ns() + LEAVING_WAIT_NS;
+    for (unsigned int i = 0; now_ns() < limit; i++) {
         if (!atomic_load(&context->leaving))
             return false;
         lock_relax(i);
@@ -425,9 +426,8 @@ CUresult context_wait_foreign(const struct context *context, CUstream stream)
         return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
     relaxed =
         driver->cuThreadExchangeStreamCaptureMode && driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
-    limit = trace_clock() + FOREIGN_WAIT_NS;
-    for (unsigned int i = 0; (result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && trace_clock() < limit;
-         i++)
+    limit = now_ns() + FOREIGN_WAIT_NS;
+    for (unsigned int i = 0; (result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
         lock_relax(i);
     if (relaxed)
         driver->cuThreadExchangeStreamCaptureMode(&mode);

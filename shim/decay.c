@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "core.h"
@@ -32,14 +33,6 @@ static struct {
     atomic_int state; /* 0: not started, 1: somebody has begun to, 2: runs */
 } decay;
 
-static uint64_t monotonic_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* Sleep for so long, or until somebody wakes the thread after it has read wakes. */
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
@@ -56,7 +49,7 @@ static void *run(void *arg)
     const uint64_t seconds = conf_get()->decay.number;
     const bool off = seconds == UINT64_MAX;
     const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / TICKS : 100000000;
-    uint64_t tick = monotonic_ns() + tick_ns, now, next;
+    uint64_t tick = now_ns() + tick_ns, now, next;
 
     (void)arg;
     /* Whatever is called from here is our own. */
@@ -64,7 +57,7 @@ static void *run(void *arg)
     for (;;) {
         const unsigned int wakes = atomic_load(&decay.wakes);
 
-        now = monotonic_ns();
+        now = now_ns();
         /* Also when it is the end: a signal just before that is not lost. */
         stats_tick(now);
         live_tick(now);
@@ -72,12 +65,12 @@ static void *run(void *arg)
             break;
         if (now >= tick) {
             context_decay_all(off ? 0 : TICKS - 1);
-            tick = monotonic_ns() + tick_ns;
+            tick = now_ns() + tick_ns;
         }
         next = stats_due(now);
         next = live_due() < next ? live_due() : next;
         next = next < tick ? next : tick;
-        now = monotonic_ns();
+        now = now_ns();
         if (next > now)
             sleep_ns(wakes, next - now);
     }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "caller.h"
+#include "clock.h"
 #include "core.h"
 #include "hooks.h"
 #include "policy.h"
@@ -40,7 +41,7 @@ struct origin {
 
 static struct call call_begin(void)
 {
-    return (struct call){.start = trace_expected() && core_traces() ? trace_clock() : 0};
+    return (struct call){.start = trace_expected() && core_traces() ? now_ns() : 0};
 }
 
 /* True: write its event. taken: it has got something, if it succeeded. */
@@ -50,7 +51,7 @@ static bool call_ended(struct call *call, bool taken, CUresult result)
 
     if (!call->start)
         return false;
-    now = trace_clock();
+    now = now_ns();
     call->ns = now - call->start;
     call->t = taken ? now : call->start;
     if (taken && !result) /* a program that pools nothing is traced from here on */

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "core.h"
@@ -69,14 +69,6 @@ static struct {
     uint64_t next;
 } live = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec ts;
-
-    clock_gettime(clock, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* As zlib's and gzip's. A few hundred bytes a second: no table. */
 static uint32_t crc32_of(const void *data, size_t len)
 {
@@ -132,7 +124,7 @@ static bool update(bool ending)
     context_stats_each(ending, add, half);
     half->seq++;
     half->unix_ns = clock_ns(CLOCK_REALTIME);
-    half->uptime_ns = clock_ns(CLOCK_MONOTONIC) - live.start;
+    half->uptime_ns = now_ns() - live.start;
     half->ended = ending;
     half->crc = crc32_of(&half->count, offsetof(struct half, slots) - offsetof(struct half, count) +
                                            half->count * sizeof(half->slots[0]));
@@ -182,7 +174,7 @@ static void create(void)
     }
     fstat(fd, &live.file);
     atomic_store(&live.fd, fd);
-    live.start = clock_ns(CLOCK_MONOTONIC);
+    live.start = now_ns();
     header_fill(&launch);
     /* All of its size at once, so that no later update needs more of the disk. The header last: with it the file is
      * one. */

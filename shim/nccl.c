@@ -11,6 +11,7 @@
 
 #include "caller.h"
 #include "capture.h"
+#include "clock.h"
 #include "context.h"
 #include "core.h"
 #include "log.h"
@@ -64,14 +65,6 @@ static __thread bool settles __attribute__((tls_model("initial-exec")));
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
 /* What the real ncclMemFree has returned. */
 static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* --- our own calls --- */
 

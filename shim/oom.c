@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "core.h"
@@ -130,11 +130,8 @@ static bool is_due(int device, unsigned int time)
     static _Atomic(uint64_t) looked[DEVICES_MAX];
     _Atomic(uint64_t) *last = &looked[(unsigned int)device % DEVICES_MAX];
     uint64_t before = atomic_load(last);
-    struct timespec ts;
-    uint64_t now;
+    const uint64_t now = now_ns();
 
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
     if (!is_said(time) && before && now - before < EVERY_NS)
         return false;
     return atomic_compare_exchange_strong(last, &before, now) || is_said(time);

@@ -7,9 +7,9 @@
  * he holds, and for the lead's only a while.
  */
 #include <errno.h>
-#include <time.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "conf.h"
 #include "context_internal.h"
 #include "lock.h"
@@ -25,14 +25,6 @@
 /* Where this thread starts to look for a free slot; 0: it has had none. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
 static atomic_uint threads_seen;
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static inline unsigned int thread_slot_get(void)
 {

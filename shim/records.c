@@ -12,6 +12,7 @@
 #include <x86intrin.h>
 #endif
 
+#include "clock.h"
 #include "digits.h"
 #include "lock.h"
 #include "pool.h"
@@ -56,14 +57,6 @@ static struct {
         uint64_t t;
     } last[THREADS];
 } times;
-
-static uint64_t monotonic_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* --- the clock --- */
 
@@ -121,7 +114,7 @@ static bool counter_counts(void)
 
 uint64_t records_clock(void)
 {
-    return counts ? counter() : monotonic_ns();
+    return counts ? counter() : now_ns();
 }
 
 /* Both clocks, as close together as can be had. */
@@ -131,7 +124,7 @@ static struct moment moment_now(void)
     uint64_t width = UINT64_MAX;
 
     for (unsigned int i = 0; i < TRIES; i++) {
-        const uint64_t before = records_clock(), ns = monotonic_ns(), after = records_clock();
+        const uint64_t before = records_clock(), ns = now_ns(), after = records_clock();
 
         if (after - before < width) {
             width = after - before;
@@ -275,11 +268,11 @@ static bool is_complete(const struct record *record, uint64_t number)
 /* Whose thread is gone, or stopped, is not waited for again. */
 static bool complete_wait(const struct record *record, uint64_t number)
 {
-    const uint64_t limit = monotonic_ns() + WAIT_NS;
+    const uint64_t limit = now_ns() + WAIT_NS;
     bool complete;
 
     for (unsigned int i = 0; !(complete = is_complete(record, number)) && times.stuck != number + 1; i++) {
-        if (monotonic_ns() >= limit)
+        if (now_ns() >= limit)
             times.stuck = number + 1;
         lock_relax(i);
     }

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "decay.h"
@@ -29,14 +29,6 @@ static struct {
     uint64_t next, period; /* of the timer, ns; the clock's thread alone */
     uint64_t start;        /* ns; written before any thread of ours */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static uint64_t monotonic_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
 {
@@ -107,8 +99,7 @@ static void print(const char *why)
     if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
         return;
     if (why)
-        out_line("cupool: process %d after %.1f s (%s):\n", (int)getpid(), (double)(monotonic_ns() - stats.start) / 1e9,
-                 why);
+        out_line("cupool: process %d after %.1f s (%s):\n", (int)getpid(), (double)(now_ns() - stats.start) / 1e9, why);
     out_line("cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
              "driver", "oom", "peak MiB", "held MiB");
     context_stats_each(/* ending: */ !why, print_row, NULL);
@@ -141,7 +132,7 @@ void stats_start(void)
     struct sigaction ours = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, now;
     const int sig = STATS_SIGNAL(wanted);
 
-    stats.start = monotonic_ns();
+    stats.start = now_ns();
     stats.period = STATS_TIMER_S(wanted) * 1000000000u;
     if (!sig)
         return;

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "conf.h"
 #include "file.h"
 #include "launch.h"
@@ -51,19 +52,6 @@ static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
 /* Between reserving a record and publishing it: a signal handler of this thread does not wait for that. */
 static __thread bool recording __attribute__((tls_model("initial-exec")));
 static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
-
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec ts;
-
-    clock_gettime(clock, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-uint64_t trace_clock(void)
-{
-    return clock_ns(CLOCK_MONOTONIC);
-}
 
 static int tid(void)
 {
@@ -281,7 +269,7 @@ void trace_open(void)
             else
                 fstat(fd, &trace.file);
             trace.fd = fd;
-            trace.t0 = clock_ns(CLOCK_MONOTONIC);
+            trace.t0 = now_ns();
             header_write(&launch);
             if (conf->trace_events.number == TRACE_ALLOC)
                 records_start(trace.t0);
@@ -358,7 +346,7 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
         return;
     if (trace.fd >= 0) {
         flush(/* wait: */ true);
-        clock = clock ? clock : clock_ns(CLOCK_MONOTONIC);
+        clock = clock ? clock : now_ns();
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
                         (unsigned long long)records_time(tid(), clock > trace.t0 ? clock - trace.t0 : 0), event, tid());
         /* The callers have started it. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
@@ -449,7 +437,7 @@ void trace_close(void)
     if (trace.fd >= 0) {
         flush(/* wait: */ true);
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",
-                        (unsigned long long)records_time(tid(), clock_ns(CLOCK_MONOTONIC) - trace.t0), tid(),
+                        (unsigned long long)records_time(tid(), now_ns() - trace.t0), tid(),
                         (unsigned long long)trace.dropped + atomic_load(&lost));
         put(line, (size_t)used);
         if (file_is(trace.fd, &trace.file))

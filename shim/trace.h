@@ -22,10 +22,7 @@ void trace_open(void);
 /* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format holds the rest of the object's members. */
 void trace_event(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The clock that events' times are of, in nanoseconds; never 0. */
-uint64_t trace_clock(void);
-
-/* The same for what was at another time of that clock: a little while ago. */
+/* The same for what was at another time of the monotonic clock, in nanoseconds: a little while ago. */
 void trace_event_at(uint64_t clock, const char *event, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Make a name fit for an event: what JSON would have to escape is replaced. */

@@ -370,7 +370,7 @@ MUTANTS = [
         ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
-        ("shim/context.c", "limit = trace_clock() + LEAVING_WAIT_NS;", "limit = 0;")]),
+        ("shim/context.c", "limit = now_ns() + LEAVING_WAIT_NS;", "limit = 0;")]),
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
         (REG, "if (made) calls_wait(&reg->detaching, ~0u);", "(void)made;")]),
     Mutant("NCCL: memory goes although its owner does", ["nccl_reg"], [
