@@ -9,7 +9,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 /* How long a reader of statistics waits for the lock: a signal handler may have interrupted its holder. */
 #define STATS_WAIT_NS 200000000
@@ -44,9 +46,11 @@ static void calls_wait(const atomic_uint *calls, unsigned int bits)
 {
     const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t limit = now_ns() + CALL_WAIT_NS;
+    const int saved = errno;
 
     while (atomic_load(calls) & bits && now_ns() < limit)
-        nanosleep(&nap, NULL);
+        syscall(SYS_nanosleep, &nap, NULL); /* nanosleep() is a cancellation point */
+    errno = saved;
 }
 
 /* --- communicators --- */

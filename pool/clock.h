@@ -9,8 +9,11 @@
 #ifndef CUPOOL_POOL_CLOCK_H
 #define CUPOOL_POOL_CLOCK_H
 
+#include <errno.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline uint64_t clock_ns(clockid_t clock)
 {
@@ -24,6 +27,17 @@ static inline uint64_t clock_ns(clockid_t clock)
 static inline uint64_t now_ns(void)
 {
     return clock_ns(CLOCK_MONOTONIC);
+}
+
+/* Sleep for so long, less than a second, or less when a signal comes. No cancellation point as nanosleep() is: what the
+ * thread is in the middle of has to be finished. errno stays. */
+static inline void nap_ns(uint32_t ns)
+{
+    const struct timespec nap = {.tv_nsec = ns};
+    const int saved = errno;
+
+    syscall(SYS_nanosleep, &nap, NULL);
+    errno = saved;
 }
 
 #endif

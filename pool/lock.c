@@ -2,11 +2,7 @@
 /* lock.c - waiting; see lock.h. */
 #include "lock.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "pool_internal.h"
 
@@ -16,9 +12,6 @@
 
 void lock_relax(unsigned int times)
 {
-    const struct timespec some = {0, 50000};
-    const int saved = errno;
-
     if (times < LOOKS) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -28,8 +21,7 @@ void lock_relax(unsigned int times)
     } else if (times < YIELDS) {
         sched_yield();
     } else {
-        syscall(SYS_nanosleep, &some, NULL); /* nanosleep is a cancellation point */
-        errno = saved;
+        nap_ns(50000);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "conf.h"
 #include "context_internal.h"
+#include "debug.h"
 #include "lock.h"
 #include "log.h"
 #include "nccl.h"
@@ -572,6 +573,7 @@ static void forget(struct context *context, struct pool *pool)
     capture_forget(atomic_load(&context->handle), atomic_load(&context->captures));
     policy_context_gone(atomic_load(&context->handle));
     use_context_gone(context);
+    debug_context_gone(context);
     if (pool) {
         pool_stats_get(pool, &stats);
         pool_destroy(pool);

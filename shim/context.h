@@ -120,10 +120,10 @@ bool context_wait_device(int device);
  * it is not over, or the driver cannot say. */
 bool context_wait_device_for(int device, unsigned int ms);
 
-/* For CUPOOL_DEBUG: fill device memory of a context, or read it when all work is over; both wait. 0 or -EIO; not while
- * a stream captures. */
+/* For CUPOOL_DEBUG: fill device memory of a context, or read it when all work is over; both wait, the latter until
+ * limit, in nanoseconds of the monotonic clock; 0: as a free does. 0 or -EIO; not while a stream captures. */
 int context_write(struct context *context, uint64_t addr, unsigned char byte, size_t size);
-int context_read(struct context *context, uint64_t addr, void *buf, size_t size);
+int context_read(struct context *context, uint64_t addr, void *buf, size_t size, uint64_t limit);
 
 /* For a clock's tick: give back what has been idle for age ticks (0: nothing), and let arrive what is on its way. */
 void context_decay_all(unsigned int age);

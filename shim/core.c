@@ -115,7 +115,6 @@ static void start(void)
 
     starter = getpid();
     conf_report();
-    real_fill();
     debug_start();
     stats_start();
     pthread_atfork(NULL, NULL, forked_child);
@@ -217,7 +216,7 @@ static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
     if (core_passive())
         return CORE_FORWARD;
     if (debug_on())
-        debug_free(addr);
+        debug_free(addr, /* may_wait: */ release == pool_free);
     rc = trace_allocs() ? release_traced(release, addr) : release(addr);
     switch (rc) {
     case 0:

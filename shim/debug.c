@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "caller.h"
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "core.h"
@@ -19,6 +20,8 @@
 #define GUARD_MIN  256u
 #define GUARD_BYTE 0xfd
 #define UNIT       512u
+/* How long the report waits for the device, in all. */
+#define EXIT_WAIT_NS 2000000000u
 /* Callers that the report at exit tells apart; the rest is summed up. */
 #define CALLERS_MAX 64
 
@@ -116,13 +119,14 @@ static size_t guard_size(size_t size)
     return debug_padded(size) - size;
 }
 
-static void guard_check(const struct entry *entry, const char *when)
+/* limit: see context_read. */
+static void guard_check(const struct entry *entry, uint64_t limit, const char *when)
 {
     unsigned char bytes[GUARD_MIN + UNIT];
     const size_t size = guard_size(entry->size);
     char caller[256];
 
-    if (!entry->context || context_read(entry->context, entry->addr + entry->size, bytes, size))
+    if (!entry->context || context_read(entry->context, entry->addr + entry->size, bytes, size, limit))
         return;
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] == GUARD_BYTE)
@@ -155,7 +159,7 @@ void debug_alloc(struct context *context, uint64_t addr, size_t size, const void
     pthread_mutex_unlock(&debug.lock);
 }
 
-void debug_free(uint64_t addr)
+void debug_free(uint64_t addr, bool may_wait)
 {
     struct entry entry = {0}, *found;
 
@@ -169,7 +173,16 @@ void debug_free(uint64_t addr)
     }
     pthread_mutex_unlock(&debug.lock);
     if (entry.addr)
-        guard_check(&entry, "at its free");
+        guard_check(&entry, may_wait ? 0 : now_ns(), "at its free");
+}
+
+void debug_context_gone(const struct context *context)
+{
+    pthread_mutex_lock(&debug.lock);
+    for (size_t slot = 0; slot < debug.slots; slot++)
+        if (debug.table[slot].context == context)
+            debug.table[slot].context = NULL;
+    pthread_mutex_unlock(&debug.lock);
 }
 
 /* --- at exit --- */
@@ -214,6 +227,7 @@ static int most_first(const void *a, const void *b)
 /* Of all blocks that there are, in a copy: other threads may still be running. */
 static void guards_check(void)
 {
+    const uint64_t limit = now_ns() + EXIT_WAIT_NS;
     struct entry *copy;
     size_t slots;
 
@@ -226,8 +240,10 @@ static void guards_check(void)
     core_bypass_begin();
     for (size_t slot = 0; copy && slot < slots; slot++)
         if (copy[slot].addr)
-            guard_check(&copy[slot], "at exit");
+            guard_check(&copy[slot], limit, "at exit");
     core_bypass_end();
+    if (now_ns() >= limit)
+        log_write(LOG_WARN, "the device is still at work: some blocks were not looked at");
     free(copy);
 }
 

@@ -39,7 +39,9 @@ bool debug_own(void);
 size_t debug_padded(size_t size);
 /* A block was handed out; context: of its pool, NULL if it is the driver's own. */
 void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller);
-/* A block is about to be freed. */
-void debug_free(uint64_t addr);
+/* A block is about to be freed; may_wait: natively that waits for the device. */
+void debug_free(uint64_t addr, bool may_wait);
+/* A context has gone, and the contents of its memory with it. */
+void debug_context_gone(const struct context *context);
 
 #endif

@@ -90,14 +90,18 @@ void decay_wake(void)
 static void stop(void)
 {
     struct timespec limit;
+    int cancel;
 
     if (atomic_load(&decay.state) != 2 || core_is_foreign())
         return;
-    clock_gettime(CLOCK_REALTIME, &limit);
+    clock_gettime(CLOCK_MONOTONIC, &limit);
     limit.tv_sec += EXIT_WAIT_S;
     atomic_store(&decay.stop, true);
     decay_wake();
-    pthread_timedjoin_np(decay.thread, NULL, &limit);
+    /* A thread that is to be cancelled may be the one that ends the process. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_clockjoin_np(decay.thread, NULL, CLOCK_MONOTONIC, &limit);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 void decay_start(void)

@@ -51,11 +51,13 @@ bool file_is(int fd, const struct stat *file)
     return fstat(fd, &now) == 0 && now.st_dev == file->st_dev && now.st_ino == file->st_ino;
 }
 
+/* What a write may raise. */
 static void writers_signals(sigset_t *ret_set)
 {
     sigemptyset(ret_set);
     sigaddset(ret_set, SIGXFSZ);
     sigaddset(ret_set, SIGPIPE);
+    sigaddset(ret_set, SIGTTOU); /* on a terminal; not raised where it is blocked */
 }
 
 void file_quiet_begin(struct file_quiet *quiet)
@@ -67,6 +69,7 @@ void file_quiet_begin(struct file_quiet *quiet)
     sigpending(&pending);
     /* What was pending before is the program's, to be delivered when it wants. */
     quiet->ours = set;
+    sigdelset(&quiet->ours, SIGTTOU);
     if (sigismember(&pending, SIGXFSZ) == 1)
         sigdelset(&quiet->ours, SIGXFSZ);
     if (sigismember(&pending, SIGPIPE) == 1)

@@ -353,14 +353,16 @@ int context_write(struct context *context, uint64_t addr, unsigned char byte, si
     return result ? -EIO : 0;
 }
 
-int context_read(struct context *context, uint64_t addr, void *buf, size_t size)
+int context_read(struct context *context, uint64_t addr, void *buf, size_t size, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
     struct visit visit;
     CUstream stream;
     CUresult result;
 
-    if (capture_active() || !driver->cuMemcpyDtoHAsync_v2 || order_on_host(context))
+    if (capture_active() || !driver->cuMemcpyDtoHAsync_v2)
+        return -EIO;
+    if (limit ? !order_wait_until(context, limit) : order_on_host(context) != CUDA_SUCCESS)
         return -EIO;
     result = context_enter(context, &visit);
     stream = result ? NULL : own_stream(context);

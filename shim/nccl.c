@@ -487,11 +487,10 @@ size_t nccl_settle(int device)
 
 size_t nccl_settle_refused(int device)
 {
-    const struct timespec nap = {.tv_nsec = 1000000};
     const size_t released = nccl_settle(device);
 
     for (unsigned int i = 0; atomic_load(&settling) && !settles && i < SETTLE_MS; i++)
-        nanosleep(&nap, NULL);
+        nap_ns(1000000);
     return released;
 }
 

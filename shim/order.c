@@ -474,8 +474,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     }
 }
 
-/* Has everything ended that was launched in the context before? Asked until limit. */
-static bool all_wait(struct context *context, uint64_t limit)
+bool order_wait_until(struct context *context, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -507,10 +506,10 @@ bool context_wait_device_for(int device, unsigned int ms)
 
     for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         any = true;
-        all &= all_wait(context, limit);
+        all &= order_wait_until(context, limit);
     }
     context = !any && driver ? context_current(driver) : NULL;
-    return any ? all : context && context->device == device && all_wait(context, limit);
+    return any ? all : context && context->device == device && order_wait_until(context, limit);
 }
 
 /* Who has recorded a turn of the lead, or the first one after it that is known: what came before the turn is behind

@@ -88,35 +88,6 @@ static void driver_fill(void *handle)
         real.in_driver[i] = hooks[i].driver ? dlsym_real(handle, hooks[i].name) : NULL;
 }
 
-const struct real_driver *real_driver_get(void)
-{
-    const struct real_driver *driver = atomic_load_explicit(&real.ready, memory_order_acquire);
-    void *handle;
-
-    if (driver)
-        return driver;
-    handle = loaded("libcuda.so.1");
-    if (!handle)
-        return NULL;
-    if (atomic_load(&real.tried))
-        return atomic_load_explicit(&real.ready, memory_order_acquire);
-    /* The runtime asks once for what its calls will go to: it must not be told before we know. */
-    if (!lock_take_within(&real.lock, FILL_WAIT_NS)) {
-        atomic_store(&real.tried, true);
-        return NULL;
-    }
-    if (!atomic_load(&real.tried))
-        driver_fill(handle);
-    /* A library of that name without these is no driver (a stub, say). */
-    if (real.driver.cuMemAlloc_v2 && real.driver.cuMemFree_v2 && real.driver.cuCtxGetCurrent &&
-        real.driver.cuCtxGetDevice && real.driver.cuEventCreate && real.driver.cuCtxSynchronize &&
-        real.driver.cuCtxPushCurrent_v2 && real.driver.cuCtxPopCurrent_v2 && real.driver.cuMemGetInfo_v2)
-        atomic_store_explicit(&real.ready, &real.driver, memory_order_release);
-    atomic_store(&real.tried, true);
-    lock_give(&real.lock);
-    return atomic_load_explicit(&real.ready, memory_order_acquire);
-}
-
 static CUresult missing_driver(void)
 {
     return CUDA_ERROR_NOT_FOUND;
@@ -191,11 +162,44 @@ static void *look_for(enum real_symbol symbol)
     return function;
 }
 
-void real_fill(void)
+/* While the program is in CUDA's own beginning, which takes the loader's locks as well: a later request might have to
+ * wait for a constructor that waits for it. */
+static void next_fill(void)
 {
     for (unsigned int i = 0; i < REAL_COUNT; i++)
         if (!atomic_load_explicit(&real.next[i], memory_order_relaxed))
             look_for(i);
+}
+
+const struct real_driver *real_driver_get(void)
+{
+    const struct real_driver *driver = atomic_load_explicit(&real.ready, memory_order_acquire);
+    void *handle;
+
+    if (driver)
+        return driver;
+    handle = loaded("libcuda.so.1");
+    if (!handle)
+        return NULL;
+    if (atomic_load(&real.tried))
+        return atomic_load_explicit(&real.ready, memory_order_acquire);
+    /* The runtime asks once for what its calls will go to: it must not be told before we know. */
+    if (!lock_take_within(&real.lock, FILL_WAIT_NS)) {
+        atomic_store(&real.tried, true);
+        return NULL;
+    }
+    if (!atomic_load(&real.tried)) {
+        driver_fill(handle);
+        next_fill();
+    }
+    /* A library of that name without these is no driver (a stub, say). */
+    if (real.driver.cuMemAlloc_v2 && real.driver.cuMemFree_v2 && real.driver.cuCtxGetCurrent &&
+        real.driver.cuCtxGetDevice && real.driver.cuEventCreate && real.driver.cuCtxSynchronize &&
+        real.driver.cuCtxPushCurrent_v2 && real.driver.cuCtxPopCurrent_v2 && real.driver.cuMemGetInfo_v2)
+        atomic_store_explicit(&real.ready, &real.driver, memory_order_release);
+    atomic_store(&real.tried, true);
+    lock_give(&real.lock);
+    return atomic_load_explicit(&real.ready, memory_order_acquire);
 }
 
 void *real_find(enum real_symbol symbol)

@@ -107,9 +107,6 @@ const struct real_nccl *real_nccl_get(const void *caller);
 #define real_nccl_next(symbol, caller) ((__typeof__(&(symbol)))real_nccl_find(REAL_NCCL_##symbol, caller))
 void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
 
-/* Look for all of them now, so that later calls need no lock of the dynamic linker. */
-void real_fill(void);
-
 /* True if an object is loaded whose file name begins with this. */
 bool real_is_loaded(const char *name);
 

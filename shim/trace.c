@@ -46,7 +46,7 @@ static struct {
     char text[64 << 10]; /* of records, on its way to put() */
 } trace = {.fd = -1};
 
-static atomic_ullong lost; /* records for which there was no room */
+static atomic_ullong lost; /* events for which there was no room, or not the lock */
 
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
 /* Between reserving a record and publishing it: a signal handler of this thread does not wait for that. */
@@ -342,8 +342,10 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
     char line[LINE_MAX_];
     int used, cancel;
 
-    if (!trace_lock(&cancel))
+    if (!trace_lock(&cancel)) {
+        atomic_fetch_add(&lost, 1);
         return;
+    }
     if (trace.fd >= 0) {
         flush(/* wait: */ true);
         clock = clock ? clock : now_ns();

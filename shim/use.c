@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "core.h"
@@ -421,8 +421,6 @@ static bool is_unmapped(uint64_t addr)
  */
 static void segment_ends(const struct entry *entry)
 {
-    const struct timespec nap = {.tv_nsec = 100000};
-
     if (entry->state == STATE_GOING) {
         nccl_segment_lost(entry->context, entry->addr);
         return;
@@ -436,7 +434,7 @@ static void segment_ends(const struct entry *entry)
         note_gone(NULL, entry->addr, 0);
     /* Another thread's call with a communicator is over soon, and what a rank registers is not to depend on that. */
     for (unsigned int i = 0; is_unmapped(entry->addr) && i < UNMAP_TRIES && !nccl_reg_group_depth(); i++) {
-        nanosleep(&nap, NULL);
+        nap_ns(100000);
         nccl_settle(entry->device);
     }
     if (is_unmapped(entry->addr))

@@ -4,9 +4,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "core.h"
 #include "nccl.h"
 #include "real.h"
@@ -36,10 +36,8 @@ static __typeof__(&(ncclAllGather)) gather_of(const struct real_nccl *nccl)
 /* A communicator that does not block has begun something: until that is over. */
 static ncclResult_t finish(const struct real_nccl *nccl, ncclComm_t comm, ncclResult_t result)
 {
-    const struct timespec nap = {.tv_nsec = 50000};
-
     while (result == ncclInProgress) {
-        nanosleep(&nap, NULL);
+        nap_ns(50000);
         if (nccl->ncclCommGetAsyncError(comm, &result))
             return ncclInvalidUsage;
     }

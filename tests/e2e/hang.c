@@ -5,9 +5,13 @@
  *   sigexit US          allocate and free for ever; a timer's signal handler calls exit(7) after US microseconds
  *   frees N             N frees during one capture, which has to survive
  *   dlopen LIBRARY      load a library (loaded.c) whose constructor waits for a thread that allocates
+ *   dlfirst LIBRARY     the same, and that is the process's first allocation
  *   refused LIBRARY     have a library (loaded.c) ask for more than there is, as the first request of all
  *   theirs LIBRARY      fill the device, free it all, and have a library (loaded.c) allocate half of it
  *   waits SECONDS       free behind device work of that length
+ *   flagged N           free N blocks in the order of a stream that waits for what the host does after that
+ *   busy CODE           exit with that code while the device does what never ends, with memory that is not freed
+ *   cancelled CODE      the same by a thread that somebody has cancelled, while the main one waits for it
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.
@@ -66,6 +70,58 @@ static void waits(long seconds)
     OK(cudaLaunchHostFunc(NULL, on_device, &seconds));
     OK(cudaFree(p));
     OK(cudaDeviceSynchronize());
+}
+
+static void on_flag(void *flag)
+{
+    while (!__atomic_load_n((int *)flag, __ATOMIC_ACQUIRE))
+        usleep(100);
+}
+
+static void flagged(long n)
+{
+    static int flag;
+    cudaStream_t s;
+    void *p;
+
+    alarm(20);
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (long i = 0; i < n; i++) {
+        __atomic_store_n(&flag, 0, __ATOMIC_RELEASE);
+        OK(cudaMalloc(&p, 1000));
+        OK(cudaLaunchHostFunc(s, on_flag, &flag));
+        OK(cudaFreeAsync(p, s));
+        __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
+        OK(cudaStreamSynchronize(s));
+    }
+}
+
+static void busy(int code)
+{
+    static int never;
+    void *p;
+
+    alarm(20);
+    OK(cudaMalloc(&p, 1000));
+    OK(cudaLaunchHostFunc(NULL, on_flag, &never));
+    exit(code);
+}
+
+static void *exits(void *code)
+{
+    pthread_cancel(pthread_self());
+    exit((int)(long)code);
+}
+
+static void cancelled(long code)
+{
+    pthread_t thread;
+    void *p;
+
+    OK(cudaMalloc(&p, 1000));
+    if (pthread_create(&thread, NULL, exits, (void *)code))
+        exit(5);
+    pthread_join(thread, NULL);
 }
 
 static pthread_barrier_t all_there;
@@ -171,6 +227,16 @@ int main(int argc, char **argv)
         waits(atol(argv[2]));
     } else if (strcmp(argv[1], "threads") == 0) {
         in_threads(atol(argv[2]));
+    } else if (strcmp(argv[1], "flagged") == 0) {
+        flagged(atol(argv[2]));
+    } else if (strcmp(argv[1], "busy") == 0) {
+        busy(atoi(argv[2]));
+    } else if (strcmp(argv[1], "cancelled") == 0) {
+        cancelled(atol(argv[2]));
+    } else if (strcmp(argv[1], "dlfirst") == 0) {
+        OK(cudaDeviceSynchronize());
+        alarm(20);
+        load(argv[2]);
     } else if (strcmp(argv[1], "dlopen") == 0) {
         OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
         alarm(20);

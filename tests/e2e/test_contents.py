@@ -64,6 +64,11 @@ class Debug(Case):
         done = self.go(app("shared"), "churn:200:100000", f"churn:20:{5 * MIB}", "alloc:50:1000", "free:50", CUPOOL_DEBUG="guard")
         self.assertEqual(done.err, "")
 
+    def test_guard_forgets_what_a_reset_has_ended(self) -> None:
+        for kind in ("shared", "static"):
+            done = self.go(app(kind), "alloc:8:1000", "reset", "alloc:1:100000", CUPOOL_DEBUG="guard")
+            self.assertNotIn("overrun", done.err)
+
     def leaks(self, done: Done) -> "list[tuple[int, int]]":
         return [(int(a), int(b)) for a, b in re.findall(r"not freed: (\d+) bytes in (\d+) blocks, from", done.err)]
 

@@ -52,6 +52,14 @@ class Hang(Case):
         requested, completed = self.one_trace(done).of("free_requested", "free_completed")
         self.assertGreaterEqual(completed["t"] - requested["t"], 500_000_000)
 
+    def test_guard_bytes_wait_only_where_a_free_does(self) -> None:
+        """Neither cudaFreeAsync nor the end of a process waits for what the device does."""
+        self.assertEqual(self.go(HANG, "flagged", "20", CUPOOL_DEBUG="guard").err, "")
+        self.assertIn("the device is still at work", self.go(HANG, "busy", "6", CUPOOL_DEBUG="guard", rc=6).err)
+
+    def test_exit_by_a_cancelled_thread(self) -> None:
+        self.go(HANG, "cancelled", "6", rc=6)
+
     def test_many_threads(self) -> None:
         """Many that begin at the same time, and as many one after the other: each is served by the pool and in the trace, in an
         order that can be."""
@@ -70,6 +78,7 @@ class Hang(Case):
         """The thread allocates while the dynamic loader's lock is held."""
         out = self.go(HANG, "dlopen", BIN / "loaded_waits.so").out
         self.assertEqual(out, "in the thread: 0\n")
+        self.assertEqual(self.go(HANG, "dlfirst", BIN / "loaded_waits.so").out, out)
         # Also with who asked: names and the unwinder are to be had without that lock.
         done = self.go(HANG, "dlopen", BIN / "loaded_waits.so", CUPOOL_TRACE_STACKS="1", CUPOOL_TRACE_EVENTS="segment,alloc")
         self.assertEqual(done.out, "in the thread: 0\n")
@@ -89,6 +98,10 @@ class Native(Case):
         self.go(HANG, "waits", "0", preload=None)
         self.go(HANG, "frees", "1000", preload=None)
         self.go(HANG, "threads", "10", preload=None)
+        self.go(HANG, "flagged", "2", preload=None)
+        for how in ("busy", "cancelled"):
+            self.go(HANG, how, "6", rc=6, preload=None)
+        self.assertEqual(self.go(HANG, "dlfirst", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
         self.assertEqual(self.go(HANG, "dlopen", BIN / "loaded_waits.so", preload=None).out, "in the thread: 0\n")
         self.go(HANG, "theirs", BIN / "loaded.so", preload=None)
 

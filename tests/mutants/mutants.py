@@ -63,6 +63,17 @@ MUTANTS = [
         (RELEASE, "if (kept && !magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1);", "")]),
     Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
         (MAGAZINE, "if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1);", "")]),
+    Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
+        ("shim/real.c", "driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
+    Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
+        ("shim/decay.c", "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); pthread_clockjoin_np",
+         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); pthread_clockjoin_np")]),
+    Mutant("a value that is too long is copied", ["settings"], [
+        ("shim/conf.c", "if (strlen(text) >= CONF_TEXT_MAX)", "if (false)")]),
+    Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
+        (CORE, "/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
+    Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
+        (CONTEXT, "debug_context_gone(context);", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),

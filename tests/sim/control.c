@@ -194,6 +194,7 @@ __attribute__((destructor)) static void counts_write(void)
     const char *pattern = getenv("SIMGPU_COUNTS");
     char path[4096];
     size_t n = 0;
+    int cancel;
 
     if (!pattern || !*pattern || !atomic_load(&counters))
         return;
@@ -206,6 +207,7 @@ __attribute__((destructor)) static void counts_write(void)
         }
     }
     path[n] = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* a cancelled thread may be the one that exits */
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return;
@@ -217,6 +219,7 @@ __attribute__((destructor)) static void counts_write(void)
             break;
     }
     close(fd);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 /*
