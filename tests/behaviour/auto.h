@@ -99,6 +99,67 @@ BT_UNUSED static void hold_release(void)
     __atomic_store_n(&hold_go[hold_round++ % HOLD_ROUNDS], 1, __ATOMIC_RELEASE);
 }
 
+/* --- the driver's own ways to say what is to be done --- */
+
+#define AUTO_ADDRESS(p) ((CUdeviceptr)(uintptr_t)(p))
+
+/* A copy of n bytes, which are one row. */
+BT_UNUSED static CUDA_MEMCPY3D auto_copy(const void *dst, const void *src, size_t n)
+{
+    CUDA_MEMCPY3D copy;
+
+    memset(&copy, 0, sizeof(copy));
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    copy.srcDevice = AUTO_ADDRESS(src);
+    copy.dstDevice = AUTO_ADDRESS(dst);
+    copy.WidthInBytes = n;
+    copy.Height = copy.Depth = 1;
+    return copy;
+}
+
+#if CUDA_VERSION >= 13000
+/* The same in a batch of one. */
+BT_UNUSED static int auto_copy_batch(const void *dst, const void *src, size_t n, cudaStream_t s)
+{
+    CUDA_MEMCPY3D_BATCH_OP op;
+
+    memset(&op, 0, sizeof(op));
+    op.src.type = op.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    op.src.op.ptr.ptr = AUTO_ADDRESS(src);
+    op.dst.op.ptr.ptr = AUTO_ADDRESS(dst);
+    op.extent = (CUextent3D){n, 1, 1};
+    op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    OK(cuMemcpy3DBatchAsync(1, &op, 0, (CUstream)s));
+    return 0;
+}
+
+BT_UNUSED static CUgraphNodeParams auto_node_copy(const void *dst, const void *src, size_t n)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof(params));
+    params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    cuCtxGetCurrent(&params.memcpy.copyCtx);
+    params.memcpy.copyParams = auto_copy(dst, src, n);
+    return params;
+}
+
+BT_UNUSED static CUgraphNodeParams auto_node_set(const void *dst, int byte, size_t n)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof(params));
+    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    params.memset.dst = AUTO_ADDRESS(dst);
+    params.memset.value = (unsigned int)byte;
+    params.memset.elementSize = 1;
+    params.memset.width = n;
+    params.memset.height = 1;
+    cuCtxGetCurrent(&params.memset.ctx);
+    return params;
+}
+#endif
+
 /* The bytes of device memory that are not what they should be; -1: cannot be read. */
 BT_UNUSED static long auto_count(const void *p, size_t n, int byte)
 {

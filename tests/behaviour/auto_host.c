@@ -218,6 +218,15 @@ static int to_host_batch(void)
     return copy_batch(host, dev);
 }
 
+static int to_host_batch_3d(void)
+{
+#if CUDA_VERSION >= 13000
+    return auto_copy_batch(host, dev, N, s);
+#else
+    SKIP("needs CUDA 13");
+#endif
+}
+
 static int to_host_legacy(void)
 {
     OK(cudaMemcpyAsync(host, dev, N, cudaMemcpyDeviceToHost, cudaStreamLegacy));
@@ -457,6 +466,12 @@ static int h2d_3d(void)
     return taken(to_dev_3d);
 }
 
+static int d2h_batch_3d(void)
+{
+    TRY(pinned());
+    return lands(to_host_batch_3d);
+}
+
 static int h2d_batch(void)
 {
     TRY(pinned());
@@ -626,6 +641,129 @@ static int graph_built_host(void)
     OK(cudaGraphDestroy(g));
     return lands(graph_launch);
 }
+
+/* A node that is made and changed by the driver's calls. */
+static int graph_built_set(void)
+{
+    CUDA_MEMSET_NODE_PARAMS params = {.value = 0x11, .elementSize = 1, .width = N, .height = 1};
+    CUgraphNode node;
+    CUcontext context;
+    CUgraph g;
+
+    TRY(pinned());
+    params.dst = AUTO_ADDRESS(host);
+    OK(cuCtxGetCurrent(&context));
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddMemsetNode(&node, g, NULL, 0, &params, context));
+    OK(cudaGraphInstantiate(&graph, (cudaGraph_t)g, 0));
+    OK(cuGraphDestroy(g));
+    return lands(graph_launch);
+}
+
+/* First device memory, then host memory: in the graph, or in what has been made of it. */
+static int changed_set(bool later)
+{
+    CUDA_MEMSET_NODE_PARAMS params = {
+        .dst = AUTO_ADDRESS(dev), .value = 0x11, .elementSize = 1, .width = N, .height = 1};
+    CUgraphNode node;
+    CUcontext context;
+    CUgraph g;
+
+    OK(cuCtxGetCurrent(&context));
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddMemsetNode(&node, g, NULL, 0, &params, context));
+    params.dst = AUTO_ADDRESS(host);
+    if (!later)
+        OK(cuGraphMemsetNodeSetParams(node, &params));
+    OK(cudaGraphInstantiate(&graph, (cudaGraph_t)g, 0));
+    if (later)
+        OK(cuGraphExecMemsetNodeSetParams((CUgraphExec)graph, node, &params, context));
+    OK(cuGraphDestroy(g));
+    return lands(graph_launch);
+}
+
+static int graph_changed_set(void)
+{
+    TRY(pinned());
+    return changed_set(false);
+}
+
+static int graph_changed_set_later(void)
+{
+    TRY(pinned());
+    return changed_set(true);
+}
+
+#if CUDA_VERSION >= 13000
+/* The same by calls that take nodes of any type. */
+static int graph_any(CUgraphNodeParams first, CUgraphNodeParams *then, CUgraphNodeParams *later)
+{
+    CUgraphNode node;
+    CUgraph g;
+
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddNode(&node, g, NULL, NULL, 0, &first));
+    if (then)
+        OK(cuGraphNodeSetParams(node, then));
+    OK(cudaGraphInstantiate(&graph, (cudaGraph_t)g, 0));
+    if (later)
+        OK(cuGraphExecNodeSetParams((CUgraphExec)graph, node, later));
+    OK(cuGraphDestroy(g));
+    return lands(graph_launch);
+}
+
+static int graph_any_d2h(void)
+{
+    TRY(pinned());
+    return graph_any(auto_node_copy(host, dev, N), NULL, NULL);
+}
+
+static int graph_any_host(void)
+{
+    CUgraphNodeParams params;
+
+    TRY(pinned());
+    memset(&params, 0, sizeof(params));
+    params.type = CU_GRAPH_NODE_TYPE_HOST;
+    params.host.fn = fill_fn;
+    params.host.userData = host;
+    return graph_any(params, NULL, NULL);
+}
+
+static int graph_any_set(void)
+{
+    TRY(pinned());
+    return graph_any(auto_node_set(host, 0x11, N), NULL, NULL);
+}
+
+static int graph_any_changed(void)
+{
+    CUgraphNodeParams then;
+
+    TRY(pinned());
+    then = auto_node_set(host, 0x11, N);
+    return graph_any(auto_node_set(dev, 0x11, N), &then, NULL);
+}
+
+static int graph_any_changed_later(void)
+{
+    CUgraphNodeParams later;
+
+    TRY(pinned());
+    later = auto_node_set(host, 0x11, N);
+    return graph_any(auto_node_set(dev, 0x11, N), NULL, &later);
+}
+#else
+static int graph_any(void)
+{
+    SKIP("needs CUDA 13");
+}
+#define graph_any_d2h           graph_any
+#define graph_any_host          graph_any
+#define graph_any_set           graph_any
+#define graph_any_changed       graph_any
+#define graph_any_changed_later graph_any
+#endif
 
 /* --- flags, and memory that the device writes without a copy --- */
 
@@ -1007,6 +1145,7 @@ static const struct auto_test tests[] = {
     {"d2h_2d", d2h_2d, true},
     {"d2h_3d", d2h_3d, true},
     {"d2h_batch", d2h_batch, true},
+    {"d2h_batch_3d", d2h_batch_3d, true},
     {"d2h_legacy", d2h_legacy, true},
     {"d2h_per_thread", d2h_per_thread, true},
     {"d2h_registered", d2h_registered, true},
@@ -1026,6 +1165,14 @@ static const struct auto_test tests[] = {
     {"graph_built_d2h", graph_built_d2h, true},
     {"graph_built_h2d", graph_built_h2d, true},
     {"graph_built_host", graph_built_host, true},
+    {"graph_built_set", graph_built_set, true},
+    {"graph_changed_set", graph_changed_set, true},
+    {"graph_changed_set_later", graph_changed_set_later, true},
+    {"graph_any_d2h", graph_any_d2h, true},
+    {"graph_any_host", graph_any_host, true},
+    {"graph_any_set", graph_any_set, true},
+    {"graph_any_changed", graph_any_changed, true},
+    {"graph_any_changed_later", graph_any_changed_later, true},
     {"graph_pinned_set", graph_pinned_set, true},
     {"value_mapped", value_mapped, true},
     {"value_pinned", value_pinned, true},

@@ -159,6 +159,81 @@ static int copy_graph_node(char *u, size_t n, int byte)
     return 0;
 }
 
+static int launch_far(CUgraph graph)
+{
+    cudaGraphExec_t exec;
+
+    OK(cudaGraphInstantiate(&exec, (cudaGraph_t)graph, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cudaGraphLaunch(exec, far_stream));
+    TRY(far_done());
+    OK(cudaGraphExecDestroy(exec));
+    return 0;
+}
+
+/* A node that has copied within device 1 at first. */
+static int copy_changed_node(char *u, size_t n, int byte)
+{
+    CUDA_MEMCPY3D copy;
+    CUcontext context;
+    CUgraphNode node;
+    CUgraph graph;
+
+    TRY(far_fill(n, byte));
+    OK(cuCtxGetCurrent(&context));
+    OK(cuGraphCreate(&graph, 0));
+    copy = auto_copy(far_buffer + n / 2, far_buffer, n / 2);
+    OK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, context));
+    copy = auto_copy(u, far_buffer, n);
+    OK(cuGraphMemcpyNodeSetParams(node, &copy));
+    return launch_far(graph);
+}
+
+#if CUDA_VERSION >= 13000
+static int copy_any_node(char *u, size_t n, int byte)
+{
+    CUgraphNodeParams params;
+    CUgraphNode node;
+    CUgraph graph;
+
+    TRY(far_fill(n, byte));
+    params = auto_node_copy(u, far_buffer, n);
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &params));
+    return launch_far(graph);
+}
+
+static int copy_any_changed_node(char *u, size_t n, int byte)
+{
+    CUgraphNodeParams params;
+    CUgraphNode node;
+    CUgraph graph;
+
+    TRY(far_fill(n, byte));
+    params = auto_node_copy(far_buffer + n / 2, far_buffer, n / 2);
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &params));
+    params = auto_node_copy(u, far_buffer, n);
+    OK(cuGraphNodeSetParams(node, &params));
+    return launch_far(graph);
+}
+
+static int copy_batch_3d(char *u, size_t n, int byte)
+{
+    TRY(far_fill(n, byte));
+    TRY(auto_copy_batch(u, far_buffer, n, far_stream));
+    return far_done();
+}
+#else
+static int copy_of_13(char *u, size_t n, int byte)
+{
+    SKIP("needs CUDA 13");
+}
+#define copy_any_node         copy_of_13
+#define copy_any_changed_node copy_of_13
+#define copy_batch_3d         copy_of_13
+#endif
+
 /* Device 1 may write device 0's memory, and does. */
 static int set_by_access(char *u, size_t n, int byte)
 {
@@ -223,6 +298,48 @@ static int peer_copy_graph_node(void)
     return auto_race(copy_graph_node);
 }
 
+static int peer_copy_changed_node(void)
+{
+    return auto_race(copy_changed_node);
+}
+
+static int peer_copy_any_node(void)
+{
+    return auto_race(copy_any_node);
+}
+
+static int peer_copy_any_changed_node(void)
+{
+    return auto_race(copy_any_changed_node);
+}
+
+static int peer_copy_batch_3d(void)
+{
+    return auto_race(copy_batch_3d);
+}
+
+/* Is device 0 idle when its cudaFree has returned? */
+static int free_waits(void)
+{
+    cudaError_t after;
+    cudaStream_t a;
+    char *x;
+
+    OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&x, 1000));
+    OK(cudaDeviceSynchronize());
+    TRY(hold(a));
+    OK(cudaFree(x));
+    after = cudaStreamQuery(a);
+    hold_release();
+    OK(cudaStreamSynchronize(a));
+    OK(cudaStreamDestroy(a));
+    if (after == cudaErrorNotReady)
+        return WRONG("device 0 was still at work after its cudaFree");
+    OK(after);
+    return 0;
+}
+
 /* Memory of device 1 that is mapped for device 0, too: what device 0's kernels do with it nobody sees, and its cudaFree
  * waits for that. */
 static int peer_mapped(void)
@@ -234,10 +351,8 @@ static int peer_mapped(void)
         {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
     CUmemGenericAllocationHandle handle;
     const size_t n = 4 * BT_MIB;
-    cudaError_t after;
-    cudaStream_t a;
     CUdeviceptr w;
-    char *x;
+    int rc;
 
     TRY(far_setup(n));
     OK(cudaSetDevice(1));
@@ -247,22 +362,28 @@ static int peer_mapped(void)
     OK(cuMemSetAccess(w, n, access, 1));
     OK(cudaSetDevice(0));
     OK(cuMemSetAccess(w, n, access + 1, 1));
-    OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
-    OK(cudaMalloc((void **)&x, 1000));
-    OK(cudaDeviceSynchronize());
-    TRY(hold(a));
-    OK(cudaFree(x));
-    after = cudaStreamQuery(a);
-    hold_release();
-    OK(cudaStreamSynchronize(a));
+    rc = free_waits();
     OK(cuMemUnmap(w, n));
     OK(cuMemAddressFree(w, n));
     OK(cuMemRelease(handle));
-    OK(cudaStreamDestroy(a));
-    if (after == cudaErrorNotReady)
-        return WRONG("device 0 was still at work after its cudaFree");
-    OK(after);
-    return 0;
+    return rc;
+}
+
+/* The same of memory that the driver pools. */
+static int peer_pooled(void)
+{
+    CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemoryPool pool;
+    int rc;
+
+    TRY(far_setup(4 * BT_MIB));
+    OK(cuDeviceGetDefaultMemPool(&pool, 1));
+    OK(cuMemPoolSetAccess(pool, &access, 1));
+    rc = free_waits();
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    OK(cuMemPoolSetAccess(pool, &access, 1));
+    return rc;
 }
 
 /* Memory of device 0 that is freed when a stream of device 1 comes there, which is still to write it. */
@@ -740,10 +861,15 @@ static const struct auto_test tests[] = {
     {"peer_copy_batch", peer_copy_batch, true},
     {"peer_copy_graph", peer_copy_graph, true},
     {"peer_copy_graph_node", peer_copy_graph_node, true},
+    {"peer_copy_changed_node", peer_copy_changed_node, true},
+    {"peer_copy_any_node", peer_copy_any_node, true},
+    {"peer_copy_any_changed_node", peer_copy_any_changed_node, true},
+    {"peer_copy_batch_3d", peer_copy_batch_3d, true},
     {"peer_copy_beside_capture", peer_copy_beside_capture, true},
     {"peer_copy_beside_switch", peer_copy_beside_switch, true},
     {"peer_access", peer_access, true},
     {"peer_mapped", peer_mapped, true},
+    {"peer_pooled", peer_pooled, true},
     {"peer_free_async", peer_free_async, false},
     {"peer_free_async_waiting", peer_free_async_waiting, false},
     {"peer_fetch", peer_fetch, true},

@@ -154,6 +154,32 @@ MUTANTS = [
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
         (HOOKS, "(node, graph, nodes, count, copy, context), ONCE, REACH_BY(copy, unnamed), policy_graph_node())",
          "(node, graph, nodes, count, copy, context), ONCE, NOTHING, policy_graph_node())")]),
+    Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
+        (EXPORT, "? policy_graph_set((parameters)->memset.dst)", "? (void)0")]),
+    Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
+        (EXPORT, "(parameters)->type == CU_GRAPH_NODE_TYPE_HOST ||", "")]),
+    Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
+        (HOOKS, "parameters, context), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
+         "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphAddHostNode",
+         "parameters, context), ONCE, NOTHING, (void)NOTHING) WATCH_CALL(cuGraphAddHostNode")]),
+    Mutant("auto: a fill that is changed in a graph is not seen", ["auto_host static auto"], [
+        (HOOKS, "(node, parameters), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
+         "policy_graph_set(parameters->dst))", "(node, parameters), ONCE, NOTHING, (void)NOTHING)")]),
+    Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_host static auto"], [
+        (HOOKS, "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphNodeSetParams",
+         "(void)NOTHING) WATCH_CALL(cuGraphNodeSetParams")]),
+    Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
+        (EXPORT, "? REACH_BY(&(parameters)->memcpy.copyParams, unnamed)", "? 0")]),
+    Mutant("auto: a node that is made to copy between devices is not seen", ["auto_peer static auto"], [
+        (HOOKS, "(node, copy), ONCE, REACH_BY(copy, unnamed)", "(node, copy), ONCE, NOTHING")]),
+    Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
+        (HOOKS, "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0)",
+         "(count, operations, flags, stream), ONCE, NOTHING")]),
+    Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
+        (HOOKS, "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), policy_host_work(ON))",
+         "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), (void)NOTHING)")]),
+    Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
+        (HOOKS, "(pool, access, count), ONCE, (policy_access(0, access, count), 0)", "(pool, access, count), ONCE, NOTHING")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         (CONTEXT, "if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---

@@ -76,6 +76,13 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     return CUDA_SUCCESS;
 }
 
+/* Everybody may reach everything. */
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t n)
+{
+    SIM_ENTER(cuMemPoolSetAccess);
+    return pool_ok(pool) && desc && n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int dev)
 {
     CUstream s;

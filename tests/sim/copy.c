@@ -211,31 +211,85 @@ SIM_PAIR(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz,
           size_t *indices, size_t n_attrs, CUstream s),
          copy_batch(dsts, srcs, sizes, count, attrs, indices, n_attrs, s, pt))
 
+/* Rows of bytes: where their length and number are not said they are those of the copy. */
+static struct sim_side operand_of(const CUmemcpy3DOperand *o, const CUextent3D *e)
+{
+    const size_t pitch = o->op.ptr.rowLength ? o->op.ptr.rowLength : e->width;
+
+    return (struct sim_side){o->op.ptr.ptr, pitch, pitch * (o->op.ptr.layerHeight ? o->op.ptr.layerHeight : e->height),
+                             SIM_ANY};
+}
+
+static CUresult copy3_batch(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t count, unsigned long long flags, CUstream s,
+                            bool pt)
+{
+    if (!ops || !count || flags || s == CU_STREAM_LEGACY || (!s && !pt))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const CUextent3D *e = &ops[i].extent;
+        if (ops[i].dst.type != CU_MEMCPY_OPERAND_TYPE_POINTER || ops[i].src.type != CU_MEMCPY_OPERAND_TYPE_POINTER)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        if (!e->width || !e->height || !e->depth || !ops[i].srcAccessOrder)
+            return CUDA_ERROR_INVALID_VALUE;
+        CUresult r = sim_copy(operand_of(&ops[i].dst, e), operand_of(&ops[i].src, e), e->width, e->height, e->depth, s,
+                              pt, false);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy3_batch_v1(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t count, size_t *fail, unsigned long long flags,
+                               CUstream s, bool pt)
+{
+    if (fail)
+        *fail = SIZE_MAX;
+    return copy3_batch(ops, count, flags, s, pt);
+}
+
+SIM_PAIR(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *fail, unsigned long long flags, CUstream s),
+         copy3_batch_v1(ops, count, fail, flags, s, pt))
+SIM_PAIR(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags, CUstream s),
+         copy3_batch(ops, count, flags, s, pt))
+
 /* There are no CUDA arrays. */
 SIM_PAIR(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
          (CUarray dst, size_t offset, const void *src, size_t n, CUstream s), ((void)pt, CUDA_ERROR_NOT_SUPPORTED))
 SIM_PAIR(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz, (void *dst, CUarray src, size_t offset, size_t n, CUstream s),
          ((void)pt, CUDA_ERROR_NOT_SUPPORTED))
 
+CUresult sim_set_of(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
+                    struct sim_work *ret)
+{
+    *ret = (struct sim_work){.kind = SIM_SET};
+    if ((elem != 1 && elem != 2 && elem != 4) || width > SIZE_MAX / elem || (height > 1 && pitch < width * elem) ||
+        dst % elem)
+        return CUDA_ERROR_INVALID_VALUE;
+    ret->set.dst = dst;
+    ret->set.pitch = pitch;
+    ret->set.value = value;
+    ret->set.elem = elem;
+    ret->set.width = width * elem;
+    ret->set.height = height;
+    return CUDA_SUCCESS;
+}
+
 /* Fills are asynchronous to the host even in their plain form, as natively for device memory. */
 static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
                     CUstream handle, bool pt)
 {
-    struct sim_work w = {.kind = SIM_SET};
+    struct sim_work w;
     CUstream s;
 
     if (width == 0 || height == 0)
         return CUDA_SUCCESS;
-    if (width > SIZE_MAX / elem || (height > 1 && pitch < width * elem) || dst % elem)
-        return CUDA_ERROR_INVALID_VALUE;
-    w.set.dst = dst;
-    w.set.pitch = pitch;
-    w.set.value = value;
-    w.set.elem = elem;
-    w.set.width = width * elem;
-    w.set.height = height;
+    CUresult r = sim_set_of(dst, pitch, value, elem, width, height, &w);
+    if (r != CUDA_SUCCESS)
+        return r;
     sim_lock();
-    CUresult r = sim_stream_resolve(handle, pt, &s);
+    r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
         r = sim_work_check(&w);
     if (r == CUDA_SUCCESS)

@@ -5,7 +5,8 @@
  * What it is: an executable graph is its nodes' work in creation order, one of the orders that their edges allow; a
  * launch is one operation on a stream.
  *
- * What it is not: nodes other than copies and host functions by hand, updating, conditional and memory nodes.
+ * What it is not: nodes other than copies, fills and host functions by hand, updating as a whole, conditional and
+ * memory nodes.
  *
  * Locking: sim_lock(), taken here; an executable graph is kept by the launches that are under way.
  */
@@ -89,41 +90,201 @@ static CUresult add(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, si
     return r;
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
-                              const CUDA_MEMCPY3D *c, CUcontext ctx)
+static CUresult copy_of(const CUDA_MEMCPY3D *c, struct sim_work *ret)
 {
-    SIM_ENTER(cuGraphAddMemcpyNode);
-    struct sim_work w = {.kind = SIM_COPY};
     struct sim_side dst, src;
-    CUresult r = c && ctx ? sim_copy_of(c, &dst, &src) : CUDA_ERROR_INVALID_VALUE;
+    CUresult r = c ? sim_copy_of(c, &dst, &src) : CUDA_ERROR_INVALID_VALUE;
 
     if (r != CUDA_SUCCESS)
         return r;
     if (!c->WidthInBytes || !c->Height || !c->Depth)
         return CUDA_ERROR_INVALID_VALUE;
-    w.copy.dst = dst.addr;
-    w.copy.dpitch = dst.pitch;
-    w.copy.dslice = dst.slice;
-    w.copy.src = src.addr;
-    w.copy.spitch = src.pitch;
-    w.copy.sslice = src.slice;
-    w.copy.width = c->WidthInBytes;
-    w.copy.height = c->Height;
-    w.copy.depth = c->Depth;
-    return add(ret, graph, deps, n, w);
+    *ret = (struct sim_work){.kind = SIM_COPY};
+    ret->copy.dst = dst.addr;
+    ret->copy.dpitch = dst.pitch;
+    ret->copy.dslice = dst.slice;
+    ret->copy.src = src.addr;
+    ret->copy.spitch = src.pitch;
+    ret->copy.sslice = src.slice;
+    ret->copy.width = c->WidthInBytes;
+    ret->copy.height = c->Height;
+    ret->copy.depth = c->Depth;
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_of(CUhostFn fn, void *arg, struct sim_work *ret)
+{
+    *ret = (struct sim_work){.kind = SIM_HOST};
+    ret->host.fn = fn;
+    ret->host.arg = arg;
+    return fn ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult set_of(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *ret)
+{
+    return p ? sim_set_of(p->dst, p->pitch, p->value, p->elementSize, p->width, p->height, ret)
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult any_of(const CUgraphNodeParams *p, struct sim_work *ret)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return p->memcpy.copyCtx ? copy_of(&p->memcpy.copyParams, ret) : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return p->memset.ctx ? sim_set_of(p->memset.dst, p->memset.pitch, p->memset.value, p->memset.elementSize,
+                                          p->memset.width, p->memset.height, ret)
+                             : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_HOST:
+        return host_of(p->host.fn, p->host.userData, ret);
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
+                              const CUDA_MEMCPY3D *c, CUcontext ctx)
+{
+    SIM_ENTER(cuGraphAddMemcpyNode);
+    struct sim_work w;
+    CUresult r = ctx ? copy_of(c, &w) : CUDA_ERROR_INVALID_VALUE;
+
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
+                              const CUDA_MEMSET_NODE_PARAMS *params, CUcontext ctx)
+{
+    SIM_ENTER(cuGraphAddMemsetNode);
+    struct sim_work w;
+    CUresult r = ctx ? set_of(params, &w) : CUDA_ERROR_INVALID_VALUE;
+
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
                             const CUDA_HOST_NODE_PARAMS *params)
 {
     SIM_ENTER(cuGraphAddHostNode);
-    struct sim_work w = {.kind = SIM_HOST};
+    struct sim_work w;
+    CUresult r = params ? host_of(params->fn, params->userData, &w) : CUDA_ERROR_INVALID_VALUE;
 
-    if (!params || !params->fn)
-        return CUDA_ERROR_INVALID_VALUE;
-    w.host.fn = params->fn;
-    w.host.arg = params->userData;
-    return add(ret, graph, deps, n, w);
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
+}
+
+CUresult cuGraphAddNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphAddNode);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
+}
+
+/* Which kind of edge makes no difference here. */
+CUresult cuGraphAddNode_v2(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
+                           size_t n, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphAddNode_v2);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
+}
+
+/* --- other parameters for a node: in its graph, or in what was made of that --- */
+
+static CUresult change(struct sim_work *at, const struct sim_work *w)
+{
+    CUresult r = at->kind == w->kind ? sim_work_check(w) : CUDA_ERROR_INVALID_VALUE;
+
+    if (r == CUDA_SUCCESS) {
+        sim_work_drop(at);
+        *at = *w;
+    }
+    return r;
+}
+
+static CUresult node_change(CUgraphNode node, CUresult r, const struct sim_work *w)
+{
+    if (r != CUDA_SUCCESS || !node || node->magic != SIM_MAGIC_NODE)
+        return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    r = change(&node->work, w);
+    sim_unlock();
+    return r;
+}
+
+/* Launches that are under way keep what they began with: natively that is not to be changed meanwhile, either. */
+static CUresult exec_change(CUgraphExec exec, CUgraphNode node, CUresult r, const struct sim_work *w)
+{
+    if (r != CUDA_SUCCESS || !exec || exec->magic != SIM_MAGIC_EXEC || !node || node->magic != SIM_MAGIC_NODE)
+        return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
+    sim_lock();
+    r = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < exec->n && i < node->graph->nodes.n; i++) {
+        if (node->graph->nodes.at[i] == node)
+            r = change(&exec->works[i], w);
+    }
+    sim_unlock();
+    return r;
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *c)
+{
+    SIM_ENTER(cuGraphMemcpyNodeSetParams);
+    struct sim_work w;
+    CUresult r = copy_of(c, &w);
+
+    return node_change(node, r, &w);
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *c, CUcontext ctx)
+{
+    SIM_ENTER(cuGraphExecMemcpyNodeSetParams);
+    struct sim_work w;
+    CUresult r = ctx ? copy_of(c, &w) : CUDA_ERROR_INVALID_VALUE;
+
+    return exec_change(exec, node, r, &w);
+}
+
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params)
+{
+    SIM_ENTER(cuGraphMemsetNodeSetParams);
+    struct sim_work w;
+    CUresult r = set_of(params, &w);
+
+    return node_change(node, r, &w);
+}
+
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params,
+                                        CUcontext ctx)
+{
+    SIM_ENTER(cuGraphExecMemsetNodeSetParams);
+    struct sim_work w;
+    CUresult r = ctx ? set_of(params, &w) : CUDA_ERROR_INVALID_VALUE;
+
+    return exec_change(exec, node, r, &w);
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphNodeSetParams);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return node_change(node, r, &w);
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphExecNodeSetParams);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return exec_change(exec, node, r, &w);
 }
 
 static CUgraphNodeType type_of(const struct sim_work *w)

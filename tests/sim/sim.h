@@ -371,6 +371,9 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
                   bool pt, bool sync);
 /* What CUDA_MEMCPY3D says as an operation: 0, or CUDA_ERROR_NOT_SUPPORTED for CUDA arrays. */
 CUresult sim_copy_of(const CUDA_MEMCPY3D *c, struct sim_side *ret_dst, struct sim_side *ret_src);
+/* A fill of height rows of width elements; CUDA_ERROR_INVALID_VALUE. */
+CUresult sim_set_of(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
+                    struct sim_work *ret);
 
 /* ---- context.c ---- */
 
