@@ -164,8 +164,9 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
     if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {
         counters_add(&reg->past, &comm->counters);
         memset(&comm->counters, 0, sizeof(comm->counters));
-        comm->record_count = comm->user_count = 0;
-        near_forget(&comm->near);
+        while (comm->record_count)
+            reg_record_delete(comm, &comm->records[comm->record_count - 1]);
+        comm->user_count = 0;
         atomic_store(&comm->known, false);
         reg->comm_count--;
     }
@@ -177,16 +178,16 @@ static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, voi
 {
     bool used = false;
 
-    if (!reg_is_ready(reg, comm, key)) {
-        atomic_fetch_or(&comm->calls, CALLS_CLOSED);
+    for (size_t i = 0; i < comm->record_count; i++)
+        used |= comm->records[i].handle && comm->records[i].used;
+    /* NCCL itself waits for its work, and for nobody else's; where that does not block, not here either. What cannot be
+     * undone now is undone by it when the communicator is destroyed. */
+    if (!reg_is_ready(reg, comm, key) ||
+        (used &&
+         reg->ops->wait(&comm->info, atomic_load(&comm->nonblocking) ? NCCL_REG_WAIT_NOT : NCCL_REG_WAIT_END))) {
+        atomic_fetch_add(&comm->calls, CALLS_CLOSED);
         return -EPIPE;
     }
-    for (size_t i = 0; i < comm->record_count; i++)
-        used |= comm->records[i].wide || (comm->records[i].handle && comm->records[i].use != USE_NONE);
-    /* NCCL itself waits for it, but only behind this. If it cannot be waited for, a registration that is left behind
-     * does more harm. */
-    if (used)
-        reg->ops->wait(&comm->info, /* briefly: */ false);
     for (size_t i = 0; i < comm->record_count; i++)
         if (reg_detach(reg, comm, key, &comm->records[i]) == -EPIPE)
             return -EPIPE;
@@ -224,10 +225,28 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
     if (found)
-        atomic_fetch_or(&found->calls, CALLS_CLOSED);
+        atomic_fetch_add(&found->calls, CALLS_CLOSED);
     pthread_mutex_unlock(&reg->lock);
     if (found)
         calls_wait(&found->calls, CALL_INSIDE);
+}
+
+void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm)
+{
+    struct nccl_reg_comm *found;
+
+    pthread_mutex_lock(&reg->lock);
+    found = comm_find(reg, comm);
+    if (found && comm_is_closed(found))
+        atomic_fetch_sub(&found->calls, CALLS_CLOSED);
+    pthread_mutex_unlock(&reg->lock);
+}
+
+bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm)
+{
+    const struct nccl_reg_comm *found = comm_find(reg, comm);
+
+    return found && !comm_is_closed(found);
 }
 
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
@@ -299,6 +318,8 @@ void nccl_reg_destroy(struct nccl_reg *reg)
 
     for (comm = atomic_load(&reg->all); comm; comm = next) {
         next = comm->next_all;
+        while (comm->record_count)
+            reg_record_delete(comm, &comm->records[comm->record_count - 1]);
         pthread_mutex_destroy(&comm->turn);
         free(comm->records);
         near_free(&comm->near);

@@ -34,8 +34,9 @@ struct nccl_reg_comm_info {
     int rank, ranks; /* the caller's, too */
     bool nonblocking;
     /*
-     * A registration that point-to-point has used first must not serve a collective (NCCL before 2.29.2 ends the
-     * process then): a collective gets another one first.
+     * A registration that point-to-point has used must not serve a collective (NCCL before 2.29.2 ends the process
+     * then, unless a collective that it has mapped the memory for came first, which nobody outside can tell): a
+     * collective gets another one first.
      */
     bool careful;
     bool maps_plain; /* its peers map plain memory as well */
@@ -47,12 +48,19 @@ struct nccl_reg_segment_info {
     int device;
     /*
      * So many bytes in front of it belong to the same allocation and to nobody. A registration that begins there is the
-     * one that NCCL finds from then on, whatever else there is: the other one for collectives, which takes no waiting.
+     * one that NCCL finds from then on, whatever else there is that begins later: the other one for collectives, which
+     * takes no waiting. 1 MiB or more: it is used in 16 parts of whole pages.
      */
     size_t front;
     bool plain;  /* most communicators' peers do not map it, so that kinds of operations do not matter */
     bool own;    /* it goes when the program says so, and no graph that uses it runs after that */
     void *owner; /* what it may be lost with, and has to be there while it goes; NULL: nothing */
+};
+
+enum nccl_reg_wait {
+    NCCL_REG_WAIT_NOT, /* a communicator ends that does not block */
+    NCCL_REG_WAIT_END, /* one that does */
+    NCCL_REG_WAIT_OP,  /* an operation needs it */
 };
 
 /* What is done with a communicator that was added as info. */
@@ -64,9 +72,9 @@ struct nccl_reg_ops {
     int (*detach)(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle);
     /* Of a communicator that does not block: is what was begun with it over, without an error? */
     bool (*ready)(const struct nccl_reg_comm_info *info, void *comm);
-    /* Wait until all work that was handed to the communicator's device is over; briefly: for some seconds at most, the
-     * work may wait for what the caller does next. -EBUSY: it is not over, or cannot be waited for. */
-    int (*wait)(const struct nccl_reg_comm_info *info, bool briefly);
+    /* Is all work over that was handed to the communicator's device? Waits for it, but not for long: it may wait for
+     * what the caller does next. -EBUSY: it is not over, or cannot be waited for. */
+    int (*wait)(const struct nccl_reg_comm_info *info, enum nccl_reg_wait why);
     /* See that the owner of a segment stays until drop. False: it is about to go, and what it owns will be lost. Under
      * the registry's lock: takes none. NULL, both: owners stay. */
     bool (*hold)(void *owner);
@@ -118,7 +126,7 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
  * once, on this thread, or by a later call of nccl_reg_settle. It waits (parked) while this thread is in a group, while
  * an operation or a group with a communicator of its device is under way, or as long as a graph (unless it is the
  * program's own) or the program itself holds a registration of it. Where it could not be deregistered it is never
- * released. -ENOENT: no segment starts there; release is not called.
+ * released. -ENOENT: no segment starts there; -EALREADY: it is to go already; release is not called.
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
                             void *arg);
@@ -139,11 +147,12 @@ int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_co
 /* It has turned out to be one that does not block. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
 /*
- * A communicator is about to go. talk: its registrations are undone, after the work that uses them; else, where peers
+ * A communicator is about to go. talk: its registrations are undone, if the work that uses them is over, or, where it
+ * blocks, is soon; else, where peers
  * may hang, they are forgotten: another thread may be about calls on it, and begins none after this. One that is under
  * way is waited for, but not for long: it may be stuck, and what comes next its end. -ENOENT: not known. -EPIPE:
- * there was no talking to it, because it is closed, or not ready: closed it stays, and what is registered with it too,
- * until nccl_reg_comm_gone.
+ * there was no talking to it, because it is closed, not ready or at work: closed it stays, and what is registered with
+ * it too, until nccl_reg_comm_gone.
  */
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
 /*
@@ -152,11 +161,15 @@ int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
  * alone. -ENOENT: not known, or not closed.
  */
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
+/* What it was closed for has not come about. */
+void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
+/* Is it known, and not closed? */
+bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
 
 /* What before found out about an operation. */
 #define NCCL_REG_MIXED 1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */
-/* A collective meets a registration that point-to-point has used first, a careful communicator has no other one, and
+/* A collective meets a registration that point-to-point has used, a careful communicator can make no other one, and
  * the device is at work, or a graph or the program holds it. */
 #define NCCL_REG_UNSAFE 2
 /*

@@ -27,7 +27,7 @@
 
 /* Calls of the table on a communicator. */
 #define CALL_INSIDE  1u /* one is under way; set with the turn */
-#define CALLS_CLOSED 2u /* none begins any more; set by anybody */
+#define CALLS_CLOSED 2u /* and above: so often it was closed, by anybody; then none begins any more */
 
 struct segment {
     uint64_t addr;
@@ -42,16 +42,21 @@ struct segment {
     void *release_arg;
 };
 
-/* What has used a registration first. */
-enum use { USE_NONE, USE_POINT_TO_POINT, USE_COLLECTIVE };
+/* How often a segment with a front can be registered once more, each time with so many parts more of it. */
+#define WIDES 16u
 
 struct record {
     uint64_t addr;
     size_t size, front;
-    void *handle;   /* NULL: was refused */
-    void *wide;     /* the registration that has the front, too, and is found first; NULL: there is none */
-    enum use use;   /* of the one that is found */
-    uint64_t group; /* that use was in this group; 0: in none */
+    void *handle; /* NULL: was refused */
+    void **wide;  /* WIDES registrations that begin in the front, the last one where it does; NULL: there are none */
+    unsigned int
+        widened; /* the last of these, from 1 on, which is the one that is found; 0: the one without the front */
+    bool used;   /* by an operation */
+    /* Who has used the one that is found for send or receive: the group of this number (0: none), and somebody before.
+     */
+    uint64_t group;
+    bool sent;
     bool plain;
     bool pinned; /* stays as long as the communicator lives: a graph uses it, or it could not be undone */
 };
@@ -117,7 +122,7 @@ static inline uint64_t end_of(uint64_t addr, size_t size)
 /* No call is made on it any more. */
 static inline bool comm_is_closed(const struct nccl_reg_comm *comm)
 {
-    return atomic_load(&comm->calls) & CALLS_CLOSED;
+    return atomic_load(&comm->calls) >= CALLS_CLOSED;
 }
 
 static inline unsigned int bucket_of(const void *comm)

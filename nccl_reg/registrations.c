@@ -50,10 +50,33 @@ struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
     return record && record->addr == addr ? record : NULL;
 }
 
-/* Does it matter for this record of which kind the operation was that used it first? */
+/* Does it matter for this record of which kind the operations are that use it? */
 static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
 {
     return comm->info.careful && (!record->plain || comm->info.maps_plain);
+}
+
+static bool is_sent(const struct record *record)
+{
+    return record->sent || record->group;
+}
+
+static void sent_note(struct nccl_reg_comm *comm, struct record *record)
+{
+    if (!is_sent(record))
+        near_forget(&comm->near); /* it says that collectives need nothing */
+    if (record->group != reg_group() || !record->group) {
+        record->sent |= record->group || !reg_group();
+        record->group = reg_group();
+    }
+}
+
+/* It is another one that is found now; what this group has asked for happens at its end, with that. */
+static void sent_forget(struct record *record)
+{
+    record->sent = false;
+    if (record->group != reg_group())
+        record->group = 0;
 }
 
 /* A buffer at addr was found in a record, and has been prepared. */
@@ -61,9 +84,10 @@ static void remember(struct nccl_reg_comm *comm, uint64_t addr, const struct rec
 {
     unsigned int settled = 0;
 
+    /* Where kinds matter, of each send and receive it has to be known in which group it was. */
     if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))
-        settled = 1u << NCCL_REG_POINT_TO_POINT |
-                  (unsigned int)(!kinds_matter(comm, record) || record->use == USE_COLLECTIVE) << NCCL_REG_COLLECTIVE;
+        settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |
+                  (unsigned int)(!kinds_matter(comm, record) || !is_sent(record)) << NCCL_REG_COLLECTIVE;
     near_remember(&comm->near, addr, (size_t)(record - comm->records), settled);
 }
 
@@ -72,6 +96,7 @@ void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record)
     const size_t i = (size_t)(record - comm->records);
 
     near_forget(&comm->near);
+    free(record->wide);
     comm->record_count--;
     memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
 }
@@ -137,10 +162,19 @@ static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *ke
     return rc;
 }
 
+/* So much of a record's front the registration has that was made as this one of its wide ones. */
+static size_t front_at(const struct record *record, unsigned int wide)
+{
+    return record->front / WIDES * wide;
+}
+
 int reg_detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
 {
-    int rc = detach_one(reg, comm, key, record->addr - record->front, record->front + record->size, &record->wide);
+    int rc = 0;
 
+    for (unsigned int i = record->wide ? record->widened : 0; i > 0 && !rc; i--)
+        rc = detach_one(reg, comm, key, record->addr - front_at(record, i), front_at(record, i) + record->size,
+                        &record->wide[i - 1]);
     if (!rc)
         rc = detach_one(reg, comm, key, record->addr, record->size, &record->handle);
     if (rc == -EIO) {
@@ -214,38 +248,46 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
 }
 
 /*
- * Register it once more, with the front: found first from now on, and used by nobody yet. What was there stays as it
- * is for the work that uses it, so nobody waits. False: there is none, or it was refused.
+ * Register it once more, with more of the front, or (whole) all of it: found first from now on, and used by nobody yet.
+ * What was there stays as it is for the work that uses it, so nobody waits. False: there is no more, or it was refused.
  */
-static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record)
+static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool whole)
 {
-    if (!record->front || record->wide || !reg_is_ready(reg, comm, key))
+    const unsigned int next = whole ? WIDES : record->widened + 1;
+
+    if (!record->front || record->widened == WIDES || !reg_is_ready(reg, comm, key))
         return false;
-    record->wide = attach(reg, comm, key, record->addr - record->front, record->front + record->size);
-    if (!record->wide) {
-        record->front = 0; /* not again */
+    if (!record->wide)
+        record->wide = calloc(WIDES, sizeof(*record->wide));
+    if (!record->wide)
+        return false;
+    record->wide[next - 1] =
+        attach(reg, comm, key, record->addr - front_at(record, next), front_at(record, next) + record->size);
+    if (!record->wide[next - 1]) {
+        record->widened = WIDES; /* not again */
         return false;
     }
-    /* What this group has asked for happens at its end, with the new one. */
-    if (!record->group || record->group != reg_group())
-        record->use = USE_NONE;
+    record->widened = next;
+    sent_forget(record);
     comm->counters.renewed++;
     return true;
 }
 
 /*
- * Make a registration anew, where there is no front. What used it before has to be over: peers write through it. The
- * host cannot wait for that as long as it takes: the work may wait for what this thread launches next.
+ * Make a registration anew, where the front is used up or there is none. What used it before has to be over: peers
+ * write through it. The host cannot wait for that as long as it takes: the work may wait for what this thread launches
+ * next.
  */
 static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool captured)
 {
-    if (captured || record->pinned || record->wide || reg_user_holds(comm, record->addr, record->size) ||
-        !reg_is_ready(reg, comm, key) || reg->ops->wait(&comm->info, /* briefly: */ true))
+    if (captured || record->pinned || reg_user_holds(comm, record->addr, record->size) ||
+        !reg_is_ready(reg, comm, key) || reg->ops->wait(&comm->info, NCCL_REG_WAIT_OP))
         return false;
     if (reg_detach(reg, comm, key, record))
         return false;
     record->handle = attach(reg, comm, key, record->addr, record->size);
-    record->use = USE_NONE;
+    record->widened = 0;
+    sent_forget(record);
     comm->counters.renewed++;
     return true;
 }
@@ -258,15 +300,18 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
 
     /* For a graph NCCL itself registers the whole allocation, and without ours that would count as nothing elsewhere.
      */
-    if (op->captured && record->front && !record->wide)
-        safe = widen(reg, comm, key, record);
-    if (!kinds_matter(comm, record) || op->kind != NCCL_REG_COLLECTIVE)
+    if (op->captured && record->front && record->widened < WIDES)
+        safe = widen(reg, comm, key, record, /* whole: */ true);
+    if (!kinds_matter(comm, record))
         return safe;
+    if (op->kind == NCCL_REG_POINT_TO_POINT) {
+        sent_note(comm, record);
+        return safe;
+    }
     /* At the end of a group its collectives come first, in whatever order they were called. */
-    if (record->group && record->group == reg_group())
-        record->use = USE_COLLECTIVE;
-    return record->use != USE_POINT_TO_POINT || widen(reg, comm, key, record) ||
-           renew(reg, comm, key, record, op->captured);
+    if (!record->sent && (!record->group || record->group == reg_group()))
+        return safe;
+    return widen(reg, comm, key, record, /* whole: */ false) || renew(reg, comm, key, record, op->captured);
 }
 
 int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, const struct nccl_reg_op *op)
@@ -297,10 +342,7 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
             continue;
         }
         inside++;
-        if (record->use == USE_NONE) {
-            record->use = op->kind == NCCL_REG_COLLECTIVE ? USE_COLLECTIVE : USE_POINT_TO_POINT;
-            record->group = reg_group();
-        }
+        record->used = true;
         record->pinned |= op->captured;
         remember(comm, addr, record);
     }

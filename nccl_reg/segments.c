@@ -240,16 +240,16 @@ int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)
                             void *arg)
 {
     struct segment *segment;
-    int rc = -ENOENT;
+    int rc;
 
     pthread_mutex_lock(&reg->lock);
     segment = segment_at(reg, addr);
-    if (segment && !segment->leaving) {
+    rc = !segment ? -ENOENT : segment->leaving ? -EALREADY : 0;
+    if (!rc) {
         segment->leaving = true;
         segment->release = release;
         segment->release_arg = arg;
         *(segment->quarantined ? &reg->quarantined : &reg->parked) += segment->size;
-        rc = 0;
     }
     pthread_mutex_unlock(&reg->lock);
     if (!rc)

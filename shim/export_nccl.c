@@ -76,7 +76,7 @@
             return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
         nccl_comm_ends(comm, NCCL_END_##how);                                                                          \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_comm_ended(comm, NCCL_END_##how);                                                                         \
+        nccl_comm_ended(comm, NCCL_END_##how, result);                                                                 \
         return result;                                                                                                 \
     }
 #include "hooks.def"
@@ -97,6 +97,8 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
     result = next(parent, without, without_count, comm, config, flags);
     nccl_comm_made(comm, result, CALLER);
     nccl_after(parent, used, result);
+    if (flags & NCCL_SHRINK_ABORT)
+        nccl_comm_ended(parent, NCCL_END_CLOSE, result);
     return result;
 }
 

@@ -26,8 +26,9 @@ typedef unsigned long long ull;
 /* What lies in front of a segment where NCCL needs a registration for each kind of operation; as segments are aligned.
  */
 #define FRONT_BYTES ((size_t)2 << 20)
-/* How long an operation waits for the device. */
-#define BRIEFLY_MS 5000u
+/* How long an operation waits for the device, and the end of a communicator. */
+#define OP_WAIT_MS  5000u
+#define END_WAIT_MS 1000u
 /* How long a refused request waits for what other threads are about to let go. */
 #define SETTLE_MS 1000u
 
@@ -169,10 +170,15 @@ static bool comm_ready(const struct nccl_reg_comm_info *info, void *comm)
     return is_ready(info->arg, comm);
 }
 
-static int comm_wait(const struct nccl_reg_comm_info *info, bool briefly)
+static int comm_wait(const struct nccl_reg_comm_info *info, enum nccl_reg_wait why)
 {
-    return (briefly ? context_wait_device_for(info->device, BRIEFLY_MS) : context_wait_device(info->device)) ? 0
-                                                                                                             : -EBUSY;
+    static const unsigned int ms[] = {
+        [NCCL_REG_WAIT_NOT] = 0, [NCCL_REG_WAIT_END] = END_WAIT_MS, [NCCL_REG_WAIT_OP] = OP_WAIT_MS};
+
+    if (context_wait_device_for(info->device, ms[why]))
+        return 0;
+    /* Beside a capture there is nothing that could be asked, but a way to wait. */
+    return why == NCCL_REG_WAIT_END && capture_active_now() && context_wait_device(info->device) ? 0 : -EBUSY;
 }
 
 static bool owner_hold(void *owner)
@@ -555,6 +561,11 @@ bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_inf
            (comm_meet(comm, caller) && nccl_reg_comm_get(state.reg, comm, ret_info) == 0);
 }
 
+bool nccl_comm_is_open(ncclComm_t comm)
+{
+    return nccl_reg_comm_is_open(state.reg, comm);
+}
+
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller)
 {
     if (!comm || !*comm || (result && result != ncclInProgress))
@@ -571,7 +582,7 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
 {
     struct nccl_reg_comm_info info;
 
-    if (nccl_reg_comm_get(state.reg, comm, &info))
+    if (!comm || nccl_reg_comm_get(state.reg, comm, &info))
         return;
     if (how == NCCL_END_SILENT || how == NCCL_END_CLOSE)
         nccl_reg_comm_close(state.reg, comm);
@@ -579,10 +590,15 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
         trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":1", info.device, (void *)comm);
 }
 
-void nccl_comm_ended(ncclComm_t comm, enum nccl_end how)
+void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
 {
     struct nccl_reg_comm_info info;
 
+    if (!comm)
+        return;
+    /* It was refused, and goes on. */
+    if (how == NCCL_END_CLOSE && result && result != ncclInProgress)
+        nccl_reg_comm_reopen(state.reg, comm);
     /* What was left to NCCL was its until now. */
     if ((how == NCCL_END_SILENT || how == NCCL_END_TALK) && !nccl_reg_comm_get(state.reg, comm, &info) &&
         !nccl_reg_comm_gone(state.reg, comm))
@@ -667,8 +683,12 @@ static void user_release(void *arg, uint64_t addr, size_t size)
 ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
 {
     /* What cannot go now goes later; the program has no more to do with it. */
+    int rc;
+
     freed = ncclSuccess;
-    return nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next) ? next(ptr) : freed;
+    rc = nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next);
+    /* One that waits to go is nobody's any more. */
+    return rc == -EALREADY ? ncclInvalidArgument : rc ? next(ptr) : freed;
 }
 
 int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size)

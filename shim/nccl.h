@@ -77,13 +77,15 @@ bool nccl_watches(const void *caller);
 
 /* What is known of a communicator, which is made known if it is ready. False: nothing. */
 bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_info *ret_info);
+/* Is it known, and has nobody given it up? */
+bool nccl_comm_is_open(ncclComm_t comm);
 /* A call that makes a communicator has returned result, and written it there; NULL: it makes none. */
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller);
 /* It is about to end; see hooks.def. */
 enum nccl_end { NCCL_END_FINALIZE, NCCL_END_TALK, NCCL_END_SILENT, NCCL_END_CLOSE };
 void nccl_comm_ends(ncclComm_t comm, enum nccl_end how);
-/* And has ended. */
-void nccl_comm_ended(ncclComm_t comm, enum nccl_end how);
+/* And has, if result says so. */
+void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result);
 
 /* Around a call that uses a communicator that is known. */
 struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_info *info, struct nccl_reg_op *op,

@@ -21,6 +21,7 @@ typedef struct {
 typedef enum {
     ncclSuccess = 0,
     ncclUnhandledCudaError = 1,
+    ncclInvalidArgument = 4,
     ncclInvalidUsage = 5,
     ncclInProgress = 7,
 } ncclResult_t;

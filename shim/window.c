@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "capture.h"
 #include "clock.h"
@@ -15,6 +16,8 @@
 /* NCCL_WIN_COLL_SYMMETRIC of nccl.h, and its ncclUint8. */
 #define COLL_SYMMETRIC 1
 #define TYPE_BYTES     1
+/* No errno value is above it. */
+#define PROBLEM_MAX 4095u
 
 /* What a rank says of its memory to the others. */
 struct offer {
@@ -28,6 +31,12 @@ struct place {
     size_t size;
 };
 
+/* What it is known by with the communicator: the handle of a registration is none. */
+static void *name_of(ncclWindow_t window)
+{
+    return (char *)window + 1;
+}
+
 static __typeof__(&(ncclAllGather)) gather_of(const struct real_nccl *nccl)
 {
     return (__typeof__(&(ncclAllGather)))nccl->next[REAL_NCCL_ncclAllGather];
@@ -38,7 +47,8 @@ static ncclResult_t finish(const struct real_nccl *nccl, ncclComm_t comm, ncclRe
 {
     while (result == ncclInProgress) {
         nap_ns(50000);
-        if (nccl->ncclCommGetAsyncError(comm, &result))
+        /* Another thread may have given it up. */
+        if (!nccl_comm_is_open(comm) || nccl->ncclCommGetAsyncError(comm, &result))
             return ncclInvalidUsage;
     }
     return result;
@@ -73,6 +83,8 @@ static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdevicept
     const size_t all = (size_t)ranks * sizeof(*mine);
     CUresult result = CUDA_SUCCESS;
 
+    /* What no rank says, in case the operation is given up. */
+    result = driver->cuMemsetD8Async(at, 0xff, all, stream);
     /* Some bytes, once in a program's life: as fills, which we have, rather than with one more call of the driver. */
     for (size_t i = 0; !result && i < sizeof(*mine); i++)
         result = driver->cuMemsetD8Async(at + all + i, ((const unsigned char *)mine)[i], 1, stream);
@@ -86,7 +98,7 @@ static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdevicept
 }
 
 /* Tell the others what this rank has, and hear what they have. Returns what is wrong, the same on all ranks. */
-static int agree(const struct real_nccl *nccl, ncclComm_t comm, int ranks, const struct offer *mine)
+static int agree(const struct real_nccl *nccl, ncclComm_t comm, int rank, int ranks, const struct offer *mine)
 {
     const struct real_driver *driver = real_driver_get();
     struct offer *all = calloc((size_t)ranks, sizeof(*all));
@@ -107,8 +119,10 @@ static int agree(const struct real_nccl *nccl, ncclComm_t comm, int ranks, const
             driver->cuMemFree_v2(at);
         driver->cuStreamDestroy_v2(stream);
     }
+    if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0)
+        rc = -EIO;
     for (int i = 0; !result && !rc && i < ranks; i++)
-        rc = -(int)all[i].problem;
+        rc = all[i].problem > PROBLEM_MAX ? -EIO : -(int)all[i].problem;
     for (int i = 0; !result && !rc && i < ranks; i++)
         rc = all[i].start == all[0].start && all[i].size == all[0].size ? 0 : -EXDEV;
     free(all);
@@ -159,7 +173,9 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
     mine = (struct offer){.problem = (uint64_t)-rc, .start = addr - whole.addr, .size = whole.size};
     used = nccl_use_begin(comm, NULL);
     nccl_visit_begin(&visit);
-    rc = agree(nccl, comm, info.ranks, &mine);
+    rc = agree(nccl, comm, info.rank, info.ranks, &mine);
+    if (!rc && !nccl_comm_is_open(comm))
+        rc = -EIO;
     if (!rc) {
         const __typeof__(&ncclCommWindowRegister) call = (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowRegister];
 
@@ -172,7 +188,8 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
     if (!mine.problem)
         nccl_user_deregistered(comm, ret_window);
     if (!rc) {
-        nccl_user_registered(comm, window, whole.addr, whole.size); /* in the place of that one: there is room */
+        nccl_user_registered(comm, name_of(window), whole.addr,
+                             whole.size); /* in the place of that one: there is room */
         *ret_window = window;
     }
     nccl_after(comm, used, 0);
@@ -194,7 +211,7 @@ int window_deregister(ncclComm_t comm, ncclWindow_t window)
     nccl = info.arg;
     /* As long as it is used nothing that it holds goes, though it is not noted any more. */
     used = nccl_use_begin(comm, NULL);
-    rc = nccl_user_deregistered(comm, window);
+    rc = nccl_user_deregistered(comm, name_of(window));
     if (!rc) {
         const __typeof__(&ncclCommWindowDeregister) call =
             (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowDeregister];

@@ -180,6 +180,55 @@ static void kinds(struct rank *r)
     CU(cudaFree(fresh));
 }
 
+/* The first collective is one for which NCCL maps nothing of this memory; then send and receive, and one for which it
+ * does. */
+static void maps_nothing(struct rank *r)
+{
+    for (int i = 0; i < 4; i++) {
+        char *at = get(8 * MIB), *to = get(16 * MIB);
+
+        if (i == 0)
+            comm_make(r, 0);
+        fill(at, 3, COUNT);
+        if (i == 0 && !ncclReduce(at, at + MIB, COUNT, ncclFloat, ncclSum, 99, r->comm, r->stream))
+            FAIL("a reduction to a rank that there is not");
+        if (i == 1)
+            NC(ncclAllReduce(at, at, COUNT, ncclFloat, ncclMax, r->comm, r->stream));
+        if (i == 2)
+            all_gather(r, at, to);
+        if (i == 3)
+            NC(ncclReduceScatter(at, at + MIB, COUNT / (size_t)ranks, ncclFloat, ncclMin, r->comm, r->stream));
+        CU(cudaStreamSynchronize(r->stream));
+        ring(r, at, at + MIB);
+        all_gather(r, to, at + 4 * MIB);
+        CU(cudaFree(at));
+        CU(cudaFree(to));
+    }
+    comm_end(r);
+}
+
+/* Send, receive and a collective in one group, in memory that send and receive have used before and have not. */
+static void mixed_group(struct rank *r)
+{
+    const int next = (r->rank + 1) % ranks, last = (r->rank + ranks - 1) % ranks;
+    char *at = get(8 * MIB);
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        fill(at, r->rank, COUNT);
+        NC(ncclGroupStart());
+        NC(ncclSend(at, COUNT, ncclFloat, next, r->comm, r->stream));
+        NC(ncclRecv(at + MIB, COUNT, ncclFloat, last, r->comm, r->stream));
+        NC(ncclAllGather(at, at + 2 * MIB, COUNT, ncclFloat, r->comm, r->stream));
+        NC(ncclGroupEnd());
+        expect(r, at + MIB, last, "recv");
+        for (int j = 0; j < ranks; j++)
+            expect(r, at + 2 * MIB + (size_t)j * BYTES, j, "all_gather");
+    }
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
 /* A receive is pending on another stream, and its sender waits until this rank has called a collective. */
 static void pending(struct rank *r)
 {
@@ -464,6 +513,73 @@ static void revoked(struct rank *r)
     comm_make(r, 1);
     at = get(58 * MIB);
     all_gather(r, at, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+/* What is refused has ended nothing: rank 0 alone asks for it. */
+static void not_revoked(struct rank *r)
+{
+    char *at = get(8 * MIB), *more;
+    ncclComm_t none = NULL;
+    int nobody = RANKS_MAX;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    if (r->rank == 0 &&
+        (!ncclCommRevoke(r->comm, 12345) || !ncclCommShrink(r->comm, &nobody, 1, &none, NULL, NCCL_SHRINK_ABORT)))
+        FAIL("what makes no sense was accepted");
+    more = get(20 * MIB);
+    all_gather(r, more, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+    CU(cudaFree(more));
+}
+
+static void on_flag(void *flag)
+{
+    while (!atomic_load((atomic_int *)flag))
+        usleep(100);
+}
+
+/* It ends beside work that waits for what the host does after that. */
+static void ends_beside_work(struct rank *r)
+{
+    static atomic_int flag[RANKS_MAX];
+    char *at = get(8 * MIB);
+    cudaStream_t other;
+
+    CU(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaLaunchHostFunc(other, on_flag, &flag[r->rank]));
+    NC(ncclCommFinalize(r->comm));
+    atomic_store(&flag[r->rank], 1);
+    CU(cudaStreamSynchronize(other));
+    NC(ncclCommDestroy(r->comm));
+    comm_make(r, 1);
+    all_gather(r, at, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+/* Memory that waits to go is freed once more. */
+static void freed_twice(struct rank *r)
+{
+    char *at = get(8 * MIB);
+    void *p, *q;
+
+    comm_make(r, 0);
+    NC(ncclMemAlloc(&p, 4 * MIB));
+    all_gather(r, p, at);
+    NC(ncclGroupStart());
+    NC(ncclMemFree(p));
+    if (ncclMemFree(p) != ncclInvalidArgument)
+        FAIL("it could be freed twice");
+    NC(ncclMemAlloc(&q, 4 * MIB));
+    NC(ncclGroupEnd());
+    fill(q, r->rank, COUNT);
+    NC(ncclMemFree(q));
     comm_end(r);
     CU(cudaFree(at));
 }
@@ -887,6 +1003,11 @@ static const struct {
                  {"outside", outside},
                  {"again", again},
                  {"revoked", revoked},
+                 {"maps_nothing", maps_nothing},
+                 {"mixed_group", mixed_group},
+                 {"not_revoked", not_revoked},
+                 {"ends_beside_work", ends_beside_work},
+                 {"freed_twice", freed_twice},
                  {"pending", pending},
                  {"beside_capture", beside_capture},
                  {"graph_trim", graph_trim},

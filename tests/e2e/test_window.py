@@ -71,6 +71,14 @@ class Window(Case):
         self.assertEqual(answers, [("register", 0), ("undone", 0), ("gone", 1)])
         self.assertEqual(report["breaches"], 0)
 
+    def test_given_up(self) -> None:
+        """By a thread that ends the communicator while another one waits for the ranks to agree."""
+        self.assertEqual(self.ask("alone")[0], [("register", EIO)])
+
+    def test_other_handles(self) -> None:
+        answers, _, report = self.ask("handles")
+        self.assertEqual((answers, report["breaches"]), ([("undone", EINVAL)], 0))
+
     def test_refused(self) -> None:
         """By NCCL, of all ranks: nothing is left of it, and memory goes as if nobody had asked."""
         answers, _, report = self.ask("agree", SIMNCCL_FAIL="ncclCommWindowRegister:1+")

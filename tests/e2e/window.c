@@ -4,6 +4,7 @@
  * device of its own; each prints what it was told, "RANK WHAT ANSWER". Data is checked. Exit status 0: all was right.
  */
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -72,7 +73,7 @@ static void sum(const struct rank *r, char *at)
 }
 
 /* One, used; another buffer of the same segment; then both go. */
-static void agree(const struct rank *r)
+static void agree(struct rank *r)
 {
     char *first = get(3 * MIB), *second = get(4 * MIB);
     void *of_first, *of_second;
@@ -90,7 +91,7 @@ static void agree(const struct rank *r)
 }
 
 /* Memory that lies elsewhere on rank 1, in a segment as large. */
-static void differ(const struct rank *r)
+static void differ(struct rank *r)
 {
     char *before = r->rank == 1 ? get(64 * 1024) : NULL, *at = get(64 * 1024);
 
@@ -101,7 +102,7 @@ static void differ(const struct rank *r)
 }
 
 /* Rank 1 has what can be no window. */
-static void kinds(const struct rank *r)
+static void kinds(struct rank *r)
 {
     static char host[64];
     char *at = get(3 * MIB), *large;
@@ -118,7 +119,7 @@ static void kinds(const struct rank *r)
 }
 
 /* Where no rank can make one. */
-static void nowhere(const struct rank *r)
+static void nowhere(struct rank *r)
 {
     char *at = get(3 * MIB);
     cudaGraph_t graph;
@@ -140,7 +141,7 @@ static void nowhere(const struct rank *r)
 }
 
 /* The buffer goes before its window. */
-static void stays(const struct rank *r)
+static void stays(struct rank *r)
 {
     char *at = get(30 * MIB);
     void *made = window(r, "register", at, MIB);
@@ -154,12 +155,51 @@ static void stays(const struct rank *r)
     say(r, "gone", cudaMemset(at, 1, MIB) != cudaSuccess);
 }
 
+static void *give_up(void *arg)
+{
+    const struct rank *r = arg;
+
+    usleep(300000);
+    NEED(cudaSetDevice(r->rank));
+    NEED(ncclCommAbort(r->comm));
+    return NULL;
+}
+
+/* The last rank never comes, so that another thread gives the communicator up. */
+static void alone(struct rank *r)
+{
+    char *at = get(3 * MIB);
+    pthread_t thread;
+
+    NEED(pthread_create(&thread, NULL, give_up, r));
+    if (r->rank != ranks - 1)
+        window(r, "register", at, MIB);
+    else
+        say(r, "register", -EIO);
+    NEED(pthread_join(thread, NULL));
+    r->comm = NULL;
+    NEED(cudaFree(at));
+}
+
+/* What ncclCommRegister gives is none. */
+static void handles(struct rank *r)
+{
+    char *at = get(3 * MIB);
+    void *handle;
+
+    NEED(ncclCommRegister(r->comm, at, MIB, &handle));
+    say(r, "undone", cupool_window_deregister(r->comm, handle));
+    NEED(ncclCommDeregister(r->comm, handle));
+    NEED(cudaFree(at));
+}
+
 static const struct {
     const char *name;
-    void (*run)(const struct rank *r);
-} scenarios[] = {{"agree", agree}, {"differ", differ}, {"kinds", kinds}, {"nowhere", nowhere}, {"stays", stays}};
+    void (*run)(struct rank *r);
+} scenarios[] = {{"agree", agree}, {"differ", differ}, {"kinds", kinds},    {"nowhere", nowhere},
+                 {"stays", stays}, {"alone", alone},   {"handles", handles}};
 
-static void (*scenario)(const struct rank *r);
+static void (*scenario)(struct rank *r);
 static bool blocking;
 
 static void *run(void *arg)

@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
         ("shim/real.c", "driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
     Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
-        ("shim/decay.c", "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); pthread_clockjoin_np",
-         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); pthread_clockjoin_np")]),
+        ("shim/decay.c", "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); pthread_timedjoin_np",
+         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); pthread_timedjoin_np")]),
     Mutant("a value that is too long is copied", ["settings"], [
         ("shim/conf.c", "if (strlen(text) >= CONF_TEXT_MAX)", "if (false)")]),
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
@@ -398,7 +398,31 @@ MUTANTS = [
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
         (NCCL, "return conf_get()->registration.number != REGISTER_FORCE && version >=", "return version >=")]),
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
-        (REGISTRATIONS, "|| reg->ops->wait(&comm->info, /* briefly: */ true)) return false;", ") return false;")]),
+        (REGISTRATIONS, "|| reg->ops->wait(&comm->info, NCCL_REG_WAIT_OP)) return false;", ") return false;")]),
+    Mutant("NCCL: a collective that came first is taken to have been one that maps", ["nccl_reg", "nccl / Kinds.test_collectives_that_use_no_registration"], [
+        (REGISTRATIONS, "sent_note(comm, record); return safe; }", "if (!record->used) sent_note(comm, record); return safe; }")]),
+    Mutant("NCCL: what a group has asked for is forgotten with the old registration", ["nccl_reg"], [
+        (REGISTRATIONS, "if (record->group != reg_group()) record->group = 0;", "record->group = 0;")]),
+    Mutant("NCCL: what came before a group is taken for a part of it", ["nccl_reg"], [
+        (REGISTRATIONS, "if (!record->sent && (!record->group || record->group == reg_group()))",
+         "if (!is_sent(record) || record->group == reg_group())")]),
+    Mutant("NCCL: of several registrations the first alone is undone", ["nccl_reg"], [
+        (REGISTRATIONS, "for (unsigned int i = record->wide ? record->widened : 0;", "for (unsigned int i = record->wide ? 1 : 0;")]),
+    Mutant("NCCL: what has been sent is not known where nothing is left to be done", ["nccl_reg"], [
+        (REGISTRATIONS, "settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
+         "settled = 1u << NCCL_REG_POINT_TO_POINT |")]),
+    Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl / Registered.test_not_revoked"], [
+        (NCCL, "nccl_reg_comm_reopen(state.reg, comm);", ";")]),
+    Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work"], [
+        (NCCL, "why == NCCL_REG_WAIT_END && capture_active_now() && context_wait_device", "why == NCCL_REG_WAIT_END && context_wait_device")]),
+    Mutant("NCCL: memory that waits to go is freed again", ["nccl / Registered.test_freed_twice"], [
+        (NCCL, "rc == -EALREADY ? ncclInvalidArgument : rc ? next(ptr) : freed", "rc ? next(ptr) : freed")]),
+    Mutant("windows: an answer that never came is taken for one", ["window"], [
+        (WINDOW, "if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0) rc = -EIO;", "(void)rank;"),
+        (WINDOW, "rc = all[i].problem > PROBLEM_MAX ? -EIO : -(int)all[i].problem;", "rc = all[i].problem > PROBLEM_MAX ? 0 : -(int)all[i].problem;"),
+        (WINDOW, "if (!rc && !nccl_comm_is_open(comm)) rc = -EIO;", "")]),
+    Mutant("windows: a registration is taken for one", ["window"], [
+        (WINDOW, "return (char *)window + 1;", "return window;")]),
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
@@ -419,9 +443,9 @@ MUTANTS = [
     Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
         (WINDOW, "rc = all[i].start == all[0].start &&", "rc =")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
-        (WINDOW, "nccl_user_registered(comm, window, whole.addr, whole.size);", ";")]),
+        (WINDOW, "nccl_user_registered(comm, name_of(window), whole.addr, whole.size);", ";")]),
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
-        (WINDOW, "rc = -(int)all[i].problem;", "rc = -(int)mine->problem;")]),
+        (WINDOW, ": -(int)all[i].problem;", ": -(int)mine->problem;")]),
     Mutant("cupool_trim leaves what could not go before", ["window"], [
         ("shim/memory.c", "return released + (capture_active_now() ? 0 : nccl_settle(device));", "return released;")]),
     Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
@@ -432,7 +456,7 @@ MUTANTS = [
     Mutant("NCCL: the memory of a communicator that is being aborted goes", ["nccl_reg"], [
         (SEGMENTS, "return comm_is_closed(comm) ? !record || !record->handle : reg_is_ready(reg, comm, key);", "return true;")]),
     Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
-        (REGISTRATIONS, "if (!record->front || record->wide ||", "if (true ||")]),
+        (REGISTRATIONS, "if (!record->front || record->widened == WIDES ||", "if (true ||")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         (NCCL, "if (birth_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
@@ -450,7 +474,7 @@ MUTANTS = [
         (REGISTRATIONS, "memory_order_acquire) && reg_is_ready(reg, comm, key)) catch_up(reg, comm, key);",
          "memory_order_acquire)) catch_up(reg, comm, key);")]),
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
-        (REGISTRATIONS, "if (record->group && record->group == reg_group())", "if (false)")]),
+        (REGISTRATIONS, "(!record->group || record->group == reg_group())", "!record->group")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
         (MEMORY, "if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
@@ -492,7 +516,7 @@ MUTANTS = [
         (REGISTRATIONS, "near_forget(&comm->near); if (reg->ops->attach(", "if (reg->ops->attach(")]),
     Mutant("places: a registration is remembered after it was undone", ["nccl_reg"], [
         (REGISTRATIONS, "near_forget(&comm->near); rc = reg->ops->detach(", "rc = reg->ops->detach("),
-        (REGISTRATIONS, "near_forget(&comm->near); comm->record_count--;", "comm->record_count--;")]),
+        (REGISTRATIONS, "near_forget(&comm->near); free(record->wide);", "free(record->wide);")]),
     Mutant("places: a buffer that begins in one ends in it", ["nccl_reg"], [
         (NEAR_H, "&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
     Mutant("places: one that is registered in part is registered", ["nccl_reg"], [

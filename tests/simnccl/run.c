@@ -295,6 +295,11 @@ static void op_registered(struct op *op, bool captured)
         r->busy++;
         if (op->head.level != REGISTERED_ALL || !r->maps || settings.version < 22300)
             continue;
+        /* Of a collective the receive buffer alone is mapped, and of these nothing is; nor where it is small, and so
+         * on. */
+        if (!shape->p2p && (i == 0 || op->head.kind == OP_REDUCE || op->head.kind == OP_REDUCE_SCATTER ||
+                            (op->head.kind == OP_ALL_REDUCE && op->send == op->recv)))
+            continue;
         if (shape->p2p)
             r->used_p2p = true;
         else if (r->used_p2p && !r->used_collective && !r->window && settings.version < 22902)
@@ -573,8 +578,11 @@ static CUresult batch_launch(struct batch *b)
     /* Operations of a communicator run in the order of the calls, whatever their streams. */
     if (r == CUDA_SUCCESS && !captured && comm->last_event && comm->last_stream != first)
         r = drv.cuStreamWaitEvent(first, comm->last_event, 0);
-    for (struct op *op = b->ops; op && r == CUDA_SUCCESS; op = op->next)
-        op_registered(op, captured);
+    /* The collectives of a group come first. */
+    for (int p2p = 0; p2p < 2; p2p++)
+        for (struct op *op = b->ops; op && r == CUDA_SUCCESS; op = op->next)
+            if (shapes[op->head.kind].p2p == (p2p != 0))
+                op_registered(op, captured);
     comm->running += !captured;
     if (r == CUDA_SUCCESS)
         r = drv.cuLaunchHostFunc(first, batch_run, b);

@@ -72,11 +72,16 @@ static void sum_both(size_t n0, size_t n1)
     wait_both();
 }
 
+static void send_begin(size_t n0, size_t n1)
+{
+    OK(ncclSend(two.at[0], n0, ncclInt32, 1, two.comm[0], two.s[0]));
+    OK(ncclRecv(two.at[1], n1, ncclInt32, 0, two.comm[1], two.s[1]));
+}
+
 static void send_both(size_t n0, size_t n1)
 {
     OK(ncclGroupStart());
-    OK(ncclSend(two.at[0], n0, ncclInt32, 1, two.comm[0], two.s[0]));
-    OK(ncclRecv(two.at[1], n1, ncclInt32, 0, two.comm[1], two.s[1]));
+    send_begin(n0, n1);
     OK(ncclGroupEnd());
     wait_both();
 }
@@ -281,11 +286,60 @@ static void receiver_registered(void)
     OK(ncclCommDeregister(two.comm[1], two.handle[1]));
 }
 
+static void broadcast_both(void)
+{
+    OK(ncclGroupStart());
+    for (int i = 0; i < 2; i++)
+        OK(ncclBroadcast(two.at[i], two.at[i], N, ncclInt32, 0, two.comm[i], two.s[i]));
+    OK(ncclGroupEnd());
+    wait_both();
+}
+
 static void p2p_first(void)
 {
     both_registered();
     send_both(N, N);
+    broadcast_both();
+    deregister_both();
+}
+
+/* A collective that maps nothing neither minds nor helps. */
+static void p2p_then_in_place(void)
+{
+    both_registered();
+    send_both(N, N);
     sum_both(N, N);
+    deregister_both();
+}
+
+static void p2p_after_in_place(void)
+{
+    both_registered();
+    sum_both(N, N);
+    send_both(N, N);
+    broadcast_both();
+    deregister_both();
+}
+
+static void p2p_second(void)
+{
+    both_registered();
+    broadcast_both();
+    send_both(N, N);
+    broadcast_both();
+    deregister_both();
+}
+
+/* A group's collectives come first. */
+static void p2p_in_a_group(void)
+{
+    both_registered();
+    OK(ncclGroupStart());
+    send_begin(N, N);
+    for (int i = 0; i < 2; i++)
+        OK(ncclBroadcast(two.at[i], two.at[i], N, ncclInt32, 0, two.comm[i], two.s[i]));
+    OK(ncclGroupEnd());
+    wait_both();
     deregister_both();
 }
 
@@ -487,7 +541,11 @@ static const struct {
     {"one_registered", one_registered, 1, "rank 1 are in registered memory, those of rank 0 outside", NULL},
     {"half_registered", half_registered, 0, "\"all\": 0, \"some\": 2, \"none\": 0}, \"offsets_differ\": 1", NULL},
     {"receiver_registered", receiver_registered, 1, "ncclRecv: the buffers of rank 1 are in registered memory", NULL},
-    {"p2p_first", p2p_first, 2, "ncclAllReduce on a record that point-to-point operations have used first", NULL},
+    {"p2p_first", p2p_first, 2, "ncclBroadcast on a record that point-to-point operations have used first", NULL},
+    {"p2p_then_in_place", p2p_then_in_place, 0, NULL, NULL},
+    {"p2p_after_in_place", p2p_after_in_place, 2, "ncclBroadcast on a record that point-to-point", NULL},
+    {"p2p_second", p2p_second, 0, NULL, NULL},
+    {"p2p_in_a_group", p2p_in_a_group, 0, NULL, NULL},
     {"p2p_first_new", p2p_first, 0, NULL, "SIMNCCL_VERSION=22902"},
     {"window_offsets", window_offsets, 1, "offset 0x100 in the symmetric window of rank 1, 0 in that of rank 0", NULL},
     {"nested", nested, 2, "ncclGetVersion called from inside ncclBcast", NULL},

@@ -126,10 +126,9 @@ void nccl_fake_op(unsigned int number, const struct nccl_reg_op *op, unsigned in
         if (!record)
             continue;
         found++;
-        if (nccl_fake.old && record->used == 1 && op->kind == NCCL_REG_COLLECTIVE)
+        if (nccl_fake.old && record->sent && op->kind == NCCL_REG_COLLECTIVE)
             nccl_fake_say("a collective after point-to-point on one registration: the job dies");
-        if (!record->used)
-            record->used = op->kind == NCCL_REG_COLLECTIVE ? 2 : 1;
+        record->sent |= op->kind == NCCL_REG_POINT_TO_POINT;
         record->busy = true;
     }
     if (found < registered)
@@ -251,18 +250,20 @@ static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
     return ready;
 }
 
-static int fake_wait(const struct nccl_reg_comm_info *info, bool briefly)
+static int fake_wait(const struct nccl_reg_comm_info *info, enum nccl_reg_wait why)
 {
     int rc = atomic_load(&nccl_fake.wait_rc);
 
     pthread_mutex_lock(&nccl_fake.lock);
     nccl_fake.waits++;
-    /* At its end a communicator goes on whatever it is told, so that the work has to be over. */
-    if (briefly && fails())
+    if (fails())
         rc = -EBUSY;
     for (unsigned int i = 0; !rc && i < FAKE_COMMS; i++)
         for (unsigned int j = 0; nccl_fake.comms[i].device == info->device && j < nccl_fake.comms[i].top; j++)
-            nccl_fake.comms[i].records[j].busy = false;
+            if (why != NCCL_REG_WAIT_NOT)
+                nccl_fake.comms[i].records[j].busy = false;
+            else if (nccl_fake.comms[i].records[j].busy)
+                rc = -EBUSY;
     pthread_mutex_unlock(&nccl_fake.lock);
     return rc;
 }

@@ -5,8 +5,8 @@
  *
  * The rules: one call at a time on a communicator; none on one that is not ready, or has gone; what is registered is
  * not registered already; what is undone was registered; nothing is registered any more when a communicator is
- * destroyed, or memory released; before NCCL 2.29.2 a registration that point-to-point has used first serves no
- * collective; a registration is undone only when work that uses it is over.
+ * destroyed, or memory released; before NCCL 2.29.2 a registration that point-to-point has used serves no collective;
+ * a registration is undone only when work that uses it is over.
  *
  * Threads: the table's functions, operations and releases lock for themselves. Tests set the knobs while no call is
  * running, or where noted at any time.
@@ -28,7 +28,7 @@
 struct fake_record {
     uint64_t addr;
     size_t size; /* 0: not in use */
-    int used;    /* 0: by nobody yet, 1: by point-to-point first, 2: by a collective first */
+    bool sent;   /* point-to-point has used it */
     bool busy;   /* work that uses it may not be over */
 };
 

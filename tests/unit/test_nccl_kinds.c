@@ -19,7 +19,10 @@ static void kinds(void **state)
         assert_int_equal(point_to_point(0, AT(1)), 0);
         assert_int_equal(collective(0, AT(0), AT(1)), 0);
     }
-    assert_int_equal(stats().renewed, 1); /* once and for all */
+    assert_int_equal(stats().renewed, 7); /* for each: nobody says whether NCCL has made use of it for the first one */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(collective(0, AT(0), AT(1)), 0);
+    assert_int_equal(stats().renewed, 7);
     assert_int_equal(stats().unsafe, 0);
     comm_end(0);
 }
@@ -43,8 +46,9 @@ static void kinds_in_a_group(void **state)
     nccl_fake_op(0, &both[1], 1);
     nccl_fake_op(0, &both[0], 1);
     nccl_reg_group_end(false);
-    assert_int_equal(collective(0, AT(0), 0), 0);
     assert_int_equal(stats().renewed, 0);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(stats().renewed, 1);
     for (int i = 0; i < 2; i++) {
         nccl_reg_group_start();
         if (i == 0)
@@ -53,7 +57,18 @@ static void kinds_in_a_group(void **state)
             assert_int_equal(collective(0, AT(1), 0), 0);
         nccl_reg_group_end(false);
     }
-    assert_int_equal(stats().renewed, 1);
+    assert_int_equal(stats().renewed, 2);
+    /* What the group has asked for before a renewal comes after it. */
+    point_to_point(0, AT(0));
+    nccl_reg_group_start();
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &both[i], &used), 0);
+    nccl_fake_op(0, &both[1], 1);
+    nccl_fake_op(0, &both[0], 1);
+    nccl_reg_group_end(false);
+    assert_int_equal(stats().renewed, 3);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(stats().renewed, 4);
     comm_end(0);
 }
 
@@ -127,22 +142,45 @@ static void kinds_with_a_front(void **state)
         point_to_point(0, AT(1));
         assert_int_equal(collective(0, AT(0), AT(1)), 0);
     }
-    assert_int_equal(stats().renewed, 1);
+    assert_int_equal(stats().renewed, 7);
+    assert_int_equal(nccl_fake.waits + nccl_fake.detaches, 0);
     /* The program's own registration, and a graph, are in nobody's way. */
     point_to_point(0, AT(2));
     assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), &op, AT(2), 512), 0);
     op.captured = true;
     assert_int_equal(op_with(0, &op, 1), 0);
-    assert_int_equal(stats().renewed, 2); /* in its place NCCL would take one of its own, for the graph alone */
+    assert_int_equal(stats().renewed, 8); /* in its place NCCL would take one of its own, for the graph alone */
     op = op_of(NCCL_REG_COLLECTIVE, AT(2), 0);
     op.captured = true;
     assert_int_equal(op_with(0, &op, 1), 0);
     assert_int_equal(collective(0, AT(2), 0), 0);
-    /* Both go. */
+    nccl_fake.old = false; /* the graph's stays, and the program is told */
+    assert_int_equal(collective(0, AT(3), 0), NCCL_REG_UNSAFE);
+    nccl_fake.old = true;
+    /* All of them go. */
     nccl_fake_finish();
     remove_segment(0);
-    assert_int_equal(nccl_fake.detaches, 2);
+    assert_int_equal(nccl_fake.detaches, 5);
     assert_int_equal(nccl_fake.releases, 1);
+    comm_end(0);
+    assert_int_equal(stats().attached, stats().detached);
+}
+
+/* When all of the front is used up, the device is waited for and it begins anew. */
+static void a_front_that_is_used_up(void **state)
+{
+    (void)state;
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    for (int i = 0; i < 40; i++) {
+        point_to_point(0, AT(0));
+        assert_int_equal(collective(0, AT(0), 0), 0);
+        assert_int_equal(nccl_fake.waits, (i + 1) / 17);
+    }
+    assert_int_equal(stats().renewed, 40);
+    assert_int_equal(nccl_fake_records(0), 1 + 40 % 17);
     comm_end(0);
     assert_int_equal(stats().attached, stats().detached);
 }
@@ -333,6 +371,7 @@ int nccl_kinds_run(void)
         TEST(kinds_without_care),
         TEST(kinds_that_cannot_be_cared_for),
         TEST(kinds_with_a_front),
+        TEST(a_front_that_is_used_up),
         TEST(a_front_that_is_refused),
         TEST(a_renewal_that_is_refused),
         TEST(plain_memory),
