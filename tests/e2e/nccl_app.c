@@ -16,8 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MIB       ((size_t)1 << 20)
-#define COUNT     20000 /* elements of one rank in one operation */
+#define MIB ((size_t)1 << 20)
+#ifndef COUNT
+#define COUNT 20000 /* elements of one rank in one operation; 1 MiB at most */
+#endif
 #define BYTES     (COUNT * sizeof(float))
 #define RANKS_MAX 8
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
@@ -58,22 +60,24 @@ static float value(int rank, int i)
 
 static void fill(void *to, int rank, int count)
 {
-    static __thread float host[COUNT * RANKS_MAX];
+    float *host = malloc((size_t)count * sizeof(float));
 
-    for (int i = 0; i < count; i++)
+    for (int i = 0; host && i < count; i++)
         host[i] = value(rank, i);
     CU(cudaMemcpy(to, host, (size_t)count * sizeof(float), cudaMemcpyHostToDevice));
+    free(host);
 }
 
 static void expect(const struct rank *r, const void *at, int rank, const char *what)
 {
-    static __thread float host[COUNT];
+    float *host = malloc(BYTES);
 
     CU(cudaStreamSynchronize(r->stream));
     CU(cudaMemcpy(host, at, BYTES, cudaMemcpyDeviceToHost));
     for (int i = 0; i < COUNT; i++)
-        if (host[i] != value(rank, i))
-            FAIL("rank %d: %s: element %d from rank %d is %g", r->rank, what, i, rank, (double)host[i]);
+        if (!host || host[i] != value(rank, i))
+            FAIL("rank %d: %s: element %d from rank %d is %g", r->rank, what, i, rank, host ? (double)host[i] : 0);
+    free(host);
 }
 
 static void all_gather(const struct rank *r, void *from, char *to)
