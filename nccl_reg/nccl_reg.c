@@ -115,6 +115,7 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
             atomic_store(&made->device, info->device);
             atomic_store(&made->seen, 0);
             atomic_store(&made->calls, 0);
+            atomic_store(&made->finalized, false);
             atomic_store(&made->known, true);
             atomic_store(&made->nonblocking, info->nonblocking);
             reg->comm_count++;
@@ -181,8 +182,8 @@ static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, voi
     for (size_t i = 0; i < comm->record_count; i++)
         used |= comm->records[i].handle && comm->records[i].used;
     /* NCCL itself waits for its work, and for nobody else's; where that does not block, not here either. What cannot be
-     * undone now is undone by it when the communicator is destroyed. */
-    if (!reg_is_ready(reg, comm, key) ||
+     * undone now is undone by it when the communicator is destroyed: other ranks may have theirs until then. */
+    if (reg_group_uses(comm) || !reg_is_ready(reg, comm, key) ||
         (used &&
          reg->ops->wait(&comm->info, atomic_load(&comm->nonblocking) ? NCCL_REG_WAIT_NOT : NCCL_REG_WAIT_END))) {
         atomic_fetch_add(&comm->calls, CALLS_CLOSED);
@@ -194,27 +195,39 @@ static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, voi
     return 0;
 }
 
-int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
+/* Undo what is registered with it; stays: it is closed then, else gone. */
+static int comm_leave(struct nccl_reg *reg, void *comm, bool stays)
 {
-    struct nccl_reg_comm *found;
+    struct nccl_reg_comm *found = comm_find(reg, comm);
     int rc = -ENOENT;
 
-    if (!talk) {
-        nccl_reg_comm_close(reg, comm);
-        return nccl_reg_comm_gone(reg, comm);
-    }
-    found = comm_find(reg, comm);
     if (!found)
         return rc;
     pthread_mutex_lock(&found->turn);
     if (atomic_load(&found->key) == comm) {
         rc = comm_detach_all(reg, found, comm);
-        /* Somebody may have given it up meanwhile. */
-        if (!rc)
+        if (!rc && stays) {
+            atomic_store(&found->finalized, true);
+            atomic_fetch_add(&found->calls, CALLS_CLOSED);
+        } else if (!rc) { /* unless somebody has given it up meanwhile */
             atomic_compare_exchange_strong(&found->key, &comm, NULL);
+        }
     }
     reg_turn_give(reg, found);
     return rc;
+}
+
+int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
+{
+    if (talk)
+        return comm_leave(reg, comm, /* stays: */ false);
+    nccl_reg_comm_close(reg, comm);
+    return nccl_reg_comm_gone(reg, comm);
+}
+
+int nccl_reg_comm_finalize(struct nccl_reg *reg, void *comm)
+{
+    return comm_leave(reg, comm, /* stays: */ true);
 }
 
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
@@ -252,10 +265,12 @@ bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm)
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found;
+    bool finalized;
 
     /* With the lock none is added at its address. */
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
+    finalized = found && atomic_load(&found->finalized);
     if (found && (!comm_is_closed(found) || !atomic_compare_exchange_strong(&found->key, &comm, NULL)))
         found = NULL;
     pthread_mutex_unlock(&reg->lock);
@@ -264,7 +279,7 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
     /* Clear up, unless the turn is elsewhere; then its holder does. */
     if (!pthread_mutex_trylock(&found->turn))
         reg_turn_give(reg, found);
-    return 0;
+    return finalized ? -EALREADY : 0;
 }
 
 int nccl_reg_user_add(struct nccl_reg *reg, void *comm, void *handle, uint64_t addr, size_t size)

@@ -147,18 +147,20 @@ int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_co
 /* It has turned out to be one that does not block. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
 /*
- * A communicator is about to go. talk: its registrations are undone, if the work that uses them is over, or, where it
- * blocks, is soon; else, where peers
- * may hang, they are forgotten: another thread may be about calls on it, and begins none after this. One that is under
- * way is waited for, but not for long: it may be stuck, and what comes next its end. -ENOENT: not known. -EPIPE:
- * there was no talking to it, because it is closed, not ready or at work: closed it stays, and what is registered with
- * it too, until nccl_reg_comm_gone.
+ * A communicator is about to go. talk: its registrations are undone, if the work that uses them is over, or, where the
+ * communicator blocks, is soon; else, where peers may hang, they are forgotten: another thread may be about calls on
+ * it, and begins none after this. One that is under way is waited for, but not for long: it may be stuck, and what
+ * comes next its end. -ENOENT: not known. -EPIPE: there was no talking to it, because it is closed, not ready, at work
+ * or to be used at the end of this thread's group: closed it stays, and what is registered with it too, until
+ * nccl_reg_comm_gone.
  */
 int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
+/* The same with talk, of one that stays: 0: closed it stays until nccl_reg_comm_gone. */
+int nccl_reg_comm_finalize(struct nccl_reg *reg, void *comm);
 /*
  * The same with one that stays for now (it is about to be aborted, or has been revoked): no call is begun on it, and
  * memory that is registered with it stays until it is removed, or gone: what has another one's address by then is left
- * alone. -ENOENT: not known, or not closed.
+ * alone. gone: -ENOENT: not known, or not closed. -EALREADY: it was, and had been finalized.
  */
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
 /* What it was closed for has not come about. */

@@ -79,8 +79,9 @@ struct nccl_reg_comm {
     atomic_uint users; /* threads in an operation, or in a group that has used it; see op_begin */
     atomic_uint calls; /* of CALL... and CALLS... */
     atomic_bool nonblocking;
-    atomic_int device; /* of info, for who has not the turn */
-    atomic_bool known; /* it has been added and not been cleared; written with the registry's lock */
+    atomic_bool finalized; /* what was registered with it has been undone, and nothing comes after that */
+    atomic_int device;     /* of info, for who has not the turn */
+    atomic_bool known;     /* it has been added and not been cleared; written with the registry's lock */
     /* What operations in steady state look at without the turn. Written with it, but for ops, which is right as long as
      * one thread at a time is about operations with the communicator, as NCCL demands. */
     _Atomic(uint64_t) seen;          /* changes of the registry, up to the last comparison */
@@ -164,5 +165,7 @@ void reg_segment_quarantine(struct nccl_reg *reg, uint64_t addr);
 
 /* operations.c. The number of the calling thread's outermost group, which no other has; 0: it is in none. */
 uint64_t reg_group(void);
+/* Is the communicator to be used at the end of this thread's group? */
+bool reg_group_uses(const struct nccl_reg_comm *comm);
 
 #endif

@@ -34,14 +34,21 @@ static struct nccl_reg_comm **group_at(unsigned int i)
     return i < GROUP_FIRST ? &group.first[i] : &group.more[i - GROUP_FIRST];
 }
 
+bool reg_group_uses(const struct nccl_reg_comm *comm)
+{
+    for (unsigned int i = 0; i < group.count; i++)
+        if (*group_at(i) == comm)
+            return true;
+    return false;
+}
+
 /* comm is used until this thread's group ends. */
 static void group_use(struct nccl_reg_comm *comm)
 {
     size_t room = group.room;
 
-    for (unsigned int i = 0; i < group.count; i++)
-        if (*group_at(i) == comm)
-            return;
+    if (reg_group_uses(comm))
+        return;
     atomic_fetch_add(&comm->users, 1);
     /* Without memory to remember it, it stays in use: its segments never go. */
     if (group.count >= GROUP_FIRST &&

@@ -64,6 +64,10 @@ static __thread bool settles __attribute__((tls_model("initial-exec")));
 
 /* In this thread's group a communicator was made, which is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
+/* Communicators that the group ends. Until then NCCL has them, and what is registered with them. */
+#define ENDING_MAX 32u
+static __thread ncclComm_t ending[ENDING_MAX] __attribute__((tls_model("initial-exec")));
+static __thread unsigned int ending_count __attribute__((tls_model("initial-exec")));
 /* What the real ncclMemFree has returned. */
 static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
 
@@ -586,23 +590,33 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
         return;
     if (how == NCCL_END_SILENT || how == NCCL_END_CLOSE)
         nccl_reg_comm_close(state.reg, comm);
-    else if (!nccl_reg_comm_remove(state.reg, comm, /* talk: */ true))
+    else if (!(how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm)
+                                        : nccl_reg_comm_remove(state.reg, comm, /* talk: */ true)))
         trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":1", info.device, (void *)comm);
+}
+
+/* What was left to NCCL was its until now. */
+static void comm_gone(ncclComm_t comm)
+{
+    struct nccl_reg_comm_info info;
+
+    if (!nccl_reg_comm_get(state.reg, comm, &info) && !nccl_reg_comm_gone(state.reg, comm))
+        trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":0", info.device, (void *)comm);
 }
 
 void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
 {
-    struct nccl_reg_comm_info info;
-
     if (!comm)
         return;
     /* It was refused, and goes on. */
     if (how == NCCL_END_CLOSE && result && result != ncclInProgress)
         nccl_reg_comm_reopen(state.reg, comm);
-    /* What was left to NCCL was its until now. */
-    if ((how == NCCL_END_SILENT || how == NCCL_END_TALK) && !nccl_reg_comm_get(state.reg, comm, &info) &&
-        !nccl_reg_comm_gone(state.reg, comm))
-        trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":0", info.device, (void *)comm);
+    if (how == NCCL_END_SILENT || how == NCCL_END_TALK) {
+        if (nccl_reg_group_depth() && ending_count < ENDING_MAX)
+            ending[ending_count++] = comm;
+        else
+            comm_gone(comm);
+    }
     /* After an abort nothing is asked of other communicators: their peers may hang, too. */
     if (how == NCCL_END_TALK || how == NCCL_END_FINALIZE)
         nccl_settle(-1);
@@ -657,6 +671,8 @@ void nccl_group_ended(ncclResult_t result)
 {
     nccl_reg_group_end(result == ncclInProgress);
     made_in_group = made_in_group && nccl_reg_group_depth();
+    while (ending_count && !nccl_reg_group_depth())
+        comm_gone(ending[--ending_count]);
 }
 
 void nccl_user_memory(uint64_t addr, size_t size)

@@ -521,6 +521,22 @@ static void revoked(struct rank *r)
     CU(cudaFree(at));
 }
 
+/* What is done with a communicator between its two ends makes it no other one. */
+static void finalized(struct rank *r)
+{
+    char *at = get(8 * MIB);
+    float factor = 2;
+    ncclRedOp_t op;
+
+    comm_make(r, 0);
+    NC(ncclRedOpCreatePreMulSum(&op, &factor, ncclFloat, ncclScalarHostImmediate, r->comm));
+    all_gather(r, at, at + MIB);
+    NC(ncclCommFinalize(r->comm));
+    NC(ncclRedOpDestroy(op, r->comm));
+    NC(ncclCommDestroy(r->comm));
+    CU(cudaFree(at));
+}
+
 /* What is refused has ended nothing: rank 0 alone asks for it. */
 static void not_revoked(struct rank *r)
 {
@@ -544,6 +560,45 @@ static void on_flag(void *flag)
 {
     while (!atomic_load((atomic_int *)flag))
         usleep(100);
+}
+
+struct request {
+    int device;
+    void *ptr;
+    cudaError_t error;
+};
+
+static void *ask(void *arg)
+{
+    struct request *request = arg;
+
+    request->error = cudaSetDevice(request->device);
+    if (!request->error)
+        request->error = cudaMalloc(&request->ptr, 50 * MIB);
+    return NULL;
+}
+
+/* In a group a communicator ends with that: what is registered with it stays until then, whoever needs it. */
+static void aborted_in_a_group(struct rank *r)
+{
+    struct request request = {.device = r->rank};
+    char *at = get(30 * MIB);
+    pthread_t thread;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    NC(ncclGroupStart());
+    NC(ncclCommAbort(r->comm));
+    for (int i = 0; i < 2; i++) {
+        CU(pthread_create(&thread, NULL, ask, &request));
+        CU(pthread_join(thread, NULL));
+        if (request.error != (i ? cudaSuccess : cudaErrorMemoryAllocation))
+            FAIL("rank %d: error %d", r->rank, (int)request.error);
+        if (i == 0)
+            NC(ncclGroupEnd());
+    }
+    CU(cudaFree(request.ptr));
 }
 
 /* It ends beside work that waits for what the host does after that. */
@@ -1010,8 +1065,10 @@ static const struct {
                  {"maps_nothing", maps_nothing},
                  {"mixed_group", mixed_group},
                  {"not_revoked", not_revoked},
+                 {"finalized", finalized},
                  {"ends_beside_work", ends_beside_work},
                  {"freed_twice", freed_twice},
+                 {"aborted_in_a_group", aborted_in_a_group},
                  {"pending", pending},
                  {"beside_capture", beside_capture},
                  {"graph_trim", graph_trim},

@@ -220,6 +220,11 @@ class Registered(Base):
                 self.assertNotIn("deregister", [e["e"] for e in ended[:first]])
                 self.assertIn("deregister", [e["e"] for e in ended[first:]])
 
+    def test_finalized(self) -> None:
+        run = self.job("finalized", "cuda", ranks=2)
+        self.assert_registered(run)
+        self.assertEqual([len(run.of("register")), len(run.of("comm_init"))], [2, 2])
+
     def test_not_revoked(self) -> None:
         """What was refused has changed nothing: the rank registers as the others do."""
         self.assert_registered(self.job("not_revoked", "cuda", ranks=2))
@@ -230,6 +235,11 @@ class Registered(Base):
         self.assertEqual(set(run.done.err.splitlines()), {"simnccl: CONTRACT: ncclCommFinalize: 1 registrations are left"})
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
         self.assertEqual(sorted(e["ok"] for e in run.of("comm_destroy")), [0, 0, 1, 1])
+
+    def test_abort_in_a_group(self) -> None:
+        run = self.job("aborted_in_a_group", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
+        self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
+        self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0, 0])
 
     def test_freed_twice(self) -> None:
         run = self.job("freed_twice", ranks=2)

@@ -413,6 +413,14 @@ MUTANTS = [
          "settled = 1u << NCCL_REG_POINT_TO_POINT |")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl / Registered.test_not_revoked"], [
         (NCCL, "nccl_reg_comm_reopen(state.reg, comm);", ";")]),
+    Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl / Registered.test_abort_in_a_group"], [
+        (NCCL, "if (nccl_reg_group_depth() && ending_count < ENDING_MAX)", "if (false)")]),
+    Mutant("NCCL: a group's operations find nothing registered", ["nccl_reg"], [
+        (REG, "if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
+    Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl / Registered.test_finalized"], [
+        (NCCL, "how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm) :", "")]),
+    Mutant("NCCL: a communicator that was finalized goes twice", ["nccl / Registered.test_finalized"], [
+        (REG, "return finalized ? -EALREADY : 0;", "(void)finalized; return 0;")]),
     Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work"], [
         (NCCL, "why == NCCL_REG_WAIT_END && capture_active_now() && context_wait_device", "why == NCCL_REG_WAIT_END && context_wait_device")]),
     Mutant("NCCL: memory that waits to go is freed again", ["nccl / Registered.test_freed_twice"], [

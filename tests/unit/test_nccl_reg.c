@@ -152,6 +152,29 @@ static void not_within_a_group(void **state)
     comm_end(0);
 }
 
+/* A communicator that ends in a group: what the group is to use of it stays registered, that of others does not. */
+static void not_before_the_group(void **state)
+{
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++)
+        comm_new(i, 0, false);
+    segment(0, 0);
+    for (unsigned int i = 0; i < 2; i++)
+        collective(i, AT(0), 0);
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    collective(0, AT(0), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    assert_int_equal(nccl_fake.detaches, 0);
+    comm_end(1);
+    nccl_reg_group_end(false);
+    nccl_fake_finish();
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 1);
+}
+
 /* What another thread's group has used does not go. */
 static void *in_a_group(void *arg)
 {
@@ -421,6 +444,7 @@ int main(void)
         TEST(a_segment_goes),
         TEST(not_within_an_operation),
         TEST(not_within_a_group),
+        TEST(not_before_the_group),
         TEST(not_within_the_group_of_another),
         TEST(a_communicator_goes),
         TEST(a_registration_fails),
