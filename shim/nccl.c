@@ -65,9 +65,11 @@ static __thread bool settles __attribute__((tls_model("initial-exec")));
 /* In this thread's group a communicator was made, which is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
 /* Communicators that the group ends. Until then NCCL has them, and what is registered with them. */
-#define ENDING_MAX 32u
-static __thread ncclComm_t ending[ENDING_MAX] __attribute__((tls_model("initial-exec")));
-static __thread unsigned int ending_count __attribute__((tls_model("initial-exec")));
+struct ending {
+    struct ending *next;
+    ncclComm_t comm;
+};
+static __thread struct ending *ending __attribute__((tls_model("initial-exec")));
 /* What the real ncclMemFree has returned. */
 static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
 
@@ -612,10 +614,14 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
     if (how == NCCL_END_CLOSE && result && result != ncclInProgress)
         nccl_reg_comm_reopen(state.reg, comm);
     if (how == NCCL_END_SILENT || how == NCCL_END_TALK) {
-        if (nccl_reg_group_depth() && ending_count < ENDING_MAX)
-            ending[ending_count++] = comm;
-        else
+        struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;
+
+        if (one) {
+            *one = (struct ending){.next = ending, .comm = comm};
+            ending = one;
+        } else {
             comm_gone(comm);
+        }
     }
     /* After an abort nothing is asked of other communicators: their peers may hang, too. */
     if (how == NCCL_END_TALK || how == NCCL_END_FINALIZE)
@@ -671,8 +677,13 @@ void nccl_group_ended(ncclResult_t result)
 {
     nccl_reg_group_end(result == ncclInProgress);
     made_in_group = made_in_group && nccl_reg_group_depth();
-    while (ending_count && !nccl_reg_group_depth())
-        comm_gone(ending[--ending_count]);
+    while (ending && !nccl_reg_group_depth()) {
+        struct ending *one = ending;
+
+        ending = one->next;
+        comm_gone(one->comm);
+        free(one);
+    }
 }
 
 void nccl_user_memory(uint64_t addr, size_t size)

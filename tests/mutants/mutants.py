@@ -414,7 +414,7 @@ MUTANTS = [
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl / Registered.test_not_revoked"], [
         (NCCL, "nccl_reg_comm_reopen(state.reg, comm);", ";")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl / Registered.test_abort_in_a_group"], [
-        (NCCL, "if (nccl_reg_group_depth() && ending_count < ENDING_MAX)", "if (false)")]),
+        (NCCL, "struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
     Mutant("NCCL: a group's operations find nothing registered", ["nccl_reg"], [
         (REG, "if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
     Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl / Registered.test_finalized"], [
@@ -434,7 +434,7 @@ MUTANTS = [
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
         (REG, "rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
-        (REG, "if (!talk) {", "if (false) {")]),
+        (REG, "if (talk) return comm_leave", "if (true) return comm_leave")]),
     Mutant("NCCL: beside a capture nobody waits for work before a registration goes", ["nccl / Registered.test_an_end_beside_a_capture"], [
         ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
@@ -447,7 +447,7 @@ MUTANTS = [
     Mutant("NCCL: what one owner has is lost with another", ["nccl_reg"], [
         (SEGMENTS, "(any ? !segment->owner : segment->owner != owner)", "(any && !segment->owner)")]),
     Mutant("NCCL: a communicator that cannot be talked to is forgotten before its end", ["nccl_reg"], [
-        (REG, "if (!rc) atomic_compare_exchange_strong(&found->key, &comm, NULL);", "atomic_compare_exchange_strong(&found->key, &comm, NULL);")]),
+        (REG, "} else if (!rc) {", "} else {")]),
     Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
         (WINDOW, "rc = all[i].start == all[0].start &&", "rc =")]),
     Mutant("windows: what a window holds goes before it", ["window"], [
