@@ -601,6 +601,52 @@ static void aborted_in_a_group(struct rank *r)
     CU(cudaFree(request.ptr));
 }
 
+static void *split(void *arg)
+{
+    const struct rank *r = arg;
+    struct rank part = *r;
+
+    CU(cudaSetDevice(r->rank));
+    NC(ncclCommSplit(r->comm, 0, r->rank, &part.comm, NULL));
+    comm_end(&part);
+    return NULL;
+}
+
+/* One thread is inside a call that is no operation, and waits there for its peers, while another needs the memory that
+ * is registered with that communicator. */
+static void split_beside(struct rank *r)
+{
+    static atomic_int refused;
+    struct request request = {.device = r->rank};
+    char *at = get(30 * MIB);
+    pthread_t thread;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    if (r->rank == 0) {
+        CU(pthread_create(&thread, NULL, split, r));
+        usleep(50000);
+        /* Refused, unless the machine is so busy that the thread has not come to its call yet. */
+        ask(&request);
+        if (cudaGetLastError() != request.error)
+            FAIL("error %d is not the last one", (int)request.error);
+        if (!request.error)
+            CU(cudaFree(request.ptr));
+        refused = 1;
+        CU(pthread_join(thread, NULL));
+    } else {
+        while (!refused)
+            usleep(1000);
+        split(r);
+    }
+    request.error = cudaSuccess;
+    ask(&request);
+    CU(request.error);
+    comm_end(r);
+    CU(cudaFree(request.ptr));
+}
+
 /* It ends beside work that waits for what the host does after that. */
 static void ends_beside_work(struct rank *r)
 {
@@ -1069,6 +1115,7 @@ static const struct {
                  {"ends_beside_work", ends_beside_work},
                  {"freed_twice", freed_twice},
                  {"aborted_in_a_group", aborted_in_a_group},
+                 {"split_beside", split_beside},
                  {"pending", pending},
                  {"beside_capture", beside_capture},
                  {"graph_trim", graph_trim},

@@ -241,6 +241,11 @@ class Registered(Base):
         self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
         self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0, 0])
 
+    def test_split_in_another_thread(self) -> None:
+        run = self.job("split_beside", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
+        self.assert_registered(run)
+        self.assertEqual([len(run.of("register")), len(run.of("comm_init"))], [2, 4])
+
     def test_freed_twice(self) -> None:
         run = self.job("freed_twice", ranks=2)
         self.assert_registered(run)

@@ -415,6 +415,8 @@ MUTANTS = [
         (NCCL, "nccl_reg_comm_reopen(state.reg, comm);", ";")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl / Registered.test_abort_in_a_group"], [
         (NCCL, "struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
+    Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl / Registered.test_split_in_another_thread"], [
+        (NCCL, "nccl_reg_before_call(state.reg, comm, &used);", ";")]),
     Mutant("NCCL: a group's operations find nothing registered", ["nccl_reg"], [
         (REG, "if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
     Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl / Registered.test_finalized"], [
