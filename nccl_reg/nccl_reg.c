@@ -116,6 +116,7 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
             atomic_store(&made->seen, 0);
             atomic_store(&made->calls, 0);
             atomic_store(&made->finalized, false);
+            made->in_vain = 0;
             atomic_store(&made->known, true);
             atomic_store(&made->nonblocking, info->nonblocking);
             reg->comm_count++;
@@ -184,8 +185,7 @@ static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, voi
     /* NCCL itself waits for its work, and for nobody else's; where that does not block, not here either. What cannot be
      * undone now is undone by it when the communicator is destroyed: other ranks may have theirs until then. */
     if (reg_group_uses(comm) || !reg_is_ready(reg, comm, key) ||
-        (used &&
-         reg->ops->wait(&comm->info, atomic_load(&comm->nonblocking) ? NCCL_REG_WAIT_NOT : NCCL_REG_WAIT_END))) {
+        (used && reg->ops->wait(&comm->info, atomic_load(&comm->nonblocking) ? 0 : END_WAIT_MS))) {
         atomic_fetch_add(&comm->calls, CALLS_CLOSED);
         return -EPIPE;
     }
@@ -260,6 +260,18 @@ bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm)
     const struct nccl_reg_comm *found = comm_find(reg, comm);
 
     return found && !comm_is_closed(found);
+}
+
+int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm)
+{
+    struct nccl_reg_comm *found = reg_comm_take(reg, comm);
+    int rc = -EPIPE;
+
+    if (found) {
+        rc = reg_ask(reg, found, comm);
+        reg_turn_give(reg, found);
+    }
+    return rc;
 }
 
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)

@@ -57,12 +57,6 @@ struct nccl_reg_segment_info {
     void *owner; /* what it may be lost with, and has to be there while it goes; NULL: nothing */
 };
 
-enum nccl_reg_wait {
-    NCCL_REG_WAIT_NOT, /* a communicator ends that does not block */
-    NCCL_REG_WAIT_END, /* one that does */
-    NCCL_REG_WAIT_OP,  /* an operation needs it */
-};
-
 /* What is done with a communicator that was added as info. */
 struct nccl_reg_ops {
     /* Register size bytes at addr. *ret_handle names the registration; NULL with 0: accepted, but of no effect. An
@@ -70,11 +64,12 @@ struct nccl_reg_ops {
     int (*attach)(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void **ret_handle);
     /* Undo one. An error: the memory may still be in use by others, for ever. */
     int (*detach)(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle);
-    /* Of a communicator that does not block: is what was begun with it over, without an error? */
-    bool (*ready)(const struct nccl_reg_comm_info *info, void *comm);
-    /* Is all work over that was handed to the communicator's device? Waits for it, but not for long: it may wait for
-     * what the caller does next. -EBUSY: it is not over, or cannot be waited for. */
-    int (*wait)(const struct nccl_reg_comm_info *info, enum nccl_reg_wait why);
+    /* Of a communicator that does not block: what has become of what was begun with it? 0: it is over; -EINPROGRESS: it
+     * is not; -EIO: an error. */
+    int (*ask)(const struct nccl_reg_comm_info *info, void *comm);
+    /* Is all work over that was handed to the communicator's device? Waits for it, so many milliseconds at most: it may
+     * wait for what the caller does next. -EBUSY: it is not over, or cannot be waited for. */
+    int (*wait)(const struct nccl_reg_comm_info *info, unsigned int ms);
     /* See that the owner of a segment stays until drop. False: it is about to go, and what it owns will be lost. Under
      * the registry's lock: takes none. NULL, both: owners stay. */
     bool (*hold)(void *owner);
@@ -163,10 +158,12 @@ int nccl_reg_comm_finalize(struct nccl_reg *reg, void *comm);
  * alone. gone: -ENOENT: not known, or not closed. -EALREADY: it was, and had been finalized.
  */
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
-/* What it was closed for has not come about. */
+/* What it was closed for was refused before anything came of it. */
 void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
 /* Is it known, and not closed? */
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);
+/* Ask it what the table's ask does, unless it is closed or gone (-EPIPE); who closes it waits for that. */
+int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm);
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
 
 /* What before found out about an operation. */

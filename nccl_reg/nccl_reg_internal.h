@@ -25,6 +25,10 @@
 
 #define BUCKETS 256u
 
+/* How long an operation waits for the device, and the end of a communicator. */
+#define OP_WAIT_MS  5000u
+#define END_WAIT_MS 1000u
+
 /* Calls of the table on a communicator. */
 #define CALL_INSIDE  1u /* one is under way; set with the turn */
 #define CALLS_CLOSED 2u /* and above: so often it was closed, by anybody; then none begins any more */
@@ -96,6 +100,7 @@ struct nccl_reg_comm {
     struct user *users_own;
     size_t user_count, user_room;
     struct counters counters;
+    unsigned int in_vain; /* so many waits for its device in a row */
 };
 
 struct nccl_reg {
@@ -153,6 +158,7 @@ void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record);
 /* Has the program registered something there itself? */
 bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size);
 /* Can calls be made on it now? */
+int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
 bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
 /* Deregister. Not 0: it is there as before. -EIO: may still be in use, and its segment stays for good. -EPIPE: the
  * communicator was given up. */

@@ -184,17 +184,22 @@ int reg_detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, stru
     return rc;
 }
 
+int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
+{
+    int rc;
+
+    if (!call_begin(comm))
+        return -EPIPE;
+    rc = reg->ops->ask(&comm->info, key);
+    call_end(comm);
+    return rc;
+}
+
 bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
-    bool ready;
-
     if (!atomic_load_explicit(&comm->nonblocking, memory_order_relaxed))
         return !comm_is_closed(comm);
-    if (!call_begin(comm))
-        return false;
-    ready = reg->ops->ready(&comm->info, key);
-    call_end(comm);
-    return ready;
+    return reg_ask(reg, comm, key) == 0;
 }
 
 /* Records, without handles, for the segments that the communicator lacks. Returns how many; *ret_changes: as of when.
@@ -273,6 +278,17 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
     return true;
 }
 
+/* An operation waits for the device. After a wait in vain half as long: what does not end has it stand still once. */
+static bool device_is_done(const struct nccl_reg *reg, struct nccl_reg_comm *comm)
+{
+    if (reg->ops->wait(&comm->info, OP_WAIT_MS >> comm->in_vain)) {
+        comm->in_vain += OP_WAIT_MS >> comm->in_vain > 1;
+        return false;
+    }
+    comm->in_vain = 0;
+    return true;
+}
+
 /*
  * Make a registration anew, where the front is used up or there is none. What used it before has to be over: peers
  * write through it. The host cannot wait for that as long as it takes: the work may wait for what this thread launches
@@ -281,7 +297,7 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
 static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool captured)
 {
     if (captured || record->pinned || reg_user_holds(comm, record->addr, record->size) ||
-        !reg_is_ready(reg, comm, key) || reg->ops->wait(&comm->info, NCCL_REG_WAIT_OP))
+        !reg_is_ready(reg, comm, key) || !device_is_done(reg, comm))
         return false;
     if (reg_detach(reg, comm, key, record))
         return false;

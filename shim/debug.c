@@ -119,15 +119,17 @@ static size_t guard_size(size_t size)
     return debug_padded(size) - size;
 }
 
-/* limit: see context_read. */
-static void guard_check(const struct entry *entry, uint64_t limit, const char *when)
+/* limit: see context_read. False: the bytes could not be read. */
+static bool guard_check(const struct entry *entry, uint64_t limit, const char *when)
 {
     unsigned char bytes[GUARD_MIN + UNIT];
     const size_t size = guard_size(entry->size);
     char caller[256];
 
-    if (!entry->context || context_read(entry->context, entry->addr + entry->size, bytes, size, limit))
-        return;
+    if (!entry->context)
+        return true;
+    if (context_read(entry->context, entry->addr + entry->size, bytes, size, limit))
+        return false;
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] == GUARD_BYTE)
             continue;
@@ -135,8 +137,9 @@ static void guard_check(const struct entry *entry, uint64_t limit, const char *w
         log_write(LOG_ERROR,
                   "overrun: byte %zu of a block of %zu bytes at %#" PRIx64 ", from %s, was written (seen %s)",
                   entry->size + i, entry->size, entry->addr, caller, when);
-        return;
+        break;
     }
+    return true;
 }
 
 size_t debug_padded(size_t size)
@@ -228,6 +231,7 @@ static int most_first(const void *a, const void *b)
 static void guards_check(void)
 {
     const uint64_t limit = now_ns() + EXIT_WAIT_NS;
+    bool unread = false, late = false;
     struct entry *copy;
     size_t slots;
 
@@ -238,12 +242,16 @@ static void guards_check(void)
         memcpy(copy, debug.table, slots * sizeof(*copy));
     pthread_mutex_unlock(&debug.lock);
     core_bypass_begin();
-    for (size_t slot = 0; copy && slot < slots; slot++)
-        if (copy[slot].addr)
-            guard_check(&copy[slot], limit, "at exit");
+    /* One context's work may never end, and another's be over. */
+    for (size_t slot = 0; copy && slot < slots && !late; slot++)
+        if (copy[slot].addr && !guard_check(&copy[slot], limit, "at exit")) {
+            unread = true;
+            late = now_ns() >= limit;
+        }
     core_bypass_end();
-    if (now_ns() >= limit)
-        log_write(LOG_WARN, "the device is still at work: some blocks were not looked at");
+    if (unread)
+        log_write(LOG_WARN,
+                  "some blocks were not looked at: the device is still at work, or cannot be asked (before CUDA 12.5)");
     free(copy);
 }
 

@@ -90,6 +90,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
 
     if (!nccl_watches(CALLER))
         return next(parent, without, without_count, comm, config, flags);
+    /* NCCL gives the parent's work up before it looks at anything else: there is no going back. */
     if (flags & NCCL_SHRINK_ABORT)
         nccl_comm_ends(parent, NCCL_END_CLOSE);
     else
@@ -97,8 +98,6 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
     result = next(parent, without, without_count, comm, config, flags);
     nccl_comm_made(comm, result, CALLER);
     nccl_after(parent, used, result);
-    if (flags & NCCL_SHRINK_ABORT)
-        nccl_comm_ended(parent, NCCL_END_CLOSE, result);
     return result;
 }
 

@@ -26,9 +26,6 @@ typedef unsigned long long ull;
 /* What lies in front of a segment where NCCL needs a registration for each kind of operation; as segments are aligned.
  */
 #define FRONT_BYTES ((size_t)2 << 20)
-/* How long an operation waits for the device, and the end of a communicator. */
-#define OP_WAIT_MS  5000u
-#define END_WAIT_MS 1000u
 /* How long a refused request waits for what other threads are about to let go. */
 #define SETTLE_MS 1000u
 
@@ -159,32 +156,25 @@ static int comm_detach(const struct nccl_reg_comm_info *info, void *comm, uint64
     return result ? -EIO : 0;
 }
 
-static bool is_ready(const struct real_nccl *nccl, void *comm)
+static int comm_state(const struct real_nccl *nccl, void *comm)
 {
-    ncclResult_t result = ncclInProgress;
+    ncclResult_t now = ncclInProgress, result;
     struct nccl_visit visit;
 
     nccl_visit_begin(&visit);
-    if (nccl->ncclCommGetAsyncError(comm, &result))
-        result = ncclInProgress;
+    result = nccl->ncclCommGetAsyncError(comm, &now);
     nccl_visit_end(&visit);
-    return result == ncclSuccess;
+    return !result && !now ? 0 : !result && now == ncclInProgress ? -EINPROGRESS : -EIO;
 }
 
-static bool comm_ready(const struct nccl_reg_comm_info *info, void *comm)
+static int comm_ask(const struct nccl_reg_comm_info *info, void *comm)
 {
-    return is_ready(info->arg, comm);
+    return comm_state(info->arg, comm);
 }
 
-static int comm_wait(const struct nccl_reg_comm_info *info, enum nccl_reg_wait why)
+static int comm_wait(const struct nccl_reg_comm_info *info, unsigned int ms)
 {
-    static const unsigned int ms[] = {
-        [NCCL_REG_WAIT_NOT] = 0, [NCCL_REG_WAIT_END] = END_WAIT_MS, [NCCL_REG_WAIT_OP] = OP_WAIT_MS};
-
-    if (context_wait_device_for(info->device, ms[why]))
-        return 0;
-    /* Beside a capture there is nothing that could be asked, but a way to wait. */
-    return why == NCCL_REG_WAIT_END && capture_active_now() && context_wait_device(info->device) ? 0 : -EBUSY;
+    return context_wait_device_for(info->device, ms) ? 0 : -EBUSY;
 }
 
 static bool owner_hold(void *owner)
@@ -199,7 +189,7 @@ static void owner_drop(void *owner)
 
 static const struct nccl_reg_ops ops = {.attach = comm_attach,
                                         .detach = comm_detach,
-                                        .ready = comm_ready,
+                                        .ask = comm_ask,
                                         .wait = comm_wait,
                                         .hold = owner_hold,
                                         .drop = owner_drop};
@@ -518,7 +508,7 @@ bool nccl_watches(const void *caller)
 }
 
 /* Ask a communicator that is ready what it is. */
-static bool comm_ask(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_reg_comm_info *info)
+static bool comm_describe(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_reg_comm_info *info)
 {
     struct nccl_visit visit;
     bool known;
@@ -546,7 +536,7 @@ static bool comm_meet(ncclComm_t comm, const void *caller)
         log_once(LOG_WARN, "this NCCL cannot register memory (it takes 2.19 or later)");
         return false;
     }
-    if ((made_in_group && nccl_reg_group_depth()) || !is_ready(nccl, comm) || !comm_ask(nccl, comm, &info))
+    if ((made_in_group && nccl_reg_group_depth()) || comm_state(nccl, comm) || !comm_describe(nccl, comm, &info))
         return false;
     version = version_of(nccl);
     info.careful = kinds_matter(nccl);
@@ -570,6 +560,11 @@ bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_inf
 bool nccl_comm_is_open(ncclComm_t comm)
 {
     return nccl_reg_comm_is_open(state.reg, comm);
+}
+
+int nccl_comm_ask(ncclComm_t comm)
+{
+    return nccl_reg_comm_ask(state.reg, comm);
 }
 
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller)
@@ -610,8 +605,8 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
 {
     if (!comm)
         return;
-    /* It was refused, and goes on. */
-    if (how == NCCL_END_CLOSE && result && result != ncclInProgress)
+    /* It was refused, and goes on; another error comes when NCCL has given its work up already. */
+    if (how == NCCL_END_CLOSE && result == ncclInvalidArgument)
         nccl_reg_comm_reopen(state.reg, comm);
     if (how == NCCL_END_SILENT || how == NCCL_END_TALK) {
         struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;
@@ -714,8 +709,8 @@ ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
 
     freed = ncclSuccess;
     rc = nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next);
-    /* One that waits to go is nobody's any more. */
-    return rc == -EALREADY ? ncclInvalidArgument : rc ? next(ptr) : freed;
+    /* One that waits to go is nobody's any more: natively the driver knows nothing of it. */
+    return rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed;
 }
 
 int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size)

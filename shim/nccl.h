@@ -79,6 +79,8 @@ bool nccl_watches(const void *caller);
 bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_info *ret_info);
 /* Is it known, and has nobody given it up? */
 bool nccl_comm_is_open(ncclComm_t comm);
+/* What has become of what was begun with it? 0: it is over; -EINPROGRESS; -EIO: an error; -EPIPE: it was given up. */
+int nccl_comm_ask(ncclComm_t comm);
 /* A call that makes a communicator has returned result, and written it there; NULL: it makes none. */
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller);
 /* It is about to end; see hooks.def. */

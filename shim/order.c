@@ -17,6 +17,8 @@
 
 /* How long others' frees are waited for; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
+/* A device at rest takes some microseconds to say so. */
+#define ASK_NS 100000
 
 /* How often a free looks whether another thread has ordered it, at once, and for how long after that. */
 #define LOOKS     100u
@@ -477,24 +479,43 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
 bool order_wait_until(struct context *context, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
+    const uint64_t least = now_ns() + ASK_NS;
     CUresult result = CUDA_ERROR_NOT_READY;
     CUevent event = NULL;
     struct visit visit;
     struct slot *slot;
+    bool capturing;
 
     if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
         return false;
-    slot = slot_acquire(context);
-    if (!capture_active_now())
-        result = record(context, slot, &event);
-    /* A free may record it again: then that is waited for, too. */
-    slot_release(slot, CUDA_ERROR_NOT_READY);
+    for (unsigned int i = 0;; i++) {
+        slot = slot_acquire(context);
+        capturing = capture_active_now();
+        if (!capturing)
+            result = record(context, slot, &event);
+        /* A free may record it again: then that is waited for, too. */
+        slot_release(slot, CUDA_ERROR_NOT_READY);
+        if (!capturing || now_ns() >= limit) /* another thread's is over soon */
+            break;
+        lock_relax(i);
+    }
     if (result || context_enter(context, &visit))
         return false;
+    limit = limit > least ? limit : least;
     for (unsigned int i = 0; (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
         lock_relax(i);
     context_leave(context, &visit);
     return result == CUDA_SUCCESS;
+}
+
+/* Before 12.5 a driver cannot be asked. Every free waits there without limit, and who has to know does, too. */
+static bool wait_for(struct context *context, unsigned int ms, uint64_t limit)
+{
+    if (policy_driver_orders(context->driver))
+        return order_wait_until(context, limit);
+    for (unsigned int i = 0; capture_active_now() && now_ns() < limit; i++)
+        lock_relax(i);
+    return ms && !capture_active_now() && order_wait(context) == CUDA_SUCCESS;
 }
 
 bool context_wait_device_for(int device, unsigned int ms)
@@ -506,10 +527,10 @@ bool context_wait_device_for(int device, unsigned int ms)
 
     for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         any = true;
-        all &= order_wait_until(context, limit);
+        all &= wait_for(context, ms, limit);
     }
     context = !any && driver ? context_current(driver) : NULL;
-    return any ? all : context && context->device == device && order_wait_until(context, limit);
+    return any ? all : context && context->device == device && wait_for(context, ms, limit);
 }
 
 /* Who has recorded a turn of the lead, or the first one after it that is known: what came before the turn is behind

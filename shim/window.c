@@ -43,15 +43,15 @@ static __typeof__(&(ncclAllGather)) gather_of(const struct real_nccl *nccl)
 }
 
 /* A communicator that does not block has begun something: until that is over. */
-static ncclResult_t finish(const struct real_nccl *nccl, ncclComm_t comm, ncclResult_t result)
+static int finish(ncclComm_t comm, ncclResult_t result)
 {
-    while (result == ncclInProgress) {
+    int rc = result == ncclInProgress ? -EINPROGRESS : result ? -EIO : 0;
+
+    while (rc == -EINPROGRESS) {
         nap_ns(50000);
-        /* Another thread may have given it up. */
-        if (!nccl_comm_is_open(comm) || nccl->ncclCommGetAsyncError(comm, &result))
-            return ncclInvalidUsage;
+        rc = nccl_comm_ask(comm); /* another thread may have given it up */
     }
-    return result;
+    return rc;
 }
 
 /* The allocation that holds the buffer. NCCL makes windows of whole ones. */
@@ -88,9 +88,8 @@ static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdevicept
     /* Some bytes, once in a program's life: as fills, which we have, rather than with one more call of the driver. */
     for (size_t i = 0; !result && i < sizeof(*mine); i++)
         result = driver->cuMemsetD8Async(at + all + i, ((const unsigned char *)mine)[i], 1, stream);
-    if (!result && finish(nccl, comm,
-                          gather_of(nccl)((const void *)(uintptr_t)(at + all), (void *)(uintptr_t)at, sizeof(*mine),
-                                          TYPE_BYTES, comm, (cudaStream_t)stream)))
+    if (!result && finish(comm, gather_of(nccl)((const void *)(uintptr_t)(at + all), (void *)(uintptr_t)at,
+                                                sizeof(*mine), TYPE_BYTES, comm, (cudaStream_t)stream)))
         result = CUDA_ERROR_UNKNOWN;
     if (!result)
         result = driver->cuMemcpyDtoHAsync_v2(ret_all, at, all, stream);
@@ -179,8 +178,7 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
     if (!rc) {
         const __typeof__(&ncclCommWindowRegister) call = (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowRegister];
 
-        rc = finish(nccl, comm, call(comm, (void *)(uintptr_t)whole.addr, whole.size, &window, COLL_SYMMETRIC)) ||
-                     !window
+        rc = finish(comm, call(comm, (void *)(uintptr_t)whole.addr, whole.size, &window, COLL_SYMMETRIC)) || !window
                  ? -EIO
                  : 0;
     }
@@ -217,7 +215,7 @@ int window_deregister(ncclComm_t comm, ncclWindow_t window)
             (__typeof__(call))nccl->next[REAL_NCCL_ncclCommWindowDeregister];
 
         nccl_visit_begin(&visit);
-        rc = finish(nccl, comm, call(comm, window)) ? -EIO : 0;
+        rc = finish(comm, call(comm, window)) ? -EIO : 0;
         nccl_visit_end(&visit);
     }
     nccl_after(comm, used, 0);

@@ -10,6 +10,7 @@
  *   theirs LIBRARY      fill the device, free it all, and have a library (loaded.c) allocate half of it
  *   waits SECONDS       free behind device work of that length
  *   flagged N           free N blocks in the order of a stream that waits for what the host does after that
+ *   overruns N          write behind N blocks, which CUDA may refuse, and free them beside a stream at rest
  *   busy CODE           exit with that code while the device does what never ends, with memory that is not freed
  *   cancelled CODE      the same by a thread that somebody has cancelled, while the main one waits for it
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
@@ -93,6 +94,20 @@ static void flagged(long n)
         OK(cudaFreeAsync(p, s));
         __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
         OK(cudaStreamSynchronize(s));
+    }
+}
+
+static void overruns(long n)
+{
+    cudaStream_t s;
+    void *p;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (long i = 0; i < n; i++) {
+        OK(cudaMalloc(&p, 1000));
+        OK(cudaMemset(p, 7, 1001));
+        OK(cudaDeviceSynchronize());
+        OK(cudaFreeAsync(p, s));
     }
 }
 
@@ -229,6 +244,8 @@ int main(int argc, char **argv)
         in_threads(atol(argv[2]));
     } else if (strcmp(argv[1], "flagged") == 0) {
         flagged(atol(argv[2]));
+    } else if (strcmp(argv[1], "overruns") == 0) {
+        overruns(atol(argv[2]));
     } else if (strcmp(argv[1], "busy") == 0) {
         busy(atoi(argv[2]));
     } else if (strcmp(argv[1], "cancelled") == 0) {

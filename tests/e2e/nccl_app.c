@@ -541,13 +541,10 @@ static void finalized(struct rank *r)
 static void not_revoked(struct rank *r)
 {
     char *at = get(8 * MIB), *more;
-    ncclComm_t none = NULL;
-    int nobody = RANKS_MAX;
 
     comm_make(r, 0);
     all_gather(r, at, at + MIB);
-    if (r->rank == 0 &&
-        (!ncclCommRevoke(r->comm, 12345) || !ncclCommShrink(r->comm, &nobody, 1, &none, NULL, NCCL_SHRINK_ABORT)))
+    if (r->rank == 0 && !ncclCommRevoke(r->comm, 12345))
         FAIL("what makes no sense was accepted");
     more = get(20 * MIB);
     all_gather(r, more, at + MIB);
@@ -576,6 +573,28 @@ static void *ask(void *arg)
     if (!request->error)
         request->error = cudaMalloc(&request->ptr, 50 * MIB);
     return NULL;
+}
+
+/* A communicator's work is given up, and then it does not shrink: its peers may hang, so it is not talked to. */
+static void not_shrunk(struct rank *r)
+{
+    struct request request = {.device = r->rank};
+    ncclComm_t none = NULL;
+    int nobody = RANKS_MAX;
+    char *at = get(30 * MIB);
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    if (!ncclCommShrink(r->comm, &nobody, 1, &none, NULL, NCCL_SHRINK_ABORT))
+        FAIL("what makes no sense was accepted");
+    ask(&request);
+    if (cudaGetLastError() != cudaErrorMemoryAllocation)
+        FAIL("rank %d: error %d", r->rank, (int)request.error);
+    NC(ncclCommAbort(r->comm));
+    ask(&request);
+    CU(request.error);
+    CU(cudaFree(request.ptr));
 }
 
 /* In a group a communicator ends with that: what is registered with it stays until then, whoever needs it. */
@@ -679,7 +698,7 @@ static void freed_twice(struct rank *r)
     all_gather(r, p, at);
     NC(ncclGroupStart());
     NC(ncclMemFree(p));
-    if (ncclMemFree(p) != ncclInvalidArgument)
+    if (ncclMemFree(p) != ncclUnhandledCudaError)
         FAIL("it could be freed twice");
     NC(ncclMemAlloc(&q, 4 * MIB));
     NC(ncclGroupEnd());
@@ -689,10 +708,39 @@ static void freed_twice(struct rank *r)
     CU(cudaFree(at));
 }
 
-/* A communicator ends under its last operation, while this thread captures something else. */
+/* A communicator ends under its last operation, while this thread captures something else, and beside work that waits
+ * for what the host does after that. */
 static void beside_capture(struct rank *r)
 {
+    static atomic_int flag[RANKS_MAX];
     char *at = get(8 * MIB);
+    cudaStream_t other, third;
+    cudaGraph_t graph;
+
+    CU(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    CU(cudaStreamCreateWithFlags(&third, cudaStreamNonBlocking));
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaLaunchHostFunc(third, on_flag, &flag[r->rank]));
+    CU(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+    if (r->rank == 0)
+        usleep(50000);
+    NC(ncclAllGather(at, at + 4 * MIB, COUNT, ncclFloat, r->comm, r->stream));
+    NC(ncclCommFinalize(r->comm));
+    CU(cudaStreamEndCapture(other, &graph));
+    atomic_store(&flag[r->rank], 1);
+    CU(cudaStreamSynchronize(third));
+    NC(ncclCommDestroy(r->comm));
+    CU(cudaGraphDestroy(graph));
+    for (int i = 0; i < ranks; i++)
+        expect(r, at + 4 * MIB + (size_t)i * BYTES, i, "all_gather");
+    CU(cudaFree(at));
+}
+
+/* Registered memory is freed under the work that uses it, while this thread captures, and something larger needs it. */
+static void freed_beside_capture(struct rank *r)
+{
+    char *at = get(20 * MIB);
     cudaStream_t other;
     cudaGraph_t graph;
 
@@ -702,13 +750,13 @@ static void beside_capture(struct rank *r)
     CU(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
     if (r->rank == 0)
         usleep(50000);
-    NC(ncclAllGather(at, at + 4 * MIB, COUNT, ncclFloat, r->comm, r->stream));
-    NC(ncclCommDestroy(r->comm));
+    NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+    CU(cudaFree(at));
+    at = get(48 * MIB);
     CU(cudaStreamEndCapture(other, &graph));
     CU(cudaGraphDestroy(graph));
-    for (int i = 0; i < ranks; i++)
-        expect(r, at + 4 * MIB + (size_t)i * BYTES, i, "all_gather");
     CU(cudaFree(at));
+    comm_end(r);
 }
 
 /* One buffer is memory that nobody registers. */
@@ -1116,9 +1164,11 @@ static const struct {
                  {"freed_twice", freed_twice},
                  {"aborted_in_a_group", aborted_in_a_group},
                  {"split_beside", split_beside},
+                 {"not_shrunk", not_shrunk},
                  {"pending", pending},
                  {"beside_capture", beside_capture},
                  {"graph_trim", graph_trim},
+                 {"freed_beside_capture", freed_beside_capture},
                  {"mapped", mapped},
                  {"reused", reused},
                  {"later", later},

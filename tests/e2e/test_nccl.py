@@ -152,10 +152,18 @@ class Registered(Base):
         self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
 
     def test_an_end_beside_a_capture(self) -> None:
-        """The work that uses memory is over before that is deregistered, and the capture lives."""
+        """Nothing can be asked then, and waiting would have no limit: what is registered is NCCL's, and the capture lives."""
         for backend in "cuda", "nccl":
             for processes in False, True:
-                self.assert_registered(self.job("beside_capture", backend, processes=processes))
+                run = self.job("beside_capture", backend, processes=processes, rc=BREACH)
+                self.assertEqual(set(run.done.err.splitlines()), {"simnccl: CONTRACT: ncclCommFinalize: 1 registrations are left"})
+                self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0] * RANKS)
+
+    def test_before_cuda_12_5(self) -> None:
+        """The driver cannot be asked, and is waited for."""
+        for scenario in "all", "kinds":
+            with self.subTest(scenario):
+                self.assert_registered(self.job(scenario, SIMGPU_DRIVER_VERSION="12040"))
 
     def test_memory_that_goes(self) -> None:
         """Something larger needs it: deregistered first, by all; and the device is never asked for memory of another kind."""
@@ -238,6 +246,11 @@ class Registered(Base):
 
     def test_abort_in_a_group(self) -> None:
         run = self.job("aborted_in_a_group", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
+        self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
+        self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0, 0])
+
+    def test_not_shrunk(self) -> None:
+        run = self.job("not_shrunk", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
         self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
         self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0, 0])
 
@@ -368,6 +381,10 @@ class Used(Base):
     def test_freed_when_it_cannot_go(self) -> None:
         """Within a group, under work, in a capture: nothing waits, and it goes before the next is used."""
         self.assert_used(self.used("later"), 7 * RANKS)
+
+    def test_freed_beside_a_capture(self) -> None:
+        """By a thread in relaxed mode: the host waits, and the memory is there."""
+        self.assert_used(self.used("freed_beside_capture", ranks=2, SIMGPU_MEMORY="64M"), 2)
 
     def test_unmapped_when_it_cannot_go(self) -> None:
         """Nothing holds up who unmaps; that is said, and what is there next is registered anew, and right."""

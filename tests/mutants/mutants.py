@@ -72,6 +72,8 @@ MUTANTS = [
         ("shim/conf.c", "if (strlen(text) >= CONF_TEXT_MAX)", "if (false)")]),
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
         (CORE, "/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
+    Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
+        ("shim/debug.c", "if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
     Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
         (CONTEXT, "debug_context_gone(context);", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
@@ -398,7 +400,18 @@ MUTANTS = [
     Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
         (NCCL, "return conf_get()->registration.number != REGISTER_FORCE && version >=", "return version >=")]),
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
-        (REGISTRATIONS, "|| reg->ops->wait(&comm->info, NCCL_REG_WAIT_OP)) return false;", ") return false;")]),
+        (REGISTRATIONS, "|| !device_is_done(reg, comm)) return false;", ") return false;")]),
+    Mutant("NCCL: operations beside work that does not end wait as long each time", ["nccl_reg"], [
+        (REGISTRATIONS, "if (reg->ops->wait(&comm->info, OP_WAIT_MS >> comm->in_vain))", "if (reg->ops->wait(&comm->info, OP_WAIT_MS))")]),
+    Mutant("NCCL: after one wait in vain operations do not wait as before", ["nccl_reg"], [
+        (REGISTRATIONS, "comm->in_vain = 0; return true;", "return true;")]),
+    Mutant("NCCL: a communicator goes under a question", ["nccl_reg"], [
+        (REGISTRATIONS, "if (!call_begin(comm)) return -EPIPE; rc = reg->ops->ask(&comm->info, key); call_end(comm);", "rc = reg->ops->ask(&comm->info, key);")]),
+    Mutant("NCCL: before CUDA 12.5 nobody waits for work before a registration goes", ["nccl / Registered.test_before_cuda_12_5"], [
+        ("shim/order.c", "return ms && !capture_active_now() && order_wait(context) == CUDA_SUCCESS;", "return false;")]),
+    Mutant("NCCL: a communicator that could not shrink is used", ["nccl / Registered.test_not_shrunk"], [
+        (EXPORT_NCCL, "nccl_after(parent, used, result); return result;",
+         "nccl_after(parent, used, result); if (flags & NCCL_SHRINK_ABORT) nccl_comm_ended(parent, NCCL_END_CLOSE, result); return result;")]),
     Mutant("NCCL: a collective that came first is taken to have been one that maps", ["nccl_reg", "nccl / Kinds.test_collectives_that_use_no_registration"], [
         (REGISTRATIONS, "sent_note(comm, record); return safe; }", "if (!record->used) sent_note(comm, record); return safe; }")]),
     Mutant("NCCL: what a group has asked for is forgotten with the old registration", ["nccl_reg"], [
@@ -423,10 +436,10 @@ MUTANTS = [
         (NCCL, "how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm) :", "")]),
     Mutant("NCCL: a communicator that was finalized goes twice", ["nccl / Registered.test_finalized"], [
         (REG, "return finalized ? -EALREADY : 0;", "(void)finalized; return 0;")]),
-    Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work"], [
-        (NCCL, "why == NCCL_REG_WAIT_END && capture_active_now() && context_wait_device", "why == NCCL_REG_WAIT_END && context_wait_device")]),
+    Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work", "nccl / Registered.test_an_end_beside_a_capture"], [
+        (NCCL, "return context_wait_device_for(info->device, ms) ? 0 : -EBUSY;", "return context_wait_device(info->device) ? 0 : -EBUSY;")]),
     Mutant("NCCL: memory that waits to go is freed again", ["nccl / Registered.test_freed_twice"], [
-        (NCCL, "rc == -EALREADY ? ncclInvalidArgument : rc ? next(ptr) : freed", "rc ? next(ptr) : freed")]),
+        (NCCL, "rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed", "rc ? next(ptr) : freed")]),
     Mutant("windows: an answer that never came is taken for one", ["window"], [
         (WINDOW, "if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0) rc = -EIO;", "(void)rank;"),
         (WINDOW, "rc = all[i].problem > PROBLEM_MAX ? -EIO : -(int)all[i].problem;", "rc = all[i].problem > PROBLEM_MAX ? 0 : -(int)all[i].problem;"),
@@ -437,7 +450,7 @@ MUTANTS = [
         (REG, "rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         (REG, "if (talk) return comm_leave", "if (true) return comm_leave")]),
-    Mutant("NCCL: beside a capture nobody waits for work before a registration goes", ["nccl / Registered.test_an_end_beside_a_capture"], [
+    Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl / Used.test_freed_beside_a_capture"], [
         ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [

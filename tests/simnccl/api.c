@@ -673,6 +673,13 @@ API(ncclResult_t, CommShrink, (ncclComm_t comm, int *exclude, int n, ncclComm_t 
     uint32_t out = 0;
     ncclComm_t child;
 
+    /* As in NCCL before anything else: what runs is given up, and the communicator goes on. */
+    if (flags & NCCL_SHRINK_ABORT) {
+        comm->abort = 1;
+        while (!ops_idle(comm))
+            nap();
+        comm->abort = 0;
+    }
     if (!to || !exclude || n < 1)
         return failed(ncclInvalidArgument);
     for (int i = 0; i < n; i++) {
@@ -680,8 +687,6 @@ API(ncclResult_t, CommShrink, (ncclComm_t comm, int *exclude, int n, ncclComm_t 
             return failed(ncclInvalidArgument);
         out |= 1u << exclude[i];
     }
-    if (flags & NCCL_SHRINK_ABORT)
-        comm->abort = 1;
     if (!(child = child_new(comm, to, config)))
         return failed(ncclSystemError);
     for (int i = 0; i < comm->nranks; i++) {

@@ -264,7 +264,7 @@ ncclResult_t memory_free(void *at)
     pthread_mutex_unlock(&memory_lock);
     if (!m) {
         breach("%s: %p is not from ncclMemAlloc", call_now->name, at);
-        return ncclInvalidArgument;
+        return ncclUnhandledCudaError;
     }
     drv.cuMemUnmap(m->at, m->size);
     drv.cuMemAddressFree(m->at, m->size);

@@ -445,7 +445,7 @@ static void foreign_free(void)
 
     both();
     OK(cudaMalloc(&p, BYTES));
-    CHECK_EQ(ncclMemFree(p), ncclInvalidArgument);
+    CHECK_EQ(ncclMemFree(p), ncclUnhandledCudaError);
     OK(cudaFree(p));
 }
 

@@ -236,7 +236,7 @@ static int fake_detach(const struct nccl_reg_comm_info *info, void *key, uint64_
     return rc;
 }
 
-static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
+static int fake_ask(const struct nccl_reg_comm_info *info, void *key)
 {
     struct fake_comm *comm = key;
     bool ready;
@@ -247,20 +247,26 @@ static bool fake_ready(const struct nccl_reg_comm_info *info, void *key)
         nccl_fake_say("a question to a communicator that is gone");
     ready = atomic_load(&comm->ready) && !fails();
     pthread_mutex_unlock(&nccl_fake.lock);
-    return ready;
+    stick(key);
+    pthread_mutex_lock(&nccl_fake.lock);
+    if (!comm->alive)
+        nccl_fake_say("a communicator that goes under a question");
+    pthread_mutex_unlock(&nccl_fake.lock);
+    return ready ? 0 : -EINPROGRESS;
 }
 
-static int fake_wait(const struct nccl_reg_comm_info *info, enum nccl_reg_wait why)
+static int fake_wait(const struct nccl_reg_comm_info *info, unsigned int ms)
 {
     int rc = atomic_load(&nccl_fake.wait_rc);
 
     pthread_mutex_lock(&nccl_fake.lock);
     nccl_fake.waits++;
+    nccl_fake.waited_ms += ms;
     if (fails())
         rc = -EBUSY;
     for (unsigned int i = 0; !rc && i < FAKE_COMMS; i++)
         for (unsigned int j = 0; nccl_fake.comms[i].device == info->device && j < nccl_fake.comms[i].top; j++)
-            if (why != NCCL_REG_WAIT_NOT)
+            if (ms)
                 nccl_fake.comms[i].records[j].busy = false;
             else if (nccl_fake.comms[i].records[j].busy)
                 rc = -EBUSY;
@@ -326,7 +332,7 @@ static void fake_drop(void *owner)
 
 const struct nccl_reg_ops nccl_fake_ops = {.attach = fake_attach,
                                            .detach = fake_detach,
-                                           .ready = fake_ready,
+                                           .ask = fake_ask,
                                            .wait = fake_wait,
                                            .hold = fake_hold,
                                            .drop = fake_drop};

@@ -60,7 +60,7 @@ struct nccl_fake {
     uint64_t rng;
     uint64_t made, undone, failed; /* registrations that are there, have gone, and errors, as the registry counts */
     unsigned int attaches, detaches, waits, releases;
-    uint64_t released_bytes;
+    uint64_t released_bytes, waited_ms;
 };
 
 extern const struct nccl_reg_ops nccl_fake_ops;

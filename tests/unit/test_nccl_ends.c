@@ -238,6 +238,47 @@ static void lost_beside_others(void **state)
     comm_end(0);
 }
 
+static void *ask_thread(void *arg)
+{
+    (void)arg;
+    nccl_reg_comm_ask(reg, nccl_fake_comm(0));
+    return NULL;
+}
+
+static void *abort_thread(void *arg)
+{
+    (void)arg;
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    nccl_fake_comm_destroy(0, true);
+    return NULL;
+}
+
+/* Who ends a communicator waits for a question to it, and after that it is asked nothing. */
+static void asked_under_an_end(void **state)
+{
+    pthread_t asks, ends;
+
+    (void)state;
+    comm_new(0, 0, false);
+    assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), 0);
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EINPROGRESS);
+    assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(1)), -EPIPE);
+    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
+    assert_int_equal(pthread_create(&asks, NULL, ask_thread, NULL), 0);
+    wait_until_stuck();
+    assert_int_equal(pthread_create(&ends, NULL, abort_thread, NULL), 0);
+    while (nccl_reg_comm_is_open(reg, nccl_fake_comm(0)))
+        usleep(100);
+    usleep(10000);
+    atomic_store(&nccl_fake.stuck, false);
+    pthread_join(asks, NULL);
+    pthread_join(ends, NULL);
+    assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EPIPE);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EPIPE);
+}
+
 int nccl_ends_run(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +287,7 @@ int nccl_ends_run(void)
         TEST(added_under_a_trim),
         TEST(used_under_a_trim),
         TEST(closed),
+        TEST(asked_under_an_end),
         TEST(not_within_a_call),
         TEST(lost_beside_others),
     };

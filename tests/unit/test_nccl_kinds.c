@@ -185,6 +185,42 @@ static void a_front_that_is_used_up(void **state)
     assert_int_equal(stats().attached, stats().detached);
 }
 
+/* The same beside work that does not end. The device is not waited for as long again each time; once it is done, it is.
+ */
+static void a_front_that_is_used_up_beside_work(void **state)
+{
+    uint64_t first;
+
+    (void)state;
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    for (int i = 0; i < 16; i++) {
+        point_to_point(0, AT(0));
+        assert_int_equal(collective(0, AT(0), 0), 0);
+    }
+    point_to_point(0, AT(0));
+    atomic_store(&nccl_fake.wait_rc, -EBUSY);
+    nccl_fake.old = false; /* it is used all the same, and the program is told */
+    assert_int_equal(collective(0, AT(0), 0), NCCL_REG_UNSAFE);
+    first = nccl_fake.waited_ms;
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(collective(0, AT(0), 0), NCCL_REG_UNSAFE);
+    assert_true(first > 0);
+    assert_in_range(nccl_fake.waited_ms, first + 100, 2 * first + 100);
+    nccl_fake.old = true;
+    atomic_store(&nccl_fake.wait_rc, 0);
+    for (int i = 0; i < 17; i++) {
+        assert_int_equal(collective(0, AT(0), 0), 0);
+        point_to_point(0, AT(0));
+    }
+    nccl_fake.waited_ms = 0;
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.waited_ms, first);
+    comm_end(0);
+}
+
 /* The second one is refused, once; the first one stays and is waited for. */
 static void a_front_that_is_refused(void **state)
 {
@@ -372,6 +408,7 @@ int nccl_kinds_run(void)
         TEST(kinds_that_cannot_be_cared_for),
         TEST(kinds_with_a_front),
         TEST(a_front_that_is_used_up),
+        TEST(a_front_that_is_used_up_beside_work),
         TEST(a_front_that_is_refused),
         TEST(a_renewal_that_is_refused),
         TEST(plain_memory),
