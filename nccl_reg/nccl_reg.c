@@ -33,7 +33,7 @@ int reg_reserve(void **array, size_t count, size_t *room, size_t size)
     return 0;
 }
 
-static uint64_t now_ns(void)
+uint64_t reg_now_ns(void)
 {
     struct timespec ts;
 
@@ -45,10 +45,10 @@ static uint64_t now_ns(void)
 static void calls_wait(const atomic_uint *calls, unsigned int bits)
 {
     const struct timespec nap = {.tv_nsec = 50000};
-    const uint64_t limit = now_ns() + CALL_WAIT_NS;
+    const uint64_t limit = reg_now_ns() + CALL_WAIT_NS;
     const int saved = errno;
 
-    while (atomic_load(calls) & bits && now_ns() < limit)
+    while (atomic_load(calls) & bits && reg_now_ns() < limit)
         syscall(SYS_nanosleep, &nap, NULL); /* nanosleep() is a cancellation point */
     errno = saved;
 }
@@ -116,7 +116,7 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
             atomic_store(&made->seen, 0);
             atomic_store(&made->calls, 0);
             atomic_store(&made->finalized, false);
-            made->in_vain = 0;
+            made->rests = 0;
             atomic_store(&made->known, true);
             atomic_store(&made->nonblocking, info->nonblocking);
             reg->comm_count++;

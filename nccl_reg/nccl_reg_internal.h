@@ -28,6 +28,8 @@
 /* How long an operation waits for the device, and the end of a communicator. */
 #define OP_WAIT_MS  5000u
 #define END_WAIT_MS 1000u
+/* How long none does after one that did in vain. */
+#define OP_REST_NS 10000000000u
 
 /* Calls of the table on a communicator. */
 #define CALL_INSIDE  1u /* one is under way; set with the turn */
@@ -100,7 +102,7 @@ struct nccl_reg_comm {
     struct user *users_own;
     size_t user_count, user_room;
     struct counters counters;
-    unsigned int in_vain; /* so many waits for its device in a row */
+    uint64_t rests; /* until then no operation waits for the device; see reg_now_ns */
 };
 
 struct nccl_reg {
@@ -116,6 +118,9 @@ struct nccl_reg {
     uint64_t parked, quarantined;
     struct counters past; /* of communicators that are gone */
 };
+
+/* Of the monotonic clock. */
+uint64_t reg_now_ns(void);
 
 /* Room for one more element of an array. */
 int reg_reserve(void **array, size_t count, size_t *room, size_t size);

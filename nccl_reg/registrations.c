@@ -278,15 +278,17 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
     return true;
 }
 
-/* An operation waits for the device. After a wait in vain half as long: what does not end has it stand still once. */
+/* An operation waits for the device. Beside work that does not end the program is not to stand still. */
 static bool device_is_done(const struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
-    if (reg->ops->wait(&comm->info, OP_WAIT_MS >> comm->in_vain)) {
-        comm->in_vain += OP_WAIT_MS >> comm->in_vain > 1;
-        return false;
-    }
-    comm->in_vain = 0;
-    return true;
+    const unsigned int ms = reg_now_ns() < comm->rests ? 0 : OP_WAIT_MS;
+    const bool done = reg->ops->wait(&comm->info, ms) == 0;
+
+    if (done)
+        comm->rests = 0;
+    else if (ms)
+        comm->rests = reg_now_ns() + OP_REST_NS;
+    return done;
 }
 
 /*

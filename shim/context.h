@@ -117,7 +117,7 @@ bool context_wait_frees(int device, bool others);
  */
 bool context_wait_device(int device);
 /* The same for so many milliseconds at most, because what is waited for may itself wait for this thread; false as well:
- * it is not over, or a stream captures all the while. Before 12.5 a driver waits without limit; with 0: false there. */
+ * it is not over, a stream captures for more than a second of that, or the driver cannot be asked (before 12.5). */
 bool context_wait_device_for(int device, unsigned int ms);
 
 /* For CUPOOL_DEBUG: fill device memory of a context, or read it when all work is over; both wait, the latter until

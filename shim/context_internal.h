@@ -102,7 +102,8 @@ CUresult order_on_host(struct context *context);
 /* The same, in a way that disturbs no capture. CUDA_ERROR_NOT_READY: the driver has none. */
 CUresult order_wait(struct context *context);
 /* Has everything ended that was launched in the context before? Asked until limit, of the monotonic clock, and for some
- * microseconds at least. False as well: a stream captures all the while, or the driver cannot be asked. */
+ * microseconds at least. False as well: a stream captures, for a second or until limit, or the driver cannot be asked.
+ */
 bool order_wait_until(struct context *context, uint64_t limit);
 /* Of the order table: fill a block by CUPOOL_FILL. */
 int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);

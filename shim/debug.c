@@ -231,7 +231,8 @@ static int most_first(const void *a, const void *b)
 static void guards_check(void)
 {
     const uint64_t limit = now_ns() + EXIT_WAIT_NS;
-    bool unread = false, late = false;
+    const struct context *context;
+    bool unread = false;
     struct entry *copy;
     size_t slots;
 
@@ -242,16 +243,19 @@ static void guards_check(void)
         memcpy(copy, debug.table, slots * sizeof(*copy));
     pthread_mutex_unlock(&debug.lock);
     core_bypass_begin();
-    /* One context's work may never end, and another's be over. */
-    for (size_t slot = 0; copy && slot < slots && !late; slot++)
-        if (copy[slot].addr && !guard_check(&copy[slot], limit, "at exit")) {
-            unread = true;
-            late = now_ns() >= limit;
-        }
+    for (size_t slot = 0; copy && slot < slots; slot++) {
+        context = copy[slot].context;
+        if (!copy[slot].addr || guard_check(&copy[slot], limit, "at exit"))
+            continue;
+        /* Its work may never end, and another's be over. */
+        for (size_t i = slot; i < slots; i++)
+            if (copy[i].context == context)
+                copy[i].context = NULL;
+        unread = true;
+    }
     core_bypass_end();
     if (unread)
-        log_write(LOG_WARN,
-                  "some blocks were not looked at: the device is still at work, or cannot be asked (before CUDA 12.5)");
+        log_write(LOG_WARN, "some blocks were not looked at: the device is still at work, or they could not be read");
     free(copy);
 }
 

@@ -17,6 +17,8 @@
 
 /* How long others' frees are waited for; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
+/* How long another thread's capture is waited for; this one's does not end meanwhile. */
+#define CAPTURE_WAIT_NS 1000000000
 /* A device at rest takes some microseconds to say so. */
 #define ASK_NS 100000
 
@@ -479,10 +481,11 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
 bool order_wait_until(struct context *context, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
-    const uint64_t least = now_ns() + ASK_NS;
+    const uint64_t captured = now_ns() + CAPTURE_WAIT_NS;
     CUresult result = CUDA_ERROR_NOT_READY;
     CUevent event = NULL;
     struct visit visit;
+    uint64_t least;
     struct slot *slot;
     bool capturing;
 
@@ -495,27 +498,18 @@ bool order_wait_until(struct context *context, uint64_t limit)
             result = record(context, slot, &event);
         /* A free may record it again: then that is waited for, too. */
         slot_release(slot, CUDA_ERROR_NOT_READY);
-        if (!capturing || now_ns() >= limit) /* another thread's is over soon */
+        if (!capturing || now_ns() >= limit || now_ns() >= captured)
             break;
         lock_relax(i);
     }
     if (result || context_enter(context, &visit))
         return false;
+    least = now_ns() + ASK_NS;
     limit = limit > least ? limit : least;
     for (unsigned int i = 0; (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
         lock_relax(i);
     context_leave(context, &visit);
     return result == CUDA_SUCCESS;
-}
-
-/* Before 12.5 a driver cannot be asked. Every free waits there without limit, and who has to know does, too. */
-static bool wait_for(struct context *context, unsigned int ms, uint64_t limit)
-{
-    if (policy_driver_orders(context->driver))
-        return order_wait_until(context, limit);
-    for (unsigned int i = 0; capture_active_now() && now_ns() < limit; i++)
-        lock_relax(i);
-    return ms && !capture_active_now() && order_wait(context) == CUDA_SUCCESS;
 }
 
 bool context_wait_device_for(int device, unsigned int ms)
@@ -527,10 +521,10 @@ bool context_wait_device_for(int device, unsigned int ms)
 
     for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
         any = true;
-        all &= wait_for(context, ms, limit);
+        all &= order_wait_until(context, limit);
     }
     context = !any && driver ? context_current(driver) : NULL;
-    return any ? all : context && context->device == device && wait_for(context, ms, limit);
+    return any ? all : context && context->device == device && order_wait_until(context, limit);
 }
 
 /* Who has recorded a turn of the lead, or the first one after it that is known: what came before the turn is behind

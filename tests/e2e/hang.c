@@ -11,6 +11,7 @@
  *   waits SECONDS       free behind device work of that length
  *   flagged N           free N blocks in the order of a stream that waits for what the host does after that
  *   overruns N          write behind N blocks, which CUDA may refuse, and free them beside a stream at rest
+ *   apart CODE          exit with that code while one device does what never ends; behind blocks of another was written
  *   busy CODE           exit with that code while the device does what never ends, with memory that is not freed
  *   cancelled CODE      the same by a thread that somebody has cancelled, while the main one waits for it
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
@@ -109,6 +110,24 @@ static void overruns(long n)
         OK(cudaDeviceSynchronize());
         OK(cudaFreeAsync(p, s));
     }
+}
+
+static void apart(int code)
+{
+    static int never;
+    void *p;
+
+    alarm(20);
+    for (int i = 0; i < 40; i++) {
+        OK(cudaSetDevice(i % 2));
+        OK(cudaMalloc(&p, 1000));
+        if (i % 2)
+            OK(cudaMemset(p, 7, 1001));
+    }
+    OK(cudaDeviceSynchronize());
+    OK(cudaSetDevice(0));
+    OK(cudaLaunchHostFunc(NULL, on_flag, &never));
+    exit(code);
 }
 
 static void busy(int code)
@@ -246,6 +265,8 @@ int main(int argc, char **argv)
         flagged(atol(argv[2]));
     } else if (strcmp(argv[1], "overruns") == 0) {
         overruns(atol(argv[2]));
+    } else if (strcmp(argv[1], "apart") == 0) {
+        apart(atoi(argv[2]));
     } else if (strcmp(argv[1], "busy") == 0) {
         busy(atoi(argv[2]));
     } else if (strcmp(argv[1], "cancelled") == 0) {

@@ -737,6 +737,44 @@ static void beside_capture(struct rank *r)
     CU(cudaFree(at));
 }
 
+struct capture {
+    int device;
+    atomic_int begun;
+};
+
+static void *capture(void *arg)
+{
+    struct capture *c = arg;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+
+    CU(cudaSetDevice(c->device));
+    CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    atomic_store(&c->begun, 1);
+    usleep(30000);
+    CU(cudaStreamEndCapture(stream, &graph));
+    CU(cudaGraphDestroy(graph));
+    return NULL;
+}
+
+/* A communicator ends while another thread captures. */
+static void beside_others_capture(struct rank *r)
+{
+    struct capture c = {.device = r->rank};
+    char *at = get(8 * MIB);
+    pthread_t thread;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(pthread_create(&thread, NULL, capture, &c));
+    while (!atomic_load(&c.begun))
+        usleep(100);
+    comm_end(r);
+    CU(pthread_join(thread, NULL));
+    CU(cudaFree(at));
+}
+
 /* Registered memory is freed under the work that uses it, while this thread captures, and something larger needs it. */
 static void freed_beside_capture(struct rank *r)
 {
@@ -1168,6 +1206,7 @@ static const struct {
                  {"pending", pending},
                  {"beside_capture", beside_capture},
                  {"graph_trim", graph_trim},
+                 {"beside_others_capture", beside_others_capture},
                  {"freed_beside_capture", freed_beside_capture},
                  {"mapped", mapped},
                  {"reused", reused},

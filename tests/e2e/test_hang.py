@@ -55,12 +55,18 @@ class Hang(Case):
     def test_guard_bytes_wait_only_where_a_free_does(self) -> None:
         """Neither cudaFreeAsync nor the end of a process waits for what the device does."""
         self.assertEqual(self.go(HANG, "flagged", "20", CUPOOL_DEBUG="guard").err, "")
-        self.assertIn("the device is still at work", self.go(HANG, "busy", "6", CUPOOL_DEBUG="guard", rc=6).err)
+        self.assertIn("some blocks were not looked at", self.go(HANG, "busy", "6", CUPOOL_DEBUG="guard", rc=6).err)
 
     def test_guard_bytes_are_looked_at_where_a_free_does_not_wait(self) -> None:
         done = self.go(HANG, "overruns", "10", CUPOOL_DEBUG="guard")
         self.assertEqual(done.err.count("overrun: byte 1000 of a block of 1000 bytes"), 10, done.err)
         self.assertEqual(done.err.count("(seen at its free)"), 10)
+
+    def test_guard_bytes_of_another_device(self) -> None:
+        """What one does for ever hides nothing of the other."""
+        done = self.go(HANG, "apart", "6", CUPOOL_DEBUG="guard", SIMGPU_DEVICES="2", rc=6)
+        self.assertEqual(done.err.count("overrun: byte 1000 of a block of 1000 bytes"), 20, done.err)
+        self.assertEqual(done.err.count("some blocks were not looked at"), 1)
 
     def test_exit_by_a_cancelled_thread(self) -> None:
         self.go(HANG, "cancelled", "6", rc=6)

@@ -159,11 +159,17 @@ class Registered(Base):
                 self.assertEqual(set(run.done.err.splitlines()), {"simnccl: CONTRACT: ncclCommFinalize: 1 registrations are left"})
                 self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0] * RANKS)
 
+    def test_an_end_beside_another_threads_capture(self) -> None:
+        self.assert_registered(self.job("beside_others_capture", ranks=2))
+
     def test_before_cuda_12_5(self) -> None:
-        """The driver cannot be asked, and is waited for."""
-        for scenario in "all", "kinds":
+        """The driver cannot be asked: nobody waits, and what is registered is NCCL's in the end."""
+        for scenario in "all", "kinds", "ends_beside_work":
             with self.subTest(scenario):
-                self.assert_registered(self.job(scenario, SIMGPU_DRIVER_VERSION="12040"))
+                run = self.job(scenario, SIMGPU_DRIVER_VERSION="12040", rc=BREACH)
+                self.assertRegex(run.done.err, r"\A(simnccl: CONTRACT: nccl\w+: \d registrations are left\n)+\Z")
+                self.assertEqual((run.operations("some"), run.operations("none"), run.total("unsafe")), (0, 0, 0))
+                self.assertEqual({e["ok"] for e in run.of("comm_destroy")}, {0})
 
     def test_memory_that_goes(self) -> None:
         """Something larger needs it: deregistered first, by all; and the device is never asked for memory of another kind."""

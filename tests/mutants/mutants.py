@@ -402,13 +402,17 @@ MUTANTS = [
     Mutant("NCCL: a registration is made anew under work that uses it", ["nccl_reg"], [
         (REGISTRATIONS, "|| !device_is_done(reg, comm)) return false;", ") return false;")]),
     Mutant("NCCL: operations beside work that does not end wait as long each time", ["nccl_reg"], [
-        (REGISTRATIONS, "if (reg->ops->wait(&comm->info, OP_WAIT_MS >> comm->in_vain))", "if (reg->ops->wait(&comm->info, OP_WAIT_MS))")]),
+        (REGISTRATIONS, "reg_now_ns() < comm->rests ? 0 : OP_WAIT_MS;", "OP_WAIT_MS;")]),
     Mutant("NCCL: after one wait in vain operations do not wait as before", ["nccl_reg"], [
-        (REGISTRATIONS, "comm->in_vain = 0; return true;", "return true;")]),
+        (REGISTRATIONS, "if (done) comm->rests = 0;", "if (done) ;")]),
     Mutant("NCCL: a communicator goes under a question", ["nccl_reg"], [
         (REGISTRATIONS, "if (!call_begin(comm)) return -EPIPE; rc = reg->ops->ask(&comm->info, key); call_end(comm);", "rc = reg->ops->ask(&comm->info, key);")]),
-    Mutant("NCCL: before CUDA 12.5 nobody waits for work before a registration goes", ["nccl / Registered.test_before_cuda_12_5"], [
-        ("shim/order.c", "return ms && !capture_active_now() && order_wait(context) == CUDA_SUCCESS;", "return false;")]),
+    Mutant("NCCL: a driver that cannot be asked is taken to be done", ["nccl / Registered.test_before_cuda_12_5"], [
+        ("shim/order.c", "if (result || context_enter(context, &visit)) return false; least", "if (result || context_enter(context, &visit)) return true; least")]),
+    Mutant("NCCL: the end of a communicator does not wait for another thread's capture", ["nccl / Registered.test_an_end_beside_another_threads_capture"], [
+        ("shim/order.c", "if (!capturing || now_ns() >= limit || now_ns() >= captured) break;", "break;")]),
+    Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
+        ("shim/debug.c", "if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),
     Mutant("NCCL: a communicator that could not shrink is used", ["nccl / Registered.test_not_shrunk"], [
         (EXPORT_NCCL, "nccl_after(parent, used, result); return result;",
          "nccl_after(parent, used, result); if (flags & NCCL_SHRINK_ABORT) nccl_comm_ended(parent, NCCL_END_CLOSE, result); return result;")]),

@@ -141,11 +141,6 @@ bool policy_waits(const struct policy *policy, uint64_t *ret_debts)
     return policy && atomic_load(&waits);
 }
 
-bool policy_driver_orders(const struct real_driver *of)
-{
-    return of != NULL;
-}
-
 void policy_pay(struct policy *policy, uint64_t debts)
 {
     assert_true(policy && !debts);
