@@ -162,9 +162,9 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
 void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
 /* Is it known, and not closed? */
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);
-/* Ask it what the table's ask does, unless it is closed or gone (-EPIPE); who closes it waits for that. */
-int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm);
 int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
+/* The table's ask, and what that returns. Who closes it waits for the answer. -EPIPE: it is closed or gone. */
+int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm);
 
 /* What before found out about an operation. */
 #define NCCL_REG_MIXED 1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */

@@ -162,8 +162,9 @@ struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr);
 void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record);
 /* Has the program registered something there itself? */
 bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size);
-/* Can calls be made on it now? */
+/* See nccl_reg_comm_ask. */
 int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
+/* Can calls be made on it now? */
 bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
 /* Deregister. Not 0: it is there as before. -EIO: may still be in use, and its segment stays for good. -EPIPE: the
  * communicator was given up. */

@@ -652,8 +652,7 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_in
         log_once(LOG_ERROR,
                  "a collective uses memory that send or receive has used first, and the device is at work (or "
                  "cannot be asked, before CUDA 12.5), or a graph or the program itself holds its registration; NCCL "
-                 "before 2.29.2 may end the job "
-                 "(CUPOOL_REGISTER=0 registers nothing)");
+                 "before 2.29.2 may end the job (CUPOOL_REGISTER=0 registers nothing)");
     return used;
 }
 

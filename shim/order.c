@@ -19,7 +19,7 @@
 #define OTHERS_WAIT_NS 1000000000
 /* How long another thread's capture is waited for; this one's does not end meanwhile. */
 #define CAPTURE_WAIT_NS 1000000000
-/* A device at rest takes some microseconds to say so. */
+/* How long a device is given to say that it is at rest. A guess: how long that takes has not been measured. */
 #define ASK_NS 100000
 
 /* How often a free looks whether another thread has ordered it, at once, and for how long after that. */
@@ -481,7 +481,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
 bool order_wait_until(struct context *context, uint64_t limit)
 {
     const struct real_driver *driver = context->driver;
-    const uint64_t captured = now_ns() + CAPTURE_WAIT_NS;
+    const uint64_t second = now_ns() + CAPTURE_WAIT_NS, captured = limit < second ? limit : second;
     CUresult result = CUDA_ERROR_NOT_READY;
     CUevent event = NULL;
     struct visit visit;
@@ -498,7 +498,7 @@ bool order_wait_until(struct context *context, uint64_t limit)
             result = record(context, slot, &event);
         /* A free may record it again: then that is waited for, too. */
         slot_release(slot, CUDA_ERROR_NOT_READY);
-        if (!capturing || now_ns() >= limit || now_ns() >= captured)
+        if (!capturing || now_ns() >= captured)
             break;
         lock_relax(i);
     }
