@@ -81,9 +81,11 @@ int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
 
 /* How long memory is waited for that has nothing more to wait for on the device. */
 #define ARRIVAL_NS 1000000000u
-/* How long a request that was refused waits for memory that other threads' frees left behind; natively it would not. It
- * does so once: what has not arrived then is only asked for. */
-#define OTHERS_WAIT_NS 300000000u
+/* How long a request that was refused waits for memory that other threads' frees left behind. Natively a free that has
+ * returned has left its memory behind; but where it would not have returned yet, the request would be refused at once,
+ * and what the device is at may be waiting for this thread. Less long for memory that was waited for in vain before. */
+#define OTHERS_WAIT_NS       300000000u
+#define OTHERS_WAIT_AGAIN_NS 30000000u
 
 /* Segments that went back through our stream reach the driver when somebody waits for that stream: they do so here once
  * it has nothing left to do, for which this looks for so long. True: some have. */
@@ -122,10 +124,10 @@ static bool releases_collect_refused(struct context *context)
 {
     const bool alone = order_wait_own(context);
     const uint64_t given = atomic_load(&context->given);
-    const uint64_t patience = alone ? ARRIVAL_NS : atomic_load(&context->gave_up) == given ? 0 : OTHERS_WAIT_NS;
-    const bool any = releases_collect(context, patience);
+    const uint64_t others = atomic_load(&context->gave_up) == given ? OTHERS_WAIT_AGAIN_NS : OTHERS_WAIT_NS;
+    const bool any = releases_collect(context, alone ? ARRIVAL_NS : others);
 
-    if (!any && patience)
+    if (!any)
         atomic_store(&context->gave_up, given);
     return any;
 }

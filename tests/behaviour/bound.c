@@ -159,6 +159,25 @@ static int phases(void)
     return end();
 }
 
+/* Memory that goes back by cudaFreeAsync, with a device that is idle each time. */
+static int freed_async(void)
+{
+    cudaStream_t stream;
+    void *p;
+
+    TRY(begin(1));
+    OK(cudaStreamCreate(&stream));
+    for (int i = 0; i < 40; i++) {
+        TRY(get(&p, 8 * BT_MIB));
+        OK(cudaMemsetAsync(p, i, 1024, stream));
+        OK(cudaFreeAsync(p, stream));
+        OK(cudaStreamSynchronize(stream));
+        all.live -= 8 * BT_MIB;
+    }
+    OK(cudaStreamDestroy(stream));
+    return end();
+}
+
 /* Blocks of random sizes, mostly small, sometimes all of nearly one size. */
 struct random_program {
     uint64_t state;
@@ -235,6 +254,7 @@ static int random_threads(void)
 
 static const struct bt_test tests[] = {{"append", append},
                                        {"phases", phases},
+                                       {"freed_async", freed_async},
                                        {"random_one", random_one},
                                        {"random_threads", random_threads},
                                        {NULL, NULL}};
