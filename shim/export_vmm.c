@@ -3,9 +3,9 @@
  * export_vmm.c - the exported functions of the driver's virtual memory: physical memory and where it is mapped. NCCL
  * and PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
  *
- * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory that the driver
- * refuses, for which idle memory is given back, as in RETRY. Nothing is remembered here: what is mapped where is for
- * readers to follow, and for use.c (CUPOOL_REGISTER=use).
+ * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory, or a mapping, that the
+ * driver refuses, for which idle memory is given back, as in RETRY. Nothing is remembered here: what is mapped where is
+ * for readers to follow, and for use.c (CUPOOL_REGISTER=use).
  *
  * Locking: none. What takes something is written after the call, what gives it up with the time before it: whoever is
  * given the same handle or address next comes later in the trace too.
@@ -187,9 +187,12 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags)
 {
+    const unsigned int before = core_arrivals();
     struct call call = call_begin();
-    const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
+    CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
 
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before))
+        result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
     if (!result)
         use_mapped(ptr, size, offset, handle);
     if (took(&call, result))

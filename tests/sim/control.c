@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FAULTS_MAX 32
+#define FAULTS_MAX 128
 
 struct sim_fault {
     char name[64];
@@ -40,6 +40,11 @@ static const struct sim_row rows[] = {
 #include "table.h"
 #undef SIM_FN
 #undef SIM_PT
+#define SIM_STUB(base, sym, ver, params, result)        {#base, #sym, NULL, ver, (void *)(sym), NULL},
+#define SIM_STUB_PT(base, sym, ver, pt, params, result) {#base, #sym, #pt, ver, (void *)(sym), (void *)(pt)},
+#include "stubs.def"
+#undef SIM_STUB
+#undef SIM_STUB_PT
 };
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 

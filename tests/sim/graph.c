@@ -194,6 +194,16 @@ CUresult cuGraphAddNode_v2(CUgraphNode *ret, CUgraph graph, const CUgraphNode *d
     return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
 }
 
+CUresult cuGraphAddNode_v3(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
+                           size_t n, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphAddNode_v3);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
+}
+
 /* --- other parameters for a node: in its graph, or in what was made of that --- */
 
 static CUresult change(struct sim_work *at, const struct sim_work *w)
@@ -278,6 +288,15 @@ CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
     return node_change(node, r, &w);
 }
 
+CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphNodeSetParams_v2);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return node_change(node, r, &w);
+}
+
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params)
 {
     SIM_ENTER(cuGraphExecNodeSetParams);
@@ -355,9 +374,8 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *ret)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned long long flags)
+static CUresult instantiate(CUgraphExec *ret, CUgraph graph)
 {
-    SIM_ENTER(cuGraphInstantiateWithFlags);
     if (!ret || !graph || graph->magic != SIM_MAGIC_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
@@ -372,6 +390,28 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned l
     *ret = exec;
     return CUDA_SUCCESS;
 }
+
+CUresult cuGraphInstantiate(CUgraphExec *ret, CUgraph graph, CUgraphNode *node, char *log, size_t n)
+{
+    SIM_ENTER(cuGraphInstantiate);
+    return instantiate(ret, graph);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *ret, CUgraph graph, CUgraphNode *node, char *log, size_t n)
+{
+    SIM_ENTER(cuGraphInstantiate_v2);
+    return instantiate(ret, graph);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned long long flags)
+{
+    SIM_ENTER(cuGraphInstantiateWithFlags);
+    return instantiate(ret, graph);
+}
+
+SIM_PAIR(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
+         (CUgraphExec * ret, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+         ((void)pt, params ? instantiate(ret, graph) : CUDA_ERROR_INVALID_VALUE))
 
 void sim_exec_drop(CUgraphExec exec)
 {
