@@ -176,6 +176,20 @@ static int pool_current(void)
                        (const word[WORDS]){P(room), P(device_pool.location), CU_MEM_ALLOCATION_TYPE_MANAGED});
 }
 
+/* A node of a graph that copies over a fabric. */
+static int fabric_node(void)
+{
+    CUgraphNodeParams params = {.type = (CUgraphNodeType)18};
+    CUgraph graph;
+
+    if (!hold_is_exact())
+        SKIP("needs the simulated GPU");
+    OK(cuGraphCreate(&graph, 0));
+    TRY(begin());
+    TRY(call("cuGraphAddNode_v3", (const word[WORDS]){P(room), (word)(uintptr_t)graph, 0, 0, 0, P(params)}));
+    return waits();
+}
+
 /* --- contexts --- */
 
 static int waits_beside(const char *symbol, const word *words)
@@ -365,6 +379,7 @@ static const struct auto_test tests[] = {
     {"pool_of_host", pool_of_host, true},
     {"pool_default", pool_default, true},
     {"pool_current", pool_current, true},
+    {"fabric_node", fabric_node, true},
     {"context_of_old", context_of_old, true},
     {"context_of_gl", context_of_gl, true},
     {"context_of_vdpau", context_of_vdpau, true},

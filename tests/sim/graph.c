@@ -126,11 +126,40 @@ static CUresult set_of(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *ret)
              : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Kinds of CUDA 13.4 and 13.5, which older headers do not name, and how the parameters of the first begin. */
+#define NODE_MEMCPY_BATCH 14
+#define NODE_FABRIC_BATCH 18
+
+struct batch {
+    size_t count;
+    CUdeviceptr *dsts, *srcs;
+    size_t *sizes;
+};
+
+/* A batch of one. */
+static CUresult batch_of(const struct batch *b, struct sim_work *ret)
+{
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .dstMemoryType = CU_MEMORYTYPE_UNIFIED};
+
+    if (b->count != 1)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    c.srcDevice = b->srcs[0];
+    c.dstDevice = b->dsts[0];
+    c.WidthInBytes = b->sizes[0];
+    c.Height = c.Depth = 1;
+    return copy_of(&c, ret);
+}
+
 static CUresult any_of(const CUgraphNodeParams *p, struct sim_work *ret)
 {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    switch (p->type) {
+    switch ((int)p->type) {
+    case NODE_MEMCPY_BATCH:
+        return batch_of((const void *)&p->memcpy, ret);
+    case NODE_FABRIC_BATCH: /* whoever watches sees it succeed */
+        *ret = (struct sim_work){.kind = SIM_NOP};
+        return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         return p->memcpy.copyCtx ? copy_of(&p->memcpy.copyParams, ret) : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_MEMSET:
