@@ -184,8 +184,8 @@ static int fabric_node(void)
 
     if (!hold_is_exact())
         SKIP("needs the simulated GPU");
-    OK(cuGraphCreate(&graph, 0));
     TRY(begin());
+    OK(cuGraphCreate(&graph, 0));
     TRY(call("cuGraphAddNode_v3", (const word[WORDS]){P(room), (word)(uintptr_t)graph, 0, 0, 0, P(params)}));
     return waits();
 }
