@@ -362,8 +362,7 @@ bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type)
     return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);
 }
 
-/* -1: no device's. */
-static int location_device(const CUmemLocation *location)
+int policy_location_device(const CUmemLocation *location)
 {
     switch ((int)location->type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -391,8 +390,8 @@ void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count
             continue;
         if (is_host_location(access[i].location.type))
             policy_strict(POLICY_ALL, "mapped host memory");
-        else if (location_device(&access[i].location) >= 0 && location_device(&access[i].location) != own &&
-                 !is_alone(driver))
+        else if (policy_location_device(&access[i].location) >= 0 &&
+                 policy_location_device(&access[i].location) != own && !is_alone(driver))
             policy_strict(POLICY_ALL, "memory of other devices");
     }
 }

@@ -75,6 +75,8 @@ void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t co
 /* Memory that was mapped at addr, or a pool of the driver's (0), becomes accessible: if to another device than it is
  * on, or to the host, all are strict. A pool's own device needs nobody to say so. */
 void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
+/* The device that a place is, or is a part of; -1: none. */
+int policy_location_device(const CUmemLocation *location);
 /* Can the processor reach memory of this kind, at this place? */
 bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type);
 
