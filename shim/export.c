@@ -536,13 +536,28 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
     return result;
 }
 
+/* Has a green context been made current? */
+static atomic_bool green_exempt;
+
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 {
     const CUresult result = real_next(cuCtxFromGreenCtx)(context, green);
 
-    if (!result && !core_passive())
+    if (!result && !core_passive()) {
         context_exempt(*context);
+        atomic_store(&green_exempt, true);
+    }
     return result;
+}
+
+/* Its handle may come back for a context that is pooled. */
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUcontext context = NULL;
+
+    if (!core_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&context, green))
+        context = NULL;
+    return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));
 }
 
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)

@@ -199,6 +199,9 @@ MUTANTS = [
         (POLICY, "known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
         (POLICY, 'log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
+    Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
+        (EXPORT, "return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));",
+         "return real_next(cuGreenCtxDestroy)(green);")]),
     Mutant("a context that is refused is not asked for again", ["refused preloaded"], [
         (EXPORT, '(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
