@@ -7,10 +7,12 @@
  */
 #include <errno.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "conf.h"
 #include "context_internal.h"
 #include "decay.h"
+#include "lock.h"
 #include "log.h"
 #include "nccl.h"
 #include "trace.h"
@@ -80,6 +82,22 @@ int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
     return result ? -EIO : !fresh;
 }
 
+/*
+ * Wait for our own stream, which waits for the device. It is asked again and again, because a context that is about to
+ * go must not be waited for in a call of the driver with its handle. CUDA_ERROR_NOT_READY: the context goes.
+ */
+static CUresult own_stream_wait(struct context *context, CUstream stream)
+{
+    const struct real_driver *driver = context->driver;
+
+    for (unsigned int i = 0; driver->cuStreamQuery && driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY; i++) {
+        if (!context_stays(context))
+            return CUDA_ERROR_NOT_READY;
+        lock_relax(i);
+    }
+    return driver->cuStreamSynchronize(stream);
+}
+
 /* Segments that went back through our stream reach the driver when somebody waits for that stream. True: some have. */
 static bool releases_collect(struct context *context, bool wait)
 {
@@ -92,7 +110,7 @@ static bool releases_collect(struct context *context, bool wait)
     if (arrived >= given || capture_active_now())
         return false;
     if (!context_enter(context, &visit) && (wait || driver->cuStreamQuery(context->stream) == CUDA_SUCCESS))
-        done = driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
+        done = own_stream_wait(context, context->stream) == CUDA_SUCCESS;
     context_leave(context, &visit);
     while (done && arrived < given && !atomic_compare_exchange_weak(&context->arrived, &arrived, given))
         ;
@@ -218,7 +236,9 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
         /* Whatever became of enter: the address alone names the memory. */
         if (stream)
             atomic_store(&context->defers, false);
+        call_sleep(context);
         result = driver->cuMemFree_v2(addr);
+        call_wake();
         context_arrived();
     }
     context_leave(context, &visit);
@@ -240,6 +260,7 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
     void (*const put)(void *arg, uint64_t addr, size_t size) = kind == MEMORY_NCCL ? memory_put_nccl : memory_put;
     struct context *context = arg;
 
+    call_resolve(context);
     /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
      * registration has to be over first, too. */
     if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context)) {

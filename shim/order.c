@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "clock.h"
 #include "conf.h"
@@ -213,8 +214,10 @@ CUresult order_on_host(struct context *context)
     struct visit visit;
     CUresult result = context_enter(context, &visit);
 
+    call_sleep(context);
     if (!result)
         result = context->driver->cuCtxSynchronize();
+    call_wake();
     context_leave(context, &visit);
     return result;
 }
@@ -266,8 +269,10 @@ static CUresult order_beside_capture(struct context *context)
 
     if (!result)
         result = context->driver->cuMemAlloc_v2(&ptr, 1);
+    call_sleep(context);
     if (!result)
         result = context->driver->cuMemFree_v2(ptr);
+    call_wake();
     if (result && ptr) /* not to be lost */
         context->driver->cuMemFree_v2(ptr);
     if (!visit.relaxed) /* in another mode it may have been the capture's end */
@@ -472,7 +477,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
         if (!limit && atomic_load(&slot->turn) != turn)
             limit = now_ns() + OTHERS_WAIT_NS;
-        if (limit && now_ns() >= limit)
+        if ((limit && now_ns() >= limit) || !context_stays(context))
             return;
         lock_relax(i);
     }
@@ -498,7 +503,7 @@ bool order_wait_until(struct context *context, uint64_t limit)
             result = record(context, slot, &event);
         /* A free may record it again: then that is waited for, too. */
         slot_release(slot, CUDA_ERROR_NOT_READY);
-        if (!capturing || now_ns() >= captured)
+        if (!capturing || now_ns() >= captured || !context_stays(context))
             break;
         lock_relax(i);
     }
@@ -506,7 +511,9 @@ bool order_wait_until(struct context *context, uint64_t limit)
         return false;
     least = now_ns() + ASK_NS;
     limit = limit > least ? limit : least;
-    for (unsigned int i = 0; (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+    for (unsigned int i = 0;
+         (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit && context_stays(context);
+         i++)
         lock_relax(i);
     context_leave(context, &visit);
     return result == CUDA_SUCCESS;
@@ -558,7 +565,7 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
             return;
         if (!limit && at != turn)
             limit = now_ns() + OTHERS_WAIT_NS;
-        if (limit && now_ns() >= limit)
+        if ((limit && now_ns() >= limit) || !context_stays(context))
             return;
         lock_relax(i);
     }
