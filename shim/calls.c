@@ -16,24 +16,27 @@
 #define STORE_NS 20000000
 
 __thread struct calls *calls_own __attribute__((tls_model("initial-exec")));
-/* The same, also where marks need a fence. */
-static __thread struct calls *own_record __attribute__((tls_model("initial-exec")));
 
 static struct {
     _Atomic(struct calls *) first; /* records are never unmapped: another thread may read one at any time */
     pthread_once_t once;
     pthread_key_t key; /* a thread that ends gives its record back */
     bool has_key;
-    bool fences; /* there is no membarrier */
+    bool fences; /* there is no membarrier: records are found by the key, and marks have a fence */
     atomic_bool registered;
 } calls = {.once = PTHREAD_ONCE_INIT};
+
+/* This thread's record; NULL: it has none. */
+static struct calls *own_record(void)
+{
+    return calls_own || !calls.fences ? calls_own : pthread_getspecific(calls.key);
+}
 
 static void record_give(void *arg)
 {
     struct calls *record = arg;
 
     calls_own = NULL;
-    own_record = NULL;
     for (unsigned int i = 0; i < CALLS_ON; i++)
         atomic_store(&record->on[i], 0);
     atomic_store(&record->sleeps, false);
@@ -44,8 +47,8 @@ static void calls_start(void)
 {
     const long commands = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
 
-    calls.fences = commands < 0 || !(commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     calls.has_key = pthread_key_create(&calls.key, record_give) == 0;
+    calls.fences = calls.has_key && (commands < 0 || !(commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
 
 /* A record that no thread has any more, or a new one; NULL: no host memory. */
@@ -69,21 +72,20 @@ static struct calls *record_take(void)
     return record;
 }
 
-/* This thread's record. */
+/* The same, made if need be; NULL: no host memory. */
 static struct calls *record_get(void)
 {
-    struct calls *record = own_record;
+    struct calls *record = own_record();
 
     if (record)
         return record;
     pthread_once(&calls.once, calls_start);
-    record = record_take();
-    if (!record)
-        return NULL;
-    if (calls.has_key)
+    record = own_record();
+    record = record ? record : record_take();
+    if (record && calls.has_key)
         pthread_setspecific(calls.key, record);
-    own_record = record;
-    calls_own = calls.fences ? NULL : record;
+    if (!calls.fences)
+        calls_own = record;
     return record;
 }
 
@@ -99,7 +101,7 @@ struct calls *call_begin_slow(uintptr_t on)
 
 void call_resolve(const struct context *context)
 {
-    struct calls *own = own_record;
+    struct calls *own = own_record();
 
     if (own && (atomic_load_explicit(&own->on[0], memory_order_relaxed) & 1))
         atomic_store(&own->on[0], (uintptr_t)context);
@@ -121,7 +123,7 @@ bool calls_pin(const struct context *context)
 
 void calls_unpin(const struct context *context)
 {
-    struct calls *own = own_record;
+    struct calls *own = own_record();
 
     for (unsigned int i = CALLS_ON - 1; own && i > 0; i--) {
         if (atomic_load_explicit(&own->on[i], memory_order_relaxed) != (uintptr_t)context)
@@ -133,7 +135,7 @@ void calls_unpin(const struct context *context)
 
 void call_sleep(const struct context *context)
 {
-    struct calls *own = own_record;
+    struct calls *own = own_record();
 
     call_resolve(context);
     if (own)
@@ -142,7 +144,7 @@ void call_sleep(const struct context *context)
 
 void call_wake(void)
 {
-    struct calls *own = own_record;
+    struct calls *own = own_record();
 
     if (own)
         atomic_store(&own->sleeps, false);
@@ -172,8 +174,10 @@ static bool is_on(uintptr_t on, const struct context *context, const struct pool
 
 bool calls_busy(const struct context *context, const struct pool *pool, bool sleepers)
 {
+    const struct calls *const own = own_record();
+
     for (const struct calls *record = atomic_load(&calls.first); record; record = record->next) {
-        if (record == own_record || (!sleepers && atomic_load(&record->sleeps)))
+        if (record == own || (!sleepers && atomic_load(&record->sleeps)))
             continue;
         for (unsigned int i = 0; i < CALLS_ON; i++) {
             const uintptr_t on = atomic_load(&record->on[i]);

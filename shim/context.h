@@ -116,8 +116,12 @@ void context_gone(struct context *context, bool gone);
 /* After a call that may have ended the primary context that was leaving: forget it if it is no longer active. */
 void context_primary_gone(struct context *context);
 /* Around a call that may end primary contexts, of which it is not known which. */
-void context_sweep_begin(void);
-void context_sweep_end(void);
+#define CONTEXTS_MAX 256
+struct context_sweep {
+    uint64_t marked[CONTEXTS_MAX / 64]; /* entries that are leaving */
+};
+void context_sweep_begin(struct context_sweep *ret_sweep);
+void context_sweep_end(const struct context_sweep *sweep);
 
 /* A call of the program in the current context has returned this error. */
 void context_saw(CUresult result);

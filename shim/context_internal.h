@@ -75,8 +75,7 @@ struct context {
     struct led led[SLOTS];
 };
 
-#define CONTEXTS_MAX 256
-#define DEVICES_MAX  64
+#define DEVICES_MAX 64
 
 /* Counters of a device's contexts that are gone. */
 struct past {

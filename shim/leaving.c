@@ -11,8 +11,6 @@
  *
  * Locking: contexts.lock, never held over a wait or a call of the driver.
  */
-#include <string.h>
-
 #include "calls.h"
 #include "capture.h"
 #include "clock.h"
@@ -367,25 +365,22 @@ void context_primary_gone(struct context *context)
         ending_end();
 }
 
-/* Which entries this thread has marked as leaving. */
-static __thread uint64_t sweeping[CONTEXTS_MAX / 64] __attribute__((tls_model("initial-exec")));
-
-void context_sweep_begin(void)
+void context_sweep_begin(struct context_sweep *ret_sweep)
 {
+    *ret_sweep = (struct context_sweep){{0}};
     ending_begin();
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
         if (atomic_load(&context->handle) && context->primary && entry_leaving(atomic_load(&context->handle)))
-            sweeping[i / 64] |= 1ull << i % 64;
+            ret_sweep->marked[i / 64] |= 1ull << i % 64;
     }
 }
 
-void context_sweep_end(void)
+void context_sweep_end(const struct context_sweep *sweep)
 {
     for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
-        if (sweeping[i / 64] >> i % 64 & 1)
+        if (sweep->marked[i / 64] >> i % 64 & 1)
             entry_primary_gone(atomic_load(&contexts.entries[i]));
-    memset(sweeping, 0, sizeof(sweeping));
     ending_end();
 }
