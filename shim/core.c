@@ -205,18 +205,28 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
         debug_alloc(NULL, addr, size, caller);
 }
 
+static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
+{
+    if (debug_on())
+        debug_free(addr, /* may_wait: */ release == pool_free);
+    return release(addr);
+}
+
 static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
 {
+    struct trace_block event = {.device = -1, .addr = addr};
     struct pool *pool = NULL;
-    size_t block = 0;
-    const size_t size = pool_live(addr, &pool, &block);
-    const struct trace_block event = {
-        .device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
+    size_t block = 0, size = pool_live(addr, &pool, &block);
     int rc;
 
-    if (size)
+    if (size && debug_on())
+        debug_size(addr, &size);
+    if (size) {
+        event.device = context_device(context_of(pool));
+        event.size = size;
         trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
-    rc = release(addr);
+    }
+    rc = release_checked(release, addr);
     if (size && rc == 0)
         trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
     return rc;
@@ -224,9 +234,7 @@ static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
 
 static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
 {
-    if (debug_on())
-        debug_free(addr, /* may_wait: */ release == pool_free);
-    return trace_allocs() ? release_traced(release, addr) : release(addr);
+    return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
 }
 
 /* While a call is under way that may end a context, maybe the memory's. */
@@ -402,7 +410,11 @@ bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *r
 
     if (!core_watches(caller) || !pool_of(addr))
         return false;
-    if (pool_block_find(addr, ret_base, ret_size, &segment) || addr - *ret_base >= *ret_size)
+    if (pool_block_find(addr, ret_base, ret_size, &segment))
+        *ret_size = 0;
+    else if (debug_on())
+        debug_size(*ret_base, ret_size);
+    if (*ret_size && addr - *ret_base >= *ret_size)
         *ret_size = 0;
     return true;
 }

@@ -162,6 +162,17 @@ void debug_alloc(struct context *context, uint64_t addr, size_t size, const void
     pthread_mutex_unlock(&debug.lock);
 }
 
+void debug_size(uint64_t addr, size_t *size)
+{
+    const struct entry *found;
+
+    pthread_mutex_lock(&debug.lock);
+    found = find(addr);
+    if (found)
+        *size = found->size;
+    pthread_mutex_unlock(&debug.lock);
+}
+
 void debug_free(uint64_t addr, bool may_wait)
 {
     struct entry entry = {0}, *found;
