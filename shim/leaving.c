@@ -331,6 +331,8 @@ void context_gone(struct context *context, bool gone)
 {
     if (context && context != &unknown)
         entry_gone(context, gone);
+    else if (context && gone)
+        capture_forget_unpooled();
     if (context)
         ending_end();
 }
@@ -361,6 +363,8 @@ void context_primary_gone(struct context *context)
 {
     if (context && context != &unknown)
         entry_primary_gone(context);
+    else if (context)
+        capture_forget_unpooled();
     if (context)
         ending_end();
 }

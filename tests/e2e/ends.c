@@ -7,11 +7,13 @@
  *   destroy N     cuCtxDestroy of N contexts that are current in threads that allocate and free
  *   waiting WHERE the primary context is reset while a thread waits for the device: in cudaFree (free), or because it
  *                 asked for memory that the pool has to give back (request)
+ *   capture LIB   a capture is ended by a library (ends_deep.c) past the hooks of a preload
  *
  * Natively too the calls beside an end may fail. Afterwards all has to be well. Exit code: 0; 3 for an error of CUDA.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -254,6 +256,28 @@ static void waiting(void *(*fn)(void *))
     usable();
 }
 
+static void capture(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND), *p;
+    size_t before, avail, total;
+    int (*end)(cudaStream_t);
+    cudaStream_t s;
+
+    if (!library || !(*(void **)&end = dlsym(library, "deep_end_capture")))
+        exit(5);
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaMemGetInfo(&before, &total));
+    OK(cudaMalloc(&p, 64 << 20));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+    OK((cudaError_t)end(s));
+    OK(cudaFree(p));
+    /* It is memory again, now or in a while. */
+    do
+        OK(cudaMemGetInfo(&avail, &total));
+    while (avail < before);
+    usable();
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
@@ -268,6 +292,8 @@ int main(int argc, char **argv)
         destroy(atol(argv[2]));
     else if (strcmp(argv[1], "waiting") == 0)
         waiting(strcmp(argv[2], "free") == 0 ? waits_in_free : waits_in_request);
+    else if (strcmp(argv[1], "capture") == 0)
+        capture(argv[2]);
     else
         return 5;
     return 0;

@@ -27,9 +27,14 @@ class Ends(Case):
         self.go(ENDS, "waiting", "request", CUPOOL_FREE="ordered", SIMGPU_MEMORY="1G")
 
 
+    def test_a_capture_that_ends_unseen(self) -> None:
+        """The driver is asked now and then whether it goes on."""
+        self.go(ENDS, "capture", BIN / "ends_deep.so")
+
+
 class Native(Case):
     def test_the_programs_are_right(self) -> None:
-        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request")):
+        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request"), ("capture", BIN / "ends_deep.so")):
             with self.subTest(how[0]):
                 self.go(ENDS, *how, preload=None, SIMGPU_MEMORY="1G")
 
