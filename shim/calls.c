@@ -177,7 +177,7 @@ bool calls_busy(const struct context *context, const struct pool *pool, bool sle
     const struct calls *const own = own_record();
 
     for (const struct calls *record = atomic_load(&calls.first); record; record = record->next) {
-        if (record == own || (!sleepers && atomic_load(&record->sleeps)))
+        if (!sleepers && (record == own || atomic_load(&record->sleeps)))
             continue;
         for (unsigned int i = 0; i < CALLS_ON; i++) {
             const uintptr_t on = atomic_load(&record->on[i]);

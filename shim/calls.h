@@ -75,7 +75,8 @@ void call_wake(void);
 
 /* For the thread that ends a context, after what it has said: every thread has seen that, or its mark is visible. */
 void calls_fence(void);
-/* Is another thread in a call on this context, of which pool is or was the pool? */
+/* Is a thread in a call on this context, of which pool is or was the pool? Without sleepers not those that wait for the
+ * device, and not this thread, which may be below a signal handler that has interrupted its call. */
 bool calls_busy(const struct context *context, const struct pool *pool, bool sleepers);
 
 #endif

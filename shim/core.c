@@ -212,7 +212,7 @@ static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
     return release(addr);
 }
 
-static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct trace_block event = {.device = -1, .addr = addr};
     struct pool *pool = NULL;
@@ -237,8 +237,8 @@ static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
     return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
 }
 
-/* While a call is under way that may end a context, maybe the memory's. */
-static int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+/* While a call is under way that may end a context, maybe the memory's. Out of the way of what most frees are. */
+static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
 {
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
     struct calls *own = call_begin(CALL_ADDRESS(addr));

@@ -255,6 +255,9 @@ static void pool_end(struct context *context, struct pool *pool)
     debug_context_gone(context);
     pool_stats_get(pool, &stats);
     past_add(context, &stats);
+    pthread_mutex_lock(&contexts.lock);
+    context->pool = NULL;
+    pthread_mutex_unlock(&contexts.lock);
     pool_destroy(pool);
     nccl_owner_lost(context);
 }
@@ -274,14 +277,15 @@ void context_lingering_end(void)
     }
 }
 
-/* The pool of a context that is gone, for one of those who saw it go; NULL: somebody else has it. */
+/* The pool of a context that is gone, for one of those who saw it go; NULL: somebody else has it. Threads that are in
+ * calls still find it in the entry. */
 static struct pool *pool_claim(struct context *context)
 {
     struct pool *pool;
 
     pthread_mutex_lock(&contexts.lock);
-    pool = context->pool;
-    context->pool = NULL;
+    pool = atomic_load(&context->ending) ? NULL : context->pool;
+    atomic_store(&context->ending, atomic_load(&context->ending) || pool);
     pthread_mutex_unlock(&contexts.lock);
     return pool;
 }
@@ -294,10 +298,8 @@ static void forget(struct context *context, struct pool *pool)
     capture_forget(handle, atomic_load(&context->captures));
     policy_context_gone(handle);
     use_context_gone(context);
-    if (pool) {
-        atomic_store(&context->ending, true);
+    if (pool)
         lingers = !calls_wait(context, pool, /* sleepers: */ true);
-    }
     if (pool && !lingers)
         pool_end(context, pool);
     pthread_mutex_lock(&contexts.lock);
