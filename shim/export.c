@@ -145,13 +145,14 @@ EXPORT cudaError_t cudaDeviceReset(void)
 {
     /* Which device, only the runtime knows. Where the driver's reset below is hooked too, that does it. */
     const bool alone = !core_passive() && !core_hooks_driver();
+    struct context_sweep sweep;
     cudaError_t error;
 
     if (alone)
-        context_sweep_begin();
+        context_sweep_begin(&sweep);
     error = real_runtime(cudaDeviceReset, CALLER)();
     if (alone)
-        context_sweep_end();
+        context_sweep_end(&sweep);
     return error;
 }
 

@@ -12,6 +12,7 @@
  *   limit          print what cudaMemGetInfo says
  *   last           print the runtime's last error, peeked at, got, and got again
  *   begin end      a relaxed capture
+ *   reset          cudaDeviceReset
  *   handler:SIG ignore:SIG      handle or ignore a signal from here on
  *   raise:SIG      send it to this process
  *   caught:SIG     print how often our handler was called, and whose handler it is: ours, default, ignored, other's
@@ -149,6 +150,8 @@ static int memory_command(const char *word, const long n[3])
         const int peeked = (int)cudaPeekAtLastError(), got = (int)cudaGetLastError();
 
         printf("last %d %d %d\n", peeked, got, (int)cudaGetLastError());
+    } else if (IS("reset")) {
+        cudaDeviceReset();
     } else if (IS("begin")) {
         cudaStreamCreate(&stream);
         printf("begin %d\n", (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));

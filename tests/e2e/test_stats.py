@@ -187,6 +187,15 @@ class Signal(Base):
         self.assertIn("the last stats line", done.stdout)
 
 
+class Contexts(Base):
+    def test_peaks_of_contexts_that_came_one_after_the_other(self) -> None:
+        """Never more than one block was there at a time; all else adds up."""
+        done = self.report(*["churn:1:67108864", "reset"] * 4, "churn:1:1048576")
+        [stats] = [e for e in self.one_trace(done).of("stats") if e["d"] == 0]
+        self.assertEqual((stats["peak_live"], stats["peak_held"]), (64 << 20, 64 << 20))
+        self.assertEqual((stats["allocs"], stats["segments_alloc"]), (5, 5))
+
+
 class Timer(Base):
     def test_every_so_often(self) -> None:
         done = self.report("churn:20:4096", "sleep:2300", "churn:20:4096", CUPOOL_STATS="timer:1s")
