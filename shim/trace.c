@@ -157,13 +157,17 @@ static void put(const char *data, size_t len)
 {
     struct file_quiet quiet;
     bool started = false;
+    int state;
     ssize_t n;
 
     if (trace.fd < 0 || !len)
         return;
     file_quiet_begin(&quiet);
     errno = EBADF;
-    if (file_is(trace.fd, &trace.file)) {
+    state = file_state(trace.fd, &trace.file);
+    if (state == -ENOENT)
+        log_once(LOG_WARN, "somebody has removed the trace %.300s: what is written from now on is lost", trace.path);
+    if (state != -EBADF) {
         if (trace.torn && write(trace.fd, "\n", 1) == 1)
             trace.torn = false;
         while (!trace.torn && len) {
@@ -251,6 +255,7 @@ void trace_open(void)
 {
     const struct conf *conf = conf_get();
     const char *pattern = conf->trace_file.text;
+    static const struct file_kind kind = {"trace", "{\"cupool\":", "exists, and is no trace"};
     const int saved = errno;
     static char path[4096]; /* under the lock, as in header_write */
     struct launch launch;
@@ -262,18 +267,14 @@ void trace_open(void)
         launch_detect(&launch);
         if (launch_expand(&launch, pattern, path, sizeof(path))) {
             log_write(LOG_WARN, "no trace: CUPOOL_TRACE_FILE is too long");
-        } else if (!file_is_special(path)) {
-            fd = file_create(path, O_APPEND, trace.path, sizeof(trace.path));
-            if (fd < 0)
-                log_write(LOG_WARN, "no trace: cannot create %s: %s", path, strerror(errno));
-            else
-                fstat(fd, &trace.file);
+        } else if ((fd = file_create(path, &kind, O_APPEND, trace.path, sizeof(trace.path))) >= 0) {
+            fstat(fd, &trace.file);
             trace.fd = fd;
             trace.t0 = now_ns();
             header_write(&launch);
             if (conf->trace_events.number == TRACE_ALLOC)
                 records_start(trace.t0);
-            atomic_store(&trace_allocs_wanted, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
+            atomic_store(&trace_allocs_wanted, conf->trace_events.number == TRACE_ALLOC);
         }
     }
     if (!trace.tried)
@@ -442,8 +443,7 @@ void trace_close(void)
                         (unsigned long long)records_time(tid(), now_ns() - trace.t0), tid(),
                         (unsigned long long)trace.dropped + atomic_load(&lost));
         put(line, (size_t)used);
-        if (file_is(trace.fd, &trace.file))
-            close(trace.fd);
+        file_close(trace.fd, &trace.file, /* done: */ true);
         trace.fd = -1;
     }
     trace_unlock(cancel);
@@ -455,6 +455,8 @@ void trace_forget(void)
     /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
     atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
+    if (trace.fd >= 0) /* or it would keep the file's lock when the parent is gone */
+        file_close(trace.fd, &trace.file, /* done: */ false);
     trace.fd = -1;
 }
 
