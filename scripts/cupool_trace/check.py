@@ -13,7 +13,7 @@ from typing import Iterator, Optional, Sequence
 
 from .comms import comms_missing, ranks_missing
 from .physical import Follow
-from .replay import Rank, load
+from .replay import Rank, load, of_other_runs
 from .text import count_of, human_size
 
 HELP = "is the trace valid, and do ranks agree"
@@ -87,6 +87,7 @@ def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
             warnings.append(f"rank {r.rank} occurs twice: {seen[r.rank].path} and {r.path}")
         elif r.rank is not None:
             seen[r.rank] = r
+    warnings.extend(of_other_runs(ranks))
     with_header = [r for r in ranks if r.header]
     for r in with_header[1:]:
         first = with_header[0]

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 
 from .comms import Comms
 from .reader import KEEP, Brief, CannotRead, Event, NCCL, OOM_FREE, Problems, Reader, STATS, in_time_order
+from .text import human_span
 
 GRANULE = 512  # blocks are multiples of this
 
@@ -617,3 +618,18 @@ def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tup
             print(f"cupool-trace: {e}", file=sys.stderr)
     ranks.sort(key=lambda r: (*r.reader.order, r.path))
     return ranks, unreadable
+
+
+APART = 60  # seconds between two ranks of one job, at most
+
+
+def of_other_runs(ranks: list[Rank]) -> Iterator[str]:
+    """Ranks run at the same time. One that had ended long before another began is a file that an earlier job has left."""
+    known = [r for r in ranks if r.rank is not None and "t0_unix_ns" in r.header]
+    if not known:
+        return
+    newest = max(known, key=lambda r: r.header["t0_unix_ns"])  # type: ignore[no-any-return]
+    for r in known:
+        apart = (newest.header["t0_unix_ns"] - r.header["t0_unix_ns"] - r.replay.last_t) / 1e9
+        if apart > APART:
+            yield f"{r.name} ended {human_span(apart)} before {newest.name} began: of another run?"

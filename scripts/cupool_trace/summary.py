@@ -9,7 +9,7 @@ from typing import Iterator, Optional
 
 from .physical import Follow
 from .reader import Event
-from .replay import Device, Names, Part, Rank, caller_names, load, names_of
+from .replay import Device, Names, Part, Rank, caller_names, load, names_of, of_other_runs
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
@@ -272,6 +272,7 @@ def run(args: argparse.Namespace) -> int:
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:
             notes.append(f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check")
+    notes.extend(of_other_runs(ranks))
     if devices_shown > 1:
         rows.append(summary_row(["all", "", "", ""], total, guessed))
     if rows:
