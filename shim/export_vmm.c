@@ -81,8 +81,8 @@ static struct origin origin_of(const void *caller)
 
 /* The event of a call, in result; the format is followed by what all of them have. */
 #define TELL(call, event, format, ...)                                                                                 \
-    trace_event_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000,    \
-                   (ull)(call)->ns / 100 % 10, (int)result)
+    trace_frequent_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000, \
+                      (ull)(call)->ns / 100 % 10, (int)result)
 /* The same with who made it. */
 #define TELL_FROM(call, event, format, ...)                                                                            \
     do {                                                                                                               \
