@@ -14,6 +14,7 @@
 #include "oom.h"
 #include "policy.h"
 #include "real.h"
+#include "unpooled.h"
 #include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -321,7 +322,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 #define RETRY(symbol, parameters, arguments)                                                                           \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        return TWICE(real_next(symbol) arguments); /* NOLINT(bugprone-macro-parentheses): a list */                    \
+        /* NOLINTNEXTLINE(bugprone-macro-parentheses): a list */                                                       \
+        return UNPOOLED(symbol, arguments, TWICE(real_next(symbol) arguments));                                        \
     }
 #include "hooks.def"
 

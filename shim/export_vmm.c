@@ -19,6 +19,7 @@
 #include "policy.h"
 #include "real.h"
 #include "trace.h"
+#include "unpooled.h"
 #include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -104,8 +105,10 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     /* If NCCL asks for the pool, the pool gives back by itself once NCCL has returned: not from inside of it. */
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before))
         result = next(handle, size, properties, flags);
-    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         use_created(*handle, size);
+        unpooled_took(UNPOOLED_CREATE, size);
+    }
     if (!took(&call, result))
         return result;
     if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0)
