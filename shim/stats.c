@@ -210,9 +210,8 @@ __attribute__((destructor)) static void finish_without(void)
     if (core_has_begun() || core_passive() || getpid() != stats.process || !(conf_get()->stats.number & STATS_EXIT) ||
         !log_is_open() || !dl_iterate_phdr(is_driver, NULL) || pthread_mutex_trylock(&stats.lock))
         return;
-    out_line(
-        "cupool: nothing was pooled: process %d has called neither cudaMalloc nor cuMemAlloc where cupool sees it\n",
-        (int)getpid());
+    out_line("cupool: nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
+             (int)getpid());
     print_unpooled();
     out_flush();
     pthread_mutex_unlock(&stats.lock);

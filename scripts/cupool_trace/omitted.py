@@ -10,28 +10,23 @@ LEFT_OUT = ("segments", "blocks", "others")  # of a `gap`: how many events of wh
 
 
 class Omitted:
-    """All gaps of one file."""
+    """All gaps of one file; false: there is none. `known` is all of it, of plain values, as a child process hands it over."""
 
-    def __init__(self) -> None:
-        self.events = self.blocks = self.bytes = 0
-        self.why: list[str] = []
-        self.since = 0
-        self.open = False  # as far as is known: the last one goes on
+    def __init__(self, known: dict[str, Any]) -> None:
+        self.known = known
 
     def add(self, gap: dict[str, Any]) -> None:
-        if not self.why:
-            self.since = gap["since"]
-        if gap["why"] not in self.why:
-            self.why.append(gap["why"])
-        self.events += sum(gap[k] for k in LEFT_OUT)
-        self.blocks += gap["blocks"]
-        self.bytes += gap["bytes"]
-        self.open = gap["open"] == 1
+        if not self.known:
+            self.known.update(events=0, why=[], since=gap["since"])
+        if gap["why"] not in self.known["why"]:
+            self.known["why"].append(gap["why"])
+        self.known["events"] += sum(gap[k] for k in LEFT_OUT)
+        self.known["open"] = gap["open"] == 1
 
     def __bool__(self) -> bool:
-        return bool(self.why)
+        return bool(self.known)
 
     def __str__(self) -> str:
         # A killed process does not come to say how many.
-        n = "" if self.open or not self.events else f"{self.events} "
-        return f"{n}events were left out from {self.since / 1e9:.3f} s on ({', '.join(self.why):.80})"
+        n = "" if self.known["open"] or not self.known["events"] else f"{self.known['events']} "
+        return f"{n}events were left out from {self.known['since'] / 1e9:.3f} s on ({', '.join(self.known['why']):.80})"

@@ -182,7 +182,7 @@ def files_of(path: str) -> list[str]:
 
 
 # What is known of a file so far, and changes with each batch.
-_KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out", "omitted")
+_KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out", "gaps")
 # What a child tells of it: a batch, the problems that came with it, how many more were only counted, what is known; why it cannot be
 # read on, which only the last one may have.
 Told = tuple[list[Entry], list[tuple[int, str]], int, dict[str, Any], Optional[str]]
@@ -201,7 +201,7 @@ class Reader:
         self.path = path
         self.problems = problems
         self.left_out = 0
-        self.omitted = Omitted()
+        self.gaps: Event = {}  # what Omitted knows
         self.header: Event = {}
         self.lines = 0
         self.cut = False
@@ -478,6 +478,10 @@ class Reader:
         """By what files are sorted: rank, those without one last."""
         rank = self.header.get("rank")
         return rank is None, rank or 0, str(self.header.get("host"))
+
+    @property
+    def omitted(self) -> Omitted:
+        return Omitted(self.gaps)
 
     @property
     def complete(self) -> bool:
