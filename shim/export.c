@@ -14,6 +14,7 @@
 #include "oom.h"
 #include "policy.h"
 #include "real.h"
+#include "unpooled.h"
 #include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -394,7 +395,8 @@ static bool stays_on_device(CUgraphNodeType type)
 #define RETRY(symbol, parameters, arguments)                                                                           \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        return TWICE(real_next(symbol) arguments); /* NOLINT(bugprone-macro-parentheses): a list */                    \
+        /* NOLINTNEXTLINE(bugprone-macro-parentheses): a list */                                                       \
+        return UNPOOLED(symbol, arguments, TWICE(real_next(symbol) arguments));                                        \
     }
 #include "hooks.def"
 

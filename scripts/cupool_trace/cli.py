@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Iterator
 
-from . import VERSION, check, diff, export, merge, offline, plot, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
+from . import VERSION, check, diff, export, merge, offline, plot, siblings, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
 from .reader import files_of
 
 COMMANDS: dict[str, ModuleType] = {
@@ -33,6 +33,7 @@ COMMANDS: dict[str, ModuleType] = {
 FILES = {"nargs": "+", "metavar": "FILE", "help": "a trace, plain or gzip, one per rank, or a folder of them; - is standard input"}
 FOLDERS_THEMSELVES = ("top", "export", "diff")  # commands that look into folders themselves
 JSON = True
+NO_TRACES = ("export",)  # commands that read something else
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
@@ -73,6 +74,9 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = parse_args(argv)
+        if args.command not in NO_TRACES:
+            # A folder of `top` stands for all that is in it, numbered or not.
+            siblings.tell(args.files if args.command == "top" else list(all_of(args.files)))
         status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return status

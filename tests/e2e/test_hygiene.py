@@ -35,8 +35,8 @@ with open("/proc/self/status") as status:
 class Silence(Case):
     def nothing(self, *args: "str | Path", rc: int = 0, out: str = "", **more: "str | None") -> None:
         home = self.folder()
-        done = self.go(*args, rc=rc, HOME=str(home), TMPDIR=str(home), CUPOOL_LOG_LEVEL="debug", CUPOOL_STATS="exit",
-                       CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_TYPO="1", **more)
+        done = self.go(*args, rc=rc, HOME=str(home), TMPDIR=str(home), **{
+            "CUPOOL_LOG_LEVEL": "debug", "CUPOOL_STATS": "exit", "CUPOOL_TRACE_EVENTS": "segment,alloc", "CUPOOL_TYPO": "1", **more})
         self.assertEqual((done.out, done.err, done.files, list(home.iterdir())), (out, "", [], []))
 
     def test_true_and_false(self) -> None:
@@ -66,7 +66,13 @@ class Silence(Case):
 
     def test_a_cuda_program_before_its_first_request(self) -> None:
         for kind in ("shared", "static", "driver"):
-            self.nothing(app(kind), "exit:6", rc=6)
+            self.nothing(app(kind), "exit:6", rc=6, CUPOOL_STATS="off")
+
+    def test_a_table_is_asked_for_and_nothing_was_pooled(self) -> None:
+        """One line says so, once the process ends, if it has a driver; still no file."""
+        done = self.go(app("driver"), "exit:6", rc=6, CUPOOL_STATS="exit", CUPOOL_TRACE_EVENTS="segment,alloc")
+        self.assertEqual((done.files, len(done.err.splitlines())), ([], 1), done.err)
+        self.assertIn("cupool: nothing was pooled", done.err)
 
     def test_inside(self) -> None:
         """Threads, descriptors, libraries, environment and signals of a process are the same with and without."""

@@ -199,7 +199,7 @@ class Files(Base):
             self.assertEqual((done.files, done.err), ([], ""), way[1])
 
     def test_none_is_wanted(self) -> None:
-        self.nothing(CUPOOL_TRACE_FILE="off", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="debug")
+        self.nothing(CUPOOL_TRACE_FILE="off", CUPOOL_LOG_LEVEL="debug")
         self.nothing(CUPOOL_ENABLE="0")
 
     def test_only_the_runtime_is_caught(self) -> None:
