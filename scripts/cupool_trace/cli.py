@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import io
 import os
@@ -36,7 +37,8 @@ JSON = True
 NO_TRACES = ("export",)  # commands that read something else
 
 
-def parse_args(argv: list[str]) -> argparse.Namespace:
+@functools.lru_cache(None)
+def parser_make() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cupool-trace", description="Read the traces of libcupool.so.",
         epilog="cupool-trace COMMAND --help says more. Exit status: 0 fine, 1 problems found, 2 usage or cannot read.")
@@ -49,6 +51,11 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
         if getattr(module, "JSON", JSON):
             sub.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(sub)
+    return parser
+
+
+def parse_args(argv: list[str]) -> argparse.Namespace:
+    parser = parser_make()
     args = parser.parse_args(argv)
     if args.files.count("-") > 1:
         parser.error("standard input can be read only once")

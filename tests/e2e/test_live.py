@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable
 
-from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app
+from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
@@ -240,7 +240,7 @@ class Reader(Base):
 
 class Export(Base):
     def export(self, *args: "str | Path", rc: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run([sys.executable, TRACE_TOOL, "export", *args], capture_output=True, text=True, timeout=60)
+        done = tool.run("export", *args)
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done
 

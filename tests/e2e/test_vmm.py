@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import BIN, LIB, MIB, SIM, TRACE_TOOL, Case, Done, Trace, Word
+from e2e import BIN, LIB, MIB, SIM, Case, Done, Trace, Word, tool
 
 # How the program finds the functions.
 WAYS: "list[list[Word]]" = [[BIN / "vmm_linked", "linked"], [BIN / "vmm", "dlsym"], [BIN / "vmm", "proc"]]
@@ -70,7 +70,7 @@ class Base(Case):
         return done, native
 
     def tool(self, command: str, *args: Word) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, str(TRACE_TOOL), command, *map(str, args)], capture_output=True, text=True, timeout=60)
+        return tool.run(command, *args)
 
     def summary(self, path: Path) -> Any:
         return json.loads(self.tool("summary", "--json", path).stdout)["ranks"][0]
