@@ -37,8 +37,8 @@ static inline __attribute__((always_inline)) enum unpooled unpooled_kind(const c
 /* A call has succeeded. bytes: 0 where that is not known. */
 void unpooled_took(enum unpooled kind, uint64_t bytes);
 
-#define UNPOOLED_FIRST(first, ...)  ((uint64_t)(uintptr_t)(first))
-#define UNPOOLED_SECOND(first, ...) UNPOOLED_FIRST(__VA_ARGS__, 0)
+#define UNPOOLED_PICK(first, second, ...) ((uint64_t)(uintptr_t)(second))
+#define UNPOOLED_SECOND(...)              UNPOOLED_PICK(__VA_ARGS__, 0, 0)
 
 /* The result of a call, which is counted if it takes memory. Where its size is an argument, it is the second one. */
 #define UNPOOLED(symbol, arguments, call)                                                                              \
