@@ -54,6 +54,7 @@ static void block_settle(struct pool *pool, struct block *block, int rc)
     }
     magazine = magazine_enter(pool);
     count_up(&magazine->frees);
+    handed_sub(magazine, block->size);
     if (rc == 0) {
         count_up(&magazine->order);
         put = magazine_put(magazine, block);
@@ -113,7 +114,7 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
         block->link = NULL;
     lists[MAGAZINES] = block;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, may_wait);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
+    for (unsigned int i = 0; taking && i < MAGAZINES; i++)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
@@ -162,6 +163,7 @@ static bool block_defer(struct pool *pool, struct block *block, bool in_any_case
 
     if (fits) {
         count_up(&magazine->frees);
+        handed_sub(magazine, block->size);
         magazine_keep(pool, magazine, block);
     }
     lock_give(&magazine->lock);

@@ -32,7 +32,9 @@ enum block_state {
 /* Descriptors of blocks and segments are recycled but never unmapped: a double free may read one at any time. Aligned,
  * so that threads whose blocks are neighbours share no line of the cache; what a hit touches is in the first one. */
 struct block {
-    _Atomic int state; /* LIVE to PENDING without a lock, everything else under the pool's */
+    _Atomic int state;   /* LIVE to PENDING without a lock, everything else under the pool's */
+    unsigned short list; /* list_of(size), while it is not free */
+    bool in_hole;        /* of a broken segment, and on the list of a close size; while it is not free */
     uint64_t addr;
     size_t size;
     size_t requested; /* what was asked for, until it is free */
@@ -60,11 +62,24 @@ struct segment {
 };
 
 #define MAGAZINES 16u
-#define RECENT    64
+/* Up to CLOSE_MAX, blocks have one of a few sizes: these many granules, and then 16 sizes for each power of two. So a
+ * block that was freed serves requests of about its size, and is at most a sixteenth too large. */
+#define FINE_GRANULES  32u
+#define OCTAVE_CLASSES 16u
+#define CLOSE_MAX      ((size_t)256 << 10)
+/* Lists of a magazine: of larger sizes by a hash, then one for each of those sizes. */
+#define LARGE_LISTS 64u
+#define CLOSE_LISTS 96u
+#define RECENT      (LARGE_LISTS + CLOSE_LISTS)
+#define RECENT_SETS ((RECENT + 63) / 64)
+#define LARGE_SETS  (LARGE_LISTS / 64)
+/* A magazine holds no more blocks than these of sizes whose list another size has: to join them takes the pool's lock.
+ */
+#define STRAY_MAX 32u
 /* A magazine holds no more recent blocks than these: somebody has to join all of them at a time. */
-#define RECENT_MAX 256u
+#define RECENT_MAX 512u
 /* It keeps no more for company: once they are ordered there has to be place for them among the recent ones. */
-#define KEPT_MAX (RECENT_MAX / 2)
+#define KEPT_MAX (RECENT_MAX / 4)
 /* A block that takes more than this part of what a magazine may keep is ordered at once: few would fit beside it. */
 #define COMPANY_PART 4u
 
@@ -78,18 +93,19 @@ struct magazine {
     struct lock lock;
     atomic_uint visitors; /* threads that have or want the lock for a moment, as no users of the magazine; a hint */
     atomic_bool used;     /* at some time a thread has */
-    /* Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
-     * which has this hash. */
-    _Atomic uint64_t recent_set; /* a bit for each list that is not empty */
-    unsigned int recent_count;
-    unsigned int kept_count;
-    struct block *kept;          /* PENDING blocks that have not been ordered yet */
-    _Atomic size_t recent_bytes; /* in recent blocks */
-    _Atomic size_t recent_least; /* the least of that since used_add: so much was handed out again; see live_most */
+    unsigned int recent_count, kept_count;
+    _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since hands_settle */
+    _Atomic ptrdiff_t handed_most; /* the most of that */
+    struct block *kept;            /* PENDING blocks that have not been ordered yet */
     _Atomic size_t kept_bytes;
     _Atomic size_t hits, frees, order, kept_times; /* parts of pool_stats */
     _Atomic size_t frees_seen;                     /* frees when another thread last asked whether it is left */
+    /* Freed blocks that have not joined their neighbours, the last one first; all of a list are of the same size. */
+    _Atomic uint64_t recent_set[RECENT_SETS]; /* a bit for each list that is not empty */
     struct block *recent[RECENT];
+    struct block *strays; /* large ones whose list was that of another size */
+    unsigned int strays_count;
+    bool has_holes; /* there may be blocks in_hole on the lists of close sizes */
 } __attribute__((aligned(128)));
 
 /* For who has the magazine's lock: a part of an atomic operation is enough. */
@@ -107,6 +123,7 @@ struct pool {
         _Atomic size_t ask_from;  /* with slack: from so many kept bytes on a request asks whether they are ordered */
         _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
         atomic_uint magazines_used;
+        atomic_uint places;   /* no magazine from this one on was ever used */
         atomic_uint keepers;  /* magazines that keep something; changed under their locks */
         atomic_uint ordering; /* threads that are ordering what was kept, and have it */
         atomic_uint kind;     /* of new segments; set under the lock */
@@ -131,6 +148,7 @@ struct pool {
     size_t regret;           /* so much more may be held for what was asked for again */
     size_t asked;            /* bytes that the backend is being asked for */
     size_t broken;           /* bytes in broken segments */
+    ptrdiff_t handed;        /* bytes in the program's hands, but for what the magazines have counted since */
     size_t leaving;          /* bytes that threads are giving back right now */
     unsigned int releasing;  /* how many threads that are */
     unsigned int again;      /* how often it was asked lately for what was handed back; see regret_update */
@@ -138,6 +156,12 @@ struct pool {
     struct pool_stats stats; /* less what the magazines count */
     struct pool *next_retired;
 };
+
+/* How many magazines there may be something in. */
+static inline unsigned int places(const struct pool *pool)
+{
+    return atomic_load_explicit(&pool->shown.places, memory_order_relaxed);
+}
 
 static inline bool is_free(const struct block *block)
 {
@@ -163,10 +187,35 @@ static inline size_t round_up(size_t size, size_t unit)
     return (size + unit - 1) / unit * unit;
 }
 
+static inline unsigned int log2_of(size_t number)
+{
+    return 63u - (unsigned int)__builtin_clzll(number);
+}
+
 /* What a request takes of its segment. */
 static inline size_t rounded(size_t requested)
 {
-    return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
+    const size_t last = ((requested < SIZE_LARGEST ? requested : SIZE_LARGEST) - 1) / POOL_GRANULE;
+    size_t unit;
+
+    if (last < FINE_GRANULES || last >= CLOSE_MAX / POOL_GRANULE)
+        return (last + 1) * POOL_GRANULE;
+    unit = (size_t)POOL_GRANULE << log2_of(last) >> 4;
+    return round_up((last + 1) * POOL_GRANULE, unit);
+}
+
+/* The list of a magazine for blocks of this size, which is a rounded one. */
+static inline unsigned int list_of(size_t size)
+{
+    const size_t last = size / POOL_GRANULE - 1;
+    unsigned int log2;
+
+    if (size > CLOSE_MAX)
+        return (unsigned int)((uint64_t)(last + 1) * 0x9e3779b97f4a7c15u >> 58);
+    if (last < FINE_GRANULES)
+        return LARGE_LISTS + (unsigned int)last;
+    log2 = log2_of(last);
+    return LARGE_LISTS + OCTAVE_CLASSES * (log2 - 4) + (unsigned int)(last >> (log2 - 4));
 }
 
 /* descriptors.c. A pool's spare blocks, with its lock; after spare_reserve the next two calls of spare_pop succeed. */
@@ -255,17 +304,30 @@ bool magazine_has_room(const struct pool *pool, const struct magazine *magazine,
 void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES]);
 /* How much all magazines keep. With no lock, so it may be over when it is told. */
 size_t kept_bytes(const struct pool *pool);
-/* With the pool's lock. How much is handed out or kept: what is on the books and not recent. */
-size_t live_now(const struct pool *pool);
-/* With the pool's lock. How much of that was the most at a time, since the books changed last. */
-size_t live_most(const struct pool *pool);
+/* How much is in the program's hands, and the most that was at a time, as far as pool->stats.peak_live does not know.
+ * With all locks; without them, about so much. */
+ptrdiff_t handed_now(const struct pool *pool);
+ptrdiff_t handed_most(const struct pool *pool);
+/* With the magazine's lock. The program has freed so many bytes. */
+static inline void handed_sub(struct magazine *magazine, size_t size)
+{
+    atomic_store_explicit(&magazine->handed,
+                          atomic_load_explicit(&magazine->handed, memory_order_relaxed) - (ptrdiff_t)size,
+                          memory_order_relaxed);
+}
 /* With the pool's lock. Magazines that are empty are not in use, until somebody comes: those who were driven from one
  * to the next, by the clock for one, shall not have a share of the slack in each. */
 void magazines_leave(struct pool *pool);
 /* With the pool's lock. Nothing is recent or kept. */
 void magazines_reset(struct pool *pool);
-/* With the pool's lock. Join all that is recent: before anybody looks at bins, or at what is free or idle. */
+/* With the pool's lock. Join all that is recent: before the pool grows, or anybody looks at what is free or idle. */
 void recent_flush(struct pool *pool);
+/* With the pool's lock. Bring the books up to date with this thread's own magazine; if it is for a large request, join
+ * what is large there. */
+void recent_settle(struct pool *pool, bool large);
+/* With the pool's lock. For a small request that no free block serves: join the next larger recent block of this
+ * thread's magazine. False: there is none. */
+bool recent_join_larger(struct pool *pool, size_t size);
 /* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; and how much
  * was handed out or kept just then. Waits so long for the lock of a magazine. */
 size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live);

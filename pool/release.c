@@ -414,6 +414,8 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     do {
         if (is_free(block))
             continue;
+        if (atomic_load(&block->state) == BLOCK_SEIZED)
+            pool->handed -= (ptrdiff_t)block->size;
         map_block_set(block->addr, NULL);
         used_sub(pool, segment, block->size);
         atomic_store(&block->state, BLOCK_FREE);
