@@ -91,6 +91,8 @@ static void block_split(struct pool *pool, struct block *block, size_t size)
 
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
 {
+    unsigned int list;
+
     if (spare_reserve(pool) || map_block_set(block->addr, block)) {
         block_bin(pool, block);
         return -ENOMEM;
@@ -100,7 +102,8 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     if (block->size > size)
         block_split(pool, block, size);
     block->requested = requested;
-    block->list = (unsigned short)list_of(size);
+    size_class(size, &list);
+    block->list = (unsigned short)list;
     block->in_hole = size <= CLOSE_MAX && !block->segment->shared;
     used_add(pool, block->segment, block->size);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);

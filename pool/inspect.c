@@ -220,13 +220,14 @@ static bool magazines_sound(const struct pool *pool)
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
         size_t listed = 0, strays = 0;
+        unsigned int place;
 
         for (unsigned int list = 0; list < RECENT; list++) {
             if ((magazine->recent[list] != NULL) != (magazine->recent_set[list / 64] >> list % 64 & 1))
                 return false;
             for (block = magazine->recent[list]; block && listed <= count; block = block->link, listed++)
                 if (atomic_load(&block->state) != BLOCK_RECENT || block->size != magazine->recent[list]->size ||
-                    block->list != list || list_of(block->size) != list)
+                    block->list != list || size_class(block->size, &place) != block->size || place != list)
                     return false;
         }
         for (block = magazine->strays; block && listed <= count; block = block->link, listed++, strays++)

@@ -132,8 +132,8 @@ static struct block *pop(struct magazine *magazine, unsigned int i)
 
 bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr)
 {
-    const size_t size = rounded(requested);
-    const unsigned int i = list_of(size);
+    unsigned int i;
+    const size_t size = size_class(requested, &i);
     struct block *block = magazine->recent[i];
 
     if (!block || block->size != size)
@@ -149,9 +149,13 @@ bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_ad
 
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
-    const unsigned int list = list_of(rounded(requested)), count = places(pool);
+    const unsigned int count = places(pool);
+    unsigned int list;
     bool found = false;
 
+    if (count == 1 && own)
+        return false;
+    size_class(requested, &list);
     for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
@@ -182,7 +186,8 @@ bool magazine_put(struct magazine *magazine, struct block *block)
     atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
     block->link = *list;
     *list = block;
-    magazine->has_holes |= block->in_hole;
+    if (block->in_hole)
+        magazine->has_holes = true;
     magazine->recent_count++;
     return true;
 }
@@ -318,11 +323,13 @@ bool recent_join_larger(struct pool *pool, size_t size)
 {
     struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
     struct block *block = NULL;
+    unsigned int list;
 
+    size_class(size, &list);
     if (size > CLOSE_MAX || !atomic_load(&magazine->used))
         return false;
     magazine_visit(magazine);
-    for (unsigned int i = list_of(size) + 1; i < RECENT && !block; i = i / 64 * 64 + 64) {
+    for (unsigned int i = list + 1; i < RECENT && !block; i = i / 64 * 64 + 64) {
         const uint64_t larger = lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
 
         if (larger)

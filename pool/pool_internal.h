@@ -192,30 +192,30 @@ static inline unsigned int log2_of(size_t number)
     return 63u - (unsigned int)__builtin_clzll(number);
 }
 
-/* What a request takes of its segment. */
-static inline size_t rounded(size_t requested)
+/* What a request takes of its segment, and the list of a magazine for blocks of that size. */
+static inline size_t size_class(size_t requested, unsigned int *ret_list)
 {
     const size_t last = ((requested < SIZE_LARGEST ? requested : SIZE_LARGEST) - 1) / POOL_GRANULE;
-    size_t unit;
+    unsigned int shift;
 
-    if (last < FINE_GRANULES || last >= CLOSE_MAX / POOL_GRANULE)
+    if (last < FINE_GRANULES) {
+        *ret_list = LARGE_LISTS + (unsigned int)last;
         return (last + 1) * POOL_GRANULE;
-    unit = (size_t)POOL_GRANULE << log2_of(last) >> 4;
-    return round_up((last + 1) * POOL_GRANULE, unit);
+    }
+    if (last >= CLOSE_MAX / POOL_GRANULE) {
+        *ret_list = (unsigned int)((uint64_t)(last + 1) * 0x9e3779b97f4a7c15u >> 58);
+        return (last + 1) * POOL_GRANULE;
+    }
+    shift = log2_of(last) - 4;
+    *ret_list = LARGE_LISTS + OCTAVE_CLASSES * shift + (unsigned int)(last >> shift);
+    return (((last >> shift) + 1) << shift) * POOL_GRANULE;
 }
 
-/* The list of a magazine for blocks of this size, which is a rounded one. */
-static inline unsigned int list_of(size_t size)
+static inline size_t rounded(size_t requested)
 {
-    const size_t last = size / POOL_GRANULE - 1;
-    unsigned int log2;
+    unsigned int list;
 
-    if (size > CLOSE_MAX)
-        return (unsigned int)((uint64_t)(last + 1) * 0x9e3779b97f4a7c15u >> 58);
-    if (last < FINE_GRANULES)
-        return LARGE_LISTS + (unsigned int)last;
-    log2 = log2_of(last);
-    return LARGE_LISTS + OCTAVE_CLASSES * (log2 - 4) + (unsigned int)(last >> (log2 - 4));
+    return size_class(requested, &list);
 }
 
 /* descriptors.c. A pool's spare blocks, with its lock; after spare_reserve the next two calls of spare_pop succeed. */
