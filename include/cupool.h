@@ -74,6 +74,10 @@ struct cupool_stats {
     uint64_t nccl_deregistered; /* of these, undone */
     uint64_t nccl_failed;       /* registrations, or their undoing, that NCCL refused */
     uint64_t nccl_parked;       /* bytes that are to go back and cannot yet */
+
+    /* Requests that came to the bound of held memory, and first waited for what this thread's frees waited for
+     * natively. */
+    uint64_t bound;
 };
 
 /*

@@ -394,6 +394,7 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
 void used_sub(struct pool *pool, struct segment *segment, size_t size)
 {
     segment->used -= size;
+    pool->native -= native_size(size);
     pool->stats.live -= size;
     if (segment->used)
         return;
@@ -408,6 +409,7 @@ void used_add(struct pool *pool, struct segment *segment, size_t size)
     if (!segment->used)
         pool->stats.idle -= segment->size;
     segment->used += size;
+    pool->native += native_size(size);
     pool->stats.live += size;
     pool->handed += (ptrdiff_t)size;
     peak_reach(pool, pool->handed);
@@ -446,7 +448,7 @@ void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *b
     block->link = magazine->kept;
     magazine->kept = block;
     magazine->kept_count++;
-    change(&magazine->kept_bytes, value(&magazine->kept_bytes) + block->size);
+    change(&magazine->kept_bytes, value(&magazine->kept_bytes) + native_size(block->size));
 }
 
 /* A magazine's share of the slack. */
@@ -459,10 +461,10 @@ static size_t share(const struct pool *pool)
 
 bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
 {
-    const size_t room = share(pool);
+    const size_t room = share(pool), takes = native_size(size);
 
-    return magazine->kept_count < KEPT_MAX && size <= room / COMPANY_PART &&
-           value(&magazine->kept_bytes) + size <= room;
+    return magazine->kept_count < KEPT_MAX && takes <= room / COMPANY_PART &&
+           value(&magazine->kept_bytes) + takes <= room;
 }
 
 /* Has nobody freed into it since somebody asked this? Then who did may not come again. */

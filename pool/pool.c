@@ -25,10 +25,10 @@
 /* --- order --- */
 
 /* Order, and where contents matter fill the blocks of these lists and order that as well. */
-static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, bool may_wait)
+static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
 {
     const struct pool_order_ops *order = pool->config.order;
-    int rc = order->order(pool->config.arg, may_wait), filled = 0;
+    int rc = order->order(pool->config.arg, how), filled = 0;
 
     for (unsigned int i = 0; order->fill && i < count; i++) {
         for (const struct block *block = lists[i]; !rc && block; block = block->link) {
@@ -39,7 +39,7 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
             rc = rc < 0 ? rc : 0;
         }
     }
-    return !rc && filled ? order->order(pool->config.arg, may_wait) : rc;
+    return !rc && filled ? order->filled(pool->config.arg) : rc;
 }
 
 /* The program's PENDING block has been ordered, or has not (rc). */
@@ -94,7 +94,7 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
  * was kept back before the call may be handed out; where frees wait for company, what waited with this one. An order()
  * that starts after a free covers all work that could use the block.
  */
-int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
+int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how)
 {
     struct block *lists[MAGAZINES + 1] = {NULL};
     const struct magazine *own = NULL;
@@ -113,7 +113,7 @@ int order_and_publish(struct pool *pool, struct block *block, bool may_wait)
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
-    rc = order_and_fill(pool, lists, MAGAZINES + 1, may_wait);
+    rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
     for (unsigned int i = 0; taking && i < MAGAZINES; i++)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
@@ -133,7 +133,7 @@ void pool_flush(struct pool *pool)
     const struct pool_config *config = &pool->config;
 
     if (atomic_load(&pool->shown.keepers) && !config->order->frozen(config->arg))
-        order_and_publish(pool, NULL, /* may_wait: */ false);
+        order_and_publish(pool, NULL, POOL_ORDER_ASK);
 }
 
 /* The live block that starts at addr, now pending and the caller's. */
@@ -183,9 +183,9 @@ int pool_free(uint64_t addr)
         block_defer(pool, block, /* in_any_case: */ false))
         return 0;
     if (atomic_load_explicit(&pool->shown.keepers, memory_order_relaxed) || pool->config.order->fill) {
-        rc = order_and_publish(pool, block, /* may_wait: */ true);
+        rc = order_and_publish(pool, block, POOL_ORDER_FREE);
     } else { /* what most frees are: one block, and nothing but order */
-        rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true);
+        rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);
         block_settle(pool, block, rc);
     }
     release_some(pool);
@@ -254,6 +254,8 @@ static int segment_get(struct pool *pool, struct segment *segment)
         config->observer->segment_alloc(config->arg, segment->kind, segment->addr, segment->size, now_ns() - start);
     if (config->order->fill)
         rc = config->order->fill(config->arg, segment->addr, segment->size, segment->shared, /* fresh: */ true);
+    if (rc == 1)
+        rc = config->order->filled(config->arg);
     if (rc)
         segment_put(pool, segment);
     return rc ? -EAGAIN : 0;
@@ -360,20 +362,23 @@ static bool more_to_give(struct pool *pool)
 /* The driver has refused: what else could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
+    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
     size_t released;
     int rc;
 
     do {
+        if (pool->config.backend->reclaim)
+            pool->config.backend->reclaim(pool->config.arg);
         pool_flush(pool);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         if (atomic_load(&pool->shown.keepers))
-            order_and_publish(pool, NULL, /* may_wait: */ true);
+            order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         released = pool_trim(pool, "oom");
         rc = grow(pool, size, requested, ret_addr);
-    } while (rc == -ENOMEM && (released || more_to_give(pool)));
+    } while (rc == -ENOMEM && (released || (now_ns() < limit && more_to_give(pool))));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
     if (rc == -ENOMEM) {
@@ -418,7 +423,14 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
             return 0;
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
-        release_excess(pool, size);
+        if (release_excess(pool, size, /* again: */ false)) {
+            bound_wait(pool);
+            pool_flush(pool);
+            if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
+                return 0;
+            if (release_excess(pool, size, /* again: */ true) && config->backend->reclaim)
+                config->backend->reclaim(config->arg);
+        }
         rc = grow(pool, size, requested, ret_addr);
         if (rc == -ENOMEM)
             rc = alloc_ladder(pool, size, requested, ret_addr);

@@ -37,11 +37,23 @@ struct pool_backend_ops {
     void (*free)(void *arg, unsigned int kind, uint64_t addr, size_t size);
     /* May be NULL. Wait until what was given back has arrived. */
     void (*collect)(void *arg);
-    /* May be NULL: it always has. Has all that was given back arrived? Waits for nothing but, at most, for what another
-     * thread gives back meanwhile. */
-    bool (*collected)(void *arg);
+    /* May be NULL: it always has. Has all that was given back arrived? ret_arriving: the bytes that have not. Waits for
+     * nothing but, at most, for another thread's call of free. */
+    bool (*collected)(void *arg, size_t *ret_arriving);
+    /* May be NULL. Wait for the work that natively the calling thread's own frees would have waited for, and until what
+     * was given back behind no other work has arrived. Does not wait for what other threads' frees left behind. */
+    void (*reclaim)(void *arg);
+    /* May be NULL: no. May idle segments be given back although the order table says frozen? */
+    bool (*gives_frozen)(void *arg);
     /* May be NULL. True if the device has so little left that idle segments should not be kept. Cheap. */
     bool (*scarce)(void *arg);
+};
+
+/* How an order may be had. */
+enum pool_order_how {
+    POOL_ORDER_ASK,    /* only if all work is over: neither host nor device waits */
+    POOL_ORDER_FREE,   /* as for a cudaFree: the device waits, or the host where the device cannot */
+    POOL_ORDER_DEVICE, /* the device may wait, the host may not */
 };
 
 /* What makes a freed block safe to hand out again. */
@@ -49,14 +61,16 @@ struct pool_order_ops {
     /* Make everything that any caller hands to the device after this call run behind everything handed to it before.
      * Returns 0 when done; -EBUSY when it cannot be done now (a capture is under way): the block is kept back and
      * published by a later successful call; -ENOTRECOVERABLE if it never can be: pool_free returns it, and the block
-     * stays live; another error: pool_free returns it, and the block is kept back. Without may_wait the host must not
-     * wait: -EBUSY if it would have to. */
-    int (*order)(void *arg, bool may_wait);
+     * stays live; another error: pool_free returns it, and the block is kept back. -EBUSY, too, if it would take a wait
+     * that how does not allow. */
+    int (*order)(void *arg, enum pool_order_how how);
     /* May be NULL: what is in a block does not matter. Otherwise: hand a fill of these bytes to the device, behind what
-     * was ordered before. shared: of a segment for requests under POOL_SEGMENT_UNIT. Returns 1 if it did, and order()
-     * must follow; 0 if there is nothing to be done; an error. fresh: just come from the backend; on return it is done.
-     */
+     * was ordered before. shared: of a segment for requests under POOL_SEGMENT_UNIT; fresh: just come from the backend.
+     * Returns 1 if it did, and filled() must follow; 0 if there is nothing to be done; an error. */
     int (*fill)(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
+    /* With fill alone. Make what is handed to the device after this call run behind the fills so far. 0; -EBUSY: not
+     * now (a capture is under way); another error. */
+    int (*filled)(void *arg);
     /* True while segments may be neither taken nor given back (a capture is under way). */
     bool (*frozen)(void *arg);
 };
@@ -67,6 +81,8 @@ struct pool_observer_ops {
     /* Before the segment goes, so that a trace never shows its successor at the same address first. */
     void (*segment_free)(void *arg, unsigned int kind, uint64_t addr, size_t size);
     void (*trim)(void *arg, size_t released, uint64_t ns, const char *why);
+    /* A request met the bound (pool_config.bound_min) for the count-th time and waited so long for memory to arrive. */
+    void (*bound)(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count);
     /* The pool is going; this segment dies with its context and was not given back. */
     void (*segment_lost)(void *arg, unsigned int kind, uint64_t addr, size_t size);
 };
@@ -87,6 +103,12 @@ struct pool_config {
      */
     size_t excess_min;
     /*
+     * The contract with the device's other users: a pool does not grow beyond 1.10 times the most that the driver would
+     * have had in use for these requests, the slack and so many bytes, what is on its way back included, before the
+     * memory of the requesting thread's own frees has arrived. SIZE_MAX / 2: no bound.
+     */
+    size_t bound_min;
+    /*
      * Frees wait for company until this many bytes have been freed, and one order() serves them all: at least slack_min
      * and slack_percent of peak_live; threads that free side by side have a share of it each, which they order by
      * themselves. Both 0: every free is ordered, and orders all that was kept back.
@@ -103,6 +125,7 @@ struct pool_stats {
     uint64_t live, held, peak_live, peak_held;
     uint64_t idle; /* bytes in segments of which nothing is handed out */
     uint64_t segments_alloc, segments_free, oom, order, kept;
+    uint64_t bound; /* requests that met the bound */
 };
 
 /* Where the bytes of a pool are, and how its free ones lie. The first seven add up to held. */
@@ -131,8 +154,9 @@ void pool_destroy(struct pool *pool);
 
 /*
  * Get a block of at least size bytes (size > 0). May call backend->alloc, and with it backend->free: before, for what
- * excess_min says, and for the limit; or after it was refused. Only then does it wait for the device. -ENOMEM: refused,
- * nothing could be given back any more. -EAGAIN: frozen, over the limit, or over the capacity: ask the driver yourself.
+ * excess_min and bound_min say, and for the limit; or after it was refused. Waits for the device only as
+ * backend->reclaim does, at the bound, and as backend->collect does, after a refusal. -ENOMEM: refused, nothing could
+ * be given back any more. -EAGAIN: frozen, over the limit, or over the capacity: ask the driver yourself.
  */
 int pool_alloc(struct pool *pool, size_t size, uint64_t *ret_addr);
 
@@ -196,9 +220,9 @@ int pool_withdraw(uint64_t addr);
 /*
  * Segments are of this kind from now on; what a kind is, the backend knows. Those of another kind serve no more
  * requests that begin after this, and go back as after pool_withdraw; which ones are idle can go with pool_trim at
- * once. excess_min: as in the config, from now on. Calls no function of the tables.
+ * once. excess_min, bound_min: as in the config, from now on. Calls no function of the tables.
  */
-void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min);
+void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size_t bound_min);
 unsigned int pool_kind_get(const struct pool *pool);
 
 /* The segment that holds addr, if anything of it is handed out. -ENOENT: none, or nothing is. */

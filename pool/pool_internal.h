@@ -83,6 +83,10 @@ struct segment {
 /* A block that takes more than this part of what a magazine may keep is ordered at once: few would fit beside it. */
 #define COMPANY_PART 4u
 
+/* How long a request that was refused waits for what other threads are giving back or ordering; natively it would not.
+ * One of them may be the caller, far below. */
+#define OTHERS_WAIT_NS 300000000u
+
 /* How many sizes a pool remembers of which it has handed segments back. */
 #define GONE 512u
 
@@ -94,10 +98,10 @@ struct magazine {
     atomic_uint visitors; /* threads that have or want the lock for a moment, as no users of the magazine; a hint */
     atomic_bool used;     /* at some time a thread has */
     unsigned int recent_count, kept_count;
-    _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since hands_settle */
+    _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_settle */
     _Atomic ptrdiff_t handed_most; /* the most of that */
     struct block *kept;            /* PENDING blocks that have not been ordered yet */
-    _Atomic size_t kept_bytes;
+    _Atomic size_t kept_bytes;     /* by native_size */
     _Atomic size_t hits, frees, order, kept_times; /* parts of pool_stats */
     _Atomic size_t frees_seen;                     /* frees when another thread last asked whether it is left */
     /* Freed blocks that have not joined their neighbours, the last one first; all of a list are of the same size. */
@@ -145,6 +149,8 @@ struct pool {
     struct {
         size_t got_for, bytes;
     } gone[GONE];
+    size_t native;           /* what the driver would have in use for the blocks on the books: see native_size */
+    size_t native_peak;      /* the most of that, without what is free or kept, seen when the pool grew */
     size_t regret;           /* so much more may be held for what was asked for again */
     size_t asked;            /* bytes that the backend is being asked for */
     size_t broken;           /* bytes in broken segments */
@@ -218,6 +224,12 @@ static inline size_t rounded(size_t requested)
     return size_class(requested, &list);
 }
 
+/* What the driver would take of the device for a block of this size: from 2 MiB on, whole units. */
+static inline size_t native_size(size_t size)
+{
+    return size < LARGE_MIN ? size : round_up(size, POOL_SEGMENT_UNIT);
+}
+
 /* descriptors.c. A pool's spare blocks, with its lock; after spare_reserve the next two calls of spare_pop succeed. */
 void spare_push(struct pool *pool, struct block *block);
 int spare_reserve(struct pool *pool);
@@ -233,8 +245,10 @@ void segment_put(struct pool *pool, const struct segment *segment);
 /* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
 /* Before the pool grows for a request that takes so many bytes: hand back what is idle and more than it is worth to
- * hold. Nobody waits. */
-void release_excess(struct pool *pool, size_t got_for);
+ * hold. Nobody waits. again: it has been called for this request. True: the pool would still grow beyond its bound. */
+bool release_excess(struct pool *pool, size_t got_for, bool again);
+/* The pool is at its bound: wait for the memory of this thread's own frees, and count that. */
+void bound_wait(struct pool *pool);
 /* After a free: what should not be kept goes back. */
 void release_some(struct pool *pool);
 /* Let a segment serve no more requests; with the lock. What threads put into magazines meanwhile, recent_flush joins.
@@ -338,6 +352,6 @@ void used_sub(struct pool *pool, struct segment *segment, size_t size);
 /* pool.c. */
 /* Order, then publish block (NULL: none) and what was kept back before; an error: what became of block see pool_free,
  * the others are kept on. */
-int order_and_publish(struct pool *pool, struct block *block, bool may_wait);
+int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how);
 
 #endif

@@ -127,18 +127,37 @@ static size_t release(struct pool *pool, const struct release *what)
 #define NEW_WEIGHT 2u
 #define AGAIN_MAX  128u
 
+/* This part of native_peak may be held beyond it at the most: see bound_min. */
+#define BOUND_PART 10
+/* What is idle goes back as soon as the room between the peak and the bound is so far used up, in quarters: it arrives
+ * later, and until then a request that comes to the bound has to wait. */
+#define BOUND_QUARTERS 3
+
+/* In the place of what waits for company there has to be something else. */
+static size_t slack_of(const struct pool *pool)
+{
+    return pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) : 0;
+}
+
+/* The pool grows by size bytes; with the lock, and nothing recent. How much may be held beyond native_peak. */
+static size_t bound_room(struct pool *pool, size_t size)
+{
+    const size_t kept = kept_bytes(pool), live = pool->native > kept ? pool->native - kept : 0;
+    const size_t now = live + pool->asked + size;
+
+    pool->native_peak = now > pool->native_peak ? now : pool->native_peak;
+    return pool->native_peak / BOUND_PART + pool->config.bound_min + slack_of(pool);
+}
+
 /* How much may be held when the pool has grown by size bytes, and how much of that without need; with the lock. */
 static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
 {
     const struct pool_stats *stats = &pool->stats;
     const size_t live = stats->live + pool->asked + size, peak = live > stats->peak_live ? live : stats->peak_live;
     const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
-    /* In the place of what waits for company there has to be something else. The peak has the slack in it only if as
-     * much waited just then. */
-    const size_t slack = pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) : 0;
 
     *ret_excess = share > least ? share : least;
-    return peak + *ret_excess + slack + pool->regret;
+    return peak + *ret_excess + slack_of(pool) + pool->regret;
 }
 
 /* Small requests are all the same here: any of them may ask for a shared segment again. */
@@ -186,30 +205,42 @@ static void gone_add(struct pool *pool, const struct segment *segment)
     pool->gone[i].bytes += segment->size;
 }
 
-void release_excess(struct pool *pool, size_t got_for)
+/* Has all that was given back arrived, and how much has not? */
+static bool arrived(const struct pool *pool, size_t *ret_arriving)
+{
+    *ret_arriving = 0;
+    return !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg, ret_arriving);
+}
+
+bool release_excess(struct pool *pool, size_t got_for, bool again)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *next, *going = NULL;
-    size_t leaving = 0, max, excess;
-    bool has_arrived;
+    size_t leaving = 0, max, excess, arriving, room, bound;
+    bool has_arrived, is_beyond;
 
     if (pool->config.order->frozen(pool->config.arg))
-        return;
+        return false;
     /* The device has not come to the last ones yet: more of them would not be there for anybody either, and the program
      * could have used them again. */
-    has_arrived = !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg);
+    has_arrived = arrived(pool, &arriving);
     lock_take(&pool->lock);
-    regret_update(pool, size, got_for);
+    if (!again)
+        regret_update(pool, size, got_for);
     recent_flush(pool);
+    room = bound_room(pool, size);
+    bound = pool->native_peak + room;
     max = held_max(pool, size, &excess);
+    if (max > pool->native_peak + room / 4 * BOUND_QUARTERS)
+        max = pool->native_peak + room / 4 * BOUND_QUARTERS;
     for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {
         const size_t held = pool->stats.held - pool->leaving - leaving + pool->asked + size;
 
         next = segment->idle_next;
         if (held <= max)
             break;
-        if (held - max < segment->size / TOLERANCE_PART && held - max <= excess)
+        if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound)
             continue;
         leaving += segment->size;
         gone_add(pool, segment);
@@ -217,28 +248,54 @@ void release_excess(struct pool *pool, size_t got_for)
         segment->next = going;
         going = segment;
     }
+    is_beyond = pool->config.bound_min < SIZE_MAX / 2 && pool->stats.held + arriving + pool->asked + size > bound;
     release_finish(pool, going, &what);
+    if (!is_beyond)
+        return false;
+    /* Has that been enough? */
+    arrived(pool, &arriving);
+    lock_take(&pool->lock);
+    is_beyond = pool->stats.held + arriving + pool->asked + size > bound;
+    lock_give(&pool->lock);
+    return is_beyond;
+}
+
+void bound_wait(struct pool *pool)
+{
+    const struct pool_config *config = &pool->config;
+    const uint64_t start = now_ns();
+    struct pool_stats stats;
+    size_t bound;
+
+    if (config->backend->reclaim)
+        config->backend->reclaim(config->arg);
+    lock_take(&pool->lock);
+    pool->stats.bound++;
+    stats = pool->stats;
+    bound = pool->native_peak + pool->native_peak / BOUND_PART + config->bound_min + slack_of(pool);
+    lock_give(&pool->lock);
+    if (config->observer && config->observer->bound)
+        config->observer->bound(config->arg, stats.held, bound, now_ns() - start, stats.bound);
 }
 
 size_t release_trim(struct pool *pool, const char *why, bool may_wait)
 {
+    const struct pool_config *config = &pool->config;
     const struct release what = {.why = why, .collect = may_wait};
+    const bool frozen = config->order->frozen(config->arg);
 
-    if (pool->config.order->frozen(pool->config.arg))
+    if (frozen && (!may_wait || !config->backend->gives_frozen || !config->backend->gives_frozen(config->arg)))
         return 0;
-    if (atomic_load(&pool->shown.keepers))
-        order_and_publish(pool, NULL, may_wait);
+    if (!frozen && atomic_load(&pool->shown.keepers))
+        order_and_publish(pool, NULL, may_wait ? POOL_ORDER_DEVICE : POOL_ORDER_ASK);
     return release(pool, &what);
 }
-
-/* How long a trim waits for what other threads are giving back; one of them may be the caller, far below. */
-#define TRIM_WAIT_NS 1000000000u
 
 /* Wait for the threads that are giving memory back which they took off the books before this one asked the driver, and
  * for those that are ordering what was kept. True if there were any. */
 static bool releases_wait(struct pool *pool)
 {
-    const uint64_t limit = now_ns() + TRIM_WAIT_NS;
+    const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
     unsigned int looks = 0;
 
     lock_take(&pool->lock);
@@ -304,11 +361,12 @@ int pool_withdraw(uint64_t addr)
     return rc;
 }
 
-void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min)
+void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size_t bound_min)
 {
     lock_take(&pool->lock);
     atomic_store(&pool->shown.kind, kind);
     pool->config.excess_min = excess_min;
+    pool->config.bound_min = bound_min;
     recent_flush(pool);
     for (struct segment *segment = pool->segments; segment; segment = segment->next)
         if (segment->kind != kind)
@@ -352,7 +410,7 @@ static void kept_remove(struct pool *pool, struct magazine *magazine, const stru
 
     while (*link) {
         if ((*link)->segment == segment) {
-            magazine->kept_bytes -= (*link)->size;
+            magazine->kept_bytes -= native_size((*link)->size);
             magazine->kept_count--;
             *link = (*link)->link;
         } else {

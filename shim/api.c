@@ -72,6 +72,7 @@ static void add(void *arg, int device, const struct pool_stats *more, uint64_t b
     to->oom += more->oom;
     to->order += more->order;
     to->kept += more->kept;
+    to->bound += more->bound;
 }
 
 static void add_nccl(struct cupool_stats *to)

@@ -33,8 +33,10 @@
  * that a program that fills the device finds nearly all that the driver would have.
  */
 #define BREAK_PART 16
-/* So much of it may be held without need when the pool grows: a small program need not be sparing. */
-#define EXCESS_PART 1024
+/* So much may be held without need when the pool grows: a small program need not be sparing. */
+#define EXCESS_MIN ((size_t)32 << 20)
+/* How far a pool may grow beyond a tenth more than the driver would have in use, before it waits for memory. */
+#define BOUND_MIN ((size_t)64 << 20)
 /* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
 #define SLACK_MIN ((size_t)64 << 20)
 
@@ -167,10 +169,11 @@ struct facts {
     size_t capacity; /* of the device */
 };
 
-/* How much may be held without need when the pool grows. Where giving back waits for the device, a request must not. */
-static size_t excess_min(size_t capacity, bool defers)
+/* So much may be held without need when the pool grows, or, at the bound, at all. No limit where giving back waits for
+ * the device, which a request must not, and where ranks have to lay memory out alike. */
+static size_t unless_kept(size_t least, bool defers)
 {
-    return defers && !nccl_ranks_agree() ? capacity / EXCESS_PART : SIZE_MAX / 2;
+    return defers && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
 }
 
 /* Fill in an entry that is not in use; with the lock. */
@@ -184,7 +187,8 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .break_max = as->capacity / BREAK_PART,
                                  .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
                                  .capacity = as->capacity,
-                                 .excess_min = excess_min(as->capacity, as->defers)};
+                                 .excess_min = unless_kept(EXCESS_MIN, as->defers),
+                                 .bound_min = unless_kept(BOUND_MIN, as->defers)};
     struct pool *pool;
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
@@ -203,6 +207,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
     atomic_store(&context->arrived, atomic_load(&context->given));
+    atomic_store(&context->gave_up, 0);
     context->driver = as->driver;
     context->device = as->device;
     context->primary = as->primary;
@@ -465,7 +470,8 @@ void context_back(enum memory_kind kind)
         struct context *context = atomic_load(&contexts.entries[i]);
 
         if (context->pool)
-            pool_kind_set(context->pool, kind, excess_min(context->capacity, atomic_load(&context->defers)));
+            pool_kind_set(context->pool, kind, unless_kept(EXCESS_MIN, atomic_load(&context->defers)),
+                          unless_kept(BOUND_MIN, atomic_load(&context->defers)));
     }
     pthread_mutex_unlock(&contexts.lock);
 }

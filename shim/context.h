@@ -51,7 +51,7 @@ struct context *context_of(const struct pool *pool);
 /* Count a request that went to the driver unpooled. */
 void context_bypassed(struct context *context);
 
-/* Bytes in the device's pools of which nothing is handed out: they could go back to the driver at once. */
+/* Bytes in the device's pools of which nothing is handed out, and that are on their way back to the driver. */
 uint64_t context_idle_bytes(int device);
 
 /*
@@ -60,8 +60,7 @@ uint64_t context_idle_bytes(int device);
  */
 void context_survey(int device, bool whole, struct pool_survey *ret_sum);
 
-/* Before the driver is asked how much is free: let arrive what is on its way to it. Waits for what the program's frees
- * would natively have waited for. */
+/* Before the driver is asked how much is free: let arrive what can without a wait. */
 void context_settle_device(int device);
 
 /* How often memory has gone back to a driver, and is there; now it has once more. */

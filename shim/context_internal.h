@@ -31,7 +31,7 @@ struct slot {
     _Atomic(uint64_t) turn;
     _Atomic(uint64_t) done; /* the last turn whose order has succeeded: what came before that began is in order */
     _Atomic(CUevent) event; /* made and recorded by whoever has the turn; others may wait for it. The lead has none */
-    atomic_uint user;       /* the thread whose free it was recorded for last: its thread_slot; 0: for none */
+    atomic_uint user;       /* the thread that recorded it last for a free: its thread_slot; 0: none */
     atomic_bool waits;      /* whoever has the turn waits on the host, or is about to */
 } __attribute__((aligned(64)));
 
@@ -63,6 +63,7 @@ struct context {
     atomic_bool defers;          /* the driver frees through a stream */
     _Atomic(uint64_t) given;     /* bytes that went back through stream, so far */
     _Atomic(uint64_t) arrived;   /* of these, what is known to have reached the driver */
+    _Atomic(uint64_t) gave_up;   /* given when a request last waited for them in vain */
     atomic_bool failed;          /* has met an error that it does not recover from */
     atomic_uint leaving;         /* threads in a call that may end it */
     atomic_uint captures;        /* capture_total when the last of them began */
@@ -105,6 +106,9 @@ CUresult order_wait(struct context *context);
  * microseconds at least. False as well: a stream captures, for a second or until limit, or the driver cannot be asked.
  */
 bool order_wait_until(struct context *context, uint64_t limit);
+/* Wait on the host for what came before this thread's last free, as natively that free would have. True: no other
+ * thread has ordered since, so that what our stream waits for is over, too. */
+bool order_wait_own(struct context *context);
 /* Of the order table: fill a block by CUPOOL_FILL. */
 int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
 /* Can the driver free through a stream on this device? */

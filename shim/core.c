@@ -341,10 +341,10 @@ bool core_ipc_allowed(uint64_t addr)
 
 void core_ipc_exported(uint64_t addr, const void *caller)
 {
-    if (core_passive() || !pool_of(addr))
+    if (core_passive())
         return;
     /* UCX and MPI say when they are done with a buffer, so it can be used again after its free; others do not. */
-    if (caller_of(caller) == CALLER_PROGRAM)
+    if (caller_of(caller) == CALLER_PROGRAM && pool_of(addr))
         pool_withdraw(addr);
     if (caller_of(caller) != CALLER_INSIDE)
         policy_strict_memory(addr, "memory exported to other processes");

@@ -221,6 +221,20 @@ EXPORT cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream, cudaG
                  real_runtime(cudaStreamBeginCaptureToGraph_ptsz, CALLER)(stream, graph, nodes, edges, count, mode));
 }
 
+EXPORT cudaError_t cudaStreamBeginRecaptureToGraph(cudaStream_t stream, enum cudaStreamCaptureMode mode,
+                                                   cudaGraph_t graph, void *callback)
+{
+    return BEGIN(named(stream, CU_STREAM_LEGACY),
+                 real_runtime(cudaStreamBeginRecaptureToGraph, CALLER)(stream, mode, graph, callback));
+}
+
+EXPORT cudaError_t cudaStreamBeginRecaptureToGraph_ptsz(cudaStream_t stream, enum cudaStreamCaptureMode mode,
+                                                        cudaGraph_t graph, void *callback)
+{
+    return BEGIN(named(stream, CU_STREAM_PER_THREAD),
+                 real_runtime(cudaStreamBeginRecaptureToGraph_ptsz, CALLER)(stream, mode, graph, callback));
+}
+
 EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
     return END(named(stream, CU_STREAM_LEGACY), false, real_runtime(cudaStreamEndCapture, CALLER)(stream, graph));
@@ -248,6 +262,20 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
             taken_ = (call);                                                                                           \
         taken_;                                                                                                        \
     })
+
+/* The same for a call that needs no current context: it has a parameter `device`. */
+#define TWICE_ON_DEVICE(call)                                                                                          \
+    __extension__({                                                                                                    \
+        const unsigned int before_ = core_arrivals();                                                                  \
+        CUresult taken_ = (call);                                                                                      \
+        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() &&                                                    \
+            (core_release(device, "oom") || core_arrivals() != before_))                                               \
+            taken_ = (call);                                                                                           \
+        taken_;                                                                                                        \
+    })
+
+/* And for one that NCCL makes when it is asked for a segment: it must not be asked to take one back inside of that. */
+#define TWICE_OUTSIDE(call) (core_inside() ? (call) : TWICE(call))
 
 #define ONCE(call) (call)
 
@@ -289,18 +317,62 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
          : policy_copy((copy)->dstMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->dstDevice : 0,                         \
                        (copy)->srcMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->srcDevice : 0,                         \
                        named(stream, unnamed)))
+/* In every form of CUgraphNodeParams that there has been, what is looked at here is in its place. */
 #define GRAPH_NODE(parameters)                                                                                         \
-    ((parameters)->type == CU_GRAPH_NODE_TYPE_MEMCPY || (parameters)->type == CU_GRAPH_NODE_TYPE_HOST ||               \
-             (parameters)->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP                                                     \
-         ? policy_graph_node()                                                                                         \
-     : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? policy_graph_set((parameters)->memset.dst)                    \
-                                                       : (void)0)
+    ((parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? policy_graph_set((parameters)->memset.dst)                      \
+     : stays_on_device((parameters)->type)           ? (void)0                                                         \
+                                                     : policy_graph_node())
+#define CONTEXT_FLAGS(flags)                                                                                           \
+    STRICT((flags)&CU_CTX_SYNC_MEMOPS, device, "a device other than the GPU gets access to its memory")
 
-#define GRAPH_REACH(parameters)                                                                                        \
-    (!(parameters)                                     ? 0                                                             \
-     : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMCPY ? REACH_BY(&(parameters)->memcpy.copyParams, unnamed)           \
-     : (parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? (policy_reach((parameters)->memset.dst, unnamed), 0)          \
-                                                       : 0)
+#define GRAPH_REACH(parameters) reach_of_node(parameters, unnamed)
+
+/* Kinds that came after CUDA 13.0: CU_GRAPH_NODE_TYPE_MEMCPY_BATCH and _FABRIC_CPY_BATCH. */
+#define NODE_COPIES 14
+#define NODE_FABRIC 18
+/* How the parameters of the first one begin. */
+struct node_copies {
+    size_t count;
+    CUdeviceptr *to, *from;
+};
+
+static int reach_of_node(const CUgraphNodeParams *parameters, CUstream by)
+{
+    const struct node_copies *copies = (const void *)&parameters->memcpy;
+
+    switch (parameters ? (int)parameters->type : -1) {
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return REACH_BY(&parameters->memcpy.copyParams, by);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        policy_reach(parameters->memset.dst, by);
+        return 0;
+    case NODE_COPIES:
+        policy_reach_many(copies->to, copies->from, copies->count, by);
+        return 0;
+    case NODE_FABRIC:
+        return STRICT(1, POLICY_ALL, "copies over a fabric");
+    default:
+        return 0;
+    }
+}
+
+/* Kinds of nodes that touch no host memory and run nothing on the host; others, new ones too, may. */
+static bool stays_on_device(CUgraphNodeType type)
+{
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+    case CU_GRAPH_NODE_TYPE_GRAPH: /* its own nodes have been seen */
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return true;
+    default:
+        return false;
+    }
+}
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
@@ -464,13 +536,28 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
     return result;
 }
 
+/* Has a green context been made current? */
+static atomic_bool green_exempt;
+
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 {
     const CUresult result = real_next(cuCtxFromGreenCtx)(context, green);
 
-    if (!result && !core_passive())
+    if (!result && !core_passive()) {
         context_exempt(*context);
+        atomic_store(&green_exempt, true);
+    }
     return result;
+}
+
+/* Its handle may come back for a context that is pooled. */
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUcontext context = NULL;
+
+    if (!core_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&context, green))
+        context = NULL;
+    return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));
 }
 
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
@@ -609,6 +696,20 @@ EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
                  real_next(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, nodes, edges, count, mode));
 }
 
+EXPORT CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                              CUgraphRecaptureCallback callback, void *data)
+{
+    return BEGIN(named(stream, CU_STREAM_LEGACY),
+                 real_next(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
+}
+
+EXPORT CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                                   CUgraphRecaptureCallback callback, void *data)
+{
+    return BEGIN(named(stream, CU_STREAM_PER_THREAD),
+                 real_next(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
+}
+
 EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     return END(named(stream, CU_STREAM_LEGACY), false, real_next(cuStreamEndCapture)(stream, graph));
@@ -617,6 +718,11 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
     return END(named(stream, CU_STREAM_PER_THREAD), false, real_next(cuStreamEndCapture_ptsz)(stream, graph));
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream stream)
+{
+    return END(named(stream, CU_STREAM_LEGACY), true, real_next(cuStreamDestroy)(stream));
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream)

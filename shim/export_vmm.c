@@ -3,9 +3,9 @@
  * export_vmm.c - the exported functions of the driver's virtual memory: physical memory and where it is mapped. NCCL
  * and PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
  *
- * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory that the driver
- * refuses, for which idle memory is given back, as in RETRY. Nothing is remembered here: what is mapped where is for
- * readers to follow, and for use.c (CUPOOL_REGISTER=use).
+ * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory, or a mapping, that the
+ * driver refuses, for which idle memory is given back, as in RETRY. Nothing is remembered here: what is mapped where is
+ * for readers to follow, and for use.c (CUPOOL_REGISTER=use).
  *
  * Locking: none. What takes something is written after the call, what gives it up with the time before it: whoever is
  * given the same handle or address next comes later in the trace too.
@@ -93,6 +93,13 @@ static struct origin origin_of(const void *caller)
 /* What the driver wrote there if it succeeded. */
 #define GOT(pointer) (result ? 0 : (ull) * (pointer))
 
+/* The driver has refused memory: has any come back since there were so many arrivals? If NCCL asks for the pool, the
+ * pool gives back by itself once NCCL has returned: not from inside of it. */
+static bool may_ask_again(CUresult result, unsigned int before)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before);
+}
+
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                             unsigned long long flags)
 {
@@ -101,16 +108,15 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     struct call call = call_begin();
     CUresult result = next(handle, size, properties, flags);
 
-    /* If NCCL asks for the pool, the pool gives back by itself once NCCL has returned: not from inside of it. */
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before))
+    if (may_ask_again(result, before))
         result = next(handle, size, properties, flags);
     if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         use_created(*handle, size);
     if (!took(&call, result))
         return result;
-    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0)
-        TELL_FROM(&call, "mem_create", "\"d\":%d,\"h\":\"0x%llx\",\"n\":%zu", properties->location.id, GOT(handle),
-                  size);
+    if (properties && policy_location_device(&properties->location) >= 0)
+        TELL_FROM(&call, "mem_create", "\"d\":%d,\"h\":\"0x%llx\",\"n\":%zu",
+                  policy_location_device(&properties->location), GOT(handle), size);
     else /* the host's */
         TELL_FROM(&call, "mem_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle), size);
     return result;
@@ -187,9 +193,12 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags)
 {
+    const unsigned int before = core_arrivals();
     struct call call = call_begin();
-    const CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
+    CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
 
+    if (may_ask_again(result, before))
+        result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
     if (!result)
         use_mapped(ptr, size, offset, handle);
     if (took(&call, result))

@@ -29,6 +29,30 @@
 #undef cuStreamBatchMemOp
 #undef cuStreamWriteValue32
 #undef cuStreamWriteValue64
+#undef cuCtxCreate
+#undef cuDevicePrimaryCtxSetFlags
+#undef cuMemAdvise
+#undef cuMemHostRegister
+#undef cuMemPrefetchAsync
+#undef cuStreamDestroy
+
+/* Types that came later. We hand on pointers to them, and do not look inside. */
+#if CUDA_VERSION < 13020
+typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
+#endif
+#if CUDA_VERSION < 13030
+typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void *data, CUgraphNode node, const CUgraphNodeParams *original,
+                                                    const CUgraphNodeParams *recaptured, CUresult status);
+typedef cuuint32_t CUlogicalEndpointId;
+typedef struct CUlogicalEndpointProp_st CUlogicalEndpointProp;
+typedef unsigned int CUlogicalEndpointIpcHandleType;
+#endif
+#if CUDA_VERSION < 13050
+typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
+#endif
+
+/* Programs call functions that are deprecated, so they are hooked. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #define RUNTIME(symbol, parameters) cudaError_t symbol parameters;
 #define DRIVER(symbol, parameters)  CUresult symbol parameters;

@@ -35,7 +35,7 @@ struct live_slot {
 };
 
 static const char names[] = "device allocs hits misses frees failed live held peak_live peak_held idle "
-                            "segments_alloc segments_free oom order kept bypassed";
+                            "segments_alloc segments_free oom order kept bound bypassed";
 
 struct header {
     char magic[8];
@@ -53,7 +53,7 @@ struct half {
     struct live_slot slots[SLOTS];
 };
 
-_Static_assert(sizeof(struct live_slot) == 17 * sizeof(uint64_t), "a name for each counter");
+_Static_assert(sizeof(struct live_slot) == 18 * sizeof(uint64_t), "a name for each counter");
 _Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
 _Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
 

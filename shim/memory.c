@@ -8,9 +8,11 @@
 #include <errno.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "conf.h"
 #include "context_internal.h"
 #include "decay.h"
+#include "lock.h"
 #include "log.h"
 #include "nccl.h"
 #include "trace.h"
@@ -71,34 +73,63 @@ int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
         result = context->driver->cuMemsetD8Async(addr, fill == FILL_NATIVE ? 0 : (unsigned char)fill, size, stream);
     else
         result = CUDA_ERROR_NOT_SUPPORTED;
-    /* A request is waiting for it, which does not wait for the device. */
-    if (!result && fresh)
-        result = context->driver->cuStreamSynchronize(stream);
     context_leave(context, &visit);
     if (result)
         log_once(LOG_WARN, "memory could not be filled (error %d); it is kept back", (int)result);
-    return result ? -EIO : !fresh;
+    return result ? -EIO : 1;
 }
 
-/* Segments that went back through our stream reach the driver when somebody waits for that stream. True: some have. */
-static bool releases_collect(struct context *context, bool wait)
+/* How long memory is waited for that has nothing more to wait for on the device. */
+#define ARRIVAL_NS 1000000000u
+/* How long a request that was refused waits for memory that other threads' frees left behind. Natively a free that has
+ * returned has left its memory behind; but where it would not have returned yet, the request would be refused at once,
+ * and what the device is at may be waiting for this thread. Less long for memory that was waited for in vain before. */
+#define OTHERS_WAIT_NS       300000000u
+#define OTHERS_WAIT_AGAIN_NS 30000000u
+
+/* Segments that went back through our stream reach the driver when somebody waits for that stream: they do so here once
+ * it has nothing left to do, for which this looks for so long. True: some have. */
+static bool releases_collect(struct context *context, uint64_t patience_ns)
 {
     const struct real_driver *driver = context->driver;
     const uint64_t given = atomic_load(&context->given);
+    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0;
     uint64_t arrived = atomic_load(&context->arrived);
+    CUresult result = CUDA_ERROR_NOT_READY;
     struct visit visit;
     bool done = false;
 
-    if (arrived >= given || capture_active_now())
+    if (arrived >= given)
         return false;
-    if (!context_enter(context, &visit) && (wait || driver->cuStreamQuery(context->stream) == CUDA_SUCCESS))
-        done = driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
+    /* A capture elsewhere is not disturbed, because the thread is in relaxed mode. */
+    if (!context_enter(context, &visit) && (visit.relaxed || !capture_active_now())) {
+        for (unsigned int i = 0; (result = driver->cuStreamQuery(context->stream)) == CUDA_ERROR_NOT_READY; i++) {
+            if (!limit || now_ns() >= limit)
+                break;
+            lock_relax(i);
+        }
+        done = result == CUDA_SUCCESS && driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
+    }
     context_leave(context, &visit);
     while (done && arrived < given && !atomic_compare_exchange_weak(&context->arrived, &arrived, given))
         ;
     if (done)
         context_arrived();
     return done;
+}
+
+/* The same after a refusal, for what this thread's frees have left behind as long as natively they would have waited,
+ * and for what others' have. */
+static bool releases_collect_refused(struct context *context)
+{
+    const bool alone = order_wait_own(context);
+    const uint64_t given = atomic_load(&context->given);
+    const uint64_t others = atomic_load(&context->gave_up) == given ? OTHERS_WAIT_AGAIN_NS : OTHERS_WAIT_NS;
+    const bool any = releases_collect(context, alone ? ARRIVAL_NS : others);
+
+    if (!any)
+        atomic_store(&context->gave_up, given);
+    return any;
 }
 
 /* Give back what the contexts of a device, except one, hold without need. True if that was anything. */
@@ -111,7 +142,7 @@ static bool device_trim(int device, const struct context *except)
         if (other == except)
             continue;
         any |= pool_trim(other->pool, "oom") != 0;
-        any |= releases_collect(other, /* wait: */ true);
+        any |= releases_collect_refused(other);
     }
     return any;
 }
@@ -136,7 +167,7 @@ uint64_t context_release(int device, const char *why)
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
-        releases_collect(context, /* wait: */ true);
+        releases_collect(context, order_wait_own(context) ? ARRIVAL_NS : OTHERS_WAIT_NS);
     }
     /* Also what was to go before, and could not. */
     return released + (capture_active_now() ? 0 : nccl_settle(device));
@@ -166,7 +197,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
         result = memory_get(context, kind, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
              (nccl_settle_refused(context->device) || device_trim(context->device, context) ||
-              releases_collect(context, /* wait: */ true) || context_arrivals() != before));
+              releases_collect_refused(context) || context_arrivals() != before));
     return result;
 }
 
@@ -256,16 +287,41 @@ static void backend_collect(void *arg)
     struct context *context = arg;
 
     nccl_settle(context->device);
-    releases_collect(context, /* wait: */ true);
+    releases_collect_refused(context);
 }
 
-static bool backend_collected(void *arg)
+/* Bytes that have been given back and have not arrived. */
+static size_t arriving(const struct context *context)
+{
+    const uint64_t arrived = atomic_load(&context->arrived), given = atomic_load(&context->given);
+
+    return given > arrived ? given - arrived : 0;
+}
+
+static bool backend_collected(void *arg, size_t *ret_arriving)
 {
     struct context *context = arg;
 
-    releases_collect(context, /* wait: */ false);
+    releases_collect(context, 0);
+    *ret_arriving = arriving(context);
     /* Not where the driver does not free through a stream: then a request would wait for the device. */
-    return atomic_load(&context->defers) && atomic_load(&context->arrived) >= atomic_load(&context->given);
+    return atomic_load(&context->defers) && !*ret_arriving;
+}
+
+static void backend_reclaim(void *arg)
+{
+    struct context *context = arg;
+
+    releases_collect(context, order_wait_own(context) ? ARRIVAL_NS : 0);
+}
+
+/* While a stream captures: memory goes back through our own stream, which does not. NCCL's does not go back so, and
+ * what is registered may be part of a graph. */
+static bool backend_gives_frozen(void *arg)
+{
+    const struct context *context = arg;
+
+    return atomic_load(&context->defers) && !nccl_registers() && !context_backed_by_nccl(context);
 }
 
 static bool backend_scarce(void *arg)
@@ -282,6 +338,8 @@ const struct pool_backend_ops memory_ops = {.alloc = backend_alloc,
                                             .free = backend_free,
                                             .collect = backend_collect,
                                             .collected = backend_collected,
+                                            .reclaim = backend_reclaim,
+                                            .gives_frozen = backend_gives_frozen,
                                             .scarce = backend_scarce};
 
 void context_settle_device(int device)
@@ -289,7 +347,7 @@ void context_settle_device(int device)
     struct context *context;
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
-        releases_collect(context, /* wait: */ true);
+        releases_collect(context, 0);
 }
 
 uint64_t context_idle_bytes(int device)
@@ -301,7 +359,7 @@ uint64_t context_idle_bytes(int device)
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         pool_flush(context->pool);
         pool_stats_get(context->pool, &stats);
-        idle += stats.idle;
+        idle += stats.idle + arriving(context);
     }
     return idle;
 }
@@ -383,6 +441,6 @@ void context_decay_all(unsigned int age)
             pool_flush(context->pool);
             pool_decay(context->pool, age);
         }
-        releases_collect(context, /* wait: */ false);
+        releases_collect(context, 0);
     }
 }

@@ -38,7 +38,16 @@ static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
                 (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
 }
 
+/* A program that lives at its bound meets it at every request: the first, second, fourth ... time is told. */
+static void on_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
+{
+    if (!(count & (count - 1)))
+        trace_event("bound", "\"d\":%d,\"held\":%zu,\"bound\":%zu,\"us\":%llu.%llu,\"count\":%llu", context_device(arg),
+                    held, bound, (ull)(ns / 1000), (ull)(ns / 100 % 10), (ull)count);
+}
+
 const struct pool_observer_ops observe_ops = {.segment_alloc = on_segment_alloc,
                                               .segment_free = on_segment_free,
                                               .segment_lost = on_segment_lost,
-                                              .trim = on_trim};
+                                              .trim = on_trim,
+                                              .bound = on_bound};

@@ -341,7 +341,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         *ret_debts = 0;
         if (!result && slot == lead)
             note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
-        else if (!result)
+        if (!result)
             atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
         /* Where the device cannot be made to wait, the host can. */
         wait = result && !is_capture_error(result) && !is_sticky(result);
@@ -379,6 +379,22 @@ static CUresult order_ask(struct context *context)
     return result;
 }
 
+/* The device waits, and where that is not enough nobody does: CUDA_ERROR_NOT_READY unless all has ended already. */
+static CUresult order_device(struct context *context)
+{
+    CUresult result = CUDA_ERROR_NOT_READY;
+    struct slot *slot;
+    uint64_t debts;
+
+    if (!context->driver->cuCtxRecordEvent || !context->driver->cuCtxWaitEvent || !context->driver->cuEventQuery)
+        return result;
+    slot = slot_acquire(context);
+    if (!capture_active())
+        result = order_on_device(context, slot, !policy_waits(&context->policy, &debts));
+    slot_release(slot, result);
+    return result;
+}
+
 /* In a host function the driver refuses whatever it is asked. The program is told so, and nothing is freed. */
 static bool is_refused(const struct context *context, CUresult result)
 {
@@ -387,11 +403,13 @@ static bool is_refused(const struct context *context, CUresult result)
     return result == CUDA_ERROR_NOT_PERMITTED && context->driver->cuCtxGetCurrent(&ignored) == CUDA_ERROR_NOT_PERMITTED;
 }
 
-static int context_order(void *arg, bool may_wait)
+static int context_order(void *arg, enum pool_order_how how)
 {
     struct context *context = arg;
     uint64_t debts = 0;
-    const CUresult result = may_wait ? order_free(context, &debts) : order_ask(context);
+    const CUresult result = how == POOL_ORDER_FREE  ? order_free(context, &debts)
+                            : how == POOL_ORDER_ASK ? order_ask(context)
+                                                    : order_device(context);
 
     if (!result)
         policy_pay(&context->policy, debts);
@@ -414,8 +432,37 @@ static bool context_frozen(void *arg)
     return capture_active_now();
 }
 
+/* Later work of the context runs behind what our stream has been given. Where the device's order is not enough for the
+ * block's next user, the host waits; all that the stream waits for is over then. */
+static int context_filled(void *arg)
+{
+    struct context *context = arg;
+    const struct real_driver *driver = context->driver;
+    const CUstream stream = atomic_load(&context->stream);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    struct slot *slot = slot_acquire(context);
+    struct visit visit;
+    bool waits = policy_is_strict(&context->policy) || !driver->cuEventRecord || !driver->cuCtxWaitEvent;
+
+    if (!capture_active()) {
+        result = atomic_load(&slot->event) ? CUDA_SUCCESS : event_make(context, &slot->event);
+        if (!result && !context_enter(context, &visit)) {
+            result =
+                waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
+            context_leave(context, &visit);
+        }
+        if (!result && !waits)
+            result = driver->cuCtxWaitEvent(context_handle(context), atomic_load(&slot->event));
+    }
+    slot_release(slot, CUDA_ERROR_NOT_READY); /* nothing else is in order by this */
+    if (result && result != CUDA_ERROR_NOT_READY)
+        log_once(LOG_WARN, "filled memory could not be put in order (error %d); it is kept back", (int)result);
+    return result ? -EBUSY : 0;
+}
+
 const struct pool_order_ops order_ops = {.order = context_order, .frozen = context_frozen};
-const struct pool_order_ops order_filling_ops = {.order = context_order, .fill = memory_fill, .frozen = context_frozen};
+const struct pool_order_ops order_filling_ops = {
+    .order = context_order, .fill = memory_fill, .filled = context_filled, .frozen = context_frozen};
 
 /*
  * Until no call is under way that a capture would be disturbed by. That is asked when a call begins, so one that has
@@ -591,6 +638,16 @@ static void slots_wait(struct context *context, bool others)
         lock_relax(i);
     if (atomic_load(&lead->done)) /* the last one covers those before it */
         led_wait(context, atomic_load(&lead->done), limit);
+}
+
+bool order_wait_own(struct context *context)
+{
+    struct visit visit;
+
+    if (!context_enter(context, &visit))
+        slots_wait(context, /* others: */ false);
+    context_leave(context, &visit);
+    return thread_slot && atomic_load(&context->slots[SLOT_LEAD].user) == thread_slot;
 }
 
 bool context_wait_frees(int device, bool others)

@@ -11,6 +11,8 @@
 #include "trace.h"
 
 #define DEVICES_MAX 64
+/* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the device is the lowest byte of the id. */
+#define LOCATION_TYPE_PART_OF_DEVICE 6
 /* Debts on several streams, or on the per-thread stream, which one handle names for every thread. */
 #define STREAM_MIXED ((CUstream)-1)
 
@@ -49,6 +51,8 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
         why = "CUPOOL_HOOK=runtime sees too little";
     if (why && (wanted == FREE_ORDERED || wanted == FREE_RELAXED))
         log_once(LOG_WARN, "CUPOOL_FREE=%s needs driver 12.5 or later; using strict", conf_get()->free.text);
+    else if (why && wanted == FREE_AUTO)
+        log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);
     *ret_why = why ? why : wanted == FREE_AUTO ? "default" : "CUPOOL_FREE";
 }
 
@@ -243,14 +247,6 @@ void policy_strict(int device, const char *why)
         strict_one(i, why);
 }
 
-void policy_strict_memory(CUdeviceptr addr, const char *why)
-{
-    struct pool *pool = auto_driver() ? pool_of(addr) : NULL;
-
-    if (pool)
-        policy_strict(context_device(context_of(pool)), why);
-}
-
 /* The device that memory is on, where that is not ours; -1: none. */
 static int device_of(const struct real_driver *driver, CUdeviceptr addr)
 {
@@ -262,6 +258,16 @@ static int device_of(const struct real_driver *driver, CUdeviceptr addr)
         driver->cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr))
         return -1;
     return device;
+}
+
+void policy_strict_memory(CUdeviceptr addr, const char *why)
+{
+    const struct real_driver *driver = auto_driver();
+    struct pool *pool = driver ? pool_of(addr) : NULL;
+    int device = pool ? context_device(context_of(pool)) : driver ? device_of(driver, addr) : -1;
+
+    if (device >= 0)
+        policy_strict(device, why);
 }
 
 static bool is_settled(int device)
@@ -278,14 +284,32 @@ static bool is_alone(const struct real_driver *driver)
     return count == 1;
 }
 
+/* The device of a context, pooled or not; -1: unknown. */
+static int device_of_context(const struct real_driver *driver, CUcontext handle)
+{
+    const struct context *context = context_find(handle);
+    CUcontext current = NULL;
+    CUdevice device;
+    bool known;
+
+    if (context)
+        return context_device(context);
+    driver->cuCtxGetCurrent(&current);
+    if (!handle || (handle != current && driver->cuCtxPushCurrent_v2(handle)))
+        return -1;
+    known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+    if (handle != current)
+        driver->cuCtxPopCurrent_v2(&current);
+    return known ? device : -1;
+}
+
 void policy_reach(CUdeviceptr addr, CUstream stream)
 {
     static const char why[] = "copies between devices or contexts";
     const struct real_driver *driver = auto_driver();
-    const struct context *from;
     struct pool *pool;
     CUcontext handle;
-    int device;
+    int device, from;
 
     /* With one device there is no other to reach: a second context has made it strict. */
     if (!driver || is_alone(driver))
@@ -294,14 +318,14 @@ void policy_reach(CUdeviceptr addr, CUstream stream)
     handle = context_stream(driver, stream);
     if (pool && context_handle(context_of(pool)) == handle)
         return;
-    from = context_find(handle);
     device = pool ? context_device(context_of(pool)) : device_of(driver, addr);
-    if (device < 0 || (!pool && from && context_device(from) == device))
+    from = device < 0 ? -1 : device_of_context(driver, handle);
+    if (device < 0 || (!pool && from == device))
         return;
     if (!is_settled(device))
         policy_strict(device, why);
-    if (from && !is_settled(context_device(from)))
-        policy_strict(context_device(from), why);
+    if (from >= 0 && !is_settled(from))
+        policy_strict(from, why);
 }
 
 void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream)
@@ -326,6 +350,30 @@ void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, 
     }
 }
 
+/* The processor's own memory; INVISIBLE and a part of a device's come after them. */
+static bool is_host_location(CUmemLocationType type)
+{
+    return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+           type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type)
+{
+    return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);
+}
+
+int policy_location_device(const CUmemLocation *location)
+{
+    switch ((int)location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return location->id;
+    case LOCATION_TYPE_PART_OF_DEVICE:
+        return location->id & 0xff;
+    default:
+        return -1;
+    }
+}
+
 void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
 {
     const struct real_driver *driver = auto_driver();
@@ -340,12 +388,11 @@ void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count
     for (size_t i = 0; i < count; i++) {
         if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
             continue;
-        if (access[i].location.type > CU_MEM_LOCATION_TYPE_DEVICE) {
+        if (is_host_location(access[i].location.type))
             policy_strict(POLICY_ALL, "mapped host memory");
-        } else if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != own &&
-                   !is_alone(driver)) {
+        else if (policy_location_device(&access[i].location) >= 0 &&
+                 policy_location_device(&access[i].location) != own && !is_alone(driver))
             policy_strict(POLICY_ALL, "memory of other devices");
-        }
     }
 }
 

@@ -75,11 +75,15 @@ void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t co
 /* Memory that was mapped at addr, or a pool of the driver's (0), becomes accessible: if to another device than it is
  * on, or to the host, all are strict. A pool's own device needs nobody to say so. */
 void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
+/* The device that a place is, or is a part of; -1: none. */
+int policy_location_device(const CUmemLocation *location);
+/* Can the processor reach memory of this kind, at this place? */
+bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type);
 
 /* Strict from now on, for one device or for all of them (POLICY_ALL): waits once for what came before earlier frees. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
-/* The same for the device whose pool holds addr; nothing if none does. */
+/* The same for the device that has the memory at addr, ours or not; nothing if it is no device memory. */
 void policy_strict_memory(CUdeviceptr addr, const char *why);
 
 /* A context that is none of a green context exists. With a second one on a device it is strict. */

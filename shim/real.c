@@ -68,7 +68,8 @@ static const char *const driver_names[] = {"cuMemAlloc_v2",
                                            "cuDeviceGetName",
                                            "cuDeviceGetUuid_v2",
                                            "cuMemcpyDtoHAsync_v2",
-                                           "cuStreamDestroy_v2"};
+                                           "cuStreamDestroy_v2",
+                                           "cuEventRecord"};
 _Static_assert(sizeof(driver_names) / sizeof(driver_names[0]) == sizeof(struct real_driver) / sizeof(void *),
                "one name for each member");
 

@@ -48,6 +48,7 @@ struct real_driver {
     CUresult (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice);
     CUresult (*cuMemcpyDtoHAsync_v2)(void *, CUdeviceptr, size_t, CUstream);
     CUresult (*cuStreamDestroy_v2)(CUstream);
+    CUresult (*cuEventRecord)(CUevent, CUstream);
 };
 
 /* The driver, or NULL as long as the program has not loaded libcuda.so.1. */

@@ -37,10 +37,11 @@ static void write_trace(void *arg, int device, const struct pool_stats *s, uint6
     trace_event("stats",
                 "\"d\":%d,\"allocs\":%llu,\"hits\":%llu,\"misses\":%llu,\"frees\":%llu,\"bypassed\":%llu,\"live\":%llu,"
                 "\"held\":%llu,\"peak_live\":%llu,\"peak_held\":%llu,\"segments_alloc\":%llu,\"segments_free\":%llu,"
-                "\"oom\":%llu,\"order\":%llu,\"kept\":%llu%s%s%s",
+                "\"oom\":%llu,\"order\":%llu,\"kept\":%llu,\"bound\":%llu%s%s%s",
                 device, (ull)s->allocs, (ull)s->hits, (ull)s->misses, (ull)s->frees, (ull)bypassed, (ull)s->live,
                 (ull)s->held, (ull)s->peak_live, (ull)s->peak_held, (ull)s->segments_alloc, (ull)s->segments_free,
-                (ull)s->oom, (ull)s->order, (ull)s->kept, why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
+                (ull)s->oom, (ull)s->order, (ull)s->kept, (ull)s->bound, why ? ",\"why\":\"" : "", why ? why : "",
+                why ? "\"" : "");
 }
 
 /* What all devices together have. */

@@ -97,6 +97,7 @@ REQUIRED: dict[str, list[str]] = {
     "segment_alloc": ["tid", "d", "p", "n", "b", "us"],
     "segment_free": ["tid", "d", "p", "n", "b"],
     "trim": ["tid", "d", "n", "why"],
+    "bound": ["tid", "d", "held", "bound", "us", "count"],
     "oom": ["tid", "d", "n", "held", "live"],
     "device": ["tid", "d", "name", "uuid"],
     "policy": ["tid", "d", "free", "why"],

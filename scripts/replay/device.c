@@ -12,7 +12,8 @@
 
 /* As in shim/context.c, shim/memory.c and shim/decay.c. */
 #define BREAK_PART   16
-#define EXCESS_PART  1024
+#define EXCESS_MIN   ((size_t)32 << 20)
+#define BOUND_MIN    ((size_t)64 << 20)
 #define RESERVE_PART 128
 #define RELAXED_MIN  ((size_t)64 << 20)
 #define TICKS        8
@@ -56,10 +57,10 @@ static bool backend_scarce(void *arg)
            device->space.capacity - device->space.in_use < device->space.capacity / RESERVE_PART;
 }
 
-static int order_order(void *arg, bool may_wait)
+static int order_order(void *arg, enum pool_order_how how)
 {
     (void)arg;
-    return may_wait ? 0 : -EBUSY;
+    return how == POOL_ORDER_ASK ? -EBUSY : 0;
 }
 
 static bool order_frozen(void *arg)
@@ -99,7 +100,8 @@ struct device *device_new(unsigned int number, const struct settings *settings)
         .limit = settings->limit,
         .break_max = settings->break_max == SIZE_MAX ? settings->capacity / BREAK_PART : settings->break_max,
         .capacity = settings->capacity,
-        .excess_min = settings->capacity / EXCESS_PART,
+        .excess_min = EXCESS_MIN,
+        .bound_min = BOUND_MIN,
     };
     if (settings->slack != SLACK_OFF) {
         device->config.slack_min = RELAXED_MIN;

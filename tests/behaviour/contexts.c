@@ -10,6 +10,8 @@
  */
 #include "behaviour.h"
 
+#include <dlfcn.h>
+
 #define N ((size_t)1 << 20)
 
 static int ctx_create(CUcontext *ret)
@@ -283,6 +285,43 @@ static int fresh_thread_free(void)
     return bt_usable(N);
 }
 
+/* More green contexts than a table has room for, one after the other: the next context is pooled like any. */
+static int green_contexts(void)
+{
+#if CUDA_VERSION >= 12050
+    unsigned long (*count)(const char *) = NULL;
+    CUdevResourceDesc desc;
+    CUcontext context;
+    CUdevResource all;
+    CUgreenCtx green;
+    unsigned long calls;
+    CUdeviceptr p;
+
+    *(void **)&count = dlsym(RTLD_DEFAULT, "simgpu_count");
+    if (!count)
+        SKIP("needs the simulated GPU");
+    OK(cudaFree(NULL));
+    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+    for (int i = 0; i < 300; i++) {
+        OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+        OK(cuCtxFromGreenCtx(&context, green));
+        OK(cuGreenCtxDestroy(green));
+    }
+    TRY(ctx_create(&context));
+    TRY(block_get(&p, 1000, 1));
+    OK(cuMemFree(p));
+    calls = count("cuMemAlloc_v2");
+    TRY(block_get(&p, 1000, 2));
+    OK(cuMemFree(p));
+    CHECK(count("cuMemAlloc_v2") == calls + !bt_preloaded());
+    OK(cuCtxDestroy(context));
+    return 0;
+#else
+    SKIP("needs CUDA 12.5");
+#endif
+}
+
 static const struct bt_test tests[] = {
     {"not_initialized", not_initialized},
     {"no_context", no_context},
@@ -291,6 +330,7 @@ static const struct bt_test tests[] = {
     {"second_context", second_context},
     {"free_across", free_across},
     {"race_across", race_across},
+    {"green_contexts", green_contexts},
     {"fresh_thread", fresh_thread},
     {"fresh_thread_free", fresh_thread_free},
     {"fresh_thread_driver_free", fresh_thread_driver_free},

@@ -235,10 +235,50 @@ static int several_threads(void)
     return end();
 }
 
+static int ask(void *size_wanted)
+{
+    void *p;
+
+    OK(cudaMalloc(&p, *(size_t *)size_wanted));
+    OK(cudaFree(p));
+    return 0;
+}
+
+/* A request that natively the driver serves while another thread captures: nothing is in use, however much is held. */
+static int beside_capture(void)
+{
+    static const enum cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
+    struct bt_thread thread;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    size_t avail, want;
+    void *p;
+
+    TRY(begin(&avail));
+    OK(cudaStreamCreate(&stream));
+    for (int i = 0; i < 2; i++) {
+        OK(cudaMalloc(&p, avail / 16 * 11));
+        OK(cudaFree(p));
+        OK(cudaDeviceSynchronize());
+        want = avail / 16 * 13;
+        OK(cudaStreamBeginCapture(stream, modes[i]));
+        TRY(bt_thread_start(&thread, ask, &want));
+        TRY(bt_thread_join(&thread));
+        OK(cudaStreamEndCapture(stream, &graph));
+        OK(cudaGraphDestroy(graph));
+    }
+    OK(cudaStreamDestroy(stream));
+    return end();
+}
+
 static const struct bt_test tests[] = {
-    {"fragmented", fragmented},           {"reshaped", reshaped},
-    {"all_as_one", all_as_one},           {"others_served", others_served},
-    {"several_threads", several_threads}, {NULL, NULL},
+    {"fragmented", fragmented},
+    {"reshaped", reshaped},
+    {"all_as_one", all_as_one},
+    {"others_served", others_served},
+    {"several_threads", several_threads},
+    {"beside_capture", beside_capture},
+    {NULL, NULL},
 };
 
 int main(int argc, char **argv)

@@ -117,9 +117,9 @@ class File(unittest.TestCase):
 
     def test_exports_are_the_hooks_the_interface_and_dlsym(self) -> None:
         text = (SOURCE / "shim" / "hooks.def").read_text()
-        hooks = re.findall(r"^(?:RUNTIME|DRIVER|GUARD|RETRY|WATCH_CALL|WATCH_STREAM|WATCH_SYNC)\((\w+),", text, re.MULTILINE)
+        hooks = re.findall(r"^(?:RUNTIME|DRIVER|GUARD|RETRY|WATCH_CALL|WATCH_STREAM|WATCH_SYNC|STRICT_AFTER|STRICT_STREAM|CONTEXT)\((\w+),", text, re.MULTILINE)
         hooks += [name + "_ptds" for name in re.findall(r"^WATCH_SYNC\((\w+),", text, re.MULTILINE)]
-        hooks += [name + "_ptsz" for name in re.findall(r"^WATCH_STREAM\((\w+),", text, re.MULTILINE)]
+        hooks += [name + "_ptsz" for name in re.findall(r"^(?:WATCH|STRICT)_STREAM\((\w+),", text, re.MULTILINE)]
         self.assertGreater(len(hooks), 20)
         api = re.findall(r"^extern .*\b(cupool_lib_\w+)\(", (SOURCE / "include" / "cupool.h").read_text(), re.MULTILINE)
         self.assertGreater(len(api), 3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import unittest
 from pathlib import Path
 
@@ -148,6 +149,15 @@ class Effects(Base):
                 self.assertEqual(done.counts.get("cuCtxRecordEvent", 0), 60 - waits)
                 self.assertGreaterEqual(done.counts.get("cuCtxSynchronize", 0), waits)
                 self.assertEqual(done.err, "")
+
+    def test_strict_before_the_first_request(self) -> None:
+        """What has been seen by then holds for the device from its first free on, and log and trace say what that was."""
+        code = ("import ctypes\ncuda = ctypes.CDLL('libcudart.so.13')\np = ctypes.c_void_p()\n"
+                "assert cuda.cudaMallocManaged(ctypes.byref(p), ctypes.c_size_t(4096), 1) == 0\n"
+                "assert cuda.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(4096)) == 0 and cuda.cudaFree(p) == 0\n")
+        done = self.go(sys.executable, "-c", code, CUPOOL_LOG_LEVEL="info")
+        self.assertEqual(self.policy(self.one_trace(done)), ("strict", "managed memory"))
+        self.assertIn("info: device 0: frees wait on the host: managed memory", done.warnings)
 
     def test_free_relaxed(self) -> None:
         """Frees share their ordering calls, as many bytes of them as the slack allows."""

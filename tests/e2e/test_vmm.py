@@ -115,6 +115,15 @@ class Calls(Base):
             self.assertGreaterEqual(e["us"], 0)
             self.assertEqual(e["tid"], trace.header["pid"])
 
+    def test_a_part_of_a_device(self) -> None:
+        """A place that CUDA 13.5 has brought: part 1 of device 1."""
+        code = ("import ctypes, struct\nrt, cu = ctypes.CDLL('libcudart.so.13'), ctypes.CDLL('libcuda.so.1')\n"
+                "assert rt.cudaFree(None) == 0\nhandle = ctypes.c_uint64()\n"
+                "properties = ctypes.create_string_buffer(struct.pack('IIII4Q', 1, 0, 6, 0x101, 0, 0, 0, 0))\n"
+                f"assert cu.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t({2 * MIB}), properties, ctypes.c_uint64(0)) == 0\n")
+        trace = self.one_trace(self.go(sys.executable, "-c", code))
+        self.assertEqual([(e["d"], e["n"]) for e in trace.of("mem_create")], [(1, 2 * MIB)])
+
     def test_errors(self) -> None:
         """Codes are the driver's, out-parameters stay as they were, and the trace says that it was refused."""
         for way in WAYS:

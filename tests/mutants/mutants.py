@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
         (EXPORT, "? policy_graph_set((parameters)->memset.dst)", "? (void)0")]),
     Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
-        (EXPORT, "(parameters)->type == CU_GRAPH_NODE_TYPE_HOST ||", "")]),
+        (EXPORT, "case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
         (HOOKS, "parameters, context), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
          "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphAddHostNode",
@@ -171,7 +171,7 @@ MUTANTS = [
         (HOOKS, "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphNodeSetParams",
          "(void)NOTHING) WATCH_CALL(cuGraphNodeSetParams")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
-        (EXPORT, "? REACH_BY(&(parameters)->memcpy.copyParams, unnamed)", "? 0")]),
+        (EXPORT, "return REACH_BY(&parameters->memcpy.copyParams, by);", "return 0;")]),
     Mutant("auto: a node that is made to copy between devices is not seen", ["auto_peer static auto"], [
         (HOOKS, "(node, copy), ONCE, REACH_BY(copy, unnamed)", "(node, copy), ONCE, NOTHING")]),
     Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
@@ -182,6 +182,28 @@ MUTANTS = [
          "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), (void)NOTHING)")]),
     Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
         (HOOKS, "(pool, access, count), ONCE, (policy_access(0, access, count), 0)", "(pool, access, count), ONCE, NOTHING")]),
+    Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
+        (EXPORT, "policy_reach_many(copies->to, copies->from, copies->count, by);", ";")]),
+    Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
+        (EXPORT, "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
+         "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),
+    Mutant("auto: what others share changes nothing", ["auto_shared static auto"], [
+        (HOOKS, "WATCH_CALL(symbol, parameters, arguments, how, NOTHING, STRICT(condition, POLICY_ALL, why))",
+         "WATCH_CALL(symbol, parameters, arguments, how, NOTHING, (void)(why))")]),
+    Mutant("auto: every pool of the driver's is taken for the host's", ["auto_shared static auto"], [
+        (POLICY, "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
+         "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
+    Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [
+        (POLICY, "driver ? device_of(driver, addr) : -1;", "-1;")]),
+    Mutant("auto: a fill of the device's own memory before the first request makes it strict", ["auto_shared static auto"], [
+        (POLICY, "known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
+    Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
+        (POLICY, 'log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
+    Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
+        (EXPORT, "return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));",
+         "return real_next(cuGreenCtxDestroy)(green);")]),
+    Mutant("a context that is refused is not asked for again", ["refused preloaded"], [
+        (EXPORT, '(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         (CONTEXT, "if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---

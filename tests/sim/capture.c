@@ -295,6 +295,10 @@ SIM_PAIR(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
          (CUstream s, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
           CUstreamCaptureMode mode),
          graph ? begin(s, pt, graph, deps, n, mode) : CUDA_ERROR_INVALID_VALUE)
+/* What is captured comes behind what is there, which natively has to be the same and is replaced. */
+SIM_PAIR(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz,
+         (CUstream s, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback fn, void *data),
+         graph ? begin(s, pt, graph, NULL, 0, mode) : CUDA_ERROR_INVALID_VALUE)
 SIM_PAIR(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream s, CUgraph *graph), end(s, pt, graph))
 SIM_PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream s, CUstreamCaptureStatus *status),
          info(s, pt, status, NULL, NULL, NULL, NULL))

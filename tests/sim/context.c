@@ -249,6 +249,30 @@ CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
     return create(pctx, flags, dev);
 }
 
+CUresult cuGLCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuGLCtxCreate);
+    return create(pctx, flags, dev);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuGLCtxCreate_v2);
+    return create(pctx, flags, dev);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get)
+{
+    SIM_ENTER(cuVDPAUCtxCreate);
+    return create(pctx, flags, dev);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get)
+{
+    SIM_ENTER(cuVDPAUCtxCreate_v2);
+    return create(pctx, flags, dev);
+}
+
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     SIM_ENTER(cuCtxCreate_v2);

@@ -40,6 +40,11 @@ static const struct sim_row rows[] = {
 #include "table.h"
 #undef SIM_FN
 #undef SIM_PT
+#define SIM_STUB(base, sym, ver, params, result)        {#base, #sym, NULL, ver, (void *)(sym), NULL},
+#define SIM_STUB_PT(base, sym, ver, pt, params, result) {#base, #sym, #pt, ver, (void *)(sym), (void *)(pt)},
+#include "stubs.def"
+#undef SIM_STUB
+#undef SIM_STUB_PT
 };
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -155,8 +160,23 @@ static CUresult fault_find(const char *symbol)
     return CUDA_SUCCESS;
 }
 
+/* The call of this symbol that is to be refused; taken away by who refuses it. */
+static _Atomic(const char *) refused;
+static _Atomic int refusal;
+
+static CUresult refusal_take(const char *symbol)
+{
+    const char *wanted = atomic_load_explicit(&refused, memory_order_relaxed);
+
+    if (!wanted || strcmp(wanted, symbol) != 0 || !atomic_compare_exchange_strong(&refused, &wanted, NULL))
+        return CUDA_SUCCESS;
+    return (CUresult)atomic_load(&refusal);
+}
+
 CUresult sim_enter(struct sim_counter *c, bool early)
 {
+    CUresult r;
+
     sim_settings_init();
     if (!atomic_load_explicit(&c->listed, memory_order_relaxed) && !atomic_exchange(&c->listed, 1)) {
         struct sim_counter *head = atomic_load(&counters);
@@ -165,17 +185,21 @@ CUresult sim_enter(struct sim_counter *c, bool early)
         } while (!atomic_compare_exchange_weak(&counters, &head, c));
     }
     atomic_fetch_add_explicit(&c->calls, 1, memory_order_relaxed);
-    if (n_faults) {
-        CUresult r = fault_find(c->symbol);
-        if (r != CUDA_SUCCESS)
-            return r;
-    }
-    if (early)
-        return CUDA_SUCCESS;
+    r = refusal_take(c->symbol);
+    if (r == CUDA_SUCCESS && n_faults)
+        r = fault_find(c->symbol);
+    if (r != CUDA_SUCCESS || early)
+        return r;
     if (!atomic_load_explicit(&initialized, memory_order_acquire) ||
         atomic_load_explicit(&forked, memory_order_relaxed))
         return CUDA_ERROR_NOT_INITIALIZED;
     return sim_in_hostfn ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+void simgpu_refuse(const char *symbol, int code)
+{
+    atomic_store(&refusal, code);
+    atomic_store(&refused, symbol);
 }
 
 unsigned long simgpu_count(const char *name)

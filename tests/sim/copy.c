@@ -254,6 +254,13 @@ SIM_PAIR(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
          (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags, CUstream s),
          copy3_batch(ops, count, flags, s, pt))
 
+/* One copy: as a batch of one. */
+SIM_PAIR(cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz,
+         (CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes *attr, CUstream s),
+         copy_batch(&dst, &src, &n, 1, attr, &(size_t){0}, 1, s, pt))
+SIM_PAIR(cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz,
+         (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream s), copy3_batch(op, 1, flags, s, pt))
+
 /* There are no CUDA arrays. */
 SIM_PAIR(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
          (CUarray dst, size_t offset, const void *src, size_t n, CUstream s), ((void)pt, CUDA_ERROR_NOT_SUPPORTED))

@@ -126,11 +126,40 @@ static CUresult set_of(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *ret)
              : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Kinds of CUDA 13.4 and 13.5, which older headers do not name, and how the parameters of the first begin. */
+#define NODE_MEMCPY_BATCH 14
+#define NODE_FABRIC_BATCH 18
+
+struct batch {
+    size_t count;
+    CUdeviceptr *dsts, *srcs;
+    size_t *sizes;
+};
+
+/* A batch of one. */
+static CUresult batch_of(const struct batch *b, struct sim_work *ret)
+{
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .dstMemoryType = CU_MEMORYTYPE_UNIFIED};
+
+    if (b->count != 1)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    c.srcDevice = b->srcs[0];
+    c.dstDevice = b->dsts[0];
+    c.WidthInBytes = b->sizes[0];
+    c.Height = c.Depth = 1;
+    return copy_of(&c, ret);
+}
+
 static CUresult any_of(const CUgraphNodeParams *p, struct sim_work *ret)
 {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    switch (p->type) {
+    switch ((int)p->type) {
+    case NODE_MEMCPY_BATCH:
+        return batch_of((const void *)&p->memcpy, ret);
+    case NODE_FABRIC_BATCH: /* whoever watches sees it succeed */
+        *ret = (struct sim_work){.kind = SIM_NOP};
+        return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         return p->memcpy.copyCtx ? copy_of(&p->memcpy.copyParams, ret) : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_MEMSET:
@@ -188,6 +217,16 @@ CUresult cuGraphAddNode_v2(CUgraphNode *ret, CUgraph graph, const CUgraphNode *d
                            size_t n, CUgraphNodeParams *params)
 {
     SIM_ENTER(cuGraphAddNode_v2);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
+}
+
+CUresult cuGraphAddNode_v3(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
+                           size_t n, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphAddNode_v3);
     struct sim_work w;
     CUresult r = any_of(params, &w);
 
@@ -278,6 +317,15 @@ CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
     return node_change(node, r, &w);
 }
 
+CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams *params)
+{
+    SIM_ENTER(cuGraphNodeSetParams_v2);
+    struct sim_work w;
+    CUresult r = any_of(params, &w);
+
+    return node_change(node, r, &w);
+}
+
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params)
 {
     SIM_ENTER(cuGraphExecNodeSetParams);
@@ -355,9 +403,8 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *ret)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned long long flags)
+static CUresult instantiate(CUgraphExec *ret, CUgraph graph)
 {
-    SIM_ENTER(cuGraphInstantiateWithFlags);
     if (!ret || !graph || graph->magic != SIM_MAGIC_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
@@ -372,6 +419,28 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned l
     *ret = exec;
     return CUDA_SUCCESS;
 }
+
+CUresult cuGraphInstantiate(CUgraphExec *ret, CUgraph graph, CUgraphNode *node, char *log, size_t n)
+{
+    SIM_ENTER(cuGraphInstantiate);
+    return instantiate(ret, graph);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *ret, CUgraph graph, CUgraphNode *node, char *log, size_t n)
+{
+    SIM_ENTER(cuGraphInstantiate_v2);
+    return instantiate(ret, graph);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned long long flags)
+{
+    SIM_ENTER(cuGraphInstantiateWithFlags);
+    return instantiate(ret, graph);
+}
+
+SIM_PAIR(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
+         (CUgraphExec * ret, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+         ((void)pt, params ? instantiate(ret, graph) : CUDA_ERROR_INVALID_VALUE))
 
 void sim_exec_drop(CUgraphExec exec)
 {

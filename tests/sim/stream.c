@@ -369,6 +369,8 @@ SIM_PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream s, int *ret), 
 SIM_PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream s, unsigned long long *ret), ask(s, pt, ASK_ID, ret))
 SIM_PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream s, CUdevice *ret), ask(s, pt, ASK_DEVICE, ret))
 SIM_PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream s, CUhostFn fn, void *arg), host_func(s, pt, fn, NULL, arg))
+SIM_PAIR(cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz, (CUstream s, CUhostFn fn, void *arg, unsigned int mode),
+         host_func(s, pt, fn, NULL, arg))
 SIM_PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz,
          (CUstream s, CUstreamCallback cb, void *arg, unsigned int flags), host_func(s, pt, NULL, cb, arg))
 SIM_PAIR(cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz,

@@ -52,22 +52,28 @@ CUresult cuMemGetAllocationGranularity(size_t *ret, const CUmemAllocationProp *p
     return CUDA_SUCCESS;
 }
 
+/* Or of which it is a part (CUDA 13.5, where the lowest byte of the id names it); -1: none. */
+static int device_of(const CUmemLocation *location)
+{
+    if ((int)location->type == 6)
+        return location->id & 0xff;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags)
 {
     SIM_ENTER(cuMemCreate);
-    if (!ret || !prop || size == 0 || size % SIM_PAGE || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        prop->location.id < 0 || prop->location.id >= sim_settings.devices)
+    int dev = prop ? device_of(&prop->location) : -1;
+
+    if (!ret || size == 0 || size % SIM_PAGE || dev < 0 || dev >= sim_settings.devices)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
-    CUresult r = sim_memory_charge(prop->location.id, size) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = sim_memory_charge(dev, size) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS) {
         struct physical *p = calloc(1, sizeof(*p));
-        *p = (struct physical){.magic = MAGIC,
-                               .dev = prop->location.id,
-                               .size = size,
-                               .refs = 1,
-                               .handle_types = prop->requestedHandleTypes};
+        *p = (struct physical){
+            .magic = MAGIC, .dev = dev, .size = size, .refs = 1, .handle_types = prop->requestedHandleTypes};
         *ret = (uintptr_t)p;
     }
     sim_unlock();

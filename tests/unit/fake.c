@@ -169,12 +169,13 @@ static void backend_collect(void *arg)
     pthread_mutex_unlock(&fake->lock);
 }
 
-static bool backend_collected(void *arg)
+static bool backend_collected(void *arg, size_t *ret_arriving)
 {
     struct fake *fake = arg;
     bool all;
 
     pthread_mutex_lock(&fake->lock);
+    *ret_arriving = fake->arriving;
     all = fake->arriving == 0;
     pthread_mutex_unlock(&fake->lock);
     return all;
@@ -185,8 +186,9 @@ static bool backend_scarce(void *arg)
     return ((struct fake *)arg)->scarce;
 }
 
-static int order_order(void *arg, bool may_wait)
+static int order_order(void *arg, enum pool_order_how how)
 {
+    const bool may_wait = how != POOL_ORDER_ASK;
     struct fake *fake = arg;
     int rc;
 
@@ -217,7 +219,18 @@ static int order_fill(void *arg, uint64_t addr, size_t size, bool shared, bool f
         fault(fake, "fill of a used block before any order");
     enter(fake, FAKE_FILL, &(struct fake_event){.addr = addr, .size = size, .live = shared, .held = fresh});
     rc = fake->calls[FAKE_FILL] == fake->fill_fail_at ? -EIO : fake->fill_rc;
-    rc = fresh && rc == 1 ? 0 : rc; /* done on return */
+    pthread_mutex_unlock(&fake->lock);
+    return rc;
+}
+
+static int order_filled(void *arg)
+{
+    struct fake *fake = arg;
+    int rc;
+
+    pthread_mutex_lock(&fake->lock);
+    enter(fake, FAKE_FILLED, &(struct fake_event){.rc = fake->filled_rc});
+    rc = fake->filled_rc;
     pthread_mutex_unlock(&fake->lock);
     return rc;
 }
@@ -297,7 +310,8 @@ static const struct pool_backend_ops backend = {.alloc = backend_alloc,
                                                 .collected = backend_collected,
                                                 .scarce = backend_scarce};
 static const struct pool_order_ops order = {.order = order_order, .frozen = order_frozen};
-static const struct pool_order_ops order_filling = {.order = order_order, .fill = order_fill, .frozen = order_frozen};
+static const struct pool_order_ops order_filling = {
+    .order = order_order, .fill = order_fill, .filled = order_filled, .frozen = order_frozen};
 static const struct pool_observer_ops observer = {
     .segment_alloc = observe_segment_alloc,
     .segment_free = observe_segment_free,
@@ -341,6 +355,7 @@ struct pool_config fake_config(struct fake *fake)
         .arg = fake,
         .break_max = SIZE_MAX / 2,
         .excess_min = SIZE_MAX / 2,
+        .bound_min = SIZE_MAX / 2,
     };
 }
 

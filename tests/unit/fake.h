@@ -35,6 +35,7 @@ enum fake_kind {
     FAKE_COLLECT,
     FAKE_ORDER, /* order */
     FAKE_FILL,
+    FAKE_FILLED,
     FAKE_SEGMENT_ALLOC, /* observer */
     FAKE_SEGMENT_FREE,
     FAKE_TRIM,
@@ -78,6 +79,7 @@ struct fake {
     bool scarce;
     int order_rc;
     int fill_rc;
+    int filled_rc;
     unsigned int fill_fail_at; /* this call of fill, counted from 1, fails with -EIO; 0: none */
     bool prompt; /* order() never waits on the host; else it refuses, without counting as a call, where it may not */
     bool frozen;

@@ -141,6 +141,11 @@ bool policy_waits(const struct policy *policy, uint64_t *ret_debts)
     return policy && atomic_load(&waits);
 }
 
+bool policy_is_strict(const struct policy *policy)
+{
+    return policy && atomic_load(&waits);
+}
+
 void policy_pay(struct policy *policy, uint64_t debts)
 {
     assert_true(policy && !debts);
@@ -234,7 +239,7 @@ static void *frees(void *arg)
     for (unsigned int i = 0; i < FREES; i++) {
         const uint64_t launched = now();
 
-        if (order_ops.order(&context, /* may_wait: */ true))
+        if (order_ops.order(&context, POOL_ORDER_FREE))
             continue;
         told->ordered++;
         told->wrong += atomic_load(&fake.covered) < launched;
@@ -300,7 +305,7 @@ static void *one(void *arg)
 {
     struct told *told = arg;
 
-    told->wrong += order_ops.order(&context, /* may_wait: */ true) != 0;
+    told->wrong += order_ops.order(&context, POOL_ORDER_FREE) != 0;
     told->ordered++;
     return NULL;
 }
@@ -315,7 +320,7 @@ static void test_nobody_depends_on_who_leads(void **state)
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     sem_wait(&fake.blocked);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(order_ops.order(&context, /* may_wait: */ true), 0);
+        assert_int_equal(order_ops.order(&context, POOL_ORDER_FREE), 0);
     assert_int_equal(atomic_load(&fake.records), 4);
     sem_post(&fake.go_on);
     pthread_join(thread, NULL);
@@ -365,7 +370,7 @@ static void *frees_and_looks(void *arg)
     for (unsigned int i = 0; i < FREES / 10; i++) {
         const uint64_t launched = now();
 
-        told->wrong += order_ops.order(&context, /* may_wait: */ true) != 0;
+        told->wrong += order_ops.order(&context, POOL_ORDER_FREE) != 0;
         for (unsigned int k = 0; k < i % 8; k++)
             sched_yield(); /* others order meanwhile */
         look(told);

@@ -535,7 +535,7 @@ static void test_kind_of_old_segments_serves_no_more(void **state)
     release(kept); /* kept back */
     env->fake->order_rc = 0;
     assert_int_equal(pool_kind_get(env->pool), 0);
-    pool_kind_set(env->pool, 7, SIZE_MAX / 2);
+    pool_kind_set(env->pool, 7, SIZE_MAX / 2, SIZE_MAX / 2);
     assert_int_equal(pool_kind_get(env->pool), 7);
     assert_sound(env->pool, env->fake);
     fake_events_clear(env->fake);
@@ -559,14 +559,14 @@ static void test_kind_back_and_forth_leaves_each_segment_its_own(void **state)
     uint64_t addrs[6];
 
     for (unsigned int i = 0; i < 6; i++) {
-        pool_kind_set(env->pool, i % 2, SIZE_MAX / 2);
+        pool_kind_set(env->pool, i % 2, SIZE_MAX / 2, SIZE_MAX / 2);
         addrs[i] = alloc(env->pool, 2 * MIB);
         assert_int_equal(fake_segment_of(env->fake, addrs[i])->kind, i % 2);
     }
     /* The last switch left only one segment that serves. */
     release(addrs[5]);
     assert_int_equal(alloc(env->pool, 2 * MIB), addrs[5]);
-    pool_kind_set(env->pool, 1, SIZE_MAX / 2); /* no change */
+    pool_kind_set(env->pool, 1, SIZE_MAX / 2, SIZE_MAX / 2); /* no change */
     for (unsigned int i = 0; i < 6; i++)
         release(addrs[i]);
     assert_int_equal(env->fake->in_use, 2 * MIB);
@@ -595,7 +595,7 @@ static void test_kind_changes_while_the_backend_is_asked(void **state)
     fake_stop(env->fake, FAKE_ALLOC);
     assert_int_equal(pthread_create(&thread, NULL, grow_thread, &growth), 0);
     fake_wait(env->fake, FAKE_ALLOC);
-    pool_kind_set(env->pool, 1, SIZE_MAX / 2);
+    pool_kind_set(env->pool, 1, SIZE_MAX / 2, SIZE_MAX / 2);
     fake_go(env->fake, FAKE_ALLOC);
     pthread_join(thread, NULL);
     /* That request began before; what its segment has left is not for those that begin now. */

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * waits.c - calls that natively return at once beside another thread's cudaFree, which natively waits: the device works
+ * until this thread, after its call, lets it end, so a call that waits for that work never returns.
+ *
+ * What it is not: for real GPUs, where such work takes a kernel; there it skips itself.
+ */
+#include "behaviour.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+
+static int (*kernel)(void *, const int *, unsigned int);
+static int release;
+static atomic_int launched;
+static size_t sizes[2]; /* the thread frees the first, and then asks for the second */
+static void *held;      /* what it has at the end */
+
+/* No test comes to the end of this. */
+#define LONG_US 60000000u
+
+static int freeing_main(void *unused)
+{
+    void *p;
+
+    (void)unused;
+    OK(cudaMalloc(&p, sizes[0]));
+    OK(kernel(NULL, &release, LONG_US));
+    atomic_store(&launched, 1);
+    OK(cudaFree(p)); /* natively until the work is over */
+    held = NULL;
+    if (sizes[1])
+        OK(cudaMalloc(&held, sizes[1]));
+    atomic_store(&launched, 2);
+    return 0;
+}
+
+/* Another thread has launched work, and freed memory that it used; preloaded, it has gone on and asked for more. */
+static int begin(struct bt_thread *thread, size_t first, size_t second)
+{
+    const char *policy = getenv("CUPOOL_FREE");
+    const bool waits = !bt_preloaded() || (policy && !strcmp(policy, "strict"));
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    TRY(bt_usable(
+        4096)); /* the first free of all waits, for what was launched before the library knew of the context */
+    sizes[0] = first;
+    sizes[1] = second;
+    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    atomic_store(&launched, 0);
+    TRY(bt_thread_start(thread, freeing_main, NULL));
+    while (atomic_load(&launched) < (waits ? 1 : 2))
+        bt_nap(100);
+    return 0;
+}
+
+/* The device has worked until now. */
+static int end(struct bt_thread *thread)
+{
+    const cudaError_t busy = cudaStreamQuery(NULL);
+
+    __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
+    TRY(bt_thread_join(thread));
+    EXPECT(busy, cudaErrorNotReady);
+    OK(cudaFree(held));
+    return 0;
+}
+
+/* Memory that the other thread's pool has given back, and that has not arrived. */
+static int memory_info(void)
+{
+    struct bt_thread thread;
+    size_t before, after, total;
+
+    OK(cudaMemGetInfo(&before, &total));
+    TRY(begin(&thread, 64 * BT_MIB, 120 * BT_MIB));
+    OK(cudaMemGetInfo(&after, &total));
+    TRY(end(&thread));
+    /* Natively, and with strict, the 64 were in use then; else the 120 were and the 64 were not any more. */
+    CHECK(before - after == 64 * BT_MIB || before - after == 120 * BT_MIB);
+    return 0;
+}
+
+/* Natively refused at once: the memory is still in use. */
+static int refused_request(void)
+{
+    struct bt_thread thread;
+    size_t avail, total, rest;
+    void *ballast, *p = NULL;
+    cudaError_t error;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    rest = 256 * BT_MIB;
+    OK(cudaMalloc(&ballast, avail / (2 * BT_MIB) * (2 * BT_MIB) - rest));
+    TRY(begin(&thread, 160 * BT_MIB, 0));
+    error = cudaMalloc(&p, 224 * BT_MIB);
+    (void)cudaGetLastError();
+    TRY(end(&thread));
+    EXPECT(error, cudaErrorMemoryAllocation);
+    OK(cudaMalloc(&p, 224 * BT_MIB));
+    OK(cudaFree(p));
+    OK(cudaFree(ballast));
+    return 0;
+}
+
+/* A request that natively the driver serves; with CUPOOL_FILL too, whose fill the device does later. */
+static int served_request(void)
+{
+    struct bt_thread thread;
+    void *p;
+
+    TRY(begin(&thread, 64 * BT_MIB, 120 * BT_MIB));
+    OK(cudaMalloc(&p, 40 * BT_MIB));
+    TRY(end(&thread));
+    OK(cudaFree(p));
+    return 0;
+}
+
+static const struct bt_test tests[] = {{"memory_info", memory_info},
+                                       {"refused_request", refused_request},
+                                       {"served_request", served_request},
+                                       {NULL, NULL}};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/check-hooks: every function of CUDA's headers is hooked, or stands in shim/not-hooked.txt; and it notices what is not."""
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADERS = os.environ["HOOKS_HEADERS"]  # folders, separated by colons
+LIST = (ROOT / "shim" / "not-hooked.txt").read_text()
+
+
+class Hooks(unittest.TestCase):
+    def setUp(self) -> None:
+        tmp = tempfile.TemporaryDirectory()
+        self.addCleanup(tmp.cleanup)
+        self.tmp = Path(tmp.name)
+
+    def said(self, *sets: str, text: str = LIST, rc: int = 1) -> "list[str]":
+        listed = self.tmp / "listed.txt"
+        listed.write_text(text)
+        done = subprocess.run([ROOT / "scripts" / "check-hooks", f"--list={listed}", *sets], capture_output=True, text=True)
+        self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
+        return done.stdout.splitlines()
+
+    def header(self, name: str, text: str) -> str:
+        """A set of headers with this one in front."""
+        (self.tmp / name).write_text(text)
+        return f"{self.tmp}:{HEADERS}"
+
+    def found(self, name: str) -> str:
+        return next(p for p in (Path(f) / name for f in HEADERS.split(":")) if p.is_file()).read_text(errors="replace")
+
+    def test_all_are_looked_at(self) -> None:
+        self.assertEqual(self.said(HEADERS, rc=0), [])
+
+    def test_a_new_function(self) -> None:
+        more = "CUresult CUDAAPI cuMemAnything(CUdeviceptr ptr);\n/* CUresult CUDAAPI cuMemNothing(void); */\n"
+        lines = self.said(self.header("cuda.h", self.found("cuda.h") + more))
+        self.assertEqual([line.split(":")[0] for line in lines], ["cuMemAnything"])
+
+    def test_a_new_version_and_a_new_form(self) -> None:
+        """Of functions that are hooked: nobody has seen these."""
+        more = ("#define cuMemAlloc cuMemAlloc_v3\n#define cuStreamCreate __CUDA_API_PTSZ(cuStreamCreate)\n"
+                "#define cuMemFree __CUDA_API_PTDS(cuMemFree_v2)\n")
+        lines = self.said(self.header("cuda.h", self.found("cuda.h") + more))
+        self.assertEqual([line.split(":")[0] for line in lines], ["cuMemAlloc_v3", "cuMemFree_v2_ptds", "cuStreamCreate_ptsz"])
+
+    def test_of_the_runtime_and_of_graphics(self) -> None:
+        self.header("cudaGL.h", "CUresult CUDAAPI cuGLAnything(GLuint buffer);\n")
+        sets = self.header("cuda_runtime_api.h", self.found("cuda_runtime_api.h") +
+                           "extern __host__ cudaError_t CUDARTAPI cudaMallocAnything(void **p);\n")
+        names = [line.split(":")[0] for line in self.said(sets) if "nobody has looked" in line]
+        self.assertEqual(names, ["cuGLAnything", "cudaMallocAnything"])
+
+    def test_listed_and_hooked(self) -> None:
+        for name in ("cuMemAlloc_v2", "cuGraphAddMem*", "cuMemset{D8,D16}Async", "cudaMalloc+"):
+            with self.subTest(name):
+                lines = self.said(HEADERS, text=f"{LIST}\nA reason.\n  {name}\n")
+                self.assertTrue(lines and all(" is hooked: " in line for line in lines), lines)
+
+    def test_listed_and_gone(self) -> None:
+        lines = self.said(HEADERS, text=LIST + "\nA reason.\n  cuCtxGetNothing cuOldThing- cuNewThing+ cuNo*\n")
+        self.assertEqual([line.split(": ")[-1] for line in lines], ["there is no cuCtxGetNothing", "there is no cuNo*"])
+
+    def test_listed_no_more(self) -> None:
+        lines = self.said(HEADERS, text=LIST.replace(" cuLinkComplete", ""))
+        self.assertEqual([line.split(":")[0] for line in lines], ["cuLinkComplete"])
+
+    def test_no_headers(self) -> None:
+        self.assertEqual(self.said(str(self.tmp), rc=2), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

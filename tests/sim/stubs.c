@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stubs.c - functions that do nothing; see stubs.def.
+ *
+ * What it is: so that a program can make these calls, and a test can count them and have them refused.
+ *
+ * What it is not: a simulation of graphics, external memory, modules, or anything else.
+ *
+ * Locking: none.
+ */
+#include "sim.h"
+
+#define SIM_STUB(base, sym, version, params, result)                                                                   \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        SIM_ENTER(sym);                                                                                                \
+        return result;                                                                                                 \
+    }
+#define SIM_STUB_PT(base, sym, version, pt_sym, params, result)                                                        \
+    SIM_STUB(base, sym, version, params, result)                                                                       \
+    SIM_STUB(base, pt_sym, version, params, result)
+#include "stubs.def"
