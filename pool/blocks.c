@@ -17,6 +17,7 @@
 #include <limits.h>
 
 #include "bins.h"
+#include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 

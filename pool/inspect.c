@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "magazine.h"
 #include "map.h"
 #include "pool.h"
 #include "pool_internal.h"

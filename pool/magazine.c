@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "pool_internal.h"
+#include "magazine.h"
 
 /* So often a thread looks for the end of a visit before it goes on to another magazine after all. */
 #define PATIENCE 2048u
@@ -88,63 +88,10 @@ static size_t value(const _Atomic size_t *number)
     return atomic_load_explicit(number, memory_order_relaxed);
 }
 
-static ptrdiff_t balance(const _Atomic ptrdiff_t *number)
-{
-    return atomic_load_explicit(number, memory_order_relaxed);
-}
-
 /* For who has the lock; others read it without. */
 static void change(_Atomic size_t *number, size_t to)
 {
     atomic_store_explicit(number, to, memory_order_relaxed);
-}
-
-static uint64_t lists(const struct magazine *magazine, unsigned int set)
-{
-    return atomic_load_explicit(&magazine->recent_set[set], memory_order_relaxed);
-}
-
-static void lists_mark(struct magazine *magazine, unsigned int set, uint64_t to)
-{
-    atomic_store_explicit(&magazine->recent_set[set], to, memory_order_relaxed);
-}
-
-static void handed_add(struct magazine *magazine, size_t size)
-{
-    const ptrdiff_t handed = balance(&magazine->handed) + (ptrdiff_t)size;
-
-    atomic_store_explicit(&magazine->handed, handed, memory_order_relaxed);
-    if (handed > balance(&magazine->handed_most))
-        atomic_store_explicit(&magazine->handed_most, handed, memory_order_relaxed);
-}
-
-/* Take the first block off a list that has one. */
-static struct block *pop(struct magazine *magazine, unsigned int i)
-{
-    struct block *block = magazine->recent[i];
-
-    magazine->recent[i] = block->link;
-    if (!block->link)
-        lists_mark(magazine, i / 64, lists(magazine, i / 64) & ~((uint64_t)1 << i % 64));
-    magazine->recent_count--;
-    return block;
-}
-
-bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr)
-{
-    unsigned int i;
-    const size_t size = size_class(requested, &i);
-    struct block *block = magazine->recent[i];
-
-    if (!block || block->size != size)
-        return false;
-    pop(magazine, i);
-    handed_add(magazine, size);
-    count_up(&magazine->hits);
-    block->requested = requested;
-    *ret_addr = block->addr;
-    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    return true;
 }
 
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
@@ -159,37 +106,13 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
     for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (magazine == own || !(lists(magazine, list / 64) >> list % 64 & 1))
+        if (magazine == own || !(recent_lists(magazine, list / 64) >> list % 64 & 1))
             continue;
         magazine_visit(magazine);
         found = magazine_take(magazine, requested, ret_addr);
         magazine_unlock(magazine);
     }
     return found;
-}
-
-bool magazine_put(struct magazine *magazine, struct block *block)
-{
-    const unsigned int i = block->list;
-    struct block **list = &magazine->recent[i];
-    const bool stray = *list && (*list)->size != block->size;
-
-    if (magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||
-        (stray && magazine->strays_count >= STRAY_MAX))
-        return false;
-    if (stray) {
-        list = &magazine->strays;
-        magazine->strays_count++;
-    } else if (!*list) {
-        lists_mark(magazine, i / 64, lists(magazine, i / 64) | (uint64_t)1 << i % 64);
-    }
-    atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
-    block->link = *list;
-    *list = block;
-    if (block->in_hole)
-        magazine->has_holes = true;
-    magazine->recent_count++;
-    return true;
 }
 
 /* Put a list of blocks in front of another. */
@@ -219,13 +142,13 @@ static struct block *grab(struct magazine *magazine, bool all)
     magazine->strays_count = 0;
     magazine->has_holes = false;
     for (unsigned int set = 0; set < sets; set++) {
-        for (uint64_t left = lists(magazine, set); left; left &= left - 1) {
+        for (uint64_t left = recent_lists(magazine, set); left; left &= left - 1) {
             const unsigned int i = set * 64 + (unsigned int)__builtin_ctzll(left);
 
             blocks = prepend(magazine, magazine->recent[i], blocks);
             magazine->recent[i] = NULL;
         }
-        lists_mark(magazine, set, 0);
+        recent_lists_mark(magazine, set, 0);
     }
     return blocks;
 }
@@ -330,10 +253,10 @@ bool recent_join_larger(struct pool *pool, size_t size)
         return false;
     magazine_visit(magazine);
     for (unsigned int i = list + 1; i < RECENT && !block; i = i / 64 * 64 + 64) {
-        const uint64_t larger = lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
+        const uint64_t larger = recent_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
 
         if (larger)
-            block = pop(magazine, i / 64 * 64 + (unsigned int)__builtin_ctzll(larger));
+            block = recent_pop(magazine, i / 64 * 64 + (unsigned int)__builtin_ctzll(larger));
     }
     magazine_unlock(magazine);
     if (block)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "bins.h"
+#include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 

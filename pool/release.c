@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "bins.h"
+#include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 

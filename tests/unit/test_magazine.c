@@ -3,7 +3,7 @@
  */
 #include "unit.h"
 
-#include "pool_internal.h" /* the locks, to make a thread go on to another magazine */
+#include "magazine.h" /* the locks, to make a thread go on to another magazine */
 
 static struct env *env_plain(void **state)
 {

@@ -3,7 +3,7 @@
  * and what is large joins its neighbours before the next one is served. */
 #include "unit.h"
 
-#include "pool_internal.h" /* what the magazines have */
+#include "magazine.h" /* what the magazines have */
 
 static size_t hits_close_at_hand(const struct pool *pool)
 {
