@@ -68,42 +68,47 @@ static bool starts_segment(const struct block *block)
     return block->addr == block->segment->addr;
 }
 
-/* Is a the better choice than b? Close fits that start their segment first (they can be exported by IPC), then the
- * tightest. */
-static bool better(const struct block *a, const struct block *b, size_t size)
-{
-    const size_t close = size + size / 8;
-    const bool a_base = starts_segment(a) && a->size <= close;
-    const bool b_base = starts_segment(b) && b->size <= close;
-
-    return a_base != b_base ? a_base : a->size < b->size;
-}
-
-/* May size bytes of block, which is large enough, be handed out? */
+/* May size bytes of block, which is large enough and not of a shared segment, be handed out? */
 static bool may_serve(const struct block *block, size_t size, size_t break_max, unsigned int ratio)
 {
     const bool used = block->segment->used != 0, close = !ratio || block->size / ratio <= size;
 
-    if (size < POOL_SEGMENT_UNIT && !block->segment->shared)
+    if (size < POOL_SEGMENT_UNIT)
         return used && close;
     if (used || block->size - size < POOL_SEGMENT_UNIT)
         return true;
     return block->size <= break_max && close;
 }
 
+/* The best choice in a bin: close fits that start their segment first (they can be exported by IPC), then the tightest.
+ */
+static struct block *bin_best(struct block *block, size_t size, size_t break_max, unsigned int ratio)
+{
+    const bool shared = block->segment->shared; /* as are all of these bins, and anything there may be handed out */
+    struct block *best = NULL;
+    bool best_starts = false;
+
+    for (unsigned int n = 0; block && (n < SCAN || !ratio); block = block->link, n++) {
+        bool starts;
+
+        if (block->size < size || (!shared && !may_serve(block, size, break_max, ratio)))
+            continue;
+        starts = block->size <= size + size / 8 && starts_segment(block);
+        if (!best || (starts != best_starts ? starts : block->size < best->size)) {
+            best = block;
+            best_starts = starts;
+        }
+        if (block->size == size && (shared || starts))
+            break;
+    }
+    return best;
+}
+
 struct block *bins_find(const struct bins *bins, size_t size, size_t break_max, unsigned int ratio)
 {
     for (unsigned int bin = bin_next(bins, bin_of(size)); bin < BINS_COUNT; bin = bin_next(bins, bin + 1)) {
-        struct block *best = NULL, *block = bins->head[bin];
+        struct block *best = bin_best(bins->head[bin], size, break_max, ratio);
 
-        for (unsigned int n = 0; block && (n < SCAN || !ratio); block = block->link, n++) {
-            if (block->size < size || !may_serve(block, size, break_max, ratio))
-                continue;
-            if (!best || better(block, best, size))
-                best = block;
-            if (block->size == size && (block->segment->shared || starts_segment(block)))
-                break;
-        }
         if (best)
             return best;
     }

@@ -17,6 +17,7 @@
 #include <limits.h>
 
 #include "bins.h"
+#include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 
@@ -91,6 +92,8 @@ static void block_split(struct pool *pool, struct block *block, size_t size)
 
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
 {
+    unsigned int list;
+
     if (spare_reserve(pool) || map_block_set(block->addr, block)) {
         block_bin(pool, block);
         return -ENOMEM;
@@ -100,6 +103,9 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     if (block->size > size)
         block_split(pool, block, size);
     block->requested = requested;
+    size_class(size, &list);
+    block->list = (unsigned short)list;
+    block->in_hole = size <= CLOSE_MAX && !block->segment->shared;
     used_add(pool, block->segment, block->size);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
     return 0;
@@ -187,9 +193,12 @@ int block_take(struct pool *pool, size_t size, size_t requested, bool refused, u
 {
     struct block *block = NULL;
 
-    /* Beside other threads small ones leave the magazines what they have as long as a shared segment serves them: or
-     * each request that is no hit would make the next ones of every thread none. Alone, joining saves memory. */
-    if (size < LARGE_MIN && !refused && atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed) > 1)
+    recent_settle(pool, size > CLOSE_MAX);
+    /* What is small stays in the magazines as long as something else serves: or each request that is no hit would make
+     * the next ones of every thread none. */
+    if (!refused)
+        block = size < LARGE_MIN ? bins_find(&pool->shared, size, 0, UINT_MAX) : find(pool, size, refused);
+    if (!block && !refused && recent_join_larger(pool, size))
         block = bins_find(&pool->shared, size, 0, UINT_MAX);
     if (!block) {
         recent_flush(pool);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "magazine.h"
 #include "map.h"
 #include "pool.h"
 #include "pool_internal.h"
@@ -97,19 +98,18 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
 {
     const bool taken = lock_take_within(&pool->lock, STATS_WAIT_NS);
-    size_t most = 0;
+    ptrdiff_t most = 0;
 
     *ret_stats = pool->stats;
     if (taken) {
-        most = live_most(pool);
+        most = handed_most(pool);
         ret_stats->idle += recent_idle(pool, STATS_WAIT_NS, &ret_stats->live);
         lock_give(&pool->lock);
     } else {
-        ret_stats->live = live_now(pool);
+        ret_stats->live = (size_t)handed_now(pool) + kept_bytes(pool);
     }
-    most = most > ret_stats->live ? most : ret_stats->live;
-    if (ret_stats->peak_live < most)
-        ret_stats->peak_live = most;
+    if ((ptrdiff_t)ret_stats->peak_live < most)
+        ret_stats->peak_live = (size_t)most;
     ret_stats->order += atomic_load(&pool->shown.order);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
@@ -212,7 +212,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
 static bool magazines_sound(const struct pool *pool)
 {
     const struct block *block;
-    size_t count = 0, bytes;
+    size_t count = 0;
     unsigned int keepers = 0;
 
     for (const struct segment *segment = pool->segments; segment; segment = segment->next)
@@ -220,25 +220,42 @@ static bool magazines_sound(const struct pool *pool)
             count += atomic_load(&block->state) == BLOCK_RECENT;
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
-        size_t listed = 0;
+        size_t listed = 0, strays = 0;
+        unsigned int place;
 
-        bytes = 0;
         for (unsigned int list = 0; list < RECENT; list++) {
-            if ((magazine->recent[list] != NULL) != (magazine->recent_set >> list & 1))
+            if ((magazine->recent[list] != NULL) != (magazine->recent_set[list / 64] >> list % 64 & 1))
                 return false;
-            for (block = magazine->recent[list]; block && listed <= count; block = block->link, listed++) {
-                if (atomic_load(&block->state) != BLOCK_RECENT)
+            for (block = magazine->recent[list]; block && listed <= count; block = block->link, listed++)
+                if (atomic_load(&block->state) != BLOCK_RECENT || block->size != magazine->recent[list]->size ||
+                    block->list != list || size_class(block->size, &place) != block->size || place != list)
                     return false;
-                bytes += block->size;
-            }
         }
-        if (listed > count || listed != magazine->recent_count || bytes != magazine->recent_bytes ||
-            (listed && !magazine->used))
+        for (block = magazine->strays; block && listed <= count; block = block->link, listed++, strays++)
+            if (atomic_load(&block->state) != BLOCK_RECENT || block->list >= LARGE_LISTS)
+                return false;
+        if (listed > count || listed != magazine->recent_count || strays != magazine->strays_count ||
+            (listed && (!magazine->used || i >= places(pool))))
             return false;
         count -= listed;
         keepers += magazine->kept != NULL;
     }
     return count == 0 && keepers == atomic_load(&pool->shown.keepers);
+}
+
+/* Is as much in the program's hands as the books say? With all locks; while a thread orders what was kept, nobody
+ * knows. */
+static bool handed_sound(const struct pool *pool)
+{
+    ptrdiff_t handed = 0;
+
+    for (const struct segment *segment = pool->segments; segment; segment = segment->next)
+        for (const struct block *block = segment->first; block; block = block->next)
+            handed += is_unused(block) ? 0 : (ptrdiff_t)block->size;
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        for (const struct block *block = pool->magazines[i].kept; block; block = block->link)
+            handed -= (ptrdiff_t)block->size;
+    return handed == handed_now(pool) || atomic_load(&pool->shown.ordering);
 }
 
 /* Segments on the list of idle ones, or more than count if it is broken. */
@@ -274,6 +291,8 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         fault = "live bytes are wrong";
     if (!fault && !magazines_sound(pool))
         fault = "what the magazines have is wrong";
+    if (!fault && !handed_sound(pool))
+        fault = "bytes in the program's hands are wrong";
     if (!fault && idle_listed(pool, whole) != whole)
         fault = "the list of idle segments is wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)

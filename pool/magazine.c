@@ -11,9 +11,13 @@
  * of a magazine that is not his own counts as a visitor there: its own thread waits for him in place of going on, and
  * finding nothing where it comes to.
  *
- * On the books of the pool a recent block is still handed out: hits and frees change nothing outside their magazine.
- * When the pool looks at bins, or at what is idle, the recent blocks join them first (recent_flush), so nothing free is
- * overlooked, and the books are right.
+ * Small blocks have one of a few sizes (rounded), so that most requests of any small size find a block. Large ones are
+ * found by requests of the same size alone; those for which there is no list wait as strays. What is large joins its
+ * neighbours when a large request of the thread looks at bins; everything does before the pool grows, or anybody looks
+ * at what is idle (recent_flush), so nothing free is overlooked, and the books are right.
+ *
+ * On the books of the pool a recent block is still used: hits and frees change nothing outside their magazine. What is
+ * in the program's hands each magazine counts for itself, and the pool learns of it now and then (handed_settle).
  *
  * What it is not: it orders nothing and asks nobody for memory.
  *
@@ -23,7 +27,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "pool_internal.h"
+#include "magazine.h"
 
 /* So often a thread looks for the end of a visit before it goes on to another magazine after all. */
 #define PATIENCE 2048u
@@ -33,6 +37,11 @@ __thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
 /* With its lock, and before a segment is looked at; recent_flush looks the other way round. */
 static void magazine_use(struct pool *pool, struct magazine *magazine)
 {
+    const unsigned int past = (unsigned int)(magazine - pool->magazines) + 1;
+    unsigned int count = atomic_load(&pool->shown.places);
+
+    while (count < past && !atomic_compare_exchange_weak(&pool->shown.places, &count, past))
+        ;
     if (!atomic_exchange(&magazine->used, true))
         atomic_fetch_add(&pool->shown.magazines_used, 1);
 }
@@ -74,11 +83,6 @@ void magazine_lock(struct pool *pool, struct magazine *magazine)
 
 /* --- recently freed --- */
 
-static unsigned int list_of(size_t size)
-{
-    return (unsigned int)((uint64_t)(size / POOL_GRANULE) * 0x9e3779b97f4a7c15u >> 58);
-}
-
 static size_t value(const _Atomic size_t *number)
 {
     return atomic_load_explicit(number, memory_order_relaxed);
@@ -90,49 +94,19 @@ static void change(_Atomic size_t *number, size_t to)
     atomic_store_explicit(number, to, memory_order_relaxed);
 }
 
-static uint64_t lists(const struct magazine *magazine)
-{
-    return atomic_load_explicit(&magazine->recent_set, memory_order_relaxed);
-}
-
-static void lists_mark(struct magazine *magazine, uint64_t to)
-{
-    atomic_store_explicit(&magazine->recent_set, to, memory_order_relaxed);
-}
-
-bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr)
-{
-    const size_t size = rounded(requested);
-    const unsigned int i = list_of(size);
-    struct block *block = magazine->recent[i];
-    size_t left;
-
-    if (!block || rounded(block->requested) != size)
-        return false;
-    magazine->recent[i] = block->link;
-    if (!block->link)
-        lists_mark(magazine, lists(magazine) & ~((uint64_t)1 << i));
-    magazine->recent_count--;
-    left = value(&magazine->recent_bytes) - block->size;
-    change(&magazine->recent_bytes, left);
-    if (left < value(&magazine->recent_least))
-        change(&magazine->recent_least, left);
-    count_up(&magazine->hits);
-    block->requested = requested;
-    *ret_addr = block->addr;
-    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    return true;
-}
-
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
-    const uint64_t list = (uint64_t)1 << list_of(rounded(requested));
+    const unsigned int count = places(pool);
+    unsigned int list;
     bool found = false;
 
-    for (unsigned int i = 0; i < MAGAZINES && !found; i++) {
+    if (count == 1 && own)
+        return false;
+    size_class(requested, &list);
+    for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (magazine == own || !(lists(magazine) & list))
+        if (magazine == own || !(recent_lists(magazine, list / 64) >> list % 64 & 1))
             continue;
         magazine_visit(magazine);
         found = magazine_take(magazine, requested, ret_addr);
@@ -141,56 +115,42 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
     return found;
 }
 
-bool magazine_put(struct magazine *magazine, struct block *block)
+/* Put a list of blocks in front of another. */
+static struct block *prepend(struct magazine *magazine, struct block *block, struct block *to)
 {
-    const size_t size = rounded(block->requested);
-    const unsigned int i = list_of(size);
-    struct block **list = &magazine->recent[i];
+    struct block *next;
 
-    if (magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||
-        (*list && rounded((*list)->requested) != size))
-        return false;
-    atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
-    block->link = *list;
-    *list = block;
-    lists_mark(magazine, lists(magazine) | (uint64_t)1 << i);
-    magazine->recent_count++;
-    change(&magazine->recent_bytes, value(&magazine->recent_bytes) + block->size);
-    return true;
-}
-
-size_t live_now(const struct pool *pool)
-{
-    size_t recent = 0;
-
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        recent += value(&pool->magazines[i].recent_bytes);
-    /* A block that went from one magazine to another meanwhile may have been counted twice. */
-    return recent < pool->stats.live ? pool->stats.live - recent : 0;
-}
-
-/* All recent blocks of the lists in mask, with the magazine's lock. They still count as handed out. */
-static struct block *grab(struct magazine *magazine, uint64_t mask)
-{
-    size_t left = value(&magazine->recent_bytes);
-    struct block *all = NULL, *block, *next;
-
-    for (uint64_t set = lists(magazine) & mask; set; set &= set - 1) {
-        const unsigned int i = (unsigned int)__builtin_ctzll(set);
-
-        for (block = magazine->recent[i]; block; block = next) {
-            next = block->link;
-            block->link = all;
-            all = block;
-            left -= block->size;
-            magazine->recent_count--;
-        }
-        magazine->recent[i] = NULL;
+    for (; block; block = next) {
+        next = block->link;
+        block->link = to;
+        to = block;
+        magazine->recent_count--;
     }
-    lists_mark(magazine, lists(magazine) & ~mask);
-    change(&magazine->recent_bytes, left);
-    change(&magazine->recent_least, left);
-    return all;
+    return to;
+}
+
+/*
+ * Recent blocks that are large, or all, with the magazine's lock. They still count as used. Small blocks in a segment
+ * that is broken go with the large ones: or a large request would take the rest of it, as if they were not there.
+ */
+static struct block *grab(struct magazine *magazine, bool all)
+{
+    const unsigned int sets = all || magazine->has_holes ? RECENT_SETS : LARGE_SETS;
+    struct block *blocks = prepend(magazine, magazine->strays, NULL);
+
+    magazine->strays = NULL;
+    magazine->strays_count = 0;
+    magazine->has_holes = false;
+    for (unsigned int set = 0; set < sets; set++) {
+        for (uint64_t left = recent_lists(magazine, set); left; left &= left - 1) {
+            const unsigned int i = set * 64 + (unsigned int)__builtin_ctzll(left);
+
+            blocks = prepend(magazine, magazine->recent[i], blocks);
+            magazine->recent[i] = NULL;
+        }
+        recent_lists_mark(magazine, set, 0);
+    }
+    return blocks;
 }
 
 /* What was grabbed joins its neighbours; with the pool's lock. */
@@ -205,65 +165,130 @@ static void join(struct pool *pool, struct block *block)
     }
 }
 
-static void peak_reach(struct pool *pool, size_t live)
+static void peak_reach(struct pool *pool, ptrdiff_t handed)
 {
-    const unsigned int percent = pool->config.slack_percent;
     size_t slack;
 
-    if (live <= pool->stats.peak_live)
+    if (handed <= (ptrdiff_t)pool->stats.peak_live)
         return;
-    pool->stats.peak_live = live;
-    /* What is kept is part of the peak, and not of what the percentage is of. */
-    slack = live / (100 + percent) * percent;
+    pool->stats.peak_live = (size_t)handed;
+    slack = (size_t)handed / 100 * pool->config.slack_percent;
     change(&pool->shown.slack, slack > pool->config.slack_min ? slack : pool->config.slack_min);
 }
 
-/*
- * Hits change nothing on the books: between two changes of these, live was the most when the least was recent. Exact as
- * long as one thread does it all; with several, each magazine may have had its least at another time.
- */
-size_t live_most(const struct pool *pool)
+/* Hits and frees change nothing on the books, but are counted in their magazine. Here the pool learns of them; with
+ * both locks. Exact as long as one thread does it all; with several, each had its most at another time. */
+static void handed_settle(struct pool *pool, struct magazine *magazine)
 {
-    size_t least = 0;
-
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        least += value(&pool->magazines[i].recent_least);
-    return least < pool->stats.live ? pool->stats.live - least : 0;
+    peak_reach(pool, pool->handed + balance(&magazine->handed_most));
+    pool->handed += balance(&magazine->handed);
+    atomic_store_explicit(&magazine->handed, 0, memory_order_relaxed);
+    atomic_store_explicit(&magazine->handed_most, 0, memory_order_relaxed);
 }
 
-/* With the pool's lock. peak_live knows of the hits so far. */
-static void peak_settle(struct pool *pool)
+ptrdiff_t handed_now(const struct pool *pool)
 {
-    peak_reach(pool, live_most(pool));
+    const unsigned int count = places(pool);
+    ptrdiff_t handed = pool->handed;
+
+    for (unsigned int i = 0; i < count; i++)
+        handed += balance(&pool->magazines[i].handed);
+    return handed;
+}
+
+ptrdiff_t handed_most(const struct pool *pool)
+{
+    const unsigned int count = places(pool);
+    ptrdiff_t handed = pool->handed, most = handed;
+
+    for (unsigned int i = 0; i < count; i++) {
+        const ptrdiff_t here = handed + balance(&pool->magazines[i].handed_most);
+
+        handed += balance(&pool->magazines[i].handed);
+        most = here > most ? here : most;
+    }
+    return most;
 }
 
 void recent_flush(struct pool *pool)
 {
-    peak_settle(pool);
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
+    const unsigned int count = atomic_load(&pool->shown.places);
+
+    for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
         struct block *blocks;
 
         if (!atomic_load(&magazine->used))
             continue;
         magazine_visit(magazine);
-        blocks = grab(magazine, UINT64_MAX);
+        handed_settle(pool, magazine);
+        blocks = grab(magazine, /* all: */ true);
         magazine_unlock(magazine);
         join(pool, blocks);
     }
 }
 
-static void recent_add_up(const struct magazine *magazine)
+void recent_settle(struct pool *pool, bool large)
 {
-    for (uint64_t set = lists(magazine); set; set &= set - 1)
-        for (const struct block *block = magazine->recent[__builtin_ctzll(set)]; block; block = block->link)
-            block->segment->recent += block->size;
+    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
+    struct block *blocks;
+
+    if (!atomic_load(&magazine->used))
+        return;
+    magazine_visit(magazine);
+    handed_settle(pool, magazine);
+    blocks = large ? grab(magazine, /* all: */ false) : NULL;
+    magazine_unlock(magazine);
+    join(pool, blocks);
+}
+
+bool recent_join_larger(struct pool *pool, size_t size)
+{
+    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
+    struct block *block = NULL;
+    unsigned int list;
+
+    size_class(size, &list);
+    if (size > CLOSE_MAX || !atomic_load(&magazine->used))
+        return false;
+    magazine_visit(magazine);
+    for (unsigned int i = list + 1; i < RECENT && !block; i = i / 64 * 64 + 64) {
+        const uint64_t larger = recent_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
+
+        if (larger)
+            block = recent_pop(magazine, i / 64 * 64 + (unsigned int)__builtin_ctzll(larger));
+    }
+    magazine_unlock(magazine);
+    if (block)
+        block->link = NULL;
+    join(pool, block);
+    return block != NULL;
+}
+
+static size_t add_up(const struct block *block)
+{
+    size_t bytes = 0;
+
+    for (; block; block = block->link) {
+        block->segment->recent += block->size;
+        bytes += block->size;
+    }
+    return bytes;
+}
+
+static size_t recent_add_up(const struct magazine *magazine)
+{
+    size_t bytes = add_up(magazine->strays);
+
+    for (unsigned int list = 0; list < RECENT; list++)
+        bytes += add_up(magazine->recent[list]);
+    return bytes;
 }
 
 size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
 {
     size_t recent = 0, idle = 0;
-    bool taken[MAGAZINES];
+    bool taken[MAGAZINES], all = true;
 
     /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
     for (unsigned int i = 0; i < MAGAZINES; i++) {
@@ -271,10 +296,11 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
 
         atomic_fetch_add_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
         taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
+        all = all && taken[i];
         if (taken[i])
-            recent_add_up(magazine);
-        recent += value(&magazine->recent_bytes);
+            recent += recent_add_up(magazine);
     }
+    *ret_live = all ? pool->stats.live - recent : (size_t)handed_now(pool) + kept_bytes(pool);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         if (taken[i])
             lock_give(&pool->magazines[i].lock);
@@ -285,7 +311,6 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
             idle += segment->size;
         segment->recent = 0;
     }
-    *ret_live = recent < pool->stats.live ? pool->stats.live - recent : 0;
     return idle;
 }
 
@@ -308,34 +333,32 @@ void used_add(struct pool *pool, struct segment *segment, size_t size)
         pool->stats.idle -= segment->size;
     segment->used += size;
     pool->native += native_size(size);
-    peak_settle(pool);
     pool->stats.live += size;
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
-        struct magazine *magazine = &pool->magazines[i];
-
-        if (value(&magazine->recent_least) != value(&magazine->recent_bytes))
-            change(&magazine->recent_least, value(&magazine->recent_bytes));
-    }
-    peak_settle(pool);
+    pool->handed += (ptrdiff_t)size;
+    peak_reach(pool, pool->handed);
 }
 
 void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
 {
-    struct block *joining;
-    bool put;
+    struct block *joining = NULL, *more;
+    bool put = false;
 
     lock_take(&pool->lock);
-    peak_settle(pool);
     magazine_lock(pool, magazine);
-    joining = grab(magazine, magazine->recent_count < RECENT_MAX ? (uint64_t)1 << list_of(rounded(block->requested))
-                                                                 : UINT64_MAX);
-    put = magazine_put(magazine, block);
+    handed_settle(pool, magazine);
+    if (!block->segment->withdrawn) {
+        joining = grab(magazine, /* all: */ false);
+        put = magazine_put(magazine, block);
+    }
+    more = put ? NULL : grab(magazine, /* all: */ true);
+    put = put || magazine_put(magazine, block);
     magazine_unlock(magazine);
     if (!put) {
         block->link = joining;
         joining = block;
     }
     join(pool, joining);
+    join(pool, more);
     lock_give(&pool->lock);
 }
 
@@ -381,12 +404,12 @@ static bool is_left(struct magazine *magazine)
 void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
     /* One other along with its own, if it is left, so that nothing stays where no thread comes any more. */
-    const unsigned int turn = own ? (unsigned int)(value(&own->order) % MAGAZINES) : 0;
+    const unsigned int count = atomic_load(&pool->shown.places);
+    const unsigned int turn = own ? (unsigned int)(value(&own->order) % count) : 0;
 
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
+    for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        ret_kept[i] = NULL;
         if (!atomic_load(&magazine->used))
             continue;
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
@@ -407,7 +430,9 @@ size_t kept_bytes(const struct pool *pool)
 {
     size_t bytes = 0;
 
-    for (unsigned int i = 0; i < MAGAZINES; i++)
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++)
         bytes += value(&pool->magazines[i].kept_bytes);
     return bytes;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "bins.h"
+#include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 
@@ -54,6 +55,7 @@ static void block_settle(struct pool *pool, struct block *block, int rc)
     }
     magazine = magazine_enter(pool);
     count_up(&magazine->frees);
+    handed_sub(magazine, block->size);
     if (rc == 0) {
         count_up(&magazine->order);
         put = magazine_put(magazine, block);
@@ -113,7 +115,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         block->link = NULL;
     lists[MAGAZINES] = block;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
+    for (unsigned int i = 0; taking && i < MAGAZINES; i++)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
@@ -162,6 +164,7 @@ static bool block_defer(struct pool *pool, struct block *block, bool in_any_case
 
     if (fits) {
         count_up(&magazine->frees);
+        handed_sub(magazine, block->size);
         magazine_keep(pool, magazine, block);
     }
     lock_give(&magazine->lock);

@@ -119,9 +119,9 @@ struct pool_config {
 
 struct pool_stats {
     uint64_t allocs, hits, misses, frees, failed; /* failed: pool_alloc calls that returned an error */
-    /* Bytes: in blocks handed out or kept (rounded), in segments. With several threads peak_live may be a little
-     * off: what each was handed again counts by itself, and what is handed again while others change the books may be
-     * missed. */
+    /* Bytes: in blocks handed out or kept (rounded), in segments. peak_live is of those handed out alone. With several
+     * threads it may be a little off: what each is handed without the pool's lock counts with its next request that
+     * takes the lock. */
     uint64_t live, held, peak_live, peak_held;
     uint64_t idle; /* bytes in segments of which nothing is handed out */
     uint64_t segments_alloc, segments_free, oom, order, kept;

@@ -32,7 +32,9 @@ enum block_state {
 /* Descriptors of blocks and segments are recycled but never unmapped: a double free may read one at any time. Aligned,
  * so that threads whose blocks are neighbours share no line of the cache; what a hit touches is in the first one. */
 struct block {
-    _Atomic int state; /* LIVE to PENDING without a lock, everything else under the pool's */
+    _Atomic int state;   /* LIVE to PENDING without a lock, everything else under the pool's */
+    unsigned short list; /* list_of(size), while it is not free */
+    bool in_hole;        /* of a broken segment, and on the list of a close size; while it is not free */
     uint64_t addr;
     size_t size;
     size_t requested; /* what was asked for, until it is free */
@@ -60,11 +62,24 @@ struct segment {
 };
 
 #define MAGAZINES 16u
-#define RECENT    64
+/* Up to CLOSE_MAX, blocks have one of a few sizes: these many granules, and then 16 sizes for each power of two. So a
+ * block that was freed serves requests of about its size, and is at most a sixteenth too large. */
+#define FINE_GRANULES  32u
+#define OCTAVE_CLASSES 16u
+#define CLOSE_MAX      ((size_t)256 << 10)
+/* Lists of a magazine: of larger sizes by a hash, then one for each of those sizes. */
+#define LARGE_LISTS 64u
+#define CLOSE_LISTS 96u
+#define RECENT      (LARGE_LISTS + CLOSE_LISTS)
+#define RECENT_SETS ((RECENT + 63) / 64)
+#define LARGE_SETS  (LARGE_LISTS / 64)
+/* A magazine holds no more blocks than these of sizes whose list another size has: to join them takes the pool's lock.
+ */
+#define STRAY_MAX 32u
 /* A magazine holds no more recent blocks than these: somebody has to join all of them at a time. */
-#define RECENT_MAX 256u
+#define RECENT_MAX 512u
 /* It keeps no more for company: once they are ordered there has to be place for them among the recent ones. */
-#define KEPT_MAX (RECENT_MAX / 2)
+#define KEPT_MAX (RECENT_MAX / 4)
 /* A block that takes more than this part of what a magazine may keep is ordered at once: few would fit beside it. */
 #define COMPANY_PART 4u
 
@@ -82,25 +97,20 @@ struct magazine {
     struct lock lock;
     atomic_uint visitors; /* threads that have or want the lock for a moment, as no users of the magazine; a hint */
     atomic_bool used;     /* at some time a thread has */
-    /* Freed blocks that have not joined their neighbours, the last one first; all of a list were of the same size,
-     * which has this hash. */
-    _Atomic uint64_t recent_set; /* a bit for each list that is not empty */
-    unsigned int recent_count;
-    unsigned int kept_count;
-    struct block *kept;          /* PENDING blocks that have not been ordered yet */
-    _Atomic size_t recent_bytes; /* in recent blocks */
-    _Atomic size_t recent_least; /* the least of that since used_add: so much was handed out again; see live_most */
-    _Atomic size_t kept_bytes;   /* by native_size */
+    unsigned int recent_count, kept_count;
+    _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_settle */
+    _Atomic ptrdiff_t handed_most; /* the most of that */
+    struct block *kept;            /* PENDING blocks that have not been ordered yet */
+    _Atomic size_t kept_bytes;     /* by native_size */
     _Atomic size_t hits, frees, order, kept_times; /* parts of pool_stats */
     _Atomic size_t frees_seen;                     /* frees when another thread last asked whether it is left */
+    /* Freed blocks that have not joined their neighbours, the last one first; all of a list are of the same size. */
+    _Atomic uint64_t recent_set[RECENT_SETS]; /* a bit for each list that is not empty */
     struct block *recent[RECENT];
+    struct block *strays; /* large ones whose list was that of another size */
+    unsigned int strays_count;
+    bool has_holes; /* there may be blocks in_hole on the lists of close sizes */
 } __attribute__((aligned(128)));
-
-/* For who has the magazine's lock: a part of an atomic operation is enough. */
-static inline void count_up(_Atomic size_t *number)
-{
-    atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1, memory_order_relaxed);
-}
 
 struct pool {
     struct magazine magazines[MAGAZINES];
@@ -111,6 +121,7 @@ struct pool {
         _Atomic size_t ask_from;  /* with slack: from so many kept bytes on a request asks whether they are ordered */
         _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
         atomic_uint magazines_used;
+        atomic_uint places;   /* no magazine from this one on was ever used */
         atomic_uint keepers;  /* magazines that keep something; changed under their locks */
         atomic_uint ordering; /* threads that are ordering what was kept, and have it */
         atomic_uint kind;     /* of new segments; set under the lock */
@@ -137,6 +148,7 @@ struct pool {
     size_t regret;           /* so much more may be held for what was asked for again */
     size_t asked;            /* bytes that the backend is being asked for */
     size_t broken;           /* bytes in broken segments */
+    ptrdiff_t handed;        /* bytes in the program's hands, but for what the magazines have counted since */
     size_t leaving;          /* bytes that threads are giving back right now */
     unsigned int releasing;  /* how many threads that are */
     unsigned int again;      /* how often it was asked lately for what was handed back; see regret_update */
@@ -144,6 +156,12 @@ struct pool {
     struct pool_stats stats; /* less what the magazines count */
     struct pool *next_retired;
 };
+
+/* How many magazines there may be something in. */
+static inline unsigned int places(const struct pool *pool)
+{
+    return atomic_load_explicit(&pool->shown.places, memory_order_relaxed);
+}
 
 static inline bool is_free(const struct block *block)
 {
@@ -169,10 +187,35 @@ static inline size_t round_up(size_t size, size_t unit)
     return (size + unit - 1) / unit * unit;
 }
 
-/* What a request takes of its segment. */
+static inline unsigned int log2_of(size_t number)
+{
+    return 63u - (unsigned int)__builtin_clzll(number);
+}
+
+/* What a request takes of its segment, and the list of a magazine for blocks of that size. */
+static inline size_t size_class(size_t requested, unsigned int *ret_list)
+{
+    const size_t last = ((requested < SIZE_LARGEST ? requested : SIZE_LARGEST) - 1) / POOL_GRANULE;
+    unsigned int shift;
+
+    if (last < FINE_GRANULES) {
+        *ret_list = LARGE_LISTS + (unsigned int)last;
+        return (last + 1) * POOL_GRANULE;
+    }
+    if (last >= CLOSE_MAX / POOL_GRANULE) {
+        *ret_list = (unsigned int)((uint64_t)(last + 1) * 0x9e3779b97f4a7c15u >> 58);
+        return (last + 1) * POOL_GRANULE;
+    }
+    shift = log2_of(last) - 4;
+    *ret_list = LARGE_LISTS + OCTAVE_CLASSES * shift + (unsigned int)(last >> shift);
+    return (((last >> shift) + 1) << shift) * POOL_GRANULE;
+}
+
 static inline size_t rounded(size_t requested)
 {
-    return round_up(requested < SIZE_LARGEST ? requested : SIZE_LARGEST, POOL_GRANULE);
+    unsigned int list;
+
+    return size_class(requested, &list);
 }
 
 /* What the driver would take of the device for a block of this size: from 2 MiB on, whole units. */
@@ -227,65 +270,6 @@ void block_free(struct pool *pool, struct block *block);
 void block_merge_next(struct pool *pool, struct block *block);
 /* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
 int segment_enter(struct pool *pool, struct segment *segment);
-
-/* magazine.c. Where this thread's magazine is, in every pool; for magazine_enter. */
-extern __thread unsigned int magazine_place __attribute__((tls_model("initial-exec"), visibility("hidden")));
-struct magazine *magazine_enter_other(struct pool *pool);
-/*
- * The magazine of this thread, with its lock, which the caller gives back. The pool's lock must not be
- * taken while it is held.
- */
-static inline struct magazine *magazine_enter(struct pool *pool)
-{
-    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
-
-    if (!lock_try(&magazine->lock))
-        return magazine_enter_other(pool);
-    if (atomic_load_explicit(&magazine->used, memory_order_relaxed))
-        return magazine;
-    lock_give(&magazine->lock);
-    return magazine_enter_other(pool);
-}
-/* Take the lock of this one, whose own thread waits meanwhile, and give it back; lock: to put or keep something there.
- */
-void magazine_visit(struct magazine *magazine);
-void magazine_lock(struct pool *pool, struct magazine *magazine);
-void magazine_unlock(struct magazine *magazine);
-/* With the magazine's lock. Hand out a block that was freed by a request of the same size. False: there is none. */
-bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr);
-/* With no lock. The same from any other magazine. */
-bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr);
-/* With the magazine's lock. A PENDING block has been ordered and may be handed out again. False: there is no place for
- * it. */
-bool magazine_put(struct magazine *magazine, struct block *block);
-/* With no lock: the same, having made place; or the block joins its neighbours. */
-void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block);
-/* With the magazine's lock. A PENDING block is to be ordered later. */
-void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block);
-/* With the magazine's lock. May it keep size bytes more for company? */
-bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size);
-/* With no lock. All blocks that this magazine keeps (NULL: that any does) and those of others that keep too much; now
- * the caller's. */
-void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES]);
-/* How much all magazines keep. With no lock, so it may be over when it is told. */
-size_t kept_bytes(const struct pool *pool);
-/* With the pool's lock. How much is handed out or kept: what is on the books and not recent. */
-size_t live_now(const struct pool *pool);
-/* With the pool's lock. How much of that was the most at a time, since the books changed last. */
-size_t live_most(const struct pool *pool);
-/* With the pool's lock. Magazines that are empty are not in use, until somebody comes: those who were driven from one
- * to the next, by the clock for one, shall not have a share of the slack in each. */
-void magazines_leave(struct pool *pool);
-/* With the pool's lock. Nothing is recent or kept. */
-void magazines_reset(struct pool *pool);
-/* With the pool's lock. Join all that is recent: before anybody looks at bins, or at what is free or idle. */
-void recent_flush(struct pool *pool);
-/* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; and how much
- * was handed out or kept just then. Waits so long for the lock of a magazine. */
-size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live);
-/* With the pool's lock. So many bytes of a segment are handed out, or no longer. */
-void used_add(struct pool *pool, struct segment *segment, size_t size);
-void used_sub(struct pool *pool, struct segment *segment, size_t size);
 
 /* pool.c. */
 /* Order, then publish block (NULL: none) and what was kept back before; an error: what became of block see pool_free,

@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "bins.h"
+#include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 
@@ -157,7 +158,6 @@ static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
     const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
 
     *ret_excess = share > least ? share : least;
-    /* The peak has the slack in it only if as much waited just then. */
     return peak + *ret_excess + slack_of(pool) + pool->regret;
 }
 
@@ -473,6 +473,8 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     do {
         if (is_free(block))
             continue;
+        if (atomic_load(&block->state) == BLOCK_SEIZED)
+            pool->handed -= (ptrdiff_t)block->size;
         map_block_set(block->addr, NULL);
         used_sub(pool, segment, block->size);
         atomic_store(&block->state, BLOCK_FREE);

@@ -21,7 +21,7 @@ free policy and why, refused IPC handles, what was registered with NCCL, the lar
 held the most when most was live; and the physical memory that was taken past the pool (cuMemCreate: NCCL's, PyTorch's expandable
 segments), by whom. Requests, hits and peaks of a device come from the stats lines; a killed process wrote none at its end, so
 they are then as of the last one, or counted from events as far as these tell, and marked with ~.
-Peak live is bytes in blocks handed out, rounded up to 512 each; peak held is bytes in segments; cached is held and not live.
+Peak live is bytes in blocks handed out, rounded up; peak held is bytes in segments; cached is held and not live.
 Time saved is an estimate: the hits, each at the mean of what it took in this trace to get a segment of the same backend, which
 may be larger than the request. What frees would have taken is not in it.
 Waste is what was held and not live when held was greatest; it needs allocation events. So does rounding: what blocks had beyond

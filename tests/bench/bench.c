@@ -15,7 +15,10 @@
  *   live     the same while --live blocks of 512 B to 16 KiB are held
  *   mix      allocations (73 %) and frees of random size up to --max, log-uniform unless --uniform, with at most --cap
  *            bytes live; nanoseconds for a request
+ *   slots    each thread has --live slots, and an operation frees what is in a random one or, if it is empty, allocates
+ *            there, of random size from 256 B to --max; nanoseconds for an operation and thread
  *   count    nothing but --pairs pairs, for callgrind
+ *   scatter  the same with operations of slots
  *
  * --how: cudaMalloc and cudaFree; cudaMallocAsync and cudaFreeAsync on a stream of each thread, with a pool that keeps
  * all; instead of a pair, what orders a free: cuCtxRecordEvent and cuCtxWaitEvent (the floor of CUPOOL_FREE=ordered);
@@ -183,7 +186,7 @@ static void *run_pairs(void *arg)
 }
 
 /* The slowest thread's. */
-static double pairs(void)
+static double side_by_side(void *(*run)(void *))
 {
     static struct worker workers[THREADS_MAX];
     double slowest = 0;
@@ -191,7 +194,7 @@ static double pairs(void)
     pthread_barrier_init(&line, NULL, (unsigned int)opt.threads);
     for (int i = 0; i < opt.threads; i++) {
         workers[i].id = i;
-        MUST(pthread_create(&workers[i].thread, NULL, run_pairs, &workers[i]));
+        MUST(pthread_create(&workers[i].thread, NULL, run, &workers[i]));
     }
     for (int i = 0; i < opt.threads; i++) {
         pthread_join(workers[i].thread, NULL);
@@ -222,7 +225,7 @@ static double live(void)
             held[i].p = take(&w, held[i].n);
         }
     }
-    ns = pairs();
+    ns = side_by_side(run_pairs);
     for (long i = 0; i < opt.live; i++)
         give(&w, held[i].p, held[i].n);
     free(held);
@@ -246,6 +249,58 @@ static size_t random_size(uint64_t *state, double bits)
     return (size_t)((double)(1ull << (unsigned int)exponent) * power(exponent - (double)(unsigned int)exponent));
 }
 
+static double bits_of(size_t max)
+{
+    double bits = 0;
+
+    while ((size_t)1 << (unsigned int)(bits + 1) <= max)
+        bits++;
+    return bits;
+}
+
+static void scatter(struct worker *w, long operations)
+{
+    struct {
+        void *p;
+        size_t n;
+    } *held = calloc((size_t)opt.live, sizeof(*held));
+    uint64_t state = opt.seed + (uint64_t)w->id;
+    const double bits = bits_of(opt.max);
+    double start = 0;
+
+    MUST(!held);
+    /* A tenth before the clock starts: until the slots are half full, and the allocator has what it needs. */
+    for (long i = opt.threads ? -operations / 10 : 0; i < operations; i++) {
+        const long k = (long)(draw(&state) % (uint64_t)opt.live);
+
+        if (i == 0 && opt.threads)
+            pthread_barrier_wait(&line);
+        if (i == 0)
+            start = now_ns();
+        if (held[k].p) {
+            give(w, held[k].p, held[k].n);
+            held[k].p = NULL;
+        } else {
+            held[k].n = random_size(&state, bits);
+            held[k].p = take(w, held[k].n);
+        }
+    }
+    w->ns = (now_ns() - start) / (double)operations;
+    for (long k = 0; k < opt.live; k++)
+        if (held[k].p)
+            give(w, held[k].p, held[k].n);
+    free(held);
+}
+
+static void *run_slots(void *arg)
+{
+    struct worker *w = arg;
+
+    open_worker(w);
+    scatter(w, opt.pairs);
+    return NULL;
+}
+
 static double mix(void)
 {
     static struct worker w;
@@ -254,14 +309,13 @@ static double mix(void)
         size_t n;
     } *held = calloc(1 << 20, sizeof(*held));
     uint64_t state = opt.seed;
+    const double bits = bits_of(opt.max);
     size_t bytes = 0;
-    double start, bits = 0;
+    double start;
     long n = 0;
 
     MUST(!held);
     open_worker(&w);
-    while ((size_t)1 << (unsigned int)(bits + 1) <= opt.max)
-        bits++;
     start = now_ns();
     for (long i = 0; i < opt.pairs; i++) {
         const size_t size = random_size(&state, bits);
@@ -407,6 +461,11 @@ static void count(void)
     struct worker w = {.id = 0};
 
     open_worker(&w);
+    if (!strcmp(opt.what, "scatter")) {
+        opt.threads = 0; /* nobody else is waited for */
+        scatter(&w, 2 * opt.pairs);
+        return;
+    }
     for (long i = 0; i < opt.pairs; i++)
         pair(&w, false);
 }
@@ -416,15 +475,17 @@ int main(int argc, char **argv)
     parse(argc, argv);
     while (next_value()) {
         if (!strcmp(opt.what, "pair") || !strcmp(opt.what, "work")) {
-            printf("%.1f\n", pairs());
+            printf("%.1f\n", side_by_side(run_pairs));
         } else if (!strcmp(opt.what, "live")) {
             printf("%.1f\n", live());
         } else if (!strcmp(opt.what, "mix")) {
             printf("%.1f\n", mix());
-        } else if (!strcmp(opt.what, "count")) {
+        } else if (!strcmp(opt.what, "slots")) {
+            printf("%.1f\n", side_by_side(run_slots));
+        } else if (!strcmp(opt.what, "count") || !strcmp(opt.what, "scatter")) {
             count();
         } else {
-            fprintf(stderr, "usage: bench pair|work|live|mix|count [options], see the source\n");
+            fprintf(stderr, "usage: bench pair|work|live|mix|slots|count|scatter [options], see the source\n");
             return 2;
         }
         fflush(stdout);

@@ -14,11 +14,6 @@ static size_t round_up(size_t size, size_t unit)
     return (size + unit - 1) / unit * unit;
 }
 
-static size_t rounded(const struct model_block *block)
-{
-    return round_up(block->requested, POOL_GRANULE);
-}
-
 __attribute__((format(printf, 2, 3))) static void fault(struct model *model, const char *format, ...)
 {
     va_list args;
@@ -38,7 +33,7 @@ static size_t block_after(const struct model *model, uint64_t addr)
     while (low < high) {
         const size_t mid = (low + high) / 2;
 
-        if (model->blocks[mid].addr + rounded(&model->blocks[mid]) <= addr)
+        if (model->blocks[mid].addr + model->blocks[mid].size <= addr)
             low = mid + 1;
         else
             high = mid;
@@ -46,19 +41,32 @@ static size_t block_after(const struct model *model, uint64_t addr)
     return low;
 }
 
+/* The peak is that of what is in the program's hands alone. */
 static void live_set(struct model *model, uint64_t live)
 {
     model->want.live = live;
-    if (live > model->want.peak_live)
-        model->want.peak_live = live;
+    if (live - model->kept > model->want.peak_live)
+        model->want.peak_live = live - model->kept;
+}
+
+/* A block is the request rounded up to the granule, or a sixteenth larger where requests are small. */
+static bool size_is_close(size_t size, size_t requested)
+{
+    const size_t least = round_up(requested, POOL_GRANULE);
+
+    return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
 }
 
 /* refused: the driver has refused memory on the way to this block. */
-static void block_add(struct model *model, uint64_t addr, size_t size, struct fake_segment *segment, bool refused)
+static void block_add(struct model *model, uint64_t addr, size_t requested, struct fake_segment *segment, bool refused)
 {
     const size_t at = block_after(model, addr);
+    struct pool *pool;
+    size_t size = 0;
 
-    if (at < model->count && model->blocks[at].addr < addr + round_up(size, POOL_GRANULE)) {
+    if (pool_live(addr, &pool, &size) != requested || !size_is_close(size, requested))
+        fault(model, "0x%" PRIx64 ": a block of %zu bytes for a request of %zu", addr, size, requested);
+    if (at < model->count && model->blocks[at].addr < addr + size) {
         fault(model, "0x%" PRIx64 " overlaps a block that is %s", addr, model->blocks[at].kept ? "kept" : "live");
         return;
     }
@@ -69,7 +77,7 @@ static void block_add(struct model *model, uint64_t addr, size_t size, struct fa
             abort();
     }
     memmove(&model->blocks[at + 1], &model->blocks[at], (model->count - at) * sizeof(*model->blocks));
-    model->blocks[at] = (struct model_block){.addr = addr, .requested = size};
+    model->blocks[at] = (struct model_block){.addr = addr, .requested = requested, .size = size};
     model->count++;
     model->live_count++;
     if (segment->withdrawn)
@@ -78,13 +86,13 @@ static void block_add(struct model *model, uint64_t addr, size_t size, struct fa
         fault(model, "a block in what a large one has left of its last 2 MiB");
     if (!segment->blocks++)
         model->fake->idle -= segment->size;
-    if (!segment->broken && segment->size - round_up(size, POOL_GRANULE) >= POOL_SEGMENT_UNIT) {
+    if (!segment->broken && segment->size - size >= POOL_SEGMENT_UNIT) {
         segment->broken = true;
         model->broken += segment->size;
         if (!refused && model->broken > model->config.break_max)
             fault(model, "%zu bytes are broken into, but the driver has not refused", model->broken);
     }
-    live_set(model, model->want.live + round_up(size, POOL_GRANULE));
+    live_set(model, model->want.live + size);
 }
 
 /* Nothing remains of a block. */
@@ -99,7 +107,8 @@ static void block_forget(struct model *model, const struct model_block *block)
         model->broken -= segment->broken ? segment->size : 0; /* it is whole again */
         segment->broken = false;
     }
-    live_set(model, model->want.live - rounded(block));
+    model->kept -= block->kept ? block->size : 0;
+    live_set(model, model->want.live - block->size);
 }
 
 /* An order() has succeeded: kept blocks may be handed out. */
@@ -175,6 +184,7 @@ static void lose(struct model *model)
     model->fake->idle = model->fake->idle_withdrawn = 0;
     model->clock = 0;
     model->count = model->live_count = 0;
+    model->kept = 0;
     model->broken = 0;
     model->want = (struct pool_stats){0};
     model->fake->peak = 0;
@@ -278,7 +288,7 @@ static bool has_excess(const struct model *model, size_t held, size_t size)
     size_t live = model->want.live + more, peak, excess;
 
     for (size_t i = 0; i < model->count; i++)
-        live -= model->blocks[i].kept ? rounded(&model->blocks[i]) : 0; /* they may be published first */
+        live -= model->blocks[i].kept ? model->blocks[i].size : 0; /* they may be published first */
     peak = live > model->want.peak_live ? live : model->want.peak_live;
     excess = peak / 20 > model->config.excess_min ? peak / 20 : model->config.excess_min;
     return held + more > peak + excess;
@@ -335,6 +345,7 @@ int model_free_nth(struct model *model, size_t n)
         ;
     addr = model->blocks[n].addr;
     model->blocks[n].kept = true; /* for no longer than it takes, if order() succeeds */
+    model->kept += model->blocks[n].size;
     model->live_count--;
     rc = pool_free(addr);
     if (rc != want)

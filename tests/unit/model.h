@@ -20,7 +20,8 @@
 struct model_block {
     uint64_t addr;
     size_t requested;
-    bool kept; /* freed, its order has failed: occupied, but no longer live */
+    size_t size; /* what the pool says that it takes */
+    bool kept;   /* freed, its order has failed: occupied, but no longer live */
 };
 
 struct model {
@@ -29,6 +30,7 @@ struct model {
     struct pool *pool;
     struct model_block *blocks; /* by address */
     size_t count, room, live_count;
+    size_t kept;   /* bytes of kept blocks */
     size_t broken; /* bytes in segments in use, not withdrawn, of which a block leaves 2 MiB or more */
     unsigned int clock;
     struct pool_stats want;

@@ -3,7 +3,7 @@
  */
 #include "unit.h"
 
-#include "pool_internal.h" /* the locks, to make a thread go on to another magazine */
+#include "magazine.h" /* the locks, to make a thread go on to another magazine */
 
 static struct env *env_plain(void **state)
 {
@@ -68,6 +68,32 @@ static void test_peak_is_exact(void **state)
     }
     assert_int_equal(stats_of(env->pool).peak_live, 18 * MIB);
     assert_int_equal(stats_of(env->pool).live, 0);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What was freed and waits to be ordered is not in the program's hands. */
+static void test_peak_is_without_what_waits(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[2];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (size_t i = 4; i < 8; i++)
+        release(alloc(env->pool, i * MIB));
+    assert_int_equal(stats_of(env->pool).live, 22 * MIB);
+    assert_int_equal(stats_of(env->pool).peak_live, 7 * MIB);
+    pool_trim(env->pool, "test");
+    for (size_t i = 0; i < 2; i++)
+        addr[i] = alloc(env->pool, 5 * MIB);
+    env->fake->order_rc = -EBUSY;
+    release(addr[0]);
+    addr[0] = alloc(env->pool, MIB);
+    pool_disown(addr[1], 5 * MIB);
+    env->fake->observed = false; /* that was not its doing */
+    assert_int_equal(stats_of(env->pool).peak_live, 10 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 6 * MIB);
     assert_sound(env->pool, env->fake);
 }
 
@@ -432,6 +458,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_a_hit_calls_nobody),
         POOL_TEST(test_peak_is_exact),
+        POOL_TEST(test_peak_is_without_what_waits),
         POOL_TEST(test_idle_is_exact),
         POOL_TEST(test_who_looks_changes_nothing),
         POOL_TEST(test_more_than_fits),

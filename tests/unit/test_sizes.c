@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_sizes.c - requests of sizes that never come again: small ones are served by what was freed of about their size,
+ * and what is large joins its neighbours before the next one is served. */
+#include "unit.h"
+
+#include "magazine.h" /* what the magazines have */
+
+static size_t hits_close_at_hand(const struct pool *pool)
+{
+    size_t hits = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        hits += atomic_load(&pool->magazines[i].hits);
+    return hits;
+}
+
+/* A small block serves requests of about its size. */
+static void test_close_sizes_find_each_other(void **state)
+{
+    static const struct {
+        size_t freed, requested;
+        bool close;
+    } cases[] = {
+        {16 * KIB, 16 * KIB - 511, true},
+        {16 * KIB, 16 * KIB - 512, false},
+        {32 * KIB, 31 * KIB + 1, true},
+        {32 * KIB, 31 * KIB, false},
+        {248 * KIB + 1, 256 * KIB, true},
+        {248 * KIB, 256 * KIB, false},
+        {256 * KIB + 1, 256 * KIB, false},
+        {300 * KIB, 300 * KIB - 512, false},
+        {300 * KIB, 300 * KIB - 511, true},
+        {1, 512, true},
+        {513, 512, false},
+        {129 * KIB, 136 * KIB, true},
+        {128 * KIB, 128 * KIB + 512, false},
+    };
+    struct env *env = *state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const uint64_t freed = alloc(env->pool, cases[i].freed);
+        const size_t hits = hits_close_at_hand(env->pool);
+        struct pool *pool;
+        uint64_t addr;
+        size_t block;
+
+        release(freed);
+        addr = alloc(env->pool, cases[i].requested);
+        assert_int_equal(hits_close_at_hand(env->pool) - hits, cases[i].close);
+        assert_int_equal(pool_live(addr, &pool, &block), cases[i].requested);
+        assert_in_range(block, cases[i].requested, cases[i].requested + cases[i].requested / 16 + 511);
+        release(addr);
+        assert_sound(env->pool, env->fake);
+        pool_trim(env->pool, "test");
+    }
+}
+
+/* Sizes that never come again: most requests and frees take no lock but their magazine's. */
+static void test_random_sizes_are_close_at_hand(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr[256] = {0}, seed = 1;
+    size_t allocs = 0;
+
+    for (int i = 0; i < 20000; i++) {
+        uint64_t *slot = &addr[rng_below(&seed, 256)];
+        const size_t octave = (size_t)256 << rng_below(&seed, 10); /* up to 256 KiB */
+
+        if (*slot)
+            release(*slot);
+        else
+            allocs++;
+        *slot = *slot ? 0 : alloc(env->pool, octave + rng_below(&seed, octave));
+    }
+    assert_true(hits_close_at_hand(env->pool) > allocs / 3 * 2);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Large ones of sizes that never come again join with the next request that takes the lock; until then nothing is lost,
+ * and in the end nothing is asked for twice. */
+static void test_large_sizes_of_all_kinds(void **state)
+{
+    enum { COUNT = 2 * RECENT_MAX };
+    struct env *env = *state;
+    static uint64_t addr[COUNT];
+
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < COUNT; i++)
+            addr[i] = alloc(env->pool, 2 * MIB + i * 512);
+        assert_sound(env->pool, env->fake);
+        for (size_t i = 0; i < COUNT; i++)
+            release(addr[i]);
+        assert_sound(env->pool, env->fake);
+        assert_int_equal(stats_of(env->pool).live, 0);
+        assert_int_equal(stats_of(env->pool).idle, stats_of(env->pool).held);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], COUNT);
+    alloc(env->pool, 300 * MIB); /* another one leaves the small ones alone */
+    pool_trim(env->pool, "test");
+    assert_int_equal(stats_of(env->pool).held, 300 * MIB);
+}
+
+/* A small block in what is free of a large segment: a large request does not take the rest as if it were not there. */
+static void test_small_ones_in_large_segments_join(void **state)
+{
+    struct env *env = *state;
+    const uint64_t base = alloc(env->pool, 8 * MIB);
+    uint64_t small, large, filler;
+
+    release(base);
+    large = alloc(env->pool, 3 * MIB);
+    assert_int_equal(large, base);
+    filler = alloc(env->pool, UNIT - 512);
+    small = alloc(env->pool, 4 * KIB);
+    release(filler);
+    release(small);
+    release(large);
+    assert_int_equal(alloc(env->pool, 8 * MIB), base);
+    assert_sound(env->pool, env->fake);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_close_sizes_find_each_other),
+        POOL_TEST(test_random_sizes_are_close_at_hand),
+        POOL_TEST(test_large_sizes_of_all_kinds),
+        POOL_TEST(test_small_ones_in_large_segments_join),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
