@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
+LEAVING, TEXT = "shim/leaving.c", "shim/trace_text.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
 MAGAZINE_H = "pool/magazine.h"
 INSPECT = "pool/inspect.c"
@@ -42,8 +43,8 @@ MUTANTS = [
     Mutant("strict is treated as ordered", ["settings"], [
         ("shim/policy.c", "policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
     Mutant("a block is published before it is ordered", ["threads"], [
-        (POOL, "rc = pool->config.order->order(pool->config.arg, /* may_wait: */ true); block_settle(pool, block, rc);",
-         "block_settle(pool, block, 0); rc = pool->config.order->order(pool->config.arg, true);")]),
+        (POOL, "rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_settle(pool, block, rc);",
+         "block_settle(pool, block, 0); rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);")]),
     Mutant("a block is published although ordering failed", ["order"], [
         (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
@@ -76,7 +77,7 @@ MUTANTS = [
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
         ("shim/debug.c", "if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
     Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
-        (CONTEXT, "debug_context_gone(context);", "")]),
+        (LEAVING, "debug_context_gone(context);", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         (POOL, "return rc == -EBUSY ? 0 : rc;", "return 0;")]),
@@ -115,11 +116,11 @@ MUTANTS = [
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
         (CAPTURE, "if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
     Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
-        (CAPTURE, "if (capture_active()) captures_remove(is_of_dead_thread, NULL);", "")]),
+        (CAPTURE, "captures_remove(is_of_dead_thread, NULL);", "")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
-        (CONTEXT, "capture_forget(atomic_load(&context->handle), atomic_load(&context->captures));", "")]),
+        (LEAVING, "capture_forget(handle, atomic_load(&context->captures));", "")]),
     Mutant("segments are given back in a capture", ["order"], [
-        (RELEASE, "if (pool->config.order->frozen(pool->config.arg)) return 0;", "")]),
+        (RELEASE, "if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
         (EXPORT, "return CORE_INVALID; return core_free_later(addr, stream);", "; return core_free_later(addr, stream);")]),
 
@@ -285,20 +286,19 @@ MUTANTS = [
     Mutant("a growing pool hands nothing back", ["excess"], [
         (RELEASE, "for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
-        (RELEASE, "if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess) continue;", "")]),
+        (RELEASE, "if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
     Mutant("a growing pool hands back what has just become idle", ["excess"], [
         (RELEASE, "for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
          "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
         (RELEASE, "next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
     Mutant("a growing pool hands much back for little", ["excess"], [
-        (RELEASE, "if (held - max < segment->size / TOLERANCE_PART && held - max <= excess) continue;", "")]),
+        (RELEASE, "if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
     Mutant("a growing pool tolerates much beside a large segment", ["excess"], [
-        (RELEASE, "&& held - max <= excess) continue;", ") continue;")]),
+        (RELEASE, "&& held - max <= excess && held <= bound) continue;", "&& held <= bound) continue;")]),
     Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
-        (RELEASE, "has_arrived = !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg);",
-         "has_arrived = true;")]),
+        (RELEASE, "has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
-        (RELEASE, "return peak + *ret_excess + slack +", "return peak + *ret_excess + 0 * slack +")]),
+        (RELEASE, "return peak + *ret_excess + slack_of(pool) +", "return peak + *ret_excess +")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         (RELEASE, "else pool->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
@@ -312,7 +312,7 @@ MUTANTS = [
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: what was kept back stays there", ["ladder"], [
-        (POOL, "order_and_publish(pool, NULL, /* may_wait: */ true); if (take(", "; if (take(")]),
+        (POOL, "order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
     Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
         (POOL, 'released = pool_trim(pool, "oom");', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
@@ -327,8 +327,8 @@ MUTANTS = [
         (INSPECT, "*ret_stats = pool->stats; if (taken) {", "if (taken) recent_flush(pool); *ret_stats = pool->stats; if (taken) {")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         (POOL, "bool entered; int rc; if (!ask(pool, segment_size)) {",
-         "bool entered; int rc; release_excess(pool, size); if (!ask(pool, segment_size)) {"),
-        (POOL, "release_excess(pool, size); rc = grow(", "rc = grow(")]),
+         "bool entered; int rc; release_excess(pool, size, false); if (!ask(pool, segment_size)) {"),
+        (POOL, "if (release_excess(pool, size, /* again: */ false)) {", "if (false) {")]),
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         (MEMORY, "if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
@@ -352,7 +352,7 @@ MUTANTS = [
          "return real_next(cuDevicePrimaryCtxReset_v2)(device);"),
         (EXPORT, "const bool alone = !core_passive() && !core_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
-        (CONTEXT, "context_gone(context, !active || (id && id != context->id));", "context_gone(context, false);")]),
+        (LEAVING, "entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
     Mutant("a forked child goes on where its parent was", ["trace / Processes"], [
         (CORE, "atomic_store(&state, STATE_PASSIVE); trace_forget();", ""), (CORE, "return getpid() != starter;", "return false;")]),
 
@@ -379,8 +379,8 @@ MUTANTS = [
         ("shim/conf.c", "if (*text || whole > ", "if (whole > ")]),
     Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
         ("shim/launch.c", "if (*at + n >= len) return -ENAMETOOLONG;", "if (*at + n > len) return -ENAMETOOLONG;")]),
-    Mutant("a trace is overwritten", ["trace / Contents"], [
-        ("shim/file.c", "O_CREAT | O_EXCL |", "O_CREAT |")]),
+    Mutant("a trace is overwritten", ["files"], [
+        ("shim/file.c", "return move_away(try) ? AGAIN : TAKEN;", "return ftruncate(fd, 0) ? TAKEN : OURS;")]),
     Mutant("a segment's end is traced after it has gone", ["order"], [
         (RELEASE, """if (config->observer && config->observer->segment_free)
          config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);
@@ -406,7 +406,7 @@ MUTANTS = [
         (RECORDS, "if ((passed >= RATE_NS || !times.rated)", "if (!times.rated"),
         (RECORDS, "times.rated = passed >= RATE_NS;", "times.rate *= 1.1; times.rated = true;")]),
     Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
-        ("shim/trace.c", 'flush(/* wait: */ true); clock = clock ?', 'clock = clock ?'),
+        ("shim/trace.c", 'flush(/* wait: */ true); t = event->clock ?', 't = event->clock ?'),
         ("shim/trace.c", "rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
 
     # --- reports ---
@@ -425,7 +425,7 @@ MUTANTS = [
     Mutant("the page has one half", ["live / Reader"], [
         ("shim/live.c", "(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
     Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
-        ("shim/live.c", "if (file_is(fd, &live.file)) while", "while")]),
+        ("shim/live.c", "if (file_state(fd, &live.file) != -EBADF) while", "while")]),
 
     # --- NCCL ---
     Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
@@ -443,7 +443,7 @@ MUTANTS = [
     Mutant("NCCL: a driver that cannot be asked is taken to be done", ["nccl / Registered.test_before_cuda_12_5"], [
         ("shim/order.c", "if (result || context_enter(context, &visit)) return false; least", "if (result || context_enter(context, &visit)) return true; least")]),
     Mutant("NCCL: the end of a communicator does not wait for another thread's capture", ["nccl / Registered.test_an_end_beside_another_threads_capture"], [
-        ("shim/order.c", "if (!capturing || now_ns() >= captured) break;", "break;")]),
+        (ORDER, "if (!capturing || now_ns() >= captured || !context_stays(context)) break;", "break;")]),
     Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
         ("shim/debug.c", "if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),
     Mutant("NCCL: a communicator that could not shrink is used", ["nccl / Registered.test_not_shrunk"], [
@@ -491,7 +491,7 @@ MUTANTS = [
         ("shim/order.c", "if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
-        ("shim/context.c", "limit = now_ns() + LEAVING_WAIT_NS;", "limit = 0;")]),
+        (CONTEXT, "return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
         (REG, "if (made) calls_wait(&reg->detaching, ~0u);", "(void)made;")]),
     Mutant("NCCL: memory goes although its owner does", ["nccl_reg"], [
@@ -569,7 +569,7 @@ MUTANTS = [
     Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
         (USE, "if (is_on()) entry_forget(&use.physical, handle);", "")]),
     Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
-        (CONTEXT, "use_context_gone(context);", "")]),
+        (LEAVING, "use_context_gone(context);", "")]),
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
         (USE, "if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
@@ -599,8 +599,8 @@ MUTANTS = [
 
     # --- cupool.h ---
     Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [
-        (CORE, "trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); rc = release(addr);",
-         "rc = release(addr); trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
+        (CORE, "trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); } rc = release_checked(release, addr);",
+         "} rc = release_checked(release, addr); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
 
     Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
         (RELEASE, "if (segment->kind != kind)", "if (false)")]),
@@ -615,9 +615,9 @@ MUTANTS = [
     Mutant("cupool.h: a forked child is told that it is served", ["api / Without"], [
         (CORE, "return atomic_load(&state) == STATE_NEW &&", "return")]),
     Mutant("cupool.h: a mark is written as it is", ["api / Mark.test_texts"], [
-        ("shim/trace.c", """c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
+        (TEXT, """c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
     Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
-        ("shim/trace.c", "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
+        (TEXT, "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
     # --- physical memory in the trace ---
     Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
         (VMM, "use_mapped(ptr, size, offset, handle); if (took(&call, result))",
@@ -638,8 +638,10 @@ MUTANTS = [
         (VMM, "if (core_inside())", "if (false)")]),
     Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
         (CORE, "(now == STATE_ACTIVE ? !core_is_foreign() : now == STATE_NEW)", "true"),
-        ("shim/trace.c", "atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); trace.fd = -1;",
-         "atomic_store(&trace_allocs_wanted, false);")]),
+        ("shim/trace.c", "atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); if (trace.fd >= 0)",
+         "atomic_store(&trace_allocs_wanted, false); if (false)"),
+        ("shim/trace.c", "file_close(trace.fd, &trace.file, /* done: */ false); trace.fd = -1;",
+         "file_close(trace.fd, &trace.file, /* done: */ false);")]),
     Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
         (CORE, "core_hooks_driver() && (now == STATE_ACTIVE", "(now == STATE_ACTIVE")]),
 ]
