@@ -118,7 +118,8 @@ MUTANTS = [
     Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
         (CAPTURE, "captures_remove(is_of_dead_thread, NULL);", "")]),
     Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
-        (LEAVING, "capture_forget(handle, atomic_load(&context->captures));", "")]),
+        (LEAVING, "capture_forget(handle, atomic_load(&context->captures));", ""),
+        (CAPTURE, "if (capture_active()) captures_ask();", "")]),
     Mutant("segments are given back in a capture", ["order"], [
         (RELEASE, "if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
@@ -299,6 +300,21 @@ MUTANTS = [
         (RELEASE, "has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
         (RELEASE, "return peak + *ret_excess + slack_of(pool) +", "return peak + *ret_excess +")]),
+    Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
+        (RELEASE, "if (!is_beyond) return false;", "return false;")]),
+    Mutant("the bound: what is on its way back does not count", ["bound static ordered / append"], [
+        (RELEASE, "SIZE_MAX / 2 && pool->stats.held + arriving +", "SIZE_MAX / 2 && pool->stats.held +"),
+        (RELEASE, "is_beyond = pool->stats.held + arriving +", "is_beyond = pool->stats.held +")]),
+    Mutant("the bound: a request does not wait for its own frees", ["bound static ordered / append"], [
+        (RELEASE, "if (config->backend->reclaim) config->backend->reclaim(config->arg); lock_take(", "lock_take("),
+        (POOL, "if (release_excess(pool, size, /* again: */ true) && config->backend->reclaim) config->backend->reclaim(",
+         "if (false) config->backend->reclaim(")]),
+    Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
+        (MEMORY, "context_unpin(context)) releases_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
+    Mutant("a fill is not put in order", ["fill"], [
+        (POOL, "return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
+    Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
+        (MEMORY, "return atomic_load(&context->defers) && !nccl_registers() &&", "return false && !nccl_registers() &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         (RELEASE, "else pool->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
