@@ -258,7 +258,7 @@ MUTANTS = [
     Mutant("a request joins what others freed last", ["magazine"], [
         (POOL, "return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
     Mutant("large blocks wait for company", ["order"], [
-        (MAGAZINE, "size <= room / COMPANY_PART &&", "")]),
+        (MAGAZINE, "takes <= room / COMPANY_PART &&", "")]),
     Mutant("what ended threads kept is nobody's business", ["magazine"], [
         (MAGAZINE, "(i != turn || !is_left(magazine)))", "turn < MAGAZINES)")]),
     Mutant("what others keep too much of is nobody's business", ["magazine"], [
