@@ -492,10 +492,11 @@ void trace_close(void)
 
 void trace_forget(void)
 {
-    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. An open
+     * descriptor would keep the file's own lock when the parent is gone. */
     atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
-    if (trace.fd >= 0) /* or it would keep the file's lock when the parent is gone */
+    if (trace.fd >= 0)
         file_close(trace.fd, &trace.file, /* done: */ false);
     trace.fd = -1;
 }
