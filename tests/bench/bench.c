@@ -15,6 +15,8 @@
  *   live     the same while --live blocks of 512 B to 16 KiB are held
  *   mix      allocations (73 %) and frees of random size up to --max, log-uniform unless --uniform, with at most --cap
  *            bytes live; nanoseconds for a request
+ *   churn    every thread holds --live blocks of random size up to --max; an operation frees one of them and allocates
+ *            another; nanoseconds for an operation and thread
  *   count    nothing but --pairs pairs, for callgrind
  *
  * --how: cudaMalloc and cudaFree; cudaMallocAsync and cudaFreeAsync on a stream of each thread, with a pool that keeps
@@ -182,8 +184,8 @@ static void *run_pairs(void *arg)
     return NULL;
 }
 
-/* The slowest thread's. */
-static double pairs(void)
+/* The slowest thread's nanoseconds. */
+static double on_threads(void *(*run)(void *))
 {
     static struct worker workers[THREADS_MAX];
     double slowest = 0;
@@ -191,7 +193,7 @@ static double pairs(void)
     pthread_barrier_init(&line, NULL, (unsigned int)opt.threads);
     for (int i = 0; i < opt.threads; i++) {
         workers[i].id = i;
-        MUST(pthread_create(&workers[i].thread, NULL, run_pairs, &workers[i]));
+        MUST(pthread_create(&workers[i].thread, NULL, run, &workers[i]));
     }
     for (int i = 0; i < opt.threads; i++) {
         pthread_join(workers[i].thread, NULL);
@@ -222,7 +224,7 @@ static double live(void)
             held[i].p = take(&w, held[i].n);
         }
     }
-    ns = pairs();
+    ns = on_threads(run_pairs);
     for (long i = 0; i < opt.live; i++)
         give(&w, held[i].p, held[i].n);
     free(held);
@@ -246,6 +248,48 @@ static size_t random_size(uint64_t *state, double bits)
     return (size_t)((double)(1ull << (unsigned int)exponent) * power(exponent - (double)(unsigned int)exponent));
 }
 
+static double max_bits(void)
+{
+    double bits = 0;
+
+    while ((size_t)1 << (unsigned int)(bits + 1) <= opt.max)
+        bits++;
+    return bits;
+}
+
+static void *run_churn(void *arg)
+{
+    struct {
+        void *p;
+        size_t n;
+    } *held = calloc((size_t)opt.live, sizeof(*held));
+    struct worker *w = arg;
+    uint64_t state = opt.seed + (uint64_t)w->id;
+    const long warm = opt.live + opt.pairs / 10;
+    const double bits = max_bits();
+    double start = 0;
+
+    MUST(!held);
+    open_worker(w);
+    for (long i = 0; i < warm + opt.pairs; i++) {
+        const long k = i < opt.live ? i : (long)(draw(&state) % (uint64_t)opt.live);
+
+        if (i == warm) {
+            pthread_barrier_wait(&line);
+            start = now_ns();
+        }
+        if (held[k].p)
+            give(w, held[k].p, held[k].n);
+        held[k].n = random_size(&state, bits);
+        held[k].p = take(w, held[k].n);
+    }
+    w->ns = (now_ns() - start) / (double)opt.pairs;
+    for (long i = 0; i < opt.live; i++)
+        give(w, held[i].p, held[i].n);
+    free(held);
+    return NULL;
+}
+
 static double mix(void)
 {
     static struct worker w;
@@ -255,13 +299,12 @@ static double mix(void)
     } *held = calloc(1 << 20, sizeof(*held));
     uint64_t state = opt.seed;
     size_t bytes = 0;
-    double start, bits = 0;
+    const double bits = max_bits();
+    double start;
     long n = 0;
 
     MUST(!held);
     open_worker(&w);
-    while ((size_t)1 << (unsigned int)(bits + 1) <= opt.max)
-        bits++;
     start = now_ns();
     for (long i = 0; i < opt.pairs; i++) {
         const size_t size = random_size(&state, bits);
@@ -378,8 +421,8 @@ static void parse(int argc, char **argv)
         parse_one(argv[i], i + 1 < argc ? argv[i + 1] : "");
         i++;
     }
-    if (opt.threads < 1 || opt.threads > THREADS_MAX || opt.devices < 0 || opt.pairs < 1) {
-        fprintf(stderr, "bench: --threads 1 to %d, --pairs at least 1\n", THREADS_MAX);
+    if (opt.threads < 1 || opt.threads > THREADS_MAX || opt.devices < 0 || opt.pairs < 1 || opt.live < 1) {
+        fprintf(stderr, "bench: --threads 1 to %d, --pairs and --live at least 1\n", THREADS_MAX);
         exit(2);
     }
 }
@@ -416,15 +459,17 @@ int main(int argc, char **argv)
     parse(argc, argv);
     while (next_value()) {
         if (!strcmp(opt.what, "pair") || !strcmp(opt.what, "work")) {
-            printf("%.1f\n", pairs());
+            printf("%.1f\n", on_threads(run_pairs));
         } else if (!strcmp(opt.what, "live")) {
             printf("%.1f\n", live());
         } else if (!strcmp(opt.what, "mix")) {
             printf("%.1f\n", mix());
+        } else if (!strcmp(opt.what, "churn")) {
+            printf("%.1f\n", on_threads(run_churn));
         } else if (!strcmp(opt.what, "count")) {
             count();
         } else {
-            fprintf(stderr, "usage: bench pair|work|live|mix|count [options], see the source\n");
+            fprintf(stderr, "usage: bench pair|work|live|mix|churn|count [options], see the source\n");
             return 2;
         }
         fflush(stdout);
