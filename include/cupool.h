@@ -59,7 +59,8 @@ struct cupool_stats {
     uint64_t live; /* in blocks that are handed out, rounded up, or were freed and are not to be used again yet */
     uint64_t held; /* in segments: what the driver has given; held - live is cached */
     uint64_t idle; /* in segments of which nothing is handed out: what cupool_trim() can give back */
-    /* The most so far; the sum of theirs, for several devices. peak_live: in blocks that are handed out, alone. */
+    /* The most so far; of contexts of a device that were there at a time the sum of theirs, and of all devices too.
+     * peak_live: in blocks that are handed out, alone. */
     uint64_t peak_live, peak_held;
 
     /* Calls. */

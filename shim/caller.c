@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dlsym.h"
+
 /* Beginnings of file names. */
 static const struct {
     const char *prefix;
@@ -30,12 +32,16 @@ static const struct {
 
 /*
  * Looking a caller up takes a microsecond, and programs allocate from few places: remember by return address. An entry
- * is the address with the verdict in its top bits, which no user address has. A library that is unloaded and another
- * one loaded in its place could inherit a verdict.
+ * is the address, the verdict, and the generation, which every dlclose changes: another library may come to the
+ * address.
  */
-#define ENTRIES       1024
-#define VERDICT_SHIFT 62
+#define ENTRIES          1024
+#define VERDICT_SHIFT    48 /* no user address has more bits */
+#define VERDICT_MASK     ((uint64_t)3 << VERDICT_SHIFT)
+#define GENERATION_SHIFT 50
 static _Atomic(uint64_t) verdicts[ENTRIES];
+static _Atomic(uint64_t) generation; /* in the bits that it has in an entry */
+static atomic_uint unloading;        /* calls of dlclose under way: nothing is remembered */
 
 enum caller caller_of_name(const char *path)
 {
@@ -89,15 +95,48 @@ static enum caller look_up(const void *address)
 enum caller caller_of(const void *address)
 {
     const uint64_t key = (uint64_t)(uintptr_t)address;
+    const uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
     _Atomic(uint64_t) *entry = &verdicts[(key * 0x9e3779b97f4a7c15u) >> 54];
     const uint64_t seen = atomic_load_explicit(entry, memory_order_relaxed);
     enum caller verdict;
 
-    if (seen << (64 - VERDICT_SHIFT) >> (64 - VERDICT_SHIFT) == key)
-        return (enum caller)(seen >> VERDICT_SHIFT);
+    if ((seen & ~VERDICT_MASK) == (key | now))
+        return (enum caller)((seen & VERDICT_MASK) >> VERDICT_SHIFT);
     verdict = look_up(address);
-    atomic_store_explicit(entry, key | (uint64_t)verdict << VERDICT_SHIFT, memory_order_relaxed);
+    if (!atomic_load(&unloading) && atomic_load(&generation) == now)
+        atomic_store_explicit(entry, key | now | (uint64_t)verdict << VERDICT_SHIFT, memory_order_relaxed);
     return verdict;
+}
+
+/* What was remembered is over. */
+static void generation_change(void)
+{
+    /* After so many the numbers begin anew. */
+    if (atomic_fetch_add(&generation, (uint64_t)1 << GENERATION_SHIFT) >> GENERATION_SHIFT ==
+        UINT64_MAX >> GENERATION_SHIFT)
+        for (unsigned int i = 0; i < ENTRIES; i++)
+            atomic_store_explicit(&verdicts[i], 0, memory_order_relaxed);
+}
+
+/* Exported: the only way to learn, without the loader's lock, that a library may have gone. */
+__attribute__((visibility("default"))) int dlclose(void *handle)
+{
+    static _Atomic(void *) next;
+    void *function = atomic_load_explicit(&next, memory_order_relaxed);
+    int rc;
+
+    if (!function) {
+        function = dlsym_real(RTLD_NEXT, "dlclose");
+        atomic_store_explicit(&next, function, memory_order_relaxed);
+    }
+    if (!function)
+        return -1;
+    atomic_fetch_add(&unloading, 1);
+    generation_change();
+    rc = ((int (*)(void *))function)(handle);
+    generation_change();
+    atomic_fetch_sub(&unloading, 1);
+    return rc;
 }
 
 void caller_name(const void *address, char *buf, size_t len)

@@ -8,8 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "context.h"
 #include "real.h"
+
+/* So often the driver is asked what still captures, and of so many streams at a time. */
+#define ASK_NS  10000000
+#define ASK_MAX 16
 
 /* A stream that captures. The per-thread stream has one handle for all threads, so it takes the thread to tell. */
 struct capture {
@@ -65,10 +70,56 @@ static bool is_of_dead_thread(const struct capture *capture, const void *arg)
     return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
 }
 
+static bool is_same_stream(const struct capture *capture, const void *arg)
+{
+    const struct capture *wanted = arg;
+
+    return capture->stream == wanted->stream && capture->thread == wanted->thread && is_older(capture, wanted);
+}
+
+/* Some of the captures whose streams any thread can name. */
+static unsigned int captures_copy(struct capture ret_copies[ASK_MAX])
+{
+    unsigned int count = 0;
+
+    pthread_mutex_lock(&gate.lock);
+    for (const struct capture *capture = gate.list; capture && count < ASK_MAX; capture = capture->next)
+        if (!capture->thread)
+            ret_copies[count++] = *capture;
+    pthread_mutex_unlock(&gate.lock);
+    return count;
+}
+
+/* Captures that ended past our hooks: the driver is asked, which disturbs none, but not each time. */
+static void captures_ask(void)
+{
+    static _Atomic(uint64_t) asked;
+    uint64_t before = atomic_load_explicit(&asked, memory_order_relaxed);
+    const struct real_driver *driver = real_driver_get();
+    const uint64_t now = now_ns();
+    struct capture copies[ASK_MAX];
+    unsigned int count;
+
+    if (!driver || !driver->cuStreamIsCapturing || now - before < ASK_NS ||
+        !atomic_compare_exchange_strong(&asked, &before, now))
+        return;
+    count = captures_copy(copies);
+    for (unsigned int i = 0; i < count; i++) {
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        const CUresult result = driver->cuStreamIsCapturing(copies[i].stream, &status);
+
+        if (result == CUDA_SUCCESS ? status == CU_STREAM_CAPTURE_STATUS_NONE : result == CUDA_ERROR_INVALID_HANDLE)
+            captures_remove(is_same_stream, &copies[i]);
+    }
+}
+
 bool capture_active_now(void)
 {
+    if (!capture_active())
+        return false;
+    captures_remove(is_of_dead_thread, NULL);
     if (capture_active())
-        captures_remove(is_of_dead_thread, NULL);
+        captures_ask();
     return capture_active();
 }
 
@@ -77,16 +128,22 @@ static pid_t capture_thread(CUstream stream)
     return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
 }
 
+/* Contexts that are not pooled: nothing that a capture there would be disturbed by is done in them. */
+static bool is_unpooled(const struct capture *capture, const void *arg)
+{
+    (void)arg;
+    return !context_find(capture->context);
+}
+
+void capture_forget_unpooled(void)
+{
+    if (capture_active())
+        captures_remove(is_unpooled, NULL);
+}
+
 void capture_forget(CUcontext handle, unsigned int before)
 {
     captures_remove(is_of_context, &(struct capture){.context = handle, .number = before});
-}
-
-static bool is_same_stream(const struct capture *capture, const void *arg)
-{
-    const struct capture *wanted = arg;
-
-    return capture->stream == wanted->stream && capture->thread == wanted->thread && is_older(capture, wanted);
 }
 
 /*

@@ -31,10 +31,14 @@ static inline bool capture_active(void)
 {
     return atomic_load(&capture_count) != 0;
 }
-/* The same, after dropping captures whose thread is gone; not for the hit path. */
+/* The same, after dropping captures whose thread is gone, and now and then those that the driver does not know any
+ * more; not for the hit path. */
 bool capture_active_now(void);
 /* A context took its captures with it; before: capture_total as it was before it went. */
 void capture_forget(CUcontext handle, unsigned int before);
+/* A context that is not known may have gone, with its captures: those of contexts that are not pooled are not of
+ * interest. */
+void capture_forget_unpooled(void);
 /* True if this stream captures. */
 bool capture_active_on(CUstream stream);
 

@@ -237,6 +237,39 @@ static void look_at_reach(const char *program)
                   reach.other);
 }
 
+/* Names of functions that take memory which is not pooled: of the file's imports, and, where a static cudart does not
+ * have them all, of its texts, by which a program looks for a function. */
+static void look_at_unpooled(const char *path)
+{
+    static const char *const names[] = {"cudaMallocAsync",   "cudaMallocAsync_ptsz", "cudaMallocFromPoolAsync",
+                                        "cudaMallocManaged", "cuMemCreate",          "cuMemAllocAsync",
+                                        "cuMemAllocManaged"};
+    char list[200] = "";
+    struct elf_file file;
+    size_t used = 0;
+    bool has_all;
+
+    if (elf_open(path, &file))
+        return;
+    has_all = elf_contains(&file, "cudaErrorMissingConfiguration");
+    for (unsigned int i = 0; i < sizeof(names) / sizeof(names[0]) && used < sizeof(list); i++) {
+        const enum elf_symbol symbol = elf_symbol(&file, names[i]);
+
+        if (symbol == ELF_UNDEFINED || (symbol == ELF_ABSENT && !has_all && elf_contains(&file, names[i])))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used ? ", " : "", names[i]);
+    }
+    if (used)
+        check_say("note", "%s calls %s: what is taken so is not pooled", check_base_of(path), list);
+    elf_close(&file);
+}
+
+/* Libraries of NVIDIA's take what they need for themselves. */
+static bool is_nvidias(const char *path)
+{
+    return strncmp(check_base_of(path), "libcu", 5) == 0 || strncmp(check_base_of(path), "libnv", 5) == 0 ||
+           strncmp(check_base_of(path), "libnccl", 7) == 0;
+}
+
 static void look_at_preload(void)
 {
     const char *preload = getenv("LD_PRELOAD");
@@ -302,6 +335,10 @@ void check_program(const char *path, const struct elf_file *file)
         check_say("note", "its loader %s does not list its libraries; they were not looked at", file->interp);
     look_at_preload();
     look_at_reach(path);
+    look_at_unpooled(path);
+    for (unsigned int i = 0; i < loads.lib_count; i++)
+        if (!is_nvidias(loads.libs[i]))
+            look_at_unpooled(loads.libs[i]);
     if (loads.lib_count && !loads.driver)
         check_say("driver", "libcuda.so.1 is not found: on this machine the program has no GPU to use");
     for (unsigned int i = 0; i < loads.lib_count; i++)

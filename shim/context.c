@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "clock.h"
 #include "conf.h"
@@ -21,10 +22,6 @@
 #include "trace.h"
 #include "use.h"
 
-#define CONTEXTS_MAX 256
-#define DEVICES_MAX  64
-/* How long a request waits for another thread's call that may end its context, and mostly does not. */
-#define LEAVING_WAIT_NS 1000000000
 /* How long a free waits for another context's stream, on which it natively happens. */
 #define FOREIGN_WAIT_NS 1000000000
 
@@ -40,45 +37,13 @@
 /* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
 #define SLACK_MIN ((size_t)64 << 20)
 
-/* Counters of a device's contexts that are gone. */
-struct past {
-    bool any;
-    struct pool_stats stats;
-    uint64_t bypassed;
-};
-
-static struct {
-    pthread_mutex_t lock; /* guards making and forgetting entries, past, and the kind of new segments; readers of
-                           * entries need no lock */
-    struct context *_Atomic entries[CONTEXTS_MAX];
-    atomic_uint count;
-    atomic_uint epoch; /* bumped whenever an entry changes meaning: threads then look again */
-    struct past past[DEVICES_MAX];
-} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct contexts contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread struct {
     CUcontext handle;
     struct context *context;
     unsigned int epoch;
 } here __attribute__((tls_model("initial-exec")));
-/* Calls of this thread that may end contexts. */
-static __thread unsigned int own_endings __attribute__((tls_model("initial-exec")));
-/* Threads that hold a reference to a primary context for a moment. */
-static atomic_uint probing;
-
-bool context_pin(struct context *context)
-{
-    atomic_fetch_add(&context->users, 1);
-    if (!atomic_load(&context->leaving) && atomic_load(&context->handle) && context->pool)
-        return true;
-    atomic_fetch_sub(&context->users, 1);
-    return false;
-}
-
-void context_unpin(struct context *context)
-{
-    atomic_fetch_sub(&context->users, 1);
-}
 
 struct context *context_next(unsigned int *i, int device)
 {
@@ -99,7 +64,7 @@ void context_changed(void)
     atomic_fetch_add(&contexts.epoch, 1);
 }
 
-static struct context *entry_find(CUcontext handle)
+struct context *context_entry_find(CUcontext handle)
 {
     const unsigned int count = atomic_load_explicit(&contexts.count, memory_order_acquire);
 
@@ -120,7 +85,7 @@ static struct context *entry_new(void)
 
     for (unsigned int i = 0; i < count; i++) {
         context = atomic_load(&contexts.entries[i]);
-        if (!atomic_load(&context->handle))
+        if (!atomic_load(&context->handle) && !atomic_load(&context->ending))
             return context;
     }
     context = count < CONTEXTS_MAX ? aligned_alloc(64, sizeof(*context)) : NULL;
@@ -148,7 +113,7 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
         !driver->cuDevicePrimaryCtxRelease_v2)
         return true;
     /* With our reference somebody's last one would not look like the last, or what is gone come back: he waits. */
-    atomic_fetch_add(&probing, 1);
+    atomic_fetch_add(&contexts.probing[device % DEVICES_MAX], 1);
     known = driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
     if (known && active) {
         known = driver->cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS;
@@ -156,7 +121,7 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
         if (known)
             driver->cuDevicePrimaryCtxRelease_v2(device);
     }
-    atomic_fetch_sub(&probing, 1);
+    atomic_fetch_sub(&contexts.probing[device % DEVICES_MAX], 1);
     return known;
 }
 
@@ -217,6 +182,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     policy_init(&context->policy, as->device, as->orders, ret_why);
     atomic_store(&context->failed, false);
     atomic_store(&context->bypassed, 0);
+    atomic_store(&context->undecided, false);
     if (pool_create(&config, &pool))
         pool = NULL;
     atomic_store(&context->pool, pool);
@@ -241,49 +207,88 @@ static void device_trace(const struct real_driver *driver, int device, size_t to
     trace_event("device", "\"d\":%d,\"name\":\"%s\",\"uuid\":\"%s\",\"total\":%zu", device, name, text, total);
 }
 
-/* A number that no other context has had; 0: the driver cannot say. */
-static unsigned long long context_id(const struct real_driver *driver, CUcontext handle)
+unsigned long long context_id(const struct real_driver *driver, CUcontext handle)
 {
     unsigned long long id = 0;
 
     return driver->cuCtxGetId && driver->cuCtxGetId(handle, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-static struct context *entry_make(const struct real_driver *driver, CUcontext handle)
+/* False: the context is of no use now. */
+static bool facts_find(CUcontext handle, struct facts *as)
 {
-    struct facts as = {.driver = driver};
-    struct context *context;
-    bool made = false;
-    size_t free, total;
-    const char *why = "";
+    const struct real_driver *driver = as->driver;
+    size_t free;
     CUdevice device;
 
     /* A context that was reset stays current, but is of no use until the runtime has brought it to life again. */
-    if (driver->cuCtxGetDevice(&device) || driver->cuMemGetInfo_v2(&free, &total))
-        return NULL;
-    as.device = device;
-    as.defers = memory_defers(driver, device);
-    as.orders = policy_driver_orders(driver);
-    if (!find_primary(driver, handle, device, &as.primary))
-        return NULL;
-    as.id = context_id(driver, handle);
-    as.capacity = total;
-    nccl_backs(); /* decided without the lock */
-    trace_open();
+    if (driver->cuCtxGetDevice(&device) || driver->cuMemGetInfo_v2(&free, &as->capacity))
+        return false;
+    as->device = device;
+    as->defers = memory_defers(driver, device);
+    as->orders = policy_driver_orders(driver);
+    if (!find_primary(driver, handle, device, &as->primary))
+        return false;
+    as->id = context_id(driver, handle);
+    return true;
+}
+
+/* Until no call is under way that may end a context, of which nobody may know yet; false: one takes long. */
+static bool endings_wait(unsigned int *ret_ended)
+{
+    const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
+
+    for (unsigned int i = 0;; i++) {
+        *ret_ended = atomic_load(&contexts.ended);
+        if (!atomic_load(&contexts.endings))
+            return true;
+        if (context_endings || now_ns() >= limit)
+            return false;
+        lock_relax(i);
+    }
+}
+
+/* The entry of the context with this handle; made if none of the calls that may end a context came in between. False:
+ * one did. */
+static bool entry_enter(CUcontext handle, const struct facts *as, unsigned int ended, struct context **ret_context,
+                        const char **ret_why)
+{
+    bool unchanged, made = false;
+    struct context *context;
+
     pthread_mutex_lock(&contexts.lock);
-    context = entry_find(handle);
-    if (!context) {
+    unchanged = !atomic_load(&contexts.endings) && atomic_load(&contexts.ended) == ended;
+    context = unchanged ? context_entry_find(handle) : NULL;
+    if (unchanged && !context) {
         context = entry_new();
         made = context != NULL;
-        if (made) {
-            entry_fill(context, &as, &why);
-            atomic_store_explicit(&context->handle, handle, memory_order_release);
-        }
+    }
+    if (made) {
+        entry_fill(context, as, ret_why);
+        atomic_store_explicit(&context->handle, handle, memory_order_release);
     }
     pthread_mutex_unlock(&contexts.lock);
+    *ret_context = context;
+    return unchanged;
+}
+
+static struct context *entry_make(const struct real_driver *driver, CUcontext handle)
+{
+    struct facts as = {.driver = driver};
+    struct context *context = NULL;
+    const char *why = NULL; /* set by whoever makes the entry */
+    unsigned int ended;
+
+    nccl_backs(); /* decided without the lock */
+    do {
+        if (!endings_wait(&ended) || !facts_find(handle, &as))
+            return NULL;
+        trace_open();
+        context_lingering_end();
+    } while (!entry_enter(handle, &as, ended, &context, &why));
     if (!context)
         log_once(LOG_WARN, "more than %d contexts at a time; the others are not pooled", CONTEXTS_MAX);
-    if (!made)
+    if (!why)
         return context;
     device_trace(driver, as.device, as.capacity);
     trace_event("policy", "\"d\":%d,\"free\":\"%s\",\"why\":\"%s\"", as.device,
@@ -305,9 +310,9 @@ static bool is_leaving(const struct context *context)
 
     if (!atomic_load(&context->leaving))
         return false;
-    if (own_endings)
+    if (context_endings)
         return true;
-    limit = now_ns() + LEAVING_WAIT_NS;
+    limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
     for (unsigned int i = 0; now_ns() < limit; i++) {
         if (!atomic_load(&context->leaving))
             return false;
@@ -344,7 +349,7 @@ struct context *context_current(const struct real_driver *driver)
         return here.context;
     /* Again if the entry became another context's meanwhile. */
     do {
-        context = entry_find(handle);
+        context = context_entry_find(handle);
         leaving = context && is_leaving(context);
     } while (context && atomic_load(&context->handle) != handle);
     if (!context)
@@ -357,6 +362,22 @@ struct context *context_current(const struct real_driver *driver)
     return here.context;
 }
 
+struct context *context_begin(const struct real_driver *driver, struct calls **ret_own)
+{
+    CUcontext handle = NULL;
+
+    /* Again if a context has come, or begun to leave, before this thread's mark could be seen. */
+    do {
+        if (driver->cuCtxGetCurrent(&handle) || !handle)
+            return NULL;
+        *ret_own = call_begin((uintptr_t)here.context);
+        if (handle == here.handle && atomic_load_explicit(&contexts.epoch, memory_order_acquire) == here.epoch)
+            return here.context;
+        call_end(*ret_own);
+    } while (context_current(driver));
+    return NULL;
+}
+
 CUcontext context_handle(const struct context *context)
 {
     return atomic_load_explicit(&context->handle, memory_order_relaxed);
@@ -364,7 +385,7 @@ CUcontext context_handle(const struct context *context)
 
 struct context *context_find(CUcontext handle)
 {
-    struct context *context = handle ? entry_find(handle) : NULL;
+    struct context *context = handle ? context_entry_find(handle) : NULL;
 
     return context && context->pool ? context : NULL;
 }
@@ -399,7 +420,7 @@ CUcontext context_stream(const struct real_driver *driver, CUstream stream)
 static bool is_foreign(const struct context *context, CUcontext handle)
 {
     const struct real_driver *driver = context->driver;
-    const struct context *other = entry_find(handle);
+    const struct context *other = context_entry_find(handle);
     CUcontext ignored;
     CUdevice device;
     bool elsewhere;
@@ -491,7 +512,7 @@ void context_exempt(CUcontext handle)
     struct context *context;
 
     pthread_mutex_lock(&contexts.lock);
-    context = entry_find(handle);
+    context = context_entry_find(handle);
     if (!context) {
         context = entry_new();
         if (context) {
@@ -502,198 +523,4 @@ void context_exempt(CUcontext handle)
         }
     }
     pthread_mutex_unlock(&contexts.lock);
-}
-
-struct context *context_leaving(CUcontext handle)
-{
-    struct context *context;
-
-    /* An entry that became another context's in between is let alone. */
-    while ((context = handle ? entry_find(handle) : NULL)) {
-        atomic_fetch_add(&context->leaving, 1);
-        if (atomic_load(&context->handle) == handle)
-            break;
-        atomic_fetch_sub(&context->leaving, 1);
-    }
-    if (!context)
-        return NULL;
-    own_endings++;
-    atomic_store(&context->captures, atomic_load(&capture_total));
-    context_changed();
-    for (unsigned int i = 0; atomic_load(&context->users); i++)
-        lock_relax(i);
-    return context;
-}
-
-struct context *context_leaving_primary(CUdevice device)
-{
-    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
-        struct context *context = atomic_load(&contexts.entries[i]);
-        const CUcontext handle = atomic_load(&context->handle);
-
-        if (handle && context->primary && context->device == device)
-            return context_leaving(handle);
-    }
-    return NULL;
-}
-
-static void stats_add(struct pool_stats *sum, const struct pool_stats *more)
-{
-    uint64_t *to = (uint64_t *)sum;
-    const uint64_t *from = (const uint64_t *)more;
-
-    _Static_assert(sizeof(*sum) % sizeof(*to) == 0, "counters only");
-    for (unsigned int i = 0; i < sizeof(*sum) / sizeof(*to); i++)
-        to[i] += from[i];
-}
-
-/* Counters of a context that is gone, with the lock. */
-static void past_add(const struct context *context, struct pool_stats *stats)
-{
-    struct past *past = &contexts.past[context->device % DEVICES_MAX];
-
-    /* What it still held went with it. */
-    stats->segments_free = stats->segments_alloc;
-    stats->held = stats->live = stats->idle = 0;
-    past->any = true;
-    stats_add(&past->stats, stats);
-    past->bypassed += atomic_load(&context->bypassed);
-}
-
-/* The pool of a context that is gone, for one of those who saw it go; NULL: somebody else has it. */
-static struct pool *pool_claim(struct context *context)
-{
-    struct pool *pool;
-
-    pthread_mutex_lock(&contexts.lock);
-    pool = context->pool;
-    context->pool = NULL;
-    pthread_mutex_unlock(&contexts.lock);
-    return pool;
-}
-
-static void forget(struct context *context, struct pool *pool)
-{
-    struct pool_stats stats;
-
-    capture_forget(atomic_load(&context->handle), atomic_load(&context->captures));
-    policy_context_gone(atomic_load(&context->handle));
-    use_context_gone(context);
-    debug_context_gone(context);
-    if (pool) {
-        pool_stats_get(pool, &stats);
-        pool_destroy(pool);
-        nccl_owner_lost(context);
-    }
-    pthread_mutex_lock(&contexts.lock);
-    if (pool)
-        past_add(context, &stats);
-    context->primary = false;
-    atomic_store(&context->handle, NULL);
-    pthread_mutex_unlock(&contexts.lock);
-}
-
-void context_gone(struct context *context, bool gone)
-{
-    struct pool *pool;
-
-    if (!context)
-        return;
-    if (gone) {
-        pool = pool_claim(context);
-        if (pool || !context->primary) /* a green one has none */
-            forget(context, pool);
-    }
-    own_endings--;
-    atomic_fetch_sub(&context->leaving, 1);
-    context_changed();
-}
-
-void context_primary_gone(struct context *context)
-{
-    const struct real_driver *driver = context ? context->driver : NULL;
-    unsigned long long id;
-    unsigned int flags;
-    int active = 1;
-
-    if (!context)
-        return;
-    for (unsigned int i = 0; atomic_load(&probing); i++)
-        lock_relax(i);
-    /* Asked twice: where it cannot be said, it stays one that is leaving: nothing is served from a pool that may be
-     * gone. */
-    if (driver->cuDevicePrimaryCtxGetState &&
-        driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS &&
-        driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS) {
-        own_endings--;
-        return;
-    }
-    /* Somebody may have brought another one to life meanwhile. */
-    id = active ? context_id(driver, atomic_load(&context->handle)) : 0;
-    context_gone(context, !active || (id && id != context->id));
-}
-
-/* Which entries this thread has marked as leaving. */
-static __thread uint64_t sweeping[CONTEXTS_MAX / 64] __attribute__((tls_model("initial-exec")));
-
-void context_sweep_begin(void)
-{
-    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
-        struct context *context = atomic_load(&contexts.entries[i]);
-
-        if (atomic_load(&context->handle) && context->primary && context_leaving(atomic_load(&context->handle)))
-            sweeping[i / 64] |= 1ull << i % 64;
-    }
-}
-
-void context_sweep_end(void)
-{
-    for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
-        if (sweeping[i / 64] >> i % 64 & 1)
-            context_primary_gone(atomic_load(&contexts.entries[i]));
-    memset(sweeping, 0, sizeof(sweeping));
-}
-
-/* What a device's contexts that are gone have counted. At exit nothing waits for the lock. */
-static struct past past_get(int device, bool ending)
-{
-    struct past past;
-
-    if (!ending)
-        pthread_mutex_lock(&contexts.lock);
-    past = contexts.past[device];
-    if (!ending)
-        pthread_mutex_unlock(&contexts.lock);
-    return past;
-}
-
-void context_stats_each(bool ending,
-                        void (*each)(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed),
-                        void *arg)
-{
-    for (int device = 0; device < DEVICES_MAX; device++) {
-        struct past sum = past_get(device, ending);
-        struct pool_stats stats;
-
-        for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
-            struct context *context = atomic_load(&contexts.entries[i]);
-            struct pool *pool;
-
-            /* At exit one that is leaving as well: cudart lets go of its contexts then. */
-            if (ending)
-                atomic_fetch_add(&context->users, 1);
-            else if (!context_pin(context))
-                continue;
-            pool = context->pool; /* once: what was found to be there is what is read */
-            if (atomic_load(&context->handle) && pool && context->device == device) {
-                pool_stats_get(pool, &stats);
-                stats_add(&sum.stats, &stats);
-                sum.bypassed += atomic_load(&context->bypassed);
-                sum.any = true;
-            }
-            context_unpin(context);
-        }
-        if (sum.any)
-            each(arg, device, &sum.stats, sum.bypassed);
-    }
 }

@@ -10,6 +10,7 @@
 #ifndef CUPOOL_SHIM_CONTEXT_H
 #define CUPOOL_SHIM_CONTEXT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,6 +23,25 @@ struct policy;
 
 /* The context that is current on this thread, made known on first sight; NULL: none, or one that is not pooled. */
 struct context *context_current(const struct real_driver *driver);
+
+/*
+ * The same for a request: the context and its pool stay until call_end(*ret_own), though a call of another thread may
+ * end the context meanwhile. NULL: as above, and there is nothing to end.
+ */
+struct calls;
+struct context *context_begin(const struct real_driver *driver, struct calls **ret_own);
+
+/* How long a request or free waits for another thread's call that may end its context, and mostly does not. */
+#define CONTEXT_LEAVING_WAIT_NS 1000000000
+/* Calls under way that may end contexts, and contexts that are gone and whose pools are still in use. */
+extern atomic_uint contexts_closing;
+/*
+ * For a free while there are any, between call_begin and call_end: may the pool be told of it? Not while another
+ * thread's call decides whether the memory's context stays: wait, out of the call, and ask again, until limit. Then,
+ * and in a thread that makes that call itself: later, and no call of the driver. Never: the context is gone.
+ */
+enum context_free { FREE_NOW, FREE_WAIT, FREE_LATER, FREE_NEVER };
+enum context_free context_may_free(uint64_t addr, uint64_t limit);
 
 struct pool *context_pool(const struct context *context);
 CUcontext context_handle(const struct context *context);
@@ -95,8 +115,12 @@ void context_gone(struct context *context, bool gone);
 /* After a call that may have ended the primary context that was leaving: forget it if it is no longer active. */
 void context_primary_gone(struct context *context);
 /* Around a call that may end primary contexts, of which it is not known which. */
-void context_sweep_begin(void);
-void context_sweep_end(void);
+#define CONTEXTS_MAX 256
+struct context_sweep {
+    uint64_t marked[CONTEXTS_MAX / 64]; /* entries that are leaving */
+};
+void context_sweep_begin(struct context_sweep *ret_sweep);
+void context_sweep_end(const struct context_sweep *sweep);
 
 /* A call of the program in the current context has returned this error. */
 void context_saw(CUresult result);
@@ -131,8 +155,9 @@ void context_decay_all(unsigned int age);
 void context_settle(CUcontext handle);
 
 /*
- * Statistics by device: the sums over its contexts, live or gone. ending: at exit, maybe below a signal handler, where
- * nothing waits for long; else contexts that are about to go are left out.
+ * Statistics by device: the sums over its contexts, live or gone; of the peaks, the greatest sum over contexts that
+ * were there at a time: contexts that come one after the other have the peak of one. ending: at exit, maybe below a
+ * signal handler, where nothing waits for long; else contexts that are about to go are left out.
  */
 void context_stats_each(bool ending,
                         void (*each)(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed),

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context_internal.h - struct context, and what context.c (which contexts there are), order.c (how frees are ordered in
- * one) and memory.c (where its memory comes from and goes to) share. Private to these.
+ * context_internal.h - struct context, and what context.c (which contexts there are), leaving.c (how they go), order.c
+ * (how frees are ordered in one) and memory.c (where its memory comes from and goes to) share. Private to these.
  *
  * Locking: none but what is said; members that are not atomic are written while an entry is not in use.
  */
 #ifndef CUPOOL_SHIM_CONTEXT_INTERNAL_H
 #define CUPOOL_SHIM_CONTEXT_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,11 +68,48 @@ struct context {
     atomic_bool failed;          /* has met an error that it does not recover from */
     atomic_uint leaving;         /* threads in a call that may end it */
     atomic_uint captures;        /* capture_total when the last of them began */
-    atomic_uint users;           /* threads other than the context's own that look at its pool; see pin */
+    atomic_bool undecided;       /* nobody can say whether it is gone: it stays leaving */
+    atomic_bool ending;          /* is gone: its pool is destroyed when no thread is in a call on it; until then */
+    _Atomic(struct pool *) lingering; /* the pool, if a thread has been in such a call for too long */
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS_ALL];
     struct led led[SLOTS];
 };
+
+#define DEVICES_MAX 64
+
+/* Counters of a device's contexts that are gone. */
+struct past {
+    bool any;
+    struct pool_stats stats; /* peaks: the most, when one of them went, of its own and of those beside it */
+    uint64_t bypassed;
+};
+
+/* Every context that there is, and entries of those that there were. */
+struct contexts {
+    pthread_mutex_t lock; /* guards making and forgetting entries, past, and the kind of new segments; readers of
+                           * entries need no lock */
+    struct context *_Atomic entries[CONTEXTS_MAX];
+    atomic_uint count;
+    atomic_uint epoch;   /* bumped whenever an entry changes meaning: threads then look again */
+    atomic_uint endings; /* calls under way that may end a context; grows under the lock */
+    atomic_uint ended;   /* and how many are over */
+    struct past past[DEVICES_MAX];
+    atomic_uint probing[DEVICES_MAX]; /* threads that hold a reference to a primary context for a moment */
+};
+extern struct contexts contexts;
+
+/* The entry of the context with this handle, pooled or not. */
+struct context *context_entry_find(CUcontext handle);
+/* A number that no other context has had; 0: the driver cannot say. */
+unsigned long long context_id(const struct real_driver *driver, CUcontext handle);
+/* Calls of this thread that may end contexts. */
+extern __thread unsigned int context_endings __attribute__((tls_model("initial-exec")));
+/* Destroy the pools of contexts that are gone which threads have left since. */
+void context_lingering_end(void);
+/* For who waits in a loop and holds a pin or is in a call: false: the context is gone, or about to go, and the thread
+ * has to give up. Waits while another thread's call decides that. */
+bool context_stays(const struct context *context);
 
 /* What has to be put back after a visit. */
 struct visit {

@@ -8,13 +8,16 @@
 #include <unistd.h>
 
 #include "caller.h"
+#include "calls.h"
 #include "capture.h"
+#include "clock.h"
 #include "conf.h"
 #include "context.h"
 #include "debug.h"
 #include "decay.h"
 #include "frames.h"
 #include "live.h"
+#include "lock.h"
 #include "log.h"
 #include "nccl.h"
 #include "policy.h"
@@ -135,11 +138,30 @@ static bool is_outside(enum caller caller)
     return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
 }
 
+/* A request in a context that stays meanwhile. */
+static inline enum core_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const int rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
+
+    if (rc == -ENOMEM && context_backed_by_nccl(context))
+        return CORE_REFUSED;
+    if (rc) {
+        context_bypassed(context);
+        return CORE_BYPASS;
+    }
+    if (debug_on())
+        debug_alloc(context, *ret_addr, size, caller);
+    if (trace_allocs())
+        frames_alloc(context_device(context), *ret_addr, size, caller);
+    return CORE_DONE;
+}
+
 enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr)
 {
     const struct real_driver *driver;
+    enum core_verdict verdict;
     struct context *context;
-    int rc;
+    struct calls *own;
 
     if (!size || core_passive())
         return CORE_FORWARD;
@@ -153,21 +175,12 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
         pthread_once(&started, start);
     if (debug_on() && debug_own())
         return CORE_BYPASS;
-    context = context_current(driver);
+    context = context_begin(driver, &own);
     if (!context)
         return CORE_FORWARD;
-    rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
-    if (rc == -ENOMEM && context_backed_by_nccl(context))
-        return CORE_REFUSED;
-    if (rc) {
-        context_bypassed(context);
-        return CORE_BYPASS;
-    }
-    if (debug_on())
-        debug_alloc(context, *ret_addr, size, caller);
-    if (trace_allocs())
-        frames_alloc(context_device(context), *ret_addr, size, caller);
-    return CORE_DONE;
+    verdict = alloc_in(context, size, caller, ret_addr);
+    call_end(own);
+    return verdict;
 }
 
 bool core_would_pool(const void *caller)
@@ -192,32 +205,73 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
         debug_alloc(NULL, addr, size, caller);
 }
 
-static int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
 {
+    if (debug_on())
+        debug_free(addr, /* may_wait: */ release == pool_free);
+    return release(addr);
+}
+
+static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+{
+    struct trace_block event = {.device = -1, .addr = addr};
     struct pool *pool = NULL;
-    size_t block = 0;
-    const size_t size = pool_live(addr, &pool, &block);
-    const struct trace_block event = {
-        .device = size ? context_device(context_of(pool)) : -1, .addr = addr, .size = size};
+    size_t block = 0, size = pool_live(addr, &pool, &block);
     int rc;
 
-    if (size)
+    if (size && debug_on())
+        debug_size(addr, &size);
+    if (size) {
+        event.device = context_device(context_of(pool));
+        event.size = size;
         trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
-    rc = release(addr);
+    }
+    rc = release_checked(release, addr);
     if (size && rc == 0)
         trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
     return rc;
 }
 
+static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
+{
+    return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
+}
+
+/* While a call is under way that may end a context, maybe the memory's. Out of the way of what most frees are. */
+static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+{
+    const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
+    struct calls *own = call_begin(CALL_ADDRESS(addr));
+    enum context_free may;
+    int rc = -EINVAL;
+
+    for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
+        call_end(own);
+        lock_relax(i);
+        own = call_begin(CALL_ADDRESS(addr));
+    }
+    if (may == FREE_NOW)
+        rc = release_now(release, addr);
+    else if (may == FREE_LATER)
+        rc = release == pool_free ? pool_free_later(addr) : release(addr);
+    call_end(own);
+    return rc;
+}
+
 static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
+    struct calls *own;
+    bool closing;
     int rc;
 
     if (core_passive())
         return CORE_FORWARD;
-    if (debug_on())
-        debug_free(addr, /* may_wait: */ release == pool_free);
-    rc = trace_allocs() ? release_traced(release, addr) : release(addr);
+    own = call_begin(CALL_ADDRESS(addr));
+    closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
+    rc = closing ? 0 : release_now(release, addr);
+    call_end(own);
+    if (closing)
+        rc = release_beside_end(release, addr);
     switch (rc) {
     case 0:
         return CORE_DONE;
@@ -356,7 +410,11 @@ bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *r
 
     if (!core_watches(caller) || !pool_of(addr))
         return false;
-    if (pool_block_find(addr, ret_base, ret_size, &segment) || addr - *ret_base >= *ret_size)
+    if (pool_block_find(addr, ret_base, ret_size, &segment))
+        *ret_size = 0;
+    else if (debug_on())
+        debug_size(*ret_base, ret_size);
+    if (*ret_size && addr - *ret_base >= *ret_size)
         *ret_size = 0;
     return true;
 }

@@ -3,7 +3,6 @@
 #include "debug.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "conf.h"
 #include "context.h"
 #include "core.h"
+#include "lock.h"
 #include "log.h"
 #include "real.h"
 
@@ -22,6 +22,7 @@
 #define UNIT       512u
 /* How long the report waits for the device, in all. */
 #define EXIT_WAIT_NS 2000000000u
+#define EXIT_LOCK_NS 200000000u
 /* Callers that the report at exit tells apart; the rest is summed up. */
 #define CALLERS_MAX 64
 
@@ -35,11 +36,11 @@ struct entry {
 atomic_int debug_mode;
 
 static struct {
-    pthread_mutex_t lock; /* guards the rest */
-    struct entry *table;  /* open addressing */
+    struct lock lock;    /* guards the rest */
+    struct entry *table; /* open addressing */
     size_t slots, used;
     bool full; /* no memory for a larger table: the report is not complete */
-} debug = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} debug;
 
 bool debug_own(void)
 {
@@ -156,10 +157,21 @@ void debug_alloc(struct context *context, uint64_t addr, size_t size, const void
 
     if (mode == DEBUG_GUARD && context && context_write(context, addr + size, GUARD_BYTE, guard_size(size)) == 0)
         entry.context = context;
-    pthread_mutex_lock(&debug.lock);
+    lock_take(&debug.lock);
     if (grow())
         put(&entry);
-    pthread_mutex_unlock(&debug.lock);
+    lock_give(&debug.lock);
+}
+
+void debug_size(uint64_t addr, size_t *size)
+{
+    const struct entry *found;
+
+    lock_take(&debug.lock);
+    found = find(addr);
+    if (found)
+        *size = found->size;
+    lock_give(&debug.lock);
 }
 
 void debug_free(uint64_t addr, bool may_wait)
@@ -168,24 +180,24 @@ void debug_free(uint64_t addr, bool may_wait)
 
     if (!addr)
         return;
-    pthread_mutex_lock(&debug.lock);
+    lock_take(&debug.lock);
     found = find(addr);
     if (found) {
         entry = *found;
         take(found);
     }
-    pthread_mutex_unlock(&debug.lock);
+    lock_give(&debug.lock);
     if (entry.addr)
         guard_check(&entry, may_wait ? 0 : now_ns(), "at its free");
 }
 
 void debug_context_gone(const struct context *context)
 {
-    pthread_mutex_lock(&debug.lock);
+    lock_take(&debug.lock);
     for (size_t slot = 0; slot < debug.slots; slot++)
         if (debug.table[slot].context == context)
             debug.table[slot].context = NULL;
-    pthread_mutex_unlock(&debug.lock);
+    lock_give(&debug.lock);
 }
 
 /* --- at exit --- */
@@ -199,7 +211,7 @@ static unsigned int leaks_sum(struct leak *leaks, struct leak *ret_rest)
 {
     unsigned int count = 0, i;
 
-    pthread_mutex_lock(&debug.lock);
+    lock_take(&debug.lock);
     for (size_t slot = 0; slot < debug.slots; slot++) {
         const struct entry *entry = &debug.table[slot];
         struct leak *leak = ret_rest;
@@ -216,7 +228,7 @@ static unsigned int leaks_sum(struct leak *leaks, struct leak *ret_rest)
         leak->count++;
         leak->bytes += entry->size;
     }
-    pthread_mutex_unlock(&debug.lock);
+    lock_give(&debug.lock);
     return count;
 }
 
@@ -236,12 +248,12 @@ static void guards_check(void)
     struct entry *copy;
     size_t slots;
 
-    pthread_mutex_lock(&debug.lock);
+    lock_take(&debug.lock);
     slots = debug.slots;
     copy = calloc(slots ? slots : 1, sizeof(*copy));
     if (copy && slots)
         memcpy(copy, debug.table, slots * sizeof(*copy));
-    pthread_mutex_unlock(&debug.lock);
+    lock_give(&debug.lock);
     core_bypass_begin();
     for (size_t slot = 0; copy && slot < slots; slot++) {
         context = copy[slot].context;
@@ -268,6 +280,12 @@ static void report(void)
 
     if (core_passive() || core_is_foreign())
         return;
+    /* exit() in a signal handler may have interrupted whoever has the lock. */
+    if (!lock_take_within(&debug.lock, EXIT_LOCK_NS)) {
+        log_write(LOG_WARN, "no report of what was not freed: the process ends in the middle of a call");
+        return;
+    }
+    lock_give(&debug.lock);
     guards_check();
     count = leaks_sum(leaks, &rest);
     qsort(leaks, count, sizeof(leaks[0]), most_first);

@@ -39,6 +39,8 @@ bool debug_own(void);
 size_t debug_padded(size_t size);
 /* A block was handed out; context: of its pool, NULL if it is the driver's own. */
 void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller);
+/* The size that the program asked for of the block at addr; *size stays where that is not known. */
+void debug_size(uint64_t addr, size_t *size);
 /* A block is about to be freed; may_wait: natively that waits for the device. */
 void debug_free(uint64_t addr, bool may_wait);
 /* A context has gone, and the contents of its memory with it. */

@@ -8,7 +8,9 @@
 #include "dlsym.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -50,6 +52,30 @@ static dlsym_fn *next_get(void)
     return next;
 }
 
+/* The file name of the object that holds a function; NULL: unknown. Without the loader's lock from glibc 2.35 on. */
+static const char *file_of(const void *function)
+{
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+    struct dl_find_object object;
+    const char *path = _dl_find_object((void *)function, &object) ? NULL : object.dlfo_link_map->l_name;
+#else
+    Dl_info info;
+    const char *path = dladdr(function, &info) ? info.dli_fname : NULL;
+#endif
+    const char *slash = path ? strrchr(path, '/') : NULL;
+
+    return slash ? slash + 1 : path;
+}
+
+/* Is it the driver's own? A program may have functions of such names itself, in a stand-in or a wrapper. */
+static bool is_drivers(const void *function)
+{
+    static const char driver[] = "libcuda.so";
+    const char *file = function ? file_of(function) : NULL;
+
+    return file && strncmp(file, driver, sizeof(driver) - 1) == 0;
+}
+
 static const struct {
     const char *name;
     void *function;
@@ -74,7 +100,7 @@ void *cupool_dlsym_filter(void *handle, const char *name)
         if (strcmp(name, guards[i].name) != 0)
             continue;
         /* Only where there is something to stand in for: else the caller gets the real dlsym's NULL and its dlerror. */
-        return core_hooks_driver() && next(handle, name) ? guards[i].function : NULL;
+        return core_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
     }
     return NULL;
 }

@@ -14,6 +14,7 @@
 #include "oom.h"
 #include "policy.h"
 #include "real.h"
+#include "unpooled.h"
 #include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -145,13 +146,14 @@ EXPORT cudaError_t cudaDeviceReset(void)
 {
     /* Which device, only the runtime knows. Where the driver's reset below is hooked too, that does it. */
     const bool alone = !core_passive() && !core_hooks_driver();
+    struct context_sweep sweep;
     cudaError_t error;
 
     if (alone)
-        context_sweep_begin();
+        context_sweep_begin(&sweep);
     error = real_runtime(cudaDeviceReset, CALLER)();
     if (alone)
-        context_sweep_end();
+        context_sweep_end(&sweep);
     return error;
 }
 
@@ -393,7 +395,8 @@ static bool stays_on_device(CUgraphNodeType type)
 #define RETRY(symbol, parameters, arguments)                                                                           \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        return TWICE(real_next(symbol) arguments); /* NOLINT(bugprone-macro-parentheses): a list */                    \
+        /* NOLINTNEXTLINE(bugprone-macro-parentheses): a list */                                                       \
+        return UNPOOLED(symbol, arguments, TWICE(real_next(symbol) arguments));                                        \
     }
 #include "hooks.def"
 

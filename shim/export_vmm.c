@@ -19,6 +19,7 @@
 #include "policy.h"
 #include "real.h"
 #include "trace.h"
+#include "unpooled.h"
 #include "use.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -81,8 +82,8 @@ static struct origin origin_of(const void *caller)
 
 /* The event of a call, in result; the format is followed by what all of them have. */
 #define TELL(call, event, format, ...)                                                                                 \
-    trace_event_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000,    \
-                   (ull)(call)->ns / 100 % 10, (int)result)
+    trace_frequent_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000, \
+                      (ull)(call)->ns / 100 % 10, (int)result)
 /* The same with who made it. */
 #define TELL_FROM(call, event, format, ...)                                                                            \
     do {                                                                                                               \
@@ -110,8 +111,10 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 
     if (may_ask_again(result, before))
         result = next(handle, size, properties, flags);
-    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         use_created(*handle, size);
+        unpooled_took(UNPOOLED_CREATE, size);
+    }
     if (!took(&call, result))
         return result;
     if (properties && policy_location_device(&properties->location) >= 0)

@@ -102,7 +102,7 @@ static bool put(const void *data, size_t len, off_t at)
 
     file_quiet_begin(&quiet);
     errno = EBADF;
-    if (file_is(fd, &live.file))
+    if (file_state(fd, &live.file) != -EBADF)
         while (len && ((n = pwrite(fd, rest, len, at)) > 0 || (n < 0 && errno == EINTR))) {
             n = n < 0 ? 0 : n;
             rest += n;
@@ -156,22 +156,19 @@ static void header_fill(const struct launch *launch)
 /* With the lock. */
 static void create(void)
 {
+    static const struct file_kind kind = {"statistics page", "CUPOOLST", "exists, and is no statistics page"};
     static char path[4096]; /* a thread's stack may be no larger */
     struct launch launch;
     int fd;
 
     launch_detect(&launch);
     if (launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path))) {
-        log_write(LOG_WARN, "no statistics file: CUPOOL_STATS_FILE is too long");
+        log_write(LOG_WARN, "no statistics page: CUPOOL_STATS_FILE is too long");
         return;
     }
-    if (file_is_special(path))
+    fd = file_create(path, &kind, 0, live.path, sizeof(live.path));
+    if (fd < 0)
         return;
-    fd = file_create(path, 0, live.path, sizeof(live.path));
-    if (fd < 0) {
-        log_write(LOG_WARN, "no statistics file: cannot create %.300s: %s", path, strerror(errno));
-        return;
-    }
     fstat(fd, &live.file);
     atomic_store(&live.fd, fd);
     live.start = now_ns();
@@ -182,10 +179,9 @@ static void create(void)
     if (!put(&live.half, sizeof(live.half), HEADER_SIZE) ||
         !put(&live.half, sizeof(live.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
         !put(&live.header, sizeof(live.header), 0)) {
-        if (file_is(fd, &live.file)) {
-            close(fd);
+        if (file_state(fd, &live.file) == 0)
             unlink(live.path);
-        }
+        file_close(fd, &live.file, /* done: */ true);
         atomic_store(&live.fd, -1);
     }
 }
@@ -228,8 +224,7 @@ void live_finish(void)
     if (atomic_load(&live.fd) < 0 || pthread_mutex_trylock(&live.lock))
         return;
     update(true);
-    if (file_is(atomic_load(&live.fd), &live.file))
-        close(atomic_load(&live.fd));
+    file_close(atomic_load(&live.fd), &live.file, /* done: */ true);
     atomic_store(&live.fd, -1);
     pthread_mutex_unlock(&live.lock);
     errno = saved;
@@ -238,5 +233,7 @@ void live_finish(void)
 void live_forget(void)
 {
     /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    if (atomic_load(&live.fd) >= 0)
+        file_close(atomic_load(&live.fd), &live.file, /* done: */ false);
     atomic_store(&live.fd, -1);
 }

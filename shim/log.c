@@ -37,7 +37,7 @@ static bool is_for_messages(void)
     struct stat now;
     int flags;
 
-    if (!looked || file_is(STDERR_FILENO, &first))
+    if (!looked || file_state(STDERR_FILENO, &first) != -EBADF)
         return true;
     if (fstat(STDERR_FILENO, &now) != 0)
         return false;

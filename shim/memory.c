@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "clock.h"
 #include "conf.h"
@@ -104,7 +105,7 @@ static bool releases_collect(struct context *context, uint64_t patience_ns)
     /* A capture elsewhere is not disturbed, because the thread is in relaxed mode. */
     if (!context_enter(context, &visit) && (visit.relaxed || !capture_active_now())) {
         for (unsigned int i = 0; (result = driver->cuStreamQuery(context->stream)) == CUDA_ERROR_NOT_READY; i++) {
-            if (!limit || now_ns() >= limit)
+            if (!limit || now_ns() >= limit || !context_stays(context))
                 break;
             lock_relax(i);
         }
@@ -249,7 +250,9 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
         /* Whatever became of enter: the address alone names the memory. */
         if (stream)
             atomic_store(&context->defers, false);
+        call_sleep(context);
         result = driver->cuMemFree_v2(addr);
+        call_wake();
         context_arrived();
     }
     context_leave(context, &visit);
@@ -271,6 +274,7 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
     void (*const put)(void *arg, uint64_t addr, size_t size) = kind == MEMORY_NCCL ? memory_put_nccl : memory_put;
     struct context *context = arg;
 
+    call_resolve(context);
     /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
      * registration has to be over first, too. */
     if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context)) {

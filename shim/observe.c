@@ -8,34 +8,43 @@
 
 typedef unsigned long long ull;
 
-static const char *backend_of(unsigned int kind)
+static struct trace_segment segment_of(const void *arg, unsigned int kind, size_t size, bool got)
 {
-    return kind == MEMORY_NCCL ? "nccl" : "cuda";
+    return (struct trace_segment){
+        .device = context_device(arg), .backend = kind == MEMORY_NCCL ? "nccl" : "cuda", .size = size, .got = got};
 }
 
 static void on_segment_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)
 {
-    trace_event("segment_alloc", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"us\":%llu.%llu",
-                context_device(arg), (ull)addr, size, backend_of(kind), (ull)(ns / 1000), (ull)(ns / 100 % 10));
+    const struct trace_segment segment = segment_of(arg, kind, size, /* got: */ true);
+
+    trace_segment(&segment, "segment_alloc", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"us\":%llu.%llu",
+                  segment.device, (ull)addr, size, segment.backend, (ull)(ns / 1000), (ull)(ns / 100 % 10));
+}
+
+static void segment_goes(const void *arg, unsigned int kind, uint64_t addr, size_t size, const char *why)
+{
+    const struct trace_segment segment = segment_of(arg, kind, size, /* got: */ false);
+
+    trace_segment(&segment, "segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\"%s", segment.device,
+                  (ull)addr, size, segment.backend, why);
 }
 
 static void on_segment_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
-    trace_event("segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\"", context_device(arg), (ull)addr,
-                size, backend_of(kind));
+    segment_goes(arg, kind, addr, size, "");
 }
 
 static void on_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     nccl_segment_lost(arg, addr);
-    trace_event("segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"why\":\"context\"",
-                context_device(arg), (ull)addr, size, backend_of(kind));
+    segment_goes(arg, kind, addr, size, ",\"why\":\"context\"");
 }
 
 static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
 {
-    trace_event("trim", "\"d\":%d,\"n\":%zu,\"us\":%llu.%llu,\"why\":\"%s\"", context_device(arg), released,
-                (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
+    trace_frequent("trim", "\"d\":%d,\"n\":%zu,\"us\":%llu.%llu,\"why\":\"%s\"", context_device(arg), released,
+                   (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
 }
 
 /* A program that lives at its bound meets it at every request: the first, second, fourth ... time is told. */

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "clock.h"
 #include "conf.h"
@@ -139,7 +140,8 @@ static bool is_due(int device, unsigned int time)
 
 static void picture_take(struct picture *p, const struct real_driver *driver)
 {
-    const struct context *context = context_current(driver);
+    struct calls *own;
+    const struct context *context = context_begin(driver, &own);
     struct pool_stats stats;
     size_t free, total;
 
@@ -151,6 +153,7 @@ static void picture_take(struct picture *p, const struct real_driver *driver)
     if (context) {
         pool_stats_get(context_pool(context), &stats);
         p->held_here = stats.held;
+        call_end(own);
     }
     context_survey(p->device, /* whole: */ true, &p->pool);
     if (p->total > p->free + p->pool.held)

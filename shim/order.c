@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "clock.h"
 #include "conf.h"
@@ -213,8 +214,10 @@ CUresult order_on_host(struct context *context)
     struct visit visit;
     CUresult result = context_enter(context, &visit);
 
+    call_sleep(context);
     if (!result)
         result = context->driver->cuCtxSynchronize();
+    call_wake();
     context_leave(context, &visit);
     return result;
 }
@@ -266,8 +269,10 @@ static CUresult order_beside_capture(struct context *context)
 
     if (!result)
         result = context->driver->cuMemAlloc_v2(&ptr, 1);
+    call_sleep(context);
     if (!result)
         result = context->driver->cuMemFree_v2(ptr);
+    call_wake();
     if (result && ptr) /* not to be lost */
         context->driver->cuMemFree_v2(ptr);
     if (!visit.relaxed) /* in another mode it may have been the capture's end */
@@ -434,26 +439,33 @@ static bool context_frozen(void *arg)
 
 /* Later work of the context runs behind what our stream has been given. Where the device's order is not enough for the
  * block's next user, the host waits; all that the stream waits for is over then. */
+static CUresult order_behind_stream(struct context *context, struct slot *slot)
+{
+    const struct real_driver *driver = context->driver;
+    const CUstream stream = atomic_load(&context->stream);
+    const bool waits = policy_is_strict(&context->policy) || !driver->cuEventRecord || !driver->cuCtxWaitEvent;
+    CUresult result = atomic_load(&slot->event) ? CUDA_SUCCESS : event_make(context, &slot->event);
+    struct visit visit;
+
+    if (result)
+        return result;
+    result = context_enter(context, &visit);
+    call_sleep(context);
+    if (!result)
+        result = waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
+    call_wake();
+    context_leave(context, &visit);
+    if (!result && !waits)
+        result = driver->cuCtxWaitEvent(context_handle(context), atomic_load(&slot->event));
+    return result;
+}
+
 static int context_filled(void *arg)
 {
     struct context *context = arg;
-    const struct real_driver *driver = context->driver;
-    const CUstream stream = atomic_load(&context->stream);
-    CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot = slot_acquire(context);
-    struct visit visit;
-    bool waits = policy_is_strict(&context->policy) || !driver->cuEventRecord || !driver->cuCtxWaitEvent;
+    const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);
 
-    if (!capture_active()) {
-        result = atomic_load(&slot->event) ? CUDA_SUCCESS : event_make(context, &slot->event);
-        if (!result && !context_enter(context, &visit)) {
-            result =
-                waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
-            context_leave(context, &visit);
-        }
-        if (!result && !waits)
-            result = driver->cuCtxWaitEvent(context_handle(context), atomic_load(&slot->event));
-    }
     slot_release(slot, CUDA_ERROR_NOT_READY); /* nothing else is in order by this */
     if (result && result != CUDA_ERROR_NOT_READY)
         log_once(LOG_WARN, "filled memory could not be put in order (error %d); it is kept back", (int)result);
@@ -519,7 +531,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
     for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
         if (!limit && atomic_load(&slot->turn) != turn)
             limit = now_ns() + OTHERS_WAIT_NS;
-        if (limit && now_ns() >= limit)
+        if ((limit && now_ns() >= limit) || !context_stays(context))
             return;
         lock_relax(i);
     }
@@ -545,7 +557,7 @@ bool order_wait_until(struct context *context, uint64_t limit)
             result = record(context, slot, &event);
         /* A free may record it again: then that is waited for, too. */
         slot_release(slot, CUDA_ERROR_NOT_READY);
-        if (!capturing || now_ns() >= captured)
+        if (!capturing || now_ns() >= captured || !context_stays(context))
             break;
         lock_relax(i);
     }
@@ -553,7 +565,9 @@ bool order_wait_until(struct context *context, uint64_t limit)
         return false;
     least = now_ns() + ASK_NS;
     limit = limit > least ? limit : least;
-    for (unsigned int i = 0; (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+    for (unsigned int i = 0;
+         (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit && context_stays(context);
+         i++)
         lock_relax(i);
     context_leave(context, &visit);
     return result == CUDA_SUCCESS;
@@ -605,7 +619,7 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
             return;
         if (!limit && at != turn)
             limit = now_ns() + OTHERS_WAIT_NS;
-        if (limit && now_ns() >= limit)
+        if ((limit && now_ns() >= limit) || !context_stays(context))
             return;
         lock_relax(i);
     }

@@ -2,6 +2,7 @@
 /* stats.c - see stats.h. */
 #include "stats.h"
 
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,10 +15,12 @@
 #include "clock.h"
 #include "conf.h"
 #include "context.h"
+#include "core.h"
 #include "decay.h"
 #include "log.h"
 #include "nccl.h"
 #include "trace.h"
+#include "unpooled.h"
 
 typedef unsigned long long ull;
 
@@ -28,6 +31,7 @@ static struct {
     atomic_bool asked;     /* by a signal, since the last table */
     uint64_t next, period; /* of the timer, ns; the clock's thread alone */
     uint64_t start;        /* ns; written before any thread of ours */
+    pid_t process;         /* that the library was loaded in */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
@@ -91,6 +95,14 @@ static void print_row(void *arg, int device, const struct pool_stats *s, uint64_
              (double)s->peak_held / mib);
 }
 
+static void print_unpooled(void)
+{
+    char text[400];
+
+    if (unpooled_text(text, sizeof(text)))
+        out_line("cupool: not pooled: %s\n", text);
+}
+
 /* why: NULL at exit. */
 static void print(const char *why)
 {
@@ -109,6 +121,7 @@ static void print(const char *why)
                  "operations partly and %llu wholly outside of registered memory, %llu at risk\n",
                  (ull)nccl.ops, (ull)nccl.attached, (ull)nccl.detached, (ull)nccl.renewed, (ull)nccl.failed,
                  (ull)nccl.mixed, (ull)nccl.outside, (ull)nccl.unsafe);
+    print_unpooled();
     if (path)
         out_line("cupool: trace: %.480s\n", path);
     out_flush();
@@ -176,6 +189,33 @@ void stats_finish(void)
     write_trace_nccl(NULL);
     if (conf_get()->stats.number & STATS_EXIT)
         print(NULL);
+}
+
+static int is_driver(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+
+    (void)size;
+    (void)arg;
+    return strncmp(slash ? slash + 1 : info->dlpi_name, "libcuda.so", 10) == 0;
+}
+
+__attribute__((constructor)) static void started(void)
+{
+    stats.process = getpid();
+}
+
+/* A program of CUDA that has pooled nothing: whoever wants a table should know that the library was there. */
+__attribute__((destructor)) static void finish_without(void)
+{
+    if (core_has_begun() || core_passive() || getpid() != stats.process || !(conf_get()->stats.number & STATS_EXIT) ||
+        !log_is_open() || !dl_iterate_phdr(is_driver, NULL) || pthread_mutex_trylock(&stats.lock))
+        return;
+    out_line("cupool: nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
+             (int)getpid());
+    print_unpooled();
+    out_flush();
+    pthread_mutex_unlock(&stats.lock);
 }
 
 void stats_forget(void)

@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "conf.h"
 #include "file.h"
+#include "gap.h"
 #include "launch.h"
 #include "lock.h"
 #include "log.h"
@@ -31,6 +32,8 @@
 #define NAP_NS     1000000
 #define NAP_MAX_NS 16000000
 
+typedef unsigned long long ull;
+
 atomic_int trace_prospect;       /* enum trace_prospect */
 atomic_bool trace_allocs_wanted; /* and the file is open */
 
@@ -41,9 +44,11 @@ static struct {
     char path[4096];
     uint64_t t0;
     uint64_t dropped;
+    struct gap gap;
     bool torn; /* the file ends in part of a line */
     bool tried;
     char text[64 << 10]; /* of records, on its way to put() */
+    char line[1 << 14];  /* longer than a thread's stack may have room for */
 } trace = {.fd = -1};
 
 static atomic_ullong lost; /* events for which there was no room, or not the lock */
@@ -58,61 +63,6 @@ static int tid(void)
     if (!thread_id)
         thread_id = (pid_t)syscall(SYS_gettid);
     return (int)thread_id;
-}
-
-/* The bytes of the character of UTF-8 that text begins with; 0: it is none. */
-static unsigned int utf8_length(const unsigned char *text)
-{
-    /* By the first byte: the length, and the least and the greatest second byte, which rule out overlong forms,
-     * surrogates and what is beyond Unicode. */
-    static const struct {
-        unsigned char first, last, len, low, high;
-    } forms[] = {{0x01, 0x7f, 1, 0, 0},       {0xc2, 0xdf, 2, 0x80, 0xbf}, {0xe0, 0xe0, 3, 0xa0, 0xbf},
-                 {0xe1, 0xec, 3, 0x80, 0xbf}, {0xed, 0xed, 3, 0x80, 0x9f}, {0xee, 0xef, 3, 0x80, 0xbf},
-                 {0xf0, 0xf0, 4, 0x90, 0xbf}, {0xf1, 0xf3, 4, 0x80, 0xbf}, {0xf4, 0xf4, 4, 0x80, 0x8f}};
-
-    for (unsigned int i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-        if (text[0] < forms[i].first || text[0] > forms[i].last)
-            continue;
-        if (forms[i].len > 1 && (text[1] < forms[i].low || text[1] > forms[i].high))
-            return 0;
-        for (unsigned int k = 2; k < forms[i].len; k++)
-            if (text[k] >> 6 != 2)
-                return 0;
-        return forms[i].len;
-    }
-    return 0;
-}
-
-void trace_text(char *buf, size_t len, const char *text)
-{
-    size_t at = 0;
-
-    while (*text) {
-        const unsigned char c = (unsigned char)*text;
-        const unsigned int whole = utf8_length((const unsigned char *)text);
-        char one[8];
-        int n;
-
-        if (c < 32 || c == 127)
-            n = snprintf(one, sizeof(one), "\\u%04x", c);
-        else
-            n = snprintf(one, sizeof(one), "%s%.*s", c == '"' || c == '\\' ? "\\" : "", whole ? (int)whole : 1,
-                         whole ? text : "?");
-        if (at + (size_t)n >= len)
-            break;
-        memcpy(buf + at, one, (size_t)n);
-        at += (size_t)n;
-        text += whole ? whole : 1;
-    }
-    buf[at] = '\0';
-}
-
-void trace_clean(char *text)
-{
-    for (; *text; text++)
-        if (*text < 32 || *text > 126 || *text == '"' || *text == '\\')
-            *text = '?';
 }
 
 /*
@@ -152,18 +102,32 @@ static void trace_unlock(int cancel)
     pthread_setcancelstate(cancel, NULL);
 }
 
+static uint64_t lines_of(const char *data, size_t len)
+{
+    uint64_t lines = 0;
+
+    for (size_t i = 0; i < len; i++)
+        lines += data[i] == '\n';
+    return lines;
+}
+
 /* write(2) all of data. What does not arrive is counted, by lines. */
-static void put(const char *data, size_t len)
+static bool put(const char *data, size_t len)
 {
     struct file_quiet quiet;
     bool started = false;
+    int state;
     ssize_t n;
 
     if (trace.fd < 0 || !len)
-        return;
+        return true;
+    trace.gap.written += len;
     file_quiet_begin(&quiet);
     errno = EBADF;
-    if (file_is(trace.fd, &trace.file)) {
+    state = file_state(trace.fd, &trace.file);
+    if (state == -ENOENT)
+        log_once(LOG_WARN, "somebody has removed the trace %.300s: what is written from now on is lost", trace.path);
+    if (state != -EBADF) {
         if (trace.torn && write(trace.fd, "\n", 1) == 1)
             trace.torn = false;
         while (!trace.torn && len) {
@@ -184,9 +148,55 @@ static void put(const char *data, size_t len)
     }
     if (len)
         log_once(LOG_WARN, "cannot write the trace %s: %s; events are being lost", trace.path, strerror(errno));
-    for (size_t i = 0; i < len; i++)
-        trace.dropped += data[i] == '\n';
+    trace.gap.written -= len;
+    trace.dropped += lines_of(data, len);
     file_quiet_end(&quiet);
+    if (len)
+        gap_fail(&trace.gap, now_ns());
+    return !len;
+}
+
+static uint64_t time_now(void)
+{
+    return records_time(tid(), now_ns() - trace.t0);
+}
+
+/* Tell of the events that were left out. t: when, in the file's time. */
+static bool gap_write(bool open, uint64_t t)
+{
+    const uint64_t dropped = trace.dropped;
+    const size_t len = gap_text(&trace.gap, open, t, trace.gap.since - trace.t0, trace.line, sizeof(trace.line));
+
+    if (!put(trace.line, len)) {
+        trace.dropped = dropped; /* these are no events that got lost */
+        return false;
+    }
+    gap_told(&trace.gap, now_ns());
+    trace.gap.open = open;
+    return true;
+}
+
+static void tally(const struct trace_segment *segment)
+{
+    if (segment)
+        gap_tally(segment->device, segment->backend, segment->size, segment->got);
+}
+
+/* Lines of which there may be too many. segment: that they are about, or NULL; it is part of what is told to be held
+ * unless its own line says so. t: of the first line. */
+static void put_frequent(enum gap_kind kind, const char *data, size_t len, uint64_t t,
+                         const struct trace_segment *segment)
+{
+    const uint64_t lines = lines_of(data, len);
+    const enum gap_verdict verdict = gap_judge(&trace.gap, kind, lines, len, now_ns());
+
+    if (verdict == GAP_WRITE || (verdict == GAP_RESUME && gap_write(/* open: */ false, t)))
+        put(data, len);
+    else if (verdict == GAP_RESUME)
+        trace.dropped += lines;
+    tally(segment);
+    if (verdict == GAP_TELL)
+        gap_write(/* open: */ true, t);
 }
 
 /* What has been recorded until now goes to the file. wait: also what is being recorded. False: there was nothing. */
@@ -197,7 +207,7 @@ static bool flush(bool wait)
 
     records_begin();
     while ((len = records_take(trace.text, sizeof(trace.text), wait && !recording))) {
-        put(trace.text, len);
+        put_frequent(GAP_BLOCKS, trace.text, len, trace.gap.told - trace.t0, NULL);
         any = true;
     }
     return any;
@@ -205,8 +215,9 @@ static bool flush(bool wait)
 
 static void header_write(const struct launch *launch)
 {
-    /* Under the lock; a thread's stack may be no larger than that. */
-    static char line[8192], text[CONF_TEXT_MAX + 16];
+    static char text[CONF_TEXT_MAX + 16]; /* as trace.line */
+    char *const line = trace.line;
+    const size_t room = sizeof(trace.line);
     char rank[16] = "null", local_rank[16] = "null", host[300], exe[300];
     size_t used;
 
@@ -216,19 +227,18 @@ static void header_write(const struct launch *launch)
         snprintf(local_rank, sizeof(local_rank), "%d", launch->local_rank);
     trace_text(host, sizeof(host), launch->host);
     trace_text(exe, sizeof(exe), launch->exe);
-    used = (size_t)snprintf(line, sizeof(line),
+    used = (size_t)snprintf(line, room,
                             "{\"cupool\":1,\"version\":\"%s\",\"host\":\"%s\",\"pid\":%d,\"rank\":%s,\"local_rank\":%s,"
                             "\"rank_from\":\"%s\",\"exe\":\"%s\",\"t0_unix_ns\":%llu,\"events\":\"%s\",\"settings\":{",
                             CUPOOL_VERSION, host, (int)getpid(), rank, local_rank, launch->from, exe,
-                            (unsigned long long)clock_ns(CLOCK_REALTIME), conf_get()->trace_events.text);
+                            (ull)clock_ns(CLOCK_REALTIME), conf_get()->trace_events.text);
     for (unsigned int i = 0; i < conf_count; i++) {
         trace_text(text, sizeof(text), conf_value_get(i)->text);
-        if (used + strlen(text) + 80 > sizeof(line))
+        if (used + strlen(text) + 80 > room)
             break;
-        used += (size_t)snprintf(line + used, sizeof(line) - used, "%s\"%s\":\"%s\"", i ? "," : "", conf_rows[i].name,
-                                 text);
+        used += (size_t)snprintf(line + used, room - used, "%s\"%s\":\"%s\"", i ? "," : "", conf_rows[i].name, text);
     }
-    used += (size_t)snprintf(line + used, sizeof(line) - used, "}}\n");
+    used += (size_t)snprintf(line + used, room - used, "}}\n");
     put(line, used);
 }
 
@@ -251,8 +261,9 @@ void trace_open(void)
 {
     const struct conf *conf = conf_get();
     const char *pattern = conf->trace_file.text;
+    static const struct file_kind kind = {"trace", "{\"cupool\":", "exists, and is no trace"};
     const int saved = errno;
-    static char path[4096]; /* under the lock, as in header_write */
+    static char path[4096]; /* as trace.line */
     struct launch launch;
     int fd, cancel;
 
@@ -262,18 +273,15 @@ void trace_open(void)
         launch_detect(&launch);
         if (launch_expand(&launch, pattern, path, sizeof(path))) {
             log_write(LOG_WARN, "no trace: CUPOOL_TRACE_FILE is too long");
-        } else if (!file_is_special(path)) {
-            fd = file_create(path, O_APPEND, trace.path, sizeof(trace.path));
-            if (fd < 0)
-                log_write(LOG_WARN, "no trace: cannot create %s: %s", path, strerror(errno));
-            else
-                fstat(fd, &trace.file);
+        } else if ((fd = file_create(path, &kind, O_APPEND, trace.path, sizeof(trace.path))) >= 0) {
+            fstat(fd, &trace.file);
             trace.fd = fd;
             trace.t0 = now_ns();
+            gap_start(&trace.gap, conf->trace_limit.number, conf->trace_events.number != TRACE_ALLOC, trace.t0);
             header_write(&launch);
             if (conf->trace_events.number == TRACE_ALLOC)
                 records_start(trace.t0);
-            atomic_store(&trace_allocs_wanted, fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
+            atomic_store(&trace_allocs_wanted, conf->trace_events.number == TRACE_ALLOC);
         }
     }
     if (!trace.tried)
@@ -335,11 +343,19 @@ void trace_block(enum trace_block_event event, const struct trace_block *block)
     recording = outer;
 }
 
-/* clock: of the event; 0: now, which is then no earlier than that of any line before it. */
-static void event_write(uint64_t clock, const char *event, const char *format, va_list args)
+/* An event that is to be written. */
+struct event {
+    const char *name;
+    uint64_t clock; /* when it was; 0: now, which is then no earlier than that of any line before it */
+    bool frequent;
+    const struct trace_segment *segment; /* whose it is; or NULL */
+};
+
+static void event_write(const struct event *event, const char *format, va_list args)
 {
     const int saved = errno;
     char line[LINE_MAX_];
+    uint64_t t;
     int used, cancel;
 
     if (!trace_lock(&cancel)) {
@@ -348,38 +364,52 @@ static void event_write(uint64_t clock, const char *event, const char *format, v
     }
     if (trace.fd >= 0) {
         flush(/* wait: */ true);
-        clock = clock ? clock : now_ns();
-        used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,",
-                        (unsigned long long)records_time(tid(), clock > trace.t0 ? clock - trace.t0 : 0), event, tid());
+        t = event->clock ? event->clock : now_ns();
+        t = records_time(tid(), t > trace.t0 ? t - trace.t0 : 0);
+        used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,", (ull)t, event->name, tid());
         /* The callers have started it. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
         used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
-        if (used + 3 < (int)sizeof(line)) {
-            memcpy(line + used, "}\n", 3);
-            put(line, (size_t)used + 2);
-        } else {
+        used = used + 3 < (int)sizeof(line) ? used + 2 : 0;
+        if (!used)
             trace.dropped++;
-        }
+        else
+            memcpy(line + used - 2, "}\n", 3);
+        if (event->frequent || event->segment)
+            put_frequent(event->segment ? GAP_SEGMENTS : GAP_OTHERS, line, (size_t)used, t, event->segment);
+        else
+            put(line, (size_t)used);
     }
     trace_unlock(cancel);
     errno = saved;
 }
 
+#define EVENT_WRITE(...)                                                                                               \
+    do {                                                                                                               \
+        va_list args_;                                                                                                 \
+                                                                                                                       \
+        va_start(args_, format);                                                                                       \
+        event_write(&(struct event){__VA_ARGS__}, format, args_);                                                      \
+        va_end(args_);                                                                                                 \
+    } while (0)
+
 void trace_event(const char *event, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    event_write(0, event, format, args);
-    va_end(args);
+    EVENT_WRITE(.name = event);
 }
 
-void trace_event_at(uint64_t clock, const char *event, const char *format, ...)
+void trace_frequent(const char *event, const char *format, ...)
 {
-    va_list args;
+    EVENT_WRITE(.name = event, .frequent = true);
+}
 
-    va_start(args, format);
-    event_write(clock, event, format, args);
-    va_end(args);
+void trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
+{
+    EVENT_WRITE(.name = event, .clock = clock, .frequent = true);
+}
+
+void trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
+{
+    EVENT_WRITE(.name = event, .segment = segment);
 }
 
 /* Turns records into lines, so that the threads that cause them need not. */
@@ -438,12 +468,12 @@ void trace_close(void)
         return;
     if (trace.fd >= 0) {
         flush(/* wait: */ true);
-        used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n",
-                        (unsigned long long)records_time(tid(), now_ns() - trace.t0), tid(),
-                        (unsigned long long)trace.dropped + atomic_load(&lost));
+        if (trace.gap.open)
+            gap_write(/* open: */ false, time_now());
+        used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n", (ull)time_now(),
+                        tid(), (ull)trace.dropped + atomic_load(&lost));
         put(line, (size_t)used);
-        if (file_is(trace.fd, &trace.file))
-            close(trace.fd);
+        file_close(trace.fd, &trace.file, /* done: */ true);
         trace.fd = -1;
     }
     trace_unlock(cancel);
@@ -455,6 +485,8 @@ void trace_forget(void)
     /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
     atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
+    if (trace.fd >= 0) /* or it would keep the file's lock when the parent is gone */
+        file_close(trace.fd, &trace.file, /* done: */ false);
     trace.fd = -1;
 }
 

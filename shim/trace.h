@@ -22,8 +22,25 @@ void trace_open(void);
 /* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format holds the rest of the object's members. */
 void trace_event(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same for what was at another time of the monotonic clock, in nanoseconds: a little while ago. */
-void trace_event_at(uint64_t clock, const char *event, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same of an event that is only counted where there are too many (gap.h): of a kind that a program may cause
+ * without end. */
+void trace_frequent(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same of one that was at another time of the monotonic clock, in nanoseconds: a little while ago. */
+void trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A segment that came (got) or goes. */
+struct trace_segment {
+    int device;
+    const char *backend; /* a text that stays */
+    size_t size;
+    bool got;
+};
+
+/* The same of its event. */
+void trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Make a name fit for an event: what JSON would have to escape is replaced. */
 void trace_clean(char *text);

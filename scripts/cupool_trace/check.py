@@ -14,7 +14,7 @@ from typing import Iterator, Optional, Sequence
 from .comms import comms_missing, ranks_missing
 from .physical import Follow
 from .replay import Rank, load
-from .text import count_of, human_size
+from .text import count_of, human_size, human_span
 
 HELP = "is the trace valid, and do ranks agree"
 DESCRIPTION = """\
@@ -26,7 +26,9 @@ is a rank that NCCL's communicators have and no trace tells of; the first segmen
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
 # Settings that change what a rank writes, not what it does: often set for one rank alone.
-OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL_TRACE_STACKS", "CUPOOL_LOG_LEVEL"}
+OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_TRACE_LIMIT", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL_TRACE_STACKS", "CUPOOL_LOG_LEVEL"}
+
+APART = 60  # seconds between two ranks of one job, at most
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +89,7 @@ def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
             warnings.append(f"rank {r.rank} occurs twice: {seen[r.rank].path} and {r.path}")
         elif r.rank is not None:
             seen[r.rank] = r
+    warnings.extend(of_other_runs(ranks))
     with_header = [r for r in ranks if r.header]
     for r in with_header[1:]:
         first = with_header[0]
@@ -104,6 +107,18 @@ def check_ranks(ranks: list[Rank]) -> tuple[list[str], list[str], list[str]]:
     return errors, warnings, infos
 
 
+def of_other_runs(ranks: list[Rank]) -> Iterator[str]:
+    """Ranks run at the same time. One that had ended long before another began is a file that an earlier job has left."""
+    known = [r for r in ranks if r.rank is not None and "t0_unix_ns" in r.header]
+    if not known:
+        return
+    newest = max(known, key=lambda r: r.header["t0_unix_ns"])  # type: ignore[no-any-return]
+    for r in known:
+        apart = (newest.header["t0_unix_ns"] - r.header["t0_unix_ns"] - r.replay.last_t) / 1e9
+        if apart > APART:
+            yield f"{r.name} ended {human_span(apart)} before {newest.name} began: of another run?"
+
+
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int:
     """The index of the first that differs; the length of the shorter one if there is none."""
     return next((k for k, (m, n) in enumerate(zip(a, b)) if m != n), min(len(a), len(b)))
@@ -111,6 +126,9 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int:
 
 def divergence(a: Rank, b: Rank) -> Iterator[str]:
     """Where two ranks first took segments of different sizes. Their k-th devices are compared: device numbers differ."""
+    if a.reader.omitted or b.reader.omitted:
+        yield f"{a.name} and {b.name}: segments are not compared, as events were left out"
+        return
     da, db = sorted(a.replay.devices.items()), sorted(b.replay.devices.items())
     if len(da) != len(db):
         yield f"{a.name} used {count_of(len(da), 'device')}, {b.name} {len(db)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import io
 import os
@@ -11,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import Iterator
 
-from . import VERSION, check, diff, export, merge, offline, plot, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
+from . import VERSION, check, diff, export, merge, offline, plot, siblings, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
 from .reader import files_of
 
 COMMANDS: dict[str, ModuleType] = {
@@ -33,9 +34,11 @@ COMMANDS: dict[str, ModuleType] = {
 FILES = {"nargs": "+", "metavar": "FILE", "help": "a trace, plain or gzip, one per rank, or a folder of them; - is standard input"}
 FOLDERS_THEMSELVES = ("top", "export", "diff")  # commands that look into folders themselves
 JSON = True
+NO_TRACES = ("export",)  # commands that read something else
 
 
-def parse_args(argv: list[str]) -> argparse.Namespace:
+@functools.lru_cache(None)
+def parser_make() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cupool-trace", description="Read the traces of libcupool.so.",
         epilog="cupool-trace COMMAND --help says more. Exit status: 0 fine, 1 problems found, 2 usage or cannot read.")
@@ -48,6 +51,11 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
         if getattr(module, "JSON", JSON):
             sub.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(sub)
+    return parser
+
+
+def parse_args(argv: list[str]) -> argparse.Namespace:
+    parser = parser_make()
     args = parser.parse_args(argv)
     if args.files.count("-") > 1:
         parser.error("standard input can be read only once")
@@ -73,6 +81,9 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = parse_args(argv)
+        if args.command not in NO_TRACES:
+            # A folder of `top` stands for all that is in it, numbered or not.
+            siblings.tell(args.files if args.command == "top" else list(all_of(args.files)))
         status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return status

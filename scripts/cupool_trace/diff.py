@@ -80,17 +80,20 @@ def compare(a: Optional[Rank], b: Optional[Rank]) -> Iterator[Event]:
             va, vb = fa.get(key), fb.get(key)
             figures[key] = {"a": va, "b": vb, "change": None if va is None or vb is None else round(vb - va, 3)}
         compared = [d.segments_alloc <= KEEP_SEQUENCE for d in (x, y) if d]
+        whole = not any(r.reader.omitted for r in (a, b) if r)
         yield {"a": {"rank": a.rank, "device": i} if a and x else None, "b": {"rank": b.rank, "device": j} if b and y else None,
-               "figures": figures, "segments_part": segments_part(x, y), "all_segments_compared": all(compared)}
+               "figures": figures, "segments_part": segments_part(x, y) if whole else None, "all_segments_compared": whole and all(compared)}
 
 
 def who(r: Optional[Rank], device: Optional[int]) -> str:
     return "nothing" if r is None or device is None else f"{r.name} device {device}"
 
 
-def notes(name: str, o: Event) -> Iterator[str]:
+def notes(name: str, o: Event, whole: bool) -> Iterator[str]:
     part = o["segments_part"]
-    if part is None:
+    if part is None and not whole:
+        yield f"{name}: segments are not compared, as events were left out"
+    elif part is None:
         yield (f"{name}: segments of the same sizes in the same order" +
                ("" if o["all_segments_compared"] else f", as far as compared (the first {KEEP_SEQUENCE})"))
     elif part["a"] is None or part["b"] is None:
@@ -139,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         names = [who(r, o[k] and o[k]["device"]) for r, k in ((a, "a"), (b, "b"))]
         name = names[0] if names[0] == names[1] else f"{names[0]} -> {names[1]}"
         rows.extend(rows_of(name, o))
-        said.extend(notes(name, o))
+        said.extend(notes(name, o, not any(r.reader.omitted for r in (a, b) if r)))
     if rows:
         print(table(["rank and device", "figure", "A", "B", "change"], rows, left=2))
         print()

@@ -28,6 +28,7 @@ class Lives:
         self.segments: dict[int, Ranges] = {}
         self.blocks: dict[int, Ranges] = {}
         self.contradictions = 0
+        self._gapped = False  # events were left out, which contradicts those after it
         self._whole = whole
         self._loose = loose
         self._on = {"segment_alloc": self._segment_alloc, "segment_free": self._segment_free}
@@ -36,22 +37,27 @@ class Lives:
             self._on.update({"alloc": self._alloc, "free_requested": self._free})
 
     def feed(self, ev: Event) -> list[Step]:
+        if ev["e"] == "gap":
+            self._gapped = True
         handler = self._on.get(ev["e"])
         if not handler:
             return []
         p, n, d = int(ev["p"], 16), ev["n"], ev["d"]
         if p + n > TOP:
-            self.contradictions += 1
+            self._contradicted()
             return []
         if d not in self.segments:
             self.segments[d], self.blocks[d] = Ranges(), Ranges()
         return handler(self.segments[d], self.blocks[d], p, n, ev)
 
+    def _contradicted(self) -> None:
+        self.contradictions += not self._gapped
+
     def _segment_alloc(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
         steps: list[Step] = []
         if not segments.add(p, p + n, n, 0):
             for old in segments.overlapping(p, p + n):
-                self.contradictions += 1
+                self._contradicted()
                 steps += self._end_segment(segments, blocks, old)
             segments.add(p, p + n, n, 0)
         steps.append((SEGMENT_ALLOC, p, n))
@@ -62,11 +68,11 @@ class Lives:
 
     def _segment_free(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
         if p not in segments:
-            self.contradictions += 1
+            self._contradicted()
             return []
         # Blocks may die with their context; otherwise they were to be freed before.
         if not self._whole and why_of(ev) != "context" and blocks.overlapping(p, segments.get(p)[0]):  # type: ignore[index]
-            self.contradictions += 1
+            self._contradicted()
         return self._end_segment(segments, blocks, p)
 
     def _end_segment(self, segments: Ranges, blocks: Ranges, p: int) -> list[Step]:
@@ -78,14 +84,14 @@ class Lives:
         if not self._loose:
             segment_end = segments.end_of(p)
             if segment_end < p + n:
-                self.contradictions += 1
+                self._contradicted()
                 return []
             end = min(end, segment_end)
         steps: list[Step] = []
         frames = ev.get("f")
         if not blocks.add(p, end, n, 0, frames):
             for old in blocks.overlapping(p, end):
-                self.contradictions += 1
+                self._contradicted()
                 steps.append((FREE, old, blocks.pop(old)[1]))
             blocks.add(p, end, n, 0, frames)
         steps.append((ALLOC, p, n))
@@ -93,6 +99,6 @@ class Lives:
 
     def _free(self, segments: Ranges, blocks: Ranges, p: int, n: int, ev: Event) -> list[Step]:
         if p not in blocks:
-            self.contradictions += 1
+            self._contradicted()
             return []
         return [(FREE, p, blocks.pop(p)[1])]

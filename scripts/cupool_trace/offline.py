@@ -239,6 +239,8 @@ class TraceSource(Source):
         yield from self._bury(0)
         if self.problems.count:
             self.notes.append(f"{count_of(self.problems.count, 'problem')} in it; see cupool-trace check")
+        if self.reader.omitted:
+            self.notes.append(f"{self.reader.omitted}; the replay has only the requests before that and what is in the file after it")
         if self.reader.dropped:
             self.notes.append(f"{count_of(self.reader.dropped, 'line')} of it were dropped")
         for d, dev in sorted(self.devices.items()):

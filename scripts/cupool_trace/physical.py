@@ -53,12 +53,12 @@ def object_of(ev: Event) -> str:
 
 
 class Physical:
-    def __init__(self, problems: Problems) -> None:
+    def __init__(self, add: Callable[[int, str], None]) -> None:
         self.devices: dict[Device, Taken] = {}
         self.callers: dict[tuple[Device, str, str], Taken] = {}  # device, who, object
         self.reserved = Ranges()
         self.mapped = Ranges()
-        self._add = problems.add
+        self._add = add
         self._allocations: dict[int, Allocation] = {}  # by handle
         self._handle_at: dict[int, int] = {}  # of what is mapped, by its address
         self._on: dict[str, Callable[[int, Event], None]] = {
@@ -203,5 +203,5 @@ class Follow(Replay):
 
     def __init__(self, problems: Problems) -> None:
         super().__init__(problems)
-        self.physical = Physical(problems)
+        self.physical = Physical(self._add)
         self._others.update(dict.fromkeys(self.physical.events, self.physical.apply))

@@ -27,11 +27,11 @@ COLORS = {
     "registered": ("#8e44ad", "#c58be0"),
     "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
-    "mark": ("#b45309", "#f0a35e"),
+    "mark": ("#b45309", "#f0a35e"), "gap": ("#be185d", "#f472b6"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
 NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered",
-         "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program",
+         "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "gap": "events left out",
          "end": "end", "killed": "no end line"}
 Span = Optional[tuple[float, float]]  # what of a column of pixels is filled, from its top to its bottom
 
@@ -185,7 +185,7 @@ def mark(on: Surface, kind: str, x: float, y: float) -> None:
         for i in range(-4, 5):
             on.rect(x + i - 1, y + i, 2, 1, kind)
             on.rect(x - i - 1, y + i, 2, 1, kind)
-    elif kind in ("end", "mark"):
+    elif kind in ("end", "mark", "gap"):
         on.rect(x - 1, y - 5, 2, 10, kind)
     else:
         on.rect(x - 3, y - 3, 6, 6, kind)
@@ -238,12 +238,12 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         on.area(LEFT, [None if v < 0 else (up(v), ground) for v in high], color + "-range")
         on.area(LEFT, [None if v < 0 else (up(v), ground) for v in low], color)
     on.rect(LEFT, ground, n, 1, "line")
-    for kind in ("policy", "ipc", "trim", "mark", "end", "killed", "oom"):  # the most important on top
+    for kind in ("policy", "ipc", "trim", "mark", "gap", "end", "killed", "oom"):  # the most important on top
         xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t, k, _, _ in track["marks"] if k == kind]
         last = -99.0
         for x in xs:
             # As many lines as leave the curves to be seen, and no mark on another.
-            if kind in ("oom", "killed", "end", "mark") and len(xs) < 40:
+            if kind in ("oom", "killed", "end", "mark", "gap") and len(xs) < 40:
                 on.rect(x, top, 1, ground - top, kind)
             if x - last > 5:
                 mark(on, kind, x, top - 9)

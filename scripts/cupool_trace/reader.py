@@ -23,6 +23,7 @@ import zlib
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
 from . import ahead
+from .omitted import LEFT_OUT, Omitted
 
 FORMAT = 1
 MAX_LINE = 1 << 20  # a longer line is no event; keeps a file without newlines out of memory
@@ -83,7 +84,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
     "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
     "result": (_is_size, "an error code"), "text": (_is_str, "a string"),
-    "comm": (_is_str, "a string"),
+    "comm": (_is_str, "a string"), "since": (_is_size, "nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
 }
 _COUNT = (_is_size, "a count")
 
@@ -124,6 +125,8 @@ REQUIRED: dict[str, list[str]] = {
     "mem_unmap": ["tid", "p", "n", "us", "result"],
     "address_reserve": ["tid", "p", "n", "us", "result", "by", "at"],
     "address_free": ["tid", "p", "n", "us", "result"],
+    "gap": ["why", "since", *LEFT_OUT, "bytes", "open"],
+    "held": ["d", "b", "n", "segments"],
     "end": ["dropped"],
 }
 _CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}
@@ -180,7 +183,7 @@ def files_of(path: str) -> list[str]:
 
 
 # What is known of a file so far, and changes with each batch.
-_KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out")
+_KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out", "gaps")
 # What a child tells of it: a batch, the problems that came with it, how many more were only counted, what is known; why it cannot be
 # read on, which only the last one may have.
 Told = tuple[list[Entry], list[tuple[int, str]], int, dict[str, Any], Optional[str]]
@@ -199,12 +202,14 @@ class Reader:
         self.path = path
         self.problems = problems
         self.left_out = 0
+        self.gaps: Event = {}  # what Omitted knows
         self.header: Event = {}
         self.lines = 0
         self.cut = False
         self.ended = False
         self.dropped = 0
         self._after_end = False
+        self._half = 0  # the number of a line that is half an event, until the next one has been seen
         self._unwanted = unwanted
         self._brief = brief
         self._tails: dict[str, dict[str, Event]] = {e: {} for e in BLOCKS + SEGMENTS}
@@ -246,8 +251,18 @@ class Reader:
             return o
         if self.lines == 1:
             raise CannotRead(f"{self.path}: not a cupool trace")
-        self.problems.add(self.lines, "not a JSON object")
+        self._no_object()
+        if raw.startswith(b'{"t":'):
+            self._half = self.lines
+        else:
+            self.problems.add(self.lines, "not a JSON object")
         return None
+
+    def _no_object(self, gap: Optional[Event] = None) -> None:
+        """Half a line is where writing failed, if the next one says that it did."""
+        if self._half and not (gap and gap["why"] == "error" and self._half == self.lines - 1):
+            self.problems.add(self._half, "not a JSON object")
+        self._half = 0
 
     def _read_header(self, o: Event) -> None:
         if "merged" in o and "cupool" not in o:
@@ -302,6 +317,9 @@ class Reader:
             return None
         if o["e"] not in REQUIRED or not self._valid(o):  # not in it: a later version's
             return None
+        if o["e"] == "gap":
+            self._no_object(o)
+            self.omitted.add(o)
         if o["e"] == "end":
             self.ended = True
             self.dropped = o["dropped"]
@@ -443,6 +461,7 @@ class Reader:
                     self.left_out += 1
             self.lines = line
             yield batch
+        self._no_object()
         if self.lines == 0:
             self.problems.add(0, "the file is empty")
         elif not self.header and self.lines == 1 and self.cut:
@@ -462,14 +481,20 @@ class Reader:
         return rank is None, rank or 0, str(self.header.get("host"))
 
     @property
+    def omitted(self) -> Omitted:
+        return Omitted(self.gaps)
+
+    @property
     def complete(self) -> bool:
-        return self.ended and not self.cut and not self.dropped
+        return self.ended and not self.cut and not self.dropped and not self.omitted
 
     @property
     def state(self) -> str:
-        if self.ended:
-            return f"{self.dropped} lines were dropped" if self.dropped else "cut after the end" if self.cut else "complete"
-        return "killed or still running (no end line" + (", last line cut)" if self.cut else ")")
+        if not self.ended:
+            how = "killed or still running (no end line" + (", last line cut)" if self.cut else ")")
+        else:
+            how = f"{self.dropped} lines were dropped" if self.dropped else "cut after the end" if self.cut else "complete"
+        return f"{'ended' if how == 'complete' else how}; {self.omitted}" if self.omitted else how
 
 
 def whole_lines(f: BinaryIO) -> Iterator[bytes]:

@@ -18,14 +18,14 @@ from .text import human_size
 REGISTRATIONS = 8  # of one segment that are told, each communicator's last; others are counted
 
 REGISTERED = frozenset(["register", "deregister", "comm_destroy"])
-SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_free"}  # they change curves
+SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_free", "held"}  # they change curves
 
 # Curves over time.
 QUANTITIES = ("held", "live", "cached", "registered")
 
 
 def quantities(dev: Device) -> tuple[int, int, int, int]:
-    return dev.held, dev.live, dev.held - dev.live, dev.registered.bytes
+    return dev.held, dev.live, max(0, dev.held - dev.live), dev.registered.bytes
 
 
 class Thinned:
@@ -282,6 +282,12 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
     return None
 
 
+def gap_text(ev: Event) -> str:
+    if ev["open"]:
+        return f"events are left out ({ev['why']})"
+    return f"since {ev['since'] / 1e9:.3f} s events were left out ({ev['why']})"
+
+
 class Recorder(Follow):
     """A Follow that also keeps a Track for each device, of the time from `begin` to `end` (ns)."""
 
@@ -302,9 +308,10 @@ class Recorder(Follow):
         d = ev.get("d")
         if d is None or ev["e"] == "mem_create":  # no memory of the pool
             super().apply(line, ev)
-            if ev["e"] == "mark":  # of the process, so of all its devices
+            text = ev["text"] if ev["e"] == "mark" else gap_text(ev) if ev["e"] == "gap" else None
+            if text is not None:  # of the process, so of all its devices
                 for each in self.tracks:
-                    self.mark(each, "mark", ev["t"], 0, ev["text"])
+                    self.mark(each, ev["e"], ev["t"], 0, text)
             return
         track = self.tracks.get(d)
         if track is None:

@@ -325,12 +325,14 @@ class Device(Part):
         self.stats: Optional[Event] = None
         self.stats_at: Optional[int] = None  # when, if that was not at the end
         self.largest: list[tuple[int, int, str]] = []  # heap of n, -t, p
+        self.unseen = 0  # segments that are there and that no event has told of, less those that are told of and are not
         self.sequence = array("q")  # sizes of segments in the order they were got
         self.callers: dict[Stack, Caller] = {}
         self._segment_of: dict[int, int] = {}  # by page: the start of the segment that an address there was last found in
         self._backend: Optional[str] = None  # the only one so far
         self._parts: dict[str, Part] = {}  # of each backend, once there are several
         self._part_of: dict[int, Part] = {}  # then: of each live block
+        self._unseen: dict[str, int] = {}
 
     @property
     def pooled(self) -> bool:
@@ -363,6 +365,41 @@ class Device(Part):
             if self._parts:
                 self._parts[gone[3]].held -= gone[1]
         return gone
+
+    def change(self, backend: str, n: int) -> None:
+        """So many bytes more of a backend are held."""
+        part = self.part(backend)
+        self.held += n
+        if part:
+            part.held += n
+        for each in (self, part) if part else (self,):
+            if each.held > each.peak_held:
+                each.peak_held, each.live_at_peak_held = each.held, each.live
+
+    def told(self, backend: str, held: int, segments: int) -> None:
+        """What a backend holds after events were left out. Segments that were known may be gone, and others there."""
+        part = self.part(backend)
+        self.change(backend, held - (part or self).held)
+        known = [start for start, _, _ in self.segments.items() if self.segments.more(start) == backend]
+        if not segments:
+            for start in known:
+                self.forget_segment(start)
+        # Of another backend's there are as many as before.
+        others = sum(self._unseen.values()) - self._unseen.get(backend, 0)
+        self._unseen[backend] = segments - (len(known) if segments else 0)
+        self.unseen = others + self._unseen[backend]
+
+    def forget_segment(self, p: int) -> Optional[Range]:
+        """One that is gone, of which no event has told; what is held is known anyway."""
+        gone = self.segments.take(p)
+        if gone:
+            for b in self.blocks.overlapping(p, gone[0]):
+                self.end_block(b)
+        return gone
+
+    @property
+    def segments_live(self) -> int:
+        return max(0, len(self.segments) + self.unseen)
 
     def segment_at(self, p: int, n: int) -> Optional[Range]:
         """The segment that n bytes from p on lie in."""
@@ -429,15 +466,20 @@ class Replay:
         self.last_t = 0
         self.events = 0
         self.comms = Comms(problems.add)
-        self._add = problems.add
+        self.gapped = False  # events were left out: what contradicts those before it is no problem
+        self._problems = problems
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
             "device": self._device, "policy": self._policy, "ipc": self._ipc, "alloc": self._block, "free_requested": self._block,
             "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
-            "register": self._register, "deregister": self._deregister,
+            "register": self._register, "deregister": self._deregister, "held": self._held,
         }
-        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl}  # events of no one device
+        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap}  # events of no one device
         self.nccl: Optional[Event] = None  # what the process's operations found, as of the last such event
+
+    def _add(self, line: int, text: str) -> None:
+        if not self.gapped:
+            self._problems.add(line, text)
 
     def apply(self, line: int, ev: Event) -> None:
         self.events += 1
@@ -483,11 +525,21 @@ class Replay:
     def _nccl(self, line: int, ev: Event) -> None:
         self.nccl = {k: ev[k] for k in NCCL}
 
+    def _gap(self, line: int, ev: Event) -> None:
+        self.gapped = True
+
+    def _held(self, line: int, ev: Event, dev: Device) -> None:
+        dev.told(ev["b"], ev["n"], ev["segments"])
+
     def _segment_alloc(self, line: int, ev: Event, dev: Device) -> None:
         p, n = int(ev["p"], 16), ev["n"]
         part = dev.part(ev["b"])
         if not dev.segments.add(p, p + n, n, line, ev["b"]):
             for old in dev.segments.overlapping(p, p + n):
+                if self.gapped:
+                    dev.forget_segment(old)
+                    dev.unseen += 1
+                    continue
                 _, old_n, old_line, _ = dev.end_segment(old)  # type: ignore[misc]
                 self._add(line, f"segment_alloc {ev['p']} {n}: overlaps the live segment {old:#x} {old_n} of line {old_line}")
             dev.segments.add(p, p + n, n, line, ev["b"])
@@ -507,6 +559,11 @@ class Replay:
         part = dev.part(ev["b"])
         for each in (dev, part) if part else (dev,):
             each.give(ev.get("us", 0), died)
+        if self.gapped:
+            if dev.forget_segment(p) is None:
+                dev.unseen -= 1
+            dev.change(ev["b"], -n)
+            return
         gone = dev.end_segment(p)
         if gone is None:
             self._add(line, f"segment_free {ev['p']} {n}: no live segment starts there")
@@ -596,6 +653,8 @@ class Rank:
         # A header that does not say what is traced (because it is missing) is no reason to believe that nothing was.
         self.traces_allocs = "alloc" in self.header.get("events", "").split(",") or any(
             d.allocs for d in self.replay.devices.values())
+        # After the first gap nobody knows which blocks are live.
+        self.follows_blocks = self.traces_allocs and not self.reader.omitted
 
     @property
     def name(self) -> str:
@@ -603,7 +662,7 @@ class Rank:
 
     def live_at_end(self) -> tuple[int, int]:
         devices = self.replay.devices.values()
-        return sum(len(d.segments) for d in devices), sum(len(d.blocks) for d in devices)
+        return sum(d.segments_live for d in devices), sum(len(d.blocks) for d in devices)
 
 
 def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tuple[list[Rank], int]:

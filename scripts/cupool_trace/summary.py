@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Iterator, Optional
 
+from .check import of_other_runs
 from .physical import Follow
 from .reader import Event
 from .replay import Device, Names, Part, Rank, caller_names, load, names_of
@@ -84,7 +85,7 @@ def saved_us(part: Part, hits: Optional[int]) -> Optional[float]:
 def device_summary(rank: Rank, dev: Device) -> Event:
     """The figures of one device. From its stats line where there is one; else from events, None where they cannot tell."""
     s = dev.stats
-    allocs = rank.traces_allocs
+    allocs = rank.follows_blocks
     told = events_tell(dev, allocs)
     counted = {"requests": s["allocs"], **{k: s[k] for k in told if k != "requests"}} if s else told
     backends = {b: memory_summary(part, allocs, counted if part is dev else events_tell(part, allocs))
@@ -92,7 +93,7 @@ def device_summary(rank: Rank, dev: Device) -> Event:
     out: Event = {
         "from_stats": s is not None, "stats_at": None if dev.stats_at is None else dev.stats_at / 1e9,
         "bypassed": s["bypassed"] if s else None, **memory_summary(dev, allocs, counted), "backends": backends,
-        "segments_live": len(dev.segments),
+        "segments_live": dev.segments_live,
         "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
         "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
@@ -100,6 +101,10 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         "name": dev.name, "uuid": dev.uuid, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
+    if rank.reader.omitted and s:  # what events do not tell, counters do
+        out.update(segments_alloc=s["segments_alloc"], segments_free=s["segments_free"])
+        if rank.traces_allocs and dev.stats_at is None:
+            out.update(live_at_end=s["live"], cached_at_end=max(0, dev.held - s["live"]))
     if len(backends) > 1:  # a mean over several kinds of calls would say nothing of either
         saved = [f["saved_us"] for f in backends.values()]
         out.update(segment_us=None, saved_us=None if None in saved else round(sum(saved), 3))
@@ -156,10 +161,10 @@ def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Ite
         yield f"{who}: {f['name']}" + (f", {f['uuid']}" if f["uuid"] else "") + (f", which is {same} too" if others else "")
     pooled = rank.replay.devices[d].pooled
     if not f["from_stats"] and pooled:
-        if rank.traces_allocs:
+        if rank.follows_blocks:
             yield f"{who}: no stats line; requests counted from events (~), each new segment taken as one miss"
         else:
-            yield f"{who}: no stats line and no allocation events; requests and hits are unknown"
+            yield f"{who}: no stats line and {'not all' if rank.traces_allocs else 'no'} allocation events; requests and hits are unknown"
     elif f["stats_at"] is not None:
         yield f"{who}: requests, hits and peaks as of {f['stats_at']:.3f} s (~), the last stats line"
     for ev in f["policy"]:
@@ -268,10 +273,13 @@ def run(args: argparse.Namespace) -> int:
                 rows.extend(summary_row([*names, b, ""], one, True) for b, one in backends.items())
             guessed = guessed or approximate
         notes.extend(nccl_notes(r))
+        if r.reader.omitted:
+            notes.append(f"{r.name}: {r.reader.omitted}; driver calls, the time in them, trims and physical memory are only what is in the file")
         if not devices and not physical(r):
             notes.append(f"{r.name}: no event on any device")
         if r.problems.count:
             notes.append(f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check")
+    notes.extend(of_other_runs(ranks))
     if devices_shown > 1:
         rows.append(summary_row(["all", "", "", ""], total, guessed))
     if rows:

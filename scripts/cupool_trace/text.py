@@ -22,6 +22,13 @@ def human_time(us: float) -> str:
     return f"{us / 1000:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
 
 
+def human_span(s: float) -> str:
+    for unit, seconds in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if s >= 2 * seconds:
+            return f"{s / seconds:.1f} {unit}"
+    return f"{s:.0f} seconds"
+
+
 def count_of(n: int, noun: str, plural: str = "") -> str:
     return f"{n} {noun if n == 1 else plural or noun + 's'}"
 

@@ -35,8 +35,8 @@ FIRST_EVERY = 100_000  # ns
 MOMENTS = 50_000
 SLICES = 100_000
 MARKS = 100_000
-MARKED = ("trim", "oom", "policy", "mark", "end")
-COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested")
+MARKED = ("trim", "oom", "policy", "mark", "gap", "end")
+COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested", "held")
 REGISTERED = ("register", "deregister", "comm_destroy")
 # Whose call it is, too.
 SLICED = {"segment_alloc": "driver", "segment_free": "driver", "register": "NCCL", "deregister": "NCCL"}
@@ -222,6 +222,8 @@ class Process:
             name += f" {human_size(ev['n'])}"
         elif name == "policy":
             name += f" {ev['free']}"
+        elif name == "gap":
+            name = f"events left out ({ev['why']:.20})"
         elif name == "mark":
             name = ev["text"] or name
         details = {k: v for k, v in known_keys(ev).items() if k not in ("t", "e", "tid")}

@@ -193,6 +193,7 @@ def figures(follower: Follower, now_unix_ns: int) -> list[Event]:
     """What is known of one process at this moment, a row for each device. All numbers that are shown come from here."""
     header, replay = follower.reader.header, follower.replay
     allocs = "alloc" in header.get("events", "").split(",") or any(dev.allocs for dev in replay.devices.values())
+    allocs = allocs and not follower.reader.omitted
     state = follower.state()
     rows = []
     for d, dev in sorted(replay.devices.items()):
@@ -203,7 +204,7 @@ def figures(follower: Follower, now_unix_ns: int) -> list[Event]:
         rows.append({
             "path": follower.path, "rank": header.get("rank"), "device": d, "host": header.get("host"), "pid": header.get("pid"),
             "exe": header.get("exe"), "state": state, "held": dev.held, "live": dev.live if allocs else None, "peak_held": dev.peak_held,
-            "segments": len(dev.segments), "driver_calls": dev.driver_calls, "calls_per_s": round(follower.rate.get(d, 0.0), 3), "oom": dev.oom,
+            "segments": dev.segments_live, "driver_calls": dev.driver_calls, "calls_per_s": round(follower.rate.get(d, 0.0), 3), "oom": dev.oom,
             "last_event": last["e"] if last else None, "last_event_ago_s": None if ago is None else round(ago, 3),
             "problems": follower.problems.count})
     return rows

@@ -181,6 +181,30 @@ static int reset_while_capturing(void)
     return bt_usable(N);
 }
 
+/* So it does with a context that nothing else was done in. */
+static int destroy_while_capturing(void)
+{
+    size_t before, total, n = bt_max_mem() / 8;
+    CUcontext first, second;
+    void *p[6];
+    CUstream s;
+
+    OK(cudaSetDevice(0));
+    OK(cuCtxGetCurrent(&first));
+    OK(cudaMemGetInfo(&before, &total));
+    for (int i = 0; i < 6; i++)
+        OK(cudaMalloc(&p[i], n));
+    TRY(ctx_create(&second)); /* is current now */
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(first));
+    for (int i = 0; i < 6; i++)
+        OK(cudaFree(p[i]));
+    TRY(freed_is_back(before, 6 * n));
+    return bt_usable(N);
+}
+
 static int capture_and_end_fn(void *arg)
 {
     (void)arg;
@@ -319,6 +343,7 @@ static const struct bt_test tests[] = {
     {"refusals_beside_contexts", refusals_beside_contexts},
     {"reset_without_context", reset_without_context},
     {"reset_while_capturing", reset_while_capturing},
+    {"destroy_while_capturing", destroy_while_capturing},
     {"thread_end_while_capturing", thread_end_while_capturing},
     {"looked_up_capture", looked_up_capture},
     {"looked_up_destroy", looked_up_destroy},

@@ -27,7 +27,9 @@ BIN = Path(os.environ["E2E_BIN"])
 SOURCE = Path(os.environ["E2E_SOURCE"])
 HEADERS = os.environ["E2E_HEADERS"]
 SANITIZE = os.environ.get("E2E_SANITIZE", "none")
-TRACE_TOOL = SOURCE / "scripts" / "cupool-trace"
+sys.path.insert(0, str(SOURCE / "tests" / "scripts"))
+import tool  # noqa: E402
+from tool import TOOL as TRACE_TOOL  # noqa: E402,F401
 
 # A hang is a failure, and must not wait for meson to say so. Sanitizers are slow.
 TIMEOUT = 30 if SANITIZE == "none" else 120
@@ -98,6 +100,10 @@ class Case(unittest.TestCase):
         env = {k: v for k, v in os.environ.items()
                if k in ("PATH", "HOME", "TMPDIR") or k.endswith("SAN_OPTIONS")}
         env.update(LD_LIBRARY_PATH=str(SIM), SIMGPU_DELAY_US="0")
+        # The thread sanitizer sleeps for a second at the exit of each of thousands of programs, to see what threads do then; the
+        # behaviour tests leave it that.
+        if "thread" in SANITIZE:
+            env["TSAN_OPTIONS"] = env.get("TSAN_OPTIONS", "") + ":atexit_sleep_ms=0"
         if preload:
             env["LD_PRELOAD"] = preload
         for k, v in more.items():
@@ -131,8 +137,7 @@ class Case(unittest.TestCase):
 
     def assert_fine(self, *traces: Path, complete: bool = True) -> None:
         """cupool-trace check has nothing to say about them, not even a warning."""
-        done = subprocess.run([sys.executable, TRACE_TOOL, "check", *(["--complete"] if complete else []), *traces],
-                              capture_output=True, text=True, timeout=60)
+        done = tool.run("check", *(["--complete"] if complete else []), *traces)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertNotIn("warning", done.stdout)
 

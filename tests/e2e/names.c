@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names.c - prints where look-ups from a library (nextlib.c), the program and libcuda's handle lead; "names driver"
- * adds the last. */
+/* names.c - prints where look-ups from a library (nextlib.c), the program and the handles of libcuda and of a library
+ * of the program's own (own_driver.c) lead; "names driver OWN" adds the last two. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -14,6 +14,8 @@ int main(int argc, char **argv)
     static const char *const driver_names[] = {"cuInit",           "cuMemAlloc_v2",       "cuCtxSynchronize",
                                                "nothing",          "cuGetProcAddress_v9", "cuGetProcAddres",
                                                "cuGetProcAddress", "cuGetProcAddress_v2"};
+    static const char *const own_names[] = {"cuStreamSynchronize", "cuMemcpyDtoHAsync_v2", "cuCtxDestroy_v2",
+                                            "cuGetProcAddress_v2", "cuStreamQuery"};
     int version;
     void *p;
 
@@ -38,6 +40,15 @@ int main(int argc, char **argv)
         p = dlsym(RTLD_DEFAULT, "cudaMalloc");
         looked_up("program default", "cudaMalloc", p);
     }
-    (void)argv;
+    if (argc > 2) {
+        void *own = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+
+        if (!own)
+            return 5;
+        for (unsigned int i = 0; i < sizeof(own_names) / sizeof(own_names[0]); i++) {
+            p = dlsym(own, own_names[i]);
+            looked_up("program own", own_names[i], p);
+        }
+    }
     return 0;
 }

@@ -8,10 +8,11 @@
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
  *   device:N       from here on
- *   other:SIZE     memory that is not pooled, kept
+ *   other:SIZE     memory that is not pooled, kept; managed:SIZE pitch:WIDTH:HEIGHT, too
  *   limit          print what cudaMemGetInfo says
  *   last           print the runtime's last error, peeked at, got, and got again
  *   begin end      a relaxed capture
+ *   reset          cudaDeviceReset
  *   handler:SIG ignore:SIG      handle or ignore a signal from here on
  *   raise:SIG      send it to this process
  *   caught:SIG     print how often our handler was called, and whose handler it is: ours, default, ignored, other's
@@ -142,6 +143,10 @@ static int memory_command(const char *word, const long n[3])
     } else if (IS("other")) {
         printf("other %d\n", (int)cudaMallocAsync(&p, (size_t)n[1], NULL));
         cudaStreamSynchronize(NULL);
+    } else if (IS("managed")) {
+        printf("managed %d\n", (int)cudaMallocManaged(&p, (size_t)n[1], cudaMemAttachGlobal));
+    } else if (IS("pitch")) {
+        printf("pitch %d\n", (int)cudaMallocPitch(&p, &total, (size_t)n[1], (size_t)n[2]));
     } else if (IS("limit")) {
         cudaMemGetInfo(&avail, &total);
         printf("free %zu total %zu\n", avail, total);
@@ -149,6 +154,8 @@ static int memory_command(const char *word, const long n[3])
         const int peeked = (int)cudaPeekAtLastError(), got = (int)cudaGetLastError();
 
         printf("last %d %d %d\n", peeked, got, (int)cudaGetLastError());
+    } else if (IS("reset")) {
+        cudaDeviceReset();
     } else if (IS("begin")) {
         cudaStreamCreate(&stream);
         printf("begin %d\n", (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));

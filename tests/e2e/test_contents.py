@@ -64,6 +64,11 @@ class Debug(Case):
         done = self.go(app("shared"), "churn:200:100000", f"churn:20:{5 * MIB}", "alloc:50:1000", "free:50", CUPOOL_DEBUG="guard")
         self.assertEqual(done.err, "")
 
+    def test_guard_bytes_are_not_in_the_trace(self) -> None:
+        done = self.go(app("shared"), "alloc:3:1000", "free:3", CUPOOL_DEBUG="guard", CUPOOL_TRACE_EVENTS="segment,alloc")
+        events = self.one_trace(done).of("alloc", "free_requested", "free_completed")
+        self.assertEqual([e["n"] for e in events], [1000] * 9)
+
     def test_guard_forgets_what_a_reset_has_ended(self) -> None:
         for kind in ("shared", "static"):
             done = self.go(app(kind), "alloc:8:1000", "reset", "alloc:1:100000", CUPOOL_DEBUG="guard")

@@ -15,7 +15,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import LIB, SANITIZE, SIM, SOURCE, TIMEOUT, TRACE_TOOL, Case, need
+from e2e import LIB, SANITIZE, SIM, SOURCE, TIMEOUT, Case, need, tool
 
 EXAMPLES = Path(os.environ["E2E_EXAMPLES"])
 SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
@@ -93,7 +93,7 @@ class Base(Case):
         return Job(cwd, [(done.returncode, done.stdout, done.stderr)])
 
     def tool(self, *args: "str | Path", rc: int = 0) -> str:
-        done = subprocess.run([sys.executable, str(TRACE_TOOL), *map(str, args)], capture_output=True, text=True, timeout=2 * TIMEOUT)
+        done = tool.run(*args, seconds=2 * TIMEOUT)
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done.stdout
 

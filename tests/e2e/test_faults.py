@@ -7,7 +7,6 @@ happen in faults.c. In no case does the program crash, hang, or find other bytes
 """
 from __future__ import annotations
 
-import os
 import re
 import sys
 import unittest
@@ -84,9 +83,7 @@ class Outcome:
 
 class Faults(Case):
     def outcome(self, kind: str, scenario: str, *functions: str, **env: str) -> Outcome:
-        # The thread sanitizer sleeps for a second at exit, in hundreds of programs; their threads have ended by then.
-        tsan = os.environ.get("TSAN_OPTIONS", "") + ":atexit_sleep_ms=0"
-        done = self.go(BIN / f"faults_{kind}", scenario, *functions, TSAN_OPTIONS=tsan, **{"CUPOOL_DECAY": "off", **env})
+        done = self.go(BIN / f"faults_{kind}", scenario, *functions, **{"CUPOOL_DECAY": "off", **env})
         outcome = Outcome()
         for line in done.out.splitlines():
             words = line.split()

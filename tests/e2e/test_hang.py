@@ -29,6 +29,11 @@ class Hang(Case):
                 for files in pool.map(one, range(20)):
                     self.assertEqual(len(files), 1)
 
+    def test_exit_in_a_signal_handler_with_a_report(self) -> None:
+        """The same of the lock of what is kept for the report of what was not freed."""
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda i: self.go(HANG, "sigexit", str(5000 + i * 1237), rc=7, CUPOOL_DEBUG="1"), range(60)))
+
     def test_thousands_of_frees_in_one_capture(self) -> None:
         """Each is kept back. That must not cost the length of what is kept back already."""
         self.go(HANG, "frees", "200000")

@@ -35,8 +35,8 @@ with open("/proc/self/status") as status:
 class Silence(Case):
     def nothing(self, *args: "str | Path", rc: int = 0, out: str = "", **more: "str | None") -> None:
         home = self.folder()
-        done = self.go(*args, rc=rc, HOME=str(home), TMPDIR=str(home), CUPOOL_LOG_LEVEL="debug", CUPOOL_STATS="exit",
-                       CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_TYPO="1", **more)
+        done = self.go(*args, rc=rc, HOME=str(home), TMPDIR=str(home), **{
+            "CUPOOL_LOG_LEVEL": "debug", "CUPOOL_STATS": "exit", "CUPOOL_TRACE_EVENTS": "segment,alloc", "CUPOOL_TYPO": "1", **more})
         self.assertEqual((done.out, done.err, done.files, list(home.iterdir())), (out, "", [], []))
 
     def test_true_and_false(self) -> None:
@@ -66,7 +66,13 @@ class Silence(Case):
 
     def test_a_cuda_program_before_its_first_request(self) -> None:
         for kind in ("shared", "static", "driver"):
-            self.nothing(app(kind), "exit:6", rc=6)
+            self.nothing(app(kind), "exit:6", rc=6, CUPOOL_STATS="off")
+
+    def test_a_table_is_asked_for_and_nothing_was_pooled(self) -> None:
+        """One line says so, once the process ends, if it has a driver; still no file."""
+        done = self.go(app("driver"), "exit:6", rc=6, CUPOOL_STATS="exit", CUPOOL_TRACE_EVENTS="segment,alloc")
+        self.assertEqual((done.files, len(done.err.splitlines())), ([], 1), done.err)
+        self.assertIn("cupool: nothing was pooled", done.err)
 
     def test_inside(self) -> None:
         """Threads, descriptors, libraries, environment and signals of a process are the same with and without."""
@@ -115,7 +121,7 @@ class File(unittest.TestCase):
         self.assertGreater(len(undefined), 10)
         self.assertEqual([n for n in undefined if n.startswith(("cu", "nccl", "nvml"))], [])
 
-    def test_exports_are_the_hooks_the_interface_and_dlsym(self) -> None:
+    def test_exports_are_the_hooks_the_interface_dlsym_and_dlclose(self) -> None:
         text = (SOURCE / "shim" / "hooks.def").read_text()
         hooks = re.findall(r"^(?:RUNTIME|DRIVER|GUARD|RETRY|WATCH_CALL|WATCH_STREAM|WATCH_SYNC|STRICT_AFTER|STRICT_STREAM|CONTEXT)\((\w+),", text, re.MULTILINE)
         hooks += [name + "_ptds" for name in re.findall(r"^WATCH_SYNC\((\w+),", text, re.MULTILINE)]
@@ -124,12 +130,12 @@ class File(unittest.TestCase):
         api = re.findall(r"^extern .*\b(cupool_lib_\w+)\(", (SOURCE / "include" / "cupool.h").read_text(), re.MULTILINE)
         self.assertGreater(len(api), 3)
         exported = [r[7] for r in self.symbols() if r[6] not in ("UND", "ABS") and r[4] in ("GLOBAL", "WEAK")]
-        self.assertEqual(sorted(exported), sorted([*hooks, *api, "dlsym"]))
+        self.assertEqual(sorted(exported), sorted([*hooks, *api, "dlsym", "dlclose"]))
         # The other library has NCCL's as well: who looks for those names in a process without NCCL finds none of ours.
         nccl = re.findall(r"^(?:NCCL|NCCL_OP|NCCL_MAKE|NCCL_USE|NCCL_END)\((\w+),", text, re.MULTILINE)
         self.assertGreater(len(nccl), 10)
         names = subprocess.run([need("nm"), "-D", "--defined-only", LIB.with_name("libcupool-nccl.so")], capture_output=True, text=True, check=True)
-        self.assertEqual(sorted(line.split()[-1] for line in names.stdout.splitlines()), sorted([*hooks, *nccl, *api, "dlsym"]))
+        self.assertEqual(sorted(line.split()[-1] for line in names.stdout.splitlines()), sorted([*hooks, *nccl, *api, "dlsym", "dlclose"]))
 
     def test_exports_have_no_version(self) -> None:
         """A named version would not match the references of programs: nothing would be caught, and nobody would notice."""

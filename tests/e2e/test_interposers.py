@@ -90,6 +90,14 @@ class Dlsym(Case):
                                    "program libcuda cuGetProcAddress_v2: libcupool.so cuGetProcAddress_v2",
                                    "program default cudaMalloc: libcupool.so cudaMalloc"])
 
+    def test_a_library_of_the_programs_own(self) -> None:
+        """It may have functions of the driver's names; they are its own."""
+        native, ours = [[line for line in self.answers(preload, "driver", str(BIN / "libown_driver.so")).splitlines()
+                         if line.startswith("program own ")] for preload in (None, str(LIB))]
+        self.assertEqual(len(native), 5)
+        self.assertEqual(sum(line.count(": libown_driver.so ") for line in native), 4)
+        self.assertEqual(ours, native)
+
     def test_not_even_those_when_switched_off(self) -> None:
         native = self.answers(None, "driver")
         for setting in ({"CUPOOL_ENABLE": "0"}, {"CUPOOL_HOOK": "runtime"}):

@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable
 
-from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app
+from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
@@ -109,7 +109,7 @@ class Contents(Base):
     def test_none(self) -> None:
         for words, env in ((["alloc:4096"], {"CUPOOL_STATS_FILE": "off"}), (["alloc:4096"], {"CUPOOL_STATS_FILE": ""}),
                            (["alloc:4096"], {**PAGE, "CUPOOL_ENABLE": "0"}), (["limit"], PAGE),
-                           (["alloc:4096"], {"CUPOOL_STATS_FILE": "/dev/full"})):
+                           (["alloc:4096"], {"CUPOOL_STATS_FILE": "/dev/null"})):
             done = self.go(REPORT, *words, **env)
             self.assertEqual([f for f in done.files if ".jsonl" not in f], [], env)
             self.assertEqual(done.err, "")
@@ -132,7 +132,7 @@ class Never(Base):
         for path, why in (("no/such/folder", os.strerror(2)), ("/proc/nothing/x", os.strerror(2)), ("x" * 300, os.strerror(36))):
             done = self.go(REPORT, "churn:9:4096", CUPOOL_STATS_FILE=path)
             self.assertEqual(len(done.err.splitlines()), 1, done.err)
-            self.assertIn("no statistics file", done.warnings[0])
+            self.assertIn("no statistics page", done.warnings[0])
             self.assertIn(why, done.warnings[0])
             self.assertEqual(self.one_trace(done).total("allocs"), 9)
 
@@ -240,7 +240,7 @@ class Reader(Base):
 
 class Export(Base):
     def export(self, *args: "str | Path", rc: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run([sys.executable, TRACE_TOOL, "export", *args], capture_output=True, text=True, timeout=60)
+        done = tool.run("export", *args)
         self.assertEqual(done.returncode, rc, done.stdout + done.stderr)
         return done
 

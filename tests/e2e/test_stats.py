@@ -187,6 +187,15 @@ class Signal(Base):
         self.assertIn("the last stats line", done.stdout)
 
 
+class Contexts(Base):
+    def test_peaks_of_contexts_that_came_one_after_the_other(self) -> None:
+        """Never more than one block was there at a time; all else adds up."""
+        done = self.report(*["churn:1:67108864", "reset"] * 4, "churn:1:1048576")
+        [stats] = [e for e in self.one_trace(done).of("stats") if e["d"] == 0]
+        self.assertEqual((stats["peak_live"], stats["peak_held"]), (64 << 20, 64 << 20))
+        self.assertEqual((stats["allocs"], stats["segments_alloc"]), (5, 5))
+
+
 class Timer(Base):
     def test_every_so_often(self) -> None:
         done = self.report("churn:20:4096", "sleep:2300", "churn:20:4096", CUPOOL_STATS="timer:1s")
@@ -210,6 +219,56 @@ class Timer(Base):
     def test_switched_off(self) -> None:
         done = self.report("alloc:4096", "sleep:1100", CUPOOL_STATS="timer:1s", CUPOOL_ENABLE="0")
         self.assertEqual((done.err, done.files), ("", []))
+
+
+class NotPooled(Base):
+    """Memory that passes the pool by: a program that takes all of it so sees no difference, and should know why."""
+    EXIT = {"CUPOOL_STATS": "exit"}
+
+    def line(self, done: Done) -> str:
+        lines = [line for line in done.err.splitlines() if line.startswith("cupool: not pooled: ")]
+        self.assertLessEqual(len(lines), 1, done.err)
+        return lines[0][len("cupool: not pooled: "):] if lines else ""
+
+    def test_by_what(self) -> None:
+        done = self.report("alloc:4096", "other:3000000", "other:1048576", "managed:5242880", "pitch:100:100", **self.EXIT)
+        self.assertEqual(self.line(done), "3.9 MiB by cudaMallocAsync (2 calls), 5.0 MiB by cudaMallocManaged (1 call), cudaMallocPitch (1 call)")
+        self.assertIn("cupool:      0           1 ", done.err)
+
+    def test_none(self) -> None:
+        self.assertEqual(self.line(self.report("alloc:4096", "churn:10:4096", **self.EXIT)), "")
+
+    def test_refused_calls_do_not_count(self) -> None:
+        self.assertEqual(self.line(self.report("alloc:4096", "other:900000000000", **self.EXIT)), "")
+
+    def test_nothing_was_pooled(self) -> None:
+        """No table, but the reason."""
+        done = self.report("pid", "other:2097152", **self.EXIT)
+        self.assertEqual(done.err.splitlines(), ["cupool: nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process "
+                                                 + done.out.split()[1], "cupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)"])
+        self.assertEqual(len(self.report("limit", **self.EXIT).err.splitlines()), 1)
+
+    def test_said_only_to_those_who_ask(self) -> None:
+        for env in ({}, {"CUPOOL_STATS": "off"}, {"CUPOOL_ENABLE": "0", **self.EXIT}):
+            self.assertEqual(self.report("other:2097152", **env).err, "")
+
+    def test_programs_without_cuda_and_children(self) -> None:
+        self.assertEqual(self.go("sh", "-c", "true; /bin/true; exit 3", rc=3, **self.EXIT).err, "")
+        done = self.report("other:2097152", "fork{", "pid", "}", "_fork{", "pid", "}", **self.EXIT)
+        self.assertEqual(len(done.err.splitlines()), 2, done.err)
+
+    def test_physical_memory(self) -> None:
+        done = self.go(BIN / "vmm", "proc", "life", **self.EXIT)
+        self.assertRegex(self.line(done), r"^[\d.]+ MiB by cuMemCreate \(\d+ calls?\)$")
+        of_ucx = self.go(BIN / "host", "l", BIN / "libucp_vmm.so", "proc", "life", **self.EXIT)
+        self.assertEqual(self.line(of_ucx), "")
+
+    def test_while_it_runs(self) -> None:
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
+            child.send_signal(USR2)
+            self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
+        _, err, _ = self.running("alloc:4096", "other:2097152", "ready", "await:go", then=then, CUPOOL_STATS="signal:USR2")
+        self.assertIn("\ncupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)\n", err)
 
 
 if __name__ == "__main__":

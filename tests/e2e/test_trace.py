@@ -373,10 +373,10 @@ class Processes(Case):
         self.go(app("shared"), "churn:20:4096", *["threads:4:20:4096", "fork{", "exit:0", "}"] * 5, **ALLOCS)
 
     def test_exec(self) -> None:
-        """The process id stays, so the name is taken; the old file ends as if killed, and nothing of ours is inherited."""
+        """The process id stays, so the new program gets the name; the old file ends as if killed, and nothing of ours is inherited."""
         done = self.go(app("static"), *WORK, "exec", "fds:100", "churn:50:4096", **ALLOCS)
-        first, second = done.traces()
-        self.assertEqual(second.path.name, first.path.name + ".1")
+        second, first = done.traces()
+        self.assertEqual(first.path.name, second.path.name + ".1")
         self.assertEqual((first.ended, second.ended), (False, True))
         self.assertEqual(second.total("allocs"), 50)
         self.assertEqual(re.findall("fd .*", done.out), [])

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import BIN, LIB, MIB, SIM, TRACE_TOOL, Case, Done, Trace, Word
+from e2e import BIN, LIB, MIB, SIM, Case, Done, Trace, Word, tool
 
 # How the program finds the functions.
 WAYS: "list[list[Word]]" = [[BIN / "vmm_linked", "linked"], [BIN / "vmm", "dlsym"], [BIN / "vmm", "proc"]]
@@ -70,7 +70,7 @@ class Base(Case):
         return done, native
 
     def tool(self, command: str, *args: Word) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, str(TRACE_TOOL), command, *map(str, args)], capture_output=True, text=True, timeout=60)
+        return tool.run(command, *args)
 
     def summary(self, path: Path) -> Any:
         return json.loads(self.tool("summary", "--json", path).stdout)["ranks"][0]
@@ -199,7 +199,7 @@ class Files(Base):
             self.assertEqual((done.files, done.err), ([], ""), way[1])
 
     def test_none_is_wanted(self) -> None:
-        self.nothing(CUPOOL_TRACE_FILE="off", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="debug")
+        self.nothing(CUPOOL_TRACE_FILE="off", CUPOOL_LOG_LEVEL="debug")
         self.nothing(CUPOOL_ENABLE="0")
 
     def test_only_the_runtime_is_caught(self) -> None:

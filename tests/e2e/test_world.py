@@ -113,6 +113,18 @@ class Plugins(World):
         self.assertEqual((self.one_trace(done).total("allocs"), counted(done)), (200, 1))
 
 
+class Unloaded(Case):
+    def test_a_library_in_the_place_of_another(self) -> None:
+        """Whose calls are pooled goes by the library that makes them, not by one that was at its address before."""
+        paths = [shutil.copy(BIN / "loaded.so", self.tmp / name) for name in ("libnccl_a.so", "libother.so", "libnccl_b.so")]
+        native = self.go(BIN / "unload", *paths, preload=None, rc=None)
+        if native.rc == 77:
+            self.skipTest("they do not come to the same address")
+        counts = [int(line.split()[1]) for line in self.go(BIN / "unload", *paths).out.splitlines()]
+        self.assertEqual((counts[0], counts[2]), (20, 20))
+        self.assertLess(counts[1], 20)
+
+
 class Deep(World):
     """Plugins loaded with RTLD_DEEPBIND, whose own cudart no preload is in the way of."""
 

@@ -121,6 +121,28 @@ class Reach(Case):
         self.skipTest("no libcudart_static.a")
 
 
+class NotPooled(Case):
+    """Calls that pass the pool by, where the program tells of them."""
+
+    def calls(self, program: Path) -> str:
+        found = re.search(r"(?m)^note +(\S+ calls .*): what is taken so is not pooled$", self.check(0, program))
+        return found[1] if found else ""
+
+    def test_by_linking_and_by_name(self) -> None:
+        self.assertEqual(self.calls(APPS / "report_shared"), "report_shared calls cudaMallocAsync, cudaMallocManaged")
+        self.assertEqual(self.calls(APPS / "vmm_linked"), "vmm_linked calls cuMemCreate")
+        self.assertEqual(self.calls(APPS / "vmm"), "vmm calls cuMemCreate")
+
+    def test_in_a_library(self) -> None:
+        self.compile("libmine.so", "-shared", "-fPIC", source="int cuMemCreate();\nint f(void) { return cuMemCreate(); }\n")
+        app = self.compile("app", "-Wl,--no-as-needed", self.dir / "libmine.so", f"-Wl,-rpath,{self.dir}", "-Wl,--unresolved-symbols=ignore-all")
+        self.assertEqual(self.calls(app), "libmine.so calls cuMemCreate")
+
+    def test_a_static_cudart_has_all_names(self) -> None:
+        for program in ("app_static", "report_static", "app_shared", "app_driver", "app_dlsym"):
+            self.assertEqual(self.calls(APPS / program), "", program)
+
+
 class Driver(Case):
     def test_none(self) -> None:
         app = APPS / "app_driver"

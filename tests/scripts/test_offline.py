@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "scripts")]
 
 from cupool_trace.replay import Rank  # noqa: E402
 from cupool_trace.summary import device_summary  # noqa: E402
-from e2e import MIB, TRACE_TOOL, Case, app  # noqa: E402
+from e2e import MIB, Case, app, tool  # noqa: E402
 
 PROGRAM = os.environ["REPLAY_PROGRAM"]
 GIB = 1 << 30
@@ -249,9 +249,7 @@ class Trace(Case):
     """cupool-trace replay on what the library wrote."""
 
     def tool(self, *args: object, rc: int = 0, stdin: Optional[bytes] = None) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run([sys.executable, str(TRACE_TOOL), "replay", "--program", PROGRAM, *map(str, args)], input=stdin,
-                              capture_output=True, timeout=120)
-        result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        result = tool.run("replay", "--program", PROGRAM, *args, stdin=stdin, seconds=120)
         self.assertEqual(result.returncode, rc, result.stdout + result.stderr)
         self.assertNotIn("Traceback", result.stderr)
         return result

@@ -22,9 +22,10 @@ from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
+import tool  # noqa: E402
 from cupool_trace import reader, replay, summary  # noqa: E402
+from tool import TOOL  # noqa: E402
 
-TOOL = ROOT / "scripts" / "cupool-trace"
 MIB = 1 << 20
 BASE = 0x7F0000000000
 Event = dict[str, Any]
@@ -95,8 +96,7 @@ class Case(unittest.TestCase):
         return str(path)
 
     def run_tool(self, *args: str, stdin: Optional[bytes] = None) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run([sys.executable, str(TOOL), *args], input=stdin, capture_output=True, timeout=60)
-        result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        result = tool.run(*args, stdin=stdin)
         self.assertNotIn("Traceback", result.stderr)
         return result
 

@@ -13,6 +13,7 @@
 #include "sim.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #define STACK_MAX 32
 
@@ -29,7 +30,7 @@ static CUcontext current(void)
 
 static bool alive(CUcontext ctx)
 {
-    return ctx->magic == SIM_MAGIC_CTX && ctx->active;
+    return ctx->magic == SIM_MAGIC_CTX && ctx->active && !ctx->stopping;
 }
 
 CUresult sim_ctx_check(CUcontext ctx)
@@ -66,15 +67,26 @@ static void ctx_start(CUcontext ctx, int dev, unsigned flags)
     ctx->legacy.last = ctx->legacy.done = ctx->last_seq;
 }
 
+/* Another thread's stop drops the lock while it waits for the work. */
+static void stopped_wait(CUcontext ctx)
+{
+    while (ctx->stopping) {
+        sim_unlock();
+        usleep(20);
+        sim_lock();
+    }
+}
+
 /* Everything that belongs to it goes, once its work is done. */
 static void ctx_stop(CUcontext ctx)
 {
+    ctx->stopping = true;
     sim_streams_kill(ctx);
     sim_ctx_stall(ctx);
     while (ctx->allocs)
         sim_alloc_free(ctx->allocs);
     ctx->gen++;
-    ctx->active = false;
+    ctx->active = ctx->stopping = false;
 }
 
 CUcontext sim_primary(int dev)
@@ -102,6 +114,8 @@ CUcontext sim_primary_take(int dev)
 {
     CUcontext ctx = &primaries[dev];
 
+    /* What is about to go is gone before another one comes. */
+    stopped_wait(ctx);
     ctx->primary = true;
     if (!ctx->active)
         ctx_start(ctx, dev, ctx->flags);
@@ -165,9 +179,10 @@ static CUresult primary_reset(CUdevice dev)
         return dev_check(dev);
     sim_lock();
     CUcontext ctx = &primaries[dev];
+    stopped_wait(ctx);
+    ctx->refs = 0;
     if (ctx->active)
         ctx_stop(ctx);
-    ctx->refs = 0;
     sim_unlock();
     return CUDA_SUCCESS;
 }
@@ -193,7 +208,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
         return dev_check(dev);
     sim_lock();
     *flags = primaries[dev].flags;
-    *active = primaries[dev].active;
+    *active = primaries[dev].active && !primaries[dev].stopping;
     sim_unlock();
     return CUDA_SUCCESS;
 }

@@ -312,6 +312,62 @@ static void test_reset(void)
     OK(cudaFree(p));
 }
 
+static struct {
+    unsigned long (*count)(const char *name);
+    unsigned long retains; /* so far */
+    struct gate gate;
+} ending;
+
+static void *ending_reset(void *arg)
+{
+    OK(cudaDeviceReset()); /* waits for the stream */
+    return arg;
+}
+
+static void *ending_over(void *arg)
+{
+    while (ending.count("cuDevicePrimaryCtxRetain") == ending.retains)
+        nap_ms(1);
+    nap_ms(10); /* for the call to get on */
+    gate_open(&ending.gate);
+    return arg;
+}
+
+/* A primary context that is retained while another thread's call ends it is a new one, or one that stays. */
+static void test_retain_beside_reset(void)
+{
+    CUresult (*retain)(CUcontext *, CUdevice);
+    CUresult (*release)(CUdevice);
+    pthread_t resets, opens;
+    unsigned long before;
+    CUcontext ctx;
+    cudaStream_t s;
+    void *p;
+
+    *(void **)&ending.count = dlsym(drv.lib, "simgpu_count");
+    *(void **)&retain = dlsym(drv.lib, "cuDevicePrimaryCtxRetain");
+    *(void **)&release = dlsym(drv.lib, "cuDevicePrimaryCtxRelease_v2");
+    OK(cudaStreamCreate(&s));
+    OK(cudaLaunchHostFunc(s, gate_hold, &ending.gate));
+    before = ending.count("cuDevicePrimaryCtxReset");
+    CHECK(pthread_create(&resets, NULL, ending_reset, NULL) == 0);
+    while (ending.count("cuDevicePrimaryCtxReset") == before)
+        nap_ms(1);
+    nap_ms(10);
+    ending.retains = ending.count("cuDevicePrimaryCtxRetain");
+    CHECK(pthread_create(&opens, NULL, ending_over, NULL) == 0);
+    OK(retain(&ctx, 0));
+    pthread_join(resets, NULL);
+    pthread_join(opens, NULL);
+    CHECK_EQ(ending.gate.open, 1);
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaMemset(p, 1, 4096));
+    OK(cudaFree(p));
+    OK(release(0));
+    OK(cudaMalloc(&p, 4096)); /* the runtime has a reference of its own */
+    OK(cudaFree(p));
+}
+
 static void test_sticky(void)
 {
     void *p;
@@ -367,6 +423,7 @@ int main(int argc, char **argv)
     test_ipc_free();
     test_env();
     test_reset();
+    test_retain_beside_reset();
     test_sticky(); /* last: kills a context */
     printf("%d checks, %d failures\n", checks, failures);
     return failures != 0;

@@ -335,6 +335,7 @@ struct CUctx_st {
     unsigned flags, stall;
     CUresult error; /* sticky */
     bool primary, active, green;
+    bool stopping; /* its end waits for its work, without the lock */
     uint64_t id, peers;
     uint64_t last_seq, fence; /* newest number given out; new operations wait for all up to fence */
     struct sim_barrier *barrier;

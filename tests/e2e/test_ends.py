@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts that end while other threads are in calls on them: nobody crashes or hangs, and the next context is a good one."""
+from __future__ import annotations
+
+import unittest
+
+from e2e import BIN, Case
+
+ENDS = BIN / "ends"
+
+
+class Ends(Case):
+    def test_reset_beside_requests(self) -> None:
+        for policy in ("auto", "strict", "relaxed"):
+            with self.subTest(policy):
+                self.go(ENDS, "reset", "60", CUPOOL_FREE=policy)
+
+    def test_releases_beside_requests(self) -> None:
+        self.go(ENDS, "release", "300")
+
+    def test_destruction_beside_requests(self) -> None:
+        self.go(ENDS, "destroy", "100")
+
+    def test_reset_beside_a_thread_that_waits_for_the_device(self) -> None:
+        """Natively the reset gets to the driver at once; it must not wait for what the thread waits for."""
+        self.go(ENDS, "waiting", "free", CUPOOL_FREE="strict")
+        self.go(ENDS, "waiting", "request", CUPOOL_FREE="ordered", SIMGPU_MEMORY="1G")
+
+
+    def test_a_capture_that_ends_unseen(self) -> None:
+        """The driver is asked now and then whether it goes on."""
+        self.go(ENDS, "capture", BIN / "ends_deep.so")
+
+
+class Native(Case):
+    def test_the_programs_are_right(self) -> None:
+        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request"), ("capture", BIN / "ends_deep.so")):
+            with self.subTest(how[0]):
+                self.go(ENDS, *how, preload=None, SIMGPU_MEMORY="1G")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs cupool-trace in a process of its own, as subprocess.run does, but a fork of this one: Python's start and the reading of the
+tool's modules would take ten times as long as the tool itself, and the tests run it a thousand times.
+
+What it is not: a test of how the tool starts; those, and those that feed it, start scripts/cupool-trace.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "scripts" / "cupool-trace"
+sys.path.insert(0, str(ROOT / "scripts"))
+from cupool_trace.cli import main  # noqa: E402
+
+
+def child(args: "list[str]", out: int, err: int, seconds: int) -> None:
+    status: Any = 1
+    try:
+        signal.alarm(seconds)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, errors="backslashreplace")
+        try:
+            status = main(args)
+        except SystemExit as e:
+            status = e.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        sys.stderr.flush()
+        os._exit(status or 0)
+
+
+def run(*args: object, stdin: Optional[bytes] = None, seconds: int = 60) -> "subprocess.CompletedProcess[str]":
+    words = [str(a) for a in args]
+    # A fork has this thread only, and may find a lock taken by one that it has not.
+    if stdin is not None or threading.active_count() != 1:
+        done = subprocess.run([sys.executable, str(TOOL), *words], input=stdin, capture_output=True, timeout=seconds)
+        return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        pid = os.fork()
+        if pid == 0:
+            child(words, out.fileno(), err.fileno(), seconds)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(words, seconds)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(words, status, out.read().decode(), err.read().decode())

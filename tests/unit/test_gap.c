@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_gap.c - which events the trace leaves out: gap.c alone, with a clock of the test's own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "gap.h"
+
+#define SECOND 1000000000u
+#define LEN    100u
+
+static struct gap gap;
+static uint64_t now;
+
+static void start(uint64_t limit, bool rated)
+{
+    now = 5 * SECOND;
+    gap_start(&gap, limit, rated, now);
+}
+
+/* What trace.c does with one line. */
+static enum gap_verdict line(enum gap_kind kind)
+{
+    const enum gap_verdict verdict = gap_judge(&gap, kind, 1, LEN, now);
+
+    if (verdict == GAP_WRITE || verdict == GAP_RESUME)
+        gap.written += LEN;
+    return verdict;
+}
+
+static void told(bool open)
+{
+    gap_told(&gap, now);
+    gap.open = open;
+}
+
+static void test_no_limit(void **state)
+{
+    (void)state;
+    start(0, false);
+    for (unsigned int i = 0; i < 10 * GAP_BURST; i++)
+        assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
+}
+
+static void test_limit(void **state)
+{
+    (void)state;
+    start(10 * LEN, false);
+    for (unsigned int i = 0; i < 10; i++)
+        assert_int_equal(line(GAP_BLOCKS), GAP_WRITE);
+    now += 7;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_true(gap.open && gap.why == GAP_LIMIT && gap.since == now);
+    told(true);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_LEFT_OUT);
+    assert_int_equal(line(GAP_BLOCKS), GAP_LEFT_OUT);
+    assert_int_equal(gap_judge(&gap, GAP_OTHERS, 3, 50, now), GAP_LEFT_OUT);
+    assert_int_equal(gap.events[GAP_SEGMENTS], 1);
+    assert_int_equal(gap.events[GAP_BLOCKS], 1);
+    assert_int_equal(gap.events[GAP_OTHERS], 3);
+    assert_int_equal(gap.bytes, 2 * LEN + 50);
+    /* Never again, but from time to time it is told what is held. */
+    now += GAP_TELL_NS - 1;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_LEFT_OUT);
+    now++;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    told(true);
+    assert_int_equal(gap.events[GAP_SEGMENTS], 0);
+    now += 1000ull * 3600 * SECOND;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(gap.written, 10 * LEN);
+}
+
+static void test_rate(void **state)
+{
+    (void)state;
+    start(0, true);
+    for (unsigned int i = 0; i < GAP_BURST; i++)
+        assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_true(gap.open && gap.why == GAP_RATE);
+    told(true);
+    /* Not with the next one that there is room for, or half of the lines would tell of gaps. */
+    now += SECOND;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_LEFT_OUT);
+    now += (uint64_t)(GAP_BURST / 2 / GAP_RATE_S) * SECOND;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_RESUME);
+    assert_int_equal(gap.events[GAP_SEGMENTS], 1);
+    told(false);
+    assert_int_equal(line(GAP_OTHERS), GAP_WRITE);
+}
+
+static void test_rate_that_is_bearable(void **state)
+{
+    (void)state;
+    start(0, true);
+    for (unsigned int i = 0; i < 10 * GAP_BURST; i++) {
+        now += SECOND / GAP_RATE_S;
+        assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
+    }
+}
+
+static void test_limit_ends_what_the_rate_began(void **state)
+{
+    (void)state;
+    start((uint64_t)LEN * GAP_BURST, true);
+    for (unsigned int i = 0; i < GAP_BURST; i++)
+        line(GAP_SEGMENTS);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    told(true);
+    now += 3600ull * SECOND;
+    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(gap.why, GAP_LIMIT);
+}
+
+static void test_error(void **state)
+{
+    (void)state;
+    start(0, false);
+    gap_fail(&gap, now);
+    assert_true(gap.open && gap.why == GAP_ERROR);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_RESUME);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_RESUME); /* telling it failed as well */
+    told(false);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
+}
+
+static void test_text(void **state)
+{
+    char text[2048];
+    size_t len;
+
+    (void)state;
+    start(LEN, false);
+    line(GAP_SEGMENTS);
+    line(GAP_SEGMENTS);
+    gap_tally(0, "cuda", 100, true);
+    gap_tally(0, "nccl", 10, true);
+    gap_tally(1, "cuda", 7, true);
+    gap_tally(0, "cuda", 20, true);
+    gap_tally(0, "cuda", 100, false);
+    len = gap_text(&gap, true, 40, 30, text, sizeof(text));
+    assert_int_equal(len, strlen(text));
+    assert_string_equal(text, "{\"t\":40,\"e\":\"gap\",\"why\":\"limit\",\"since\":30,\"segments\":1,\"blocks\":0,"
+                              "\"others\":0,\"bytes\":100,\"open\":1}\n"
+                              "{\"t\":40,\"e\":\"held\",\"d\":0,\"b\":\"cuda\",\"n\":20,\"segments\":1}\n"
+                              "{\"t\":40,\"e\":\"held\",\"d\":0,\"b\":\"nccl\",\"n\":10,\"segments\":1}\n"
+                              "{\"t\":40,\"e\":\"held\",\"d\":1,\"b\":\"cuda\",\"n\":7,\"segments\":1}\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_limit),
+        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_rate_that_is_bearable),
+        cmocka_unit_test(test_limit_ends_what_the_rate_began),
+        cmocka_unit_test(test_error),
+        cmocka_unit_test(test_text),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
