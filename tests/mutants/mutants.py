@@ -12,6 +12,7 @@ from typing import NamedTuple
 CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
+MAGAZINE_H = "pool/magazine.h"
 INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 SEGMENTS, REGISTRATIONS, OPERATIONS = "nccl_reg/segments.c", "nccl_reg/registrations.c", "nccl_reg/operations.c"
@@ -50,8 +51,8 @@ MUTANTS = [
          "change(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
          "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
-        (POOL, "if (fits) { count_up(&magazine->frees); magazine_keep(pool, magazine, block); }",
-         "if (fits && !magazine_put(magazine, block)) magazine_keep(pool, magazine, block);")]),
+        (POOL, "handed_sub(magazine, block->size); magazine_keep(pool, magazine, block); }",
+         "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_keep(pool, magazine, block); }")]),
     Mutant("what is kept back while an order is under way is published by it", ["order"], [
         (POOL, "block_settle(pool, block, rc); } release_some(pool);",
          "block_settle(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; kept_take(pool, NULL, lists); "
@@ -217,31 +218,41 @@ MUTANTS = [
         (BLOCKS, "map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
     Mutant("what was freed last is not looked for", ["pool"], [
         (BLOCKS, "if (!block) { recent_flush(pool); block", "if (!block) { block")]),
-    Mutant("a small request joins what all freed last", ["magazine"], [
-        (BLOCKS, "if (size < LARGE_MIN && !refused && atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed) > 1) block = bins_find(&pool->shared, size, 0, UINT_MAX);", "")]),
-    Mutant("one thread alone does not join what was freed last", ["pool"], [
-        (BLOCKS, "&pool->shown.magazines_used, memory_order_relaxed) > 1)", "&pool->shown.magazines_used, memory_order_relaxed) > 0)")]),
+    Mutant("a small request joins what all freed last", ["magazine", "sizes"], [
+        (BLOCKS, "recent_settle(pool, size > CLOSE_MAX);", "recent_flush(pool);")]),
+    Mutant("a large request does not join what is large and freed last", ["sizes"], [
+        (BLOCKS, "recent_settle(pool, size > CLOSE_MAX);", "recent_settle(pool, false);")]),
+    Mutant("a small request that nothing serves joins all rather than the next larger one", ["sizes"], [
+        (BLOCKS, "if (!block && !refused && recent_join_larger(pool, size))", "if (0)")]),
+    Mutant("a large request overlooks small ones in its segment", ["random"], [
+        (MAGAZINE, "all || magazine->has_holes ? RECENT_SETS", "all ? RECENT_SETS")]),
+    Mutant("what waits for company counts for the peak", ["magazine"], [
+        (POOL, "handed_sub(magazine, block->size); magazine_keep(", "magazine_keep(")]),
+    Mutant("small sizes are not close", ["sizes"], [
+        ("pool/pool_internal.h", "return (((last >> shift) + 1) << shift) * POOL_GRANULE;", "return (last + 1) * POOL_GRANULE;")]),
+    Mutant("strays have no end", ["sizes"], [
+        (MAGAZINE_H, "(stray && magazine->strays_count >= STRAY_MAX)", "false")]),
     Mutant("who looks moves the slack", ["magazine"], [
-        ("pool/inspect.c", "*ret_stats = pool->stats; if (taken) {", "if (taken) pool->stats.peak_live = live_most(pool); *ret_stats = pool->stats; if (taken) {")]),
+        ("pool/inspect.c", "*ret_stats = pool->stats; if (taken) {", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); *ret_stats = pool->stats; if (taken) {")]),
     Mutant("what was asked for is joined before anybody looks", ["magazine"], [
         (POOL, "if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
-        (MAGAZINE, "if (left < value(&magazine->recent_least))", "if (0)")]),
+        (MAGAZINE_H, "if (handed > balance(&magazine->handed_most))", "if (0)")]),
     Mutant("who frees in his own is visited by all", ["magazine"], [
         (MAGAZINE, "const bool left = value(&magazine->frees_seen) == frees;", "const bool left = true;")]),
     Mutant("what was freed last is not given back", ["pool"], [
         (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
-    Mutant("what was freed last is handed out for any size", ["magazine"], [
-        (MAGAZINE, "if (!block || rounded(block->requested) != size)", "if (!block)")]),
+    Mutant("what was freed last is handed out for any size", ["sizes"], [
+        (MAGAZINE_H, "if (!block || block->size != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
-        (MAGAZINE, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
+        (MAGAZINE_H, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
-        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; magazine_visit(magazine); blocks",
-         "if (i || !atomic_load(&magazine->used)) continue; magazine_visit(magazine); blocks")]),
+        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; magazine_visit(magazine); handed_settle(",
+         "if (i || !atomic_load(&magazine->used)) continue; magazine_visit(magazine); handed_settle(")]),
     Mutant("the slack is each magazine's", ["magazine"], [
         (MAGAZINE, "return value(&pool->shown.slack) / (sharers ? sharers : 1);", "return value(&pool->shown.slack) + 0 * sharers;")]),
     Mutant("as much waits as there is place for afterwards", ["magazine"], [
-        ("pool/pool_internal.h", "#define KEPT_MAX (RECENT_MAX / 2)", "#define KEPT_MAX RECENT_MAX")]),
+        ("pool/pool_internal.h", "#define KEPT_MAX (RECENT_MAX / 4)", "#define KEPT_MAX RECENT_MAX")]),
     Mutant("a request joins what others freed last", ["magazine"], [
         (POOL, "return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
     Mutant("large blocks wait for company", ["order"], [
@@ -258,7 +269,7 @@ MUTANTS = [
     Mutant("small blocks start where a segment starts", ["pool"], [
         (POOL, "#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [
-        (BINS, "if (block->size < size || !may_serve(", "if (!may_serve(")]),
+        (BINS, "if (block->size < size || (!shared", "if ((!shared")]),
     Mutant("segments are broken without a budget", ["break"], [
         (BINS, "return block->size <= break_max && ", "return ")]),
     Mutant("the budget is not given back by merging", ["break"], [
