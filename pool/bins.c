@@ -106,9 +106,15 @@ static struct block *bin_best(struct block *block, size_t size, size_t break_max
 
 struct block *bins_find(const struct bins *bins, size_t size, size_t break_max, unsigned int ratio)
 {
-    for (unsigned int bin = bin_next(bins, bin_of(size)); bin < BINS_COUNT; bin = bin_next(bins, bin + 1)) {
-        struct block *best = bin_best(bins->head[bin], size, break_max, ratio);
+    const unsigned int own = bin_of(size);
 
+    for (unsigned int bin = bin_next(bins, own); bin < BINS_COUNT; bin = bin_next(bins, bin + 1)) {
+        struct block *best = bins->head[bin];
+
+        /* Beyond its own bin all blocks of shared segments are large enough, and those of a bin about as large as each
+         * other: to look at several would fetch their lines from other threads' processors, with the lock. */
+        if (bin == own || !best->segment->shared)
+            best = bin_best(best, size, break_max, ratio);
         if (best)
             return best;
     }

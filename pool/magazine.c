@@ -153,11 +153,16 @@ static struct block *grab(struct magazine *magazine, bool all)
     return blocks;
 }
 
-/* What was grabbed joins its neighbours; with the pool's lock. */
+/* What was grabbed joins its neighbours; with the pool's lock, so their lines are fetched all at a time. */
 static void join(struct pool *pool, struct block *block)
 {
     struct block *next;
 
+    for (next = block; next; next = next->link) {
+        __builtin_prefetch(next->segment);
+        __builtin_prefetch(next->prev);
+        __builtin_prefetch(next->next);
+    }
     for (; block; block = next) {
         next = block->link;
         used_sub(pool, block->segment, block->size);

@@ -109,7 +109,9 @@ static bool releases_collect(struct context *context, uint64_t patience_ns)
                 break;
             lock_relax(i);
         }
-        done = result == CUDA_SUCCESS && driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
+        /* Where it cannot be asked, it is waited for, if that is what the caller is here for. */
+        done = (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit)) &&
+               driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
     }
     context_leave(context, &visit);
     while (done && arrived < given && !atomic_compare_exchange_weak(&context->arrived, &arrived, given))
@@ -166,12 +168,14 @@ uint64_t context_release(int device, const char *why)
     struct context *context;
     uint64_t released = 0;
 
+    if (capture_active_now())
+        return 0;
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
         releases_collect(context, order_wait_own(context) ? ARRIVAL_NS : OTHERS_WAIT_NS);
     }
     /* Also what was to go before, and could not. */
-    return released + (capture_active_now() ? 0 : nccl_settle(device));
+    return released + nccl_settle(device);
 }
 
 /* Memory of a kind: the driver's, or NCCL's, which does not say why it has none. */

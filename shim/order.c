@@ -358,8 +358,10 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
     }
     if (wait)
         result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
-    if (wait && !result)
+    if (wait && !result) {
         note(context, 0);
+        atomic_store(&lead->user, 0); /* all that others have ordered is over, too */
+    }
     slot_release(slot, result);
     /* This disturbs no capture, so none has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
@@ -657,11 +659,13 @@ static void slots_wait(struct context *context, bool others)
 bool order_wait_own(struct context *context)
 {
     struct visit visit;
+    unsigned int last;
 
     if (!context_enter(context, &visit))
         slots_wait(context, /* others: */ false);
     context_leave(context, &visit);
-    return thread_slot && atomic_load(&context->slots[SLOT_LEAD].user) == thread_slot;
+    last = atomic_load(&context->slots[SLOT_LEAD].user);
+    return !last || last == thread_slot;
 }
 
 bool context_wait_frees(int device, bool others)

@@ -213,7 +213,7 @@ static bool flush(bool wait)
     return any;
 }
 
-static void header_write(const struct launch *launch)
+static bool header_write(const struct launch *launch)
 {
     static char text[CONF_TEXT_MAX + 16]; /* as trace.line */
     char *const line = trace.line;
@@ -239,7 +239,7 @@ static void header_write(const struct launch *launch)
         used += (size_t)snprintf(line + used, room - used, "%s\"%s\":\"%s\"", i ? "," : "", conf_rows[i].name, text);
     }
     used += (size_t)snprintf(line + used, room - used, "}}\n");
-    put(line, used);
+    return put(line, used);
 }
 
 /* As the setting says it. */
@@ -255,6 +255,15 @@ bool trace_decide(void)
     if (!wanted)
         atomic_store(&trace_prospect, TRACE_NONE);
     return wanted;
+}
+
+/* Without its header it is no trace, whatever else could be written later. An empty file is the next run's. */
+static void give_up(void)
+{
+    if (file_state(trace.fd, &trace.file) != -EBADF && ftruncate(trace.fd, 0))
+        log_write(LOG_WARN, "%.300s has part of a header and is no trace", trace.path);
+    file_close(trace.fd, &trace.file, /* done: */ true);
+    trace.fd = -1;
 }
 
 void trace_open(void)
@@ -278,10 +287,11 @@ void trace_open(void)
             trace.fd = fd;
             trace.t0 = now_ns();
             gap_start(&trace.gap, conf->trace_limit.number, conf->trace_events.number != TRACE_ALLOC, trace.t0);
-            header_write(&launch);
-            if (conf->trace_events.number == TRACE_ALLOC)
+            if (!header_write(&launch))
+                give_up();
+            else if (conf->trace_events.number == TRACE_ALLOC)
                 records_start(trace.t0);
-            atomic_store(&trace_allocs_wanted, conf->trace_events.number == TRACE_ALLOC);
+            atomic_store(&trace_allocs_wanted, trace.fd >= 0 && conf->trace_events.number == TRACE_ALLOC);
         }
     }
     if (!trace.tried)
@@ -482,10 +492,11 @@ void trace_close(void)
 
 void trace_forget(void)
 {
-    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. An open
+     * descriptor would keep the file's own lock when the parent is gone. */
     atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
-    if (trace.fd >= 0) /* or it would keep the file's lock when the parent is gone */
+    if (trace.fd >= 0)
         file_close(trace.fd, &trace.file, /* done: */ false);
     trace.fd = -1;
 }

@@ -91,7 +91,7 @@ _COUNT = (_is_size, "a count")
 # Of the event `nccl`, for a whole process.
 NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
 OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: what was free
-STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()
+STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, of later versions
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
 REQUIRED: dict[str, list[str]] = {

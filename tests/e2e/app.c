@@ -21,7 +21,7 @@
  *   fds:N            print every open descriptor from N on
  *   fsize:N          limit the size of files that we write; -1 lifts it
  *   xfsz             catch SIGXFSZ from here on, and report it in the end
- *   nofile:N chdir:DIR pid tids setenv:NAME:VALUE
+ *   nofile:N chdir:DIR unlink:FILE pid tids setenv:NAME:VALUE
  *   lookup:NAME:VERSION:FLAGS   where cuGetProcAddress leads (API_PROC only)
  *
  * Exit code: 0; 3 for an error of CUDA; 4 for wrong data; 5 for anything else. What goes wrong is on stdout.
@@ -397,6 +397,9 @@ static int commands(int argc, char **argv)
             nofile(n[1]);
         } else if (IS("chdir")) {
             if (chdir(field[1]))
+                die(field[1]);
+        } else if (IS("unlink")) {
+            if (unlink(field[1]))
                 die(field[1]);
         } else if (IS("pid")) {
             printf("pid %d\n", (int)getpid());

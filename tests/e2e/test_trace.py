@@ -288,12 +288,29 @@ class Full(Case):
         self.assertNotIn("SIGXFSZ", done.out)
         self.lost(done)
 
-    def test_disk_full(self) -> None:
+    def disk(self, size: str) -> Path:
         disk = self.tmp / "disk"
         disk.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", disk], capture_output=True).returncode:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True).returncode:
             self.skipTest("a small file system cannot be mounted here")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        return disk
+
+    def test_no_room_for_the_header(self) -> None:
+        """Lines without it are no trace: an empty file is left, which the next run takes."""
+        disk = self.disk("64k")
+        with open(disk / "others", "wb", buffering=0) as f:
+            f.write(bytes(65536))
+        with open(disk / "t", "wb"):
+            pass
+        done = self.go(app("shared"), *WORK, f"unlink:{disk / 'others'}", *WORK, "exit:5", rc=5, cwd=disk, CUPOOL_TRACE_FILE="t", **ALLOCS)
+        self.assertEqual((len(done.warnings), (disk / "t").stat().st_size), (1, 0), done.err)
+        done = self.go(app("shared"), *WORK[:1], cwd=disk, CUPOOL_TRACE_FILE="t")
+        self.assertEqual(done.files, ["t"])
+        self.assert_fine(disk / "t")
+
+    def test_disk_full(self) -> None:
+        disk = self.disk("16k")
         done = self.go(app("shared"), "churn:3000:5000", "churn:30:5000000", "exit:5", rc=5, cwd=disk, **ALLOCS)
         self.lost(done)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
-LEAVING, TEXT = "shim/leaving.c", "shim/trace_text.c"
+LEAVING = "shim/leaving.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
 MAGAZINE_H = "pool/magazine.h"
 INSPECT = "pool/inspect.c"
@@ -395,8 +395,28 @@ MUTANTS = [
         ("shim/conf.c", "if (*text || whole > ", "if (whole > ")]),
     Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
         ("shim/launch.c", "if (*at + n >= len) return -ENAMETOOLONG;", "if (*at + n > len) return -ENAMETOOLONG;")]),
-    Mutant("a trace is overwritten", ["files"], [
-        ("shim/file.c", "return move_away(try) ? AGAIN : TAKEN;", "return ftruncate(fd, 0) ? TAKEN : OURS;")]),
+    Mutant("a file of somebody's is renamed", ["files / InTheWay.test_somebodys_file"], [
+        ("shim/file.c", "strncmp(start, try->kind->magic, strlen(try->kind->magic)) != 0", "false")]),
+    Mutant("an earlier run's file keeps the name", ["files / Runs.test_the_newest_has_the_name"], [
+        ("shim/file.c", "return move_away(try) ? AGAIN : TAKEN;", "return TAKEN;")]),
+    Mutant("a running process's file is renamed", ["files / AtOnce"], [
+        ("shim/file.c", "if (flock(fd, LOCK_EX | LOCK_NB)) {", "if (false) {")]),
+    Mutant("a renamed file takes another's place", ["files / Runs.test_the_newest_has_the_name"], [
+        ("shim/file.c", "RENAME_NOREPLACE) == 0", "0u) == 0")]),
+    Mutant("a forked child keeps the lock of a trace", ["files / Runs.test_a_child_does_not_keep_it"], [
+        ("shim/trace.c", "file_close(trace.fd, &trace.file, /* done: */ false);", ";")]),
+    Mutant("a pipe is waited for", ["files / InTheWay.test_no_files"], [
+        ("shim/file.c", "const char *why = special(path);", "const char *why = NULL; (void)special;")]),
+    Mutant("trace: what is left out is not counted", ["gap", "gaps / Limit"], [
+        ("shim/gap.c", "gap->events[kind] += events;", "")]),
+    Mutant("trace: after a gap it is not told what is held", ["gaps / Limit"], [
+        ("shim/gap.c", "tally < tallies + tally_count; tally++) {", "tally < tallies; tally++) {")]),
+    Mutant("trace: a gap goes on for ever", ["gap"], [
+        ("shim/gap.c", "gap->credit >= FULL / 2", "false")]),
+    Mutant("trace: a file without a header", ["trace / Full.test_no_room_for_the_header"], [
+        ("shim/trace.c", "if (!header_write(&launch)) give_up(); else if", "header_write(&launch); if")]),
+    Mutant("statistics: nobody learns what passes the pool by", ["stats / NotPooled"], [
+        ("shim/unpooled.c", "atomic_fetch_add_explicit(&taken[kind].calls, 1, memory_order_relaxed);", "")]),
     Mutant("a segment's end is traced after it has gone", ["order"], [
         (RELEASE, """if (config->observer && config->observer->segment_free)
          config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);
@@ -523,7 +543,7 @@ MUTANTS = [
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
         (WINDOW, ": -(int)all[i].problem;", ": -(int)mine->problem;")]),
     Mutant("cupool_trim leaves what could not go before", ["window"], [
-        ("shim/memory.c", "return released + (capture_active_now() ? 0 : nccl_settle(device));", "return released;")]),
+        ("shim/memory.c", "return released + nccl_settle(device);", "return released;")]),
     Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
         (REG, "if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
@@ -631,9 +651,9 @@ MUTANTS = [
     Mutant("cupool.h: a forked child is told that it is served", ["api / Without"], [
         (CORE, "return atomic_load(&state) == STATE_NEW &&", "return")]),
     Mutant("cupool.h: a mark is written as it is", ["api / Mark.test_texts"], [
-        (TEXT, """c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
+        ("shim/trace_text.c", """c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
     Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
-        (TEXT, "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
+        ("shim/trace_text.c", "(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
     # --- physical memory in the trace ---
     Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
         (VMM, "use_mapped(ptr, size, offset, handle); if (took(&call, result))",
@@ -654,10 +674,8 @@ MUTANTS = [
         (VMM, "if (core_inside())", "if (false)")]),
     Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
         (CORE, "(now == STATE_ACTIVE ? !core_is_foreign() : now == STATE_NEW)", "true"),
-        ("shim/trace.c", "atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); if (trace.fd >= 0)",
-         "atomic_store(&trace_allocs_wanted, false); if (false)"),
-        ("shim/trace.c", "file_close(trace.fd, &trace.file, /* done: */ false); trace.fd = -1;",
-         "file_close(trace.fd, &trace.file, /* done: */ false);")]),
+        ("shim/trace.c", "atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); if (trace.fd >= 0) file_close(trace.fd, &trace.file, /* done: */ false); trace.fd = -1;",
+         "atomic_store(&trace_allocs_wanted, false);")]),
     Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
         (CORE, "core_hooks_driver() && (now == STATE_ACTIVE", "(now == STATE_ACTIVE")]),
 ]

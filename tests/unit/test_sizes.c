@@ -100,6 +100,56 @@ static void test_large_sizes_of_all_kinds(void **state)
     assert_int_equal(stats_of(env->pool).held, 300 * MIB);
 }
 
+/* What has just been freed and is large serves the next large request, before anything larger is broken into. */
+static void test_large_ones_join_for_large_ones(void **state)
+{
+    struct env *env = *state;
+    const uint64_t larger = alloc(env->pool, 32 * MIB), close = alloc(env->pool, 8 * MIB);
+
+    release(larger);
+    alloc(env->pool, 100 * MIB); /* now the larger one is free for all sizes */
+    release(close);
+    assert_int_equal(alloc(env->pool, 7 * MIB), close);
+    assert_int_equal(alloc(env->pool, 7 * MIB), larger);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Large sizes that share a list: none is taken for the other, and there is an end to those for which there is no list.
+ */
+static void test_large_sizes_of_one_list(void **state)
+{
+    enum { COUNT = STRAY_MAX + 8 };
+    struct env *env = *state;
+    const struct magazine *own = &env->pool->magazines[magazine_place % MAGAZINES];
+    uint64_t addr[COUNT];
+    size_t sizes[COUNT], size = 2 * MIB;
+    unsigned int first, list;
+
+    size_class(size, &first);
+    for (unsigned int i = 0; i < COUNT; i++) {
+        do {
+            size += POOL_GRANULE;
+            size_class(size, &list);
+        } while (list != first);
+        sizes[i] = size;
+        addr[i] = alloc(env->pool, size);
+    }
+    for (unsigned int i = 0; i < COUNT; i++) {
+        release(addr[i]);
+        assert_true(own->strays_count <= STRAY_MAX);
+    }
+    assert_sound(env->pool, env->fake);
+    for (unsigned int i = COUNT; i-- > 0;) {
+        struct pool *pool;
+        size_t block;
+
+        addr[i] = alloc(env->pool, sizes[i]);
+        assert_int_equal(pool_live(addr[i], &pool, &block), sizes[i]);
+        assert_int_equal(block, sizes[i]);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], COUNT);
+}
+
 /* A small block in what is free of a large segment: a large request does not take the rest as if it were not there. */
 static void test_small_ones_in_large_segments_join(void **state)
 {
@@ -122,10 +172,9 @@ static void test_small_ones_in_large_segments_join(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        POOL_TEST(test_close_sizes_find_each_other),
-        POOL_TEST(test_random_sizes_are_close_at_hand),
-        POOL_TEST(test_large_sizes_of_all_kinds),
-        POOL_TEST(test_small_ones_in_large_segments_join),
+        POOL_TEST(test_close_sizes_find_each_other), POOL_TEST(test_random_sizes_are_close_at_hand),
+        POOL_TEST(test_large_sizes_of_all_kinds),    POOL_TEST(test_large_ones_join_for_large_ones),
+        POOL_TEST(test_large_sizes_of_one_list),     POOL_TEST(test_small_ones_in_large_segments_join),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
