@@ -160,6 +160,9 @@ static size_t break_max(const struct pool *pool)
                     ? (double)(config->capacity - pool->stats.live) / (double)config->capacity
                     : 0;
     max = (size_t)((double)config->break_max * share * share);
+    /* What lies beside a live block cannot go back: no more of that than the bound has room for. */
+    if (config->bound_min < SIZE_MAX / 2 && max > pool->native_peak / BOUND_PART + config->bound_min)
+        max = pool->native_peak / BOUND_PART + config->bound_min;
     return pool->broken < max ? max - pool->broken : 0;
 }
 

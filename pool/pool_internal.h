@@ -87,6 +87,9 @@ struct segment {
  * One of them may be the caller, far below. */
 #define OTHERS_WAIT_NS 300000000u
 
+/* This part of native_peak may be held beyond it at the most: see bound_min. */
+#define BOUND_PART 10
+
 /* How many sizes a pool remembers of which it has handed segments back. */
 #define GONE 512u
 

@@ -128,8 +128,6 @@ static size_t release(struct pool *pool, const struct release *what)
 #define NEW_WEIGHT 2u
 #define AGAIN_MAX  128u
 
-/* This part of native_peak may be held beyond it at the most: see bound_min. */
-#define BOUND_PART 10
 /* What is idle goes back as soon as the room between the peak and the bound is so far used up, in quarters: it arrives
  * later, and until then a request that comes to the bound has to wait. */
 #define BOUND_QUARTERS 3

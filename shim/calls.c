@@ -21,8 +21,8 @@ static struct {
     _Atomic(struct calls *) first; /* records are never unmapped: another thread may read one at any time */
     pthread_once_t once;
     pthread_key_t key; /* a thread that ends gives its record back */
-    bool has_key;
-    bool fences; /* there is no membarrier: records are found by the key, and marks have a fence */
+    atomic_bool has_key;
+    atomic_bool fences; /* there is no membarrier: records are found by the key, and marks have a fence */
     atomic_bool registered;
 } calls = {.once = PTHREAD_ONCE_INIT};
 

@@ -130,13 +130,27 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
                                    : runtime_free_failed(verdict, CALLER);
 }
 
+/* A question for free memory, which is asked again if memory has arrived meanwhile: or that would count twice, in the
+ * answer and as being on its way. */
+#define SETTLED(call)                                                                                                  \
+    __extension__({                                                                                                    \
+        __typeof__(call) answer_;                                                                                      \
+        unsigned int arrivals_, tries_ = 0;                                                                            \
+        do {                                                                                                           \
+            core_idle_settle();                                                                                        \
+            arrivals_ = core_arrivals();                                                                               \
+            answer_ = (call);                                                                                          \
+            core_idle_settle();                                                                                        \
+        } while (arrivals_ != core_arrivals() && ++tries_ < 8);                                                        \
+        answer_;                                                                                                       \
+    })
+
 EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
     const bool passive = core_passive();
     cudaError_t error;
 
-    core_idle_settle();
-    error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));
+    error = SETTLED(BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total)));
     if (!error && !passive)
         add_idle(free, total);
     return error;
@@ -340,7 +354,7 @@ struct node_copies {
 
 static int reach_of_node(const CUgraphNodeParams *parameters, CUstream by)
 {
-    const struct node_copies *copies = (const void *)&parameters->memcpy;
+    const struct node_copies *copies = parameters ? (const void *)&parameters->memcpy : NULL;
 
     switch (parameters ? (int)parameters->type : -1) {
     case CU_GRAPH_NODE_TYPE_MEMCPY:
@@ -460,8 +474,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUresult result;
 
-    core_idle_settle();
-    result = real_next(cuMemGetInfo_v2)(free, total);
+    result = SETTLED(real_next(cuMemGetInfo_v2)(free, total));
     if (!result)
         add_idle(free, total);
     return result;
