@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from e2e import INFO, MIB, SOURCE, Case, Done, Trace, Word, app
+from e2e import SANITIZE, INFO, MIB, SOURCE, Case, Done, Trace, Word, app
 
 # NAME, type, default, help of every row of conf.def.
 ROWS = re.findall(r'^CONF\(\w+, "(\w+)", (\w+), "([^"]*)", "[^"]*",\s*"([^"]*)', (SOURCE / "shim" / "conf.def").read_text(), re.M)
@@ -150,6 +150,7 @@ class Effects(Base):
                 self.assertGreaterEqual(done.counts.get("cuCtxSynchronize", 0), waits)
                 self.assertEqual(done.err, "")
 
+    @unittest.skipIf("thread" in SANITIZE, "Python, which was not built with it")
     def test_strict_before_the_first_request(self) -> None:
         """What has been seen by then holds for the device from its first free on, and log and trace say what that was."""
         code = ("import ctypes\ncuda = ctypes.CDLL('libcudart.so.13')\np = ctypes.c_void_p()\n"

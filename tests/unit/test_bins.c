@@ -189,7 +189,7 @@ static void test_find_with_other_addresses_makes_same_choice(void **state)
 {
     static struct block left[64], right[64];
     static struct bins left_bins, right_bins;
-    struct segment left_segment = {.addr = 0, .used = G}, right_segment = {.addr = 1ull << 46, .used = G};
+    static struct segment left_segment = {.addr = 0, .used = G}, right_segment = {.addr = 1ull << 46, .used = G};
     bool in[64] = {false};
     uint64_t rng = 4;
 
