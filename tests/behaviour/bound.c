@@ -197,7 +197,7 @@ static int random_run(void *arg)
     struct random_program *program = (struct random_program *)arg;
     uint64_t *state = &program->state;
     void *blocks[24] = {NULL};
-    size_t sizes[24];
+    size_t sizes[24] = {0};
     cudaStream_t streams[2];
 
     for (int i = 0; i < 2; i++)
