@@ -70,17 +70,28 @@ static int hold_copies(cudaStream_t s)
     return 0;
 }
 
+/*
+ * A function of the simulated GPU; NULL: a real one. Asked of the driver's library itself: a program that calls no
+ * driver function is not linked with it, and a static cudart loads it for itself alone.
+ */
+BT_UNUSED static void *auto_symbol(const char *name)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+    return driver ? dlsym(driver, name) : NULL;
+}
+
 /* Can work be held until hold_release, and not only for a time? */
 BT_UNUSED static bool hold_is_exact(void)
 {
-    return dlsym(RTLD_DEFAULT, "simgpu_kernel") != NULL;
+    return auto_symbol("simgpu_kernel") != NULL;
 }
 
 /* Keep a stream busy with device work that touches nothing of interest and never needs the host. */
 BT_UNUSED static int hold_for(cudaStream_t s, unsigned int us)
 {
     int (*kernel)(void *, const int *, unsigned int) =
-        (int (*)(void *, const int *, unsigned int))dlsym(RTLD_DEFAULT, "simgpu_kernel");
+        (int (*)(void *, const int *, unsigned int))auto_symbol("simgpu_kernel");
 
     if (!kernel)
         return hold_copies(s);
