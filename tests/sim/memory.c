@@ -22,6 +22,7 @@
 
 #define SLOTS        (SIM_PAGE / SIM_GRANULE)
 #define DIRT         0xa5
+#define DIRT_BYTES   16384
 #define POISON       0xdb
 #define POISON_BYTES 4096
 
@@ -29,6 +30,7 @@ struct small {
     struct small *next;
     size_t page;
     unsigned used, longest; /* granules in use; no free run is longer than this */
+    unsigned dirty;         /* so many granules from the first on hold bytes: the others have never been handed out */
     struct sim_alloc *slot[SLOTS];
 };
 
@@ -248,12 +250,27 @@ static struct small *small_new(int dev)
         s = calloc(1, sizeof(*s));
         s->page = at;
         d->page[at].small = s;
-        memset(d->host + at * SIM_PAGE, DIRT, SIM_PAGE);
     }
     s->longest = SLOTS;
     s->next = d->smalls;
     d->smalls = s;
     return s;
+}
+
+/*
+ * Dirt in what of a block up to this granule was never handed out; of much, at both ends, because the kernel takes its
+ * time for each page that is touched.
+ */
+static void small_dirty(struct small *s, struct device *d, unsigned end)
+{
+    char *from = d->host + s->page * SIM_PAGE + s->dirty * SIM_GRANULE;
+    size_t n = end > s->dirty ? (end - s->dirty) * SIM_GRANULE : 0, part = n < DIRT_BYTES ? n : DIRT_BYTES;
+
+    if (!n)
+        return;
+    memset(from, DIRT, part);
+    memset(from + n - part, DIRT, part);
+    s->dirty = end;
 }
 
 static bool small_fit(struct small *s, struct device *d, struct sim_alloc *a)
@@ -277,6 +294,7 @@ static bool small_fit(struct small *s, struct device *d, struct sim_alloc *a)
         for (unsigned k = first; k <= i; k++)
             s->slot[k] = a;
         s->used += n;
+        small_dirty(s, d, i + 1);
         a->addr = (uintptr_t)d->va + s->page * SIM_PAGE + first * SIM_GRANULE;
         a->host = d->host + s->page * SIM_PAGE + first * SIM_GRANULE;
         return true;
