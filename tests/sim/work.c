@@ -144,9 +144,19 @@ __attribute__((no_sanitize("thread"))) static uint64_t value_load(const char *at
     return bytes == 4 ? *(const volatile uint32_t *)at : *(const volatile uint64_t *)at;
 }
 
+/* Between two looks at what nobody tells of. Longer the longer it has been waited: looking all the time costs a
+ * processor. */
+static void nap(uint64_t begin)
+{
+    uint64_t ns = (sim_now() - begin) / 16;
+
+    ns = ns < 20000 ? 20000 : ns > 1000000 ? 1000000 : ns;
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
 static void value_run(CUstream s, const struct sim_work *w)
 {
-    const struct timespec nap = {.tv_nsec = 20000};
+    const uint64_t begin = sim_now();
 
     for (;;) {
         struct sim_alloc *a;
@@ -169,20 +179,19 @@ static void value_run(CUstream s, const struct sim_work *w)
         if (met || s->ctx->error)
             return;
         sim_unlock(); /* with the memory not pinned: others may want to move it */
-        nanosleep(&nap, NULL);
+        nap(begin);
         sim_lock();
     }
 }
 
 static void kernel_run(CUstream s, const struct sim_work *w)
 {
-    const struct timespec nap = {.tv_nsec = 20000};
-    const uint64_t end = sim_now() + w->kernel.max_ns;
+    const uint64_t begin = sim_now(), end = begin + w->kernel.max_ns;
 
     while (!s->ctx->error && sim_now() < end &&
            !(w->kernel.until && __atomic_load_n(w->kernel.until, __ATOMIC_ACQUIRE))) {
         sim_unlock();
-        nanosleep(&nap, NULL);
+        nap(begin);
         sim_lock();
     }
 }
