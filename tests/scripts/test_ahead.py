@@ -242,7 +242,7 @@ class Same(Forced):
     def test_damaged_at_random(self) -> None:
         r = random.Random(1)
         whole = busy(6, 1500)
-        for _ in range(60):
+        for _ in range(20 * int(os.environ.get("TEST_RUNS", "1"))):
             data = bytearray(whole)
             for _ in range(r.randrange(1, 6)):
                 at = r.randrange(len(data))
@@ -440,7 +440,7 @@ class Ends(Forced):
 
     def run_alone(self, *args: str) -> "subprocess.Popen[bytes]":
         """cupool-trace in a group of its own, in the middle of a file, whose output nobody has taken yet."""
-        path = self.write(busy(1, 100_000))
+        path = self.write(busy(1, 40_000))
         child = subprocess.Popen([sys.executable, "-c", DRIVER, str(self.dir / "count"), "0", "9", *args, path],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV, start_new_session=True)
         self.addCleanup(end_group, child.pid)

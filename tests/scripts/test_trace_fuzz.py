@@ -2,8 +2,8 @@
 """cupool-trace on thousands of traces that were damaged in every way that a file can be: it says what is wrong, or that nothing
 is, with an exit status that is documented; it does not fall over, and does not run for ever.
 
-The originals, in traces/, were written by the library on the simulated GPU. By hand: test_trace_fuzz.py [SEED [COUNT]]; what
-fails is left in the folder that the message names.
+The originals, in traces/, were written by the library on the simulated GPU. TEST_RUNS=N damages N times as many (scripts/test --all:
+4). By hand: test_trace_fuzz.py [SEED [COUNT]]; what fails is left in the folder that the message names.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(HERE.parents[1] / "scripts"))
 from cupool_trace import reader  # noqa: E402
 from cupool_trace.cli import main  # noqa: E402
 
-SEED, COUNT = 1, 2000
+SEED, COUNT = 1, 500 * int(os.environ.get("TEST_RUNS", "1"))
 SECONDS = 30  # for one small file: longer is a hang, not a slow machine
 TRACES = [(HERE / "traces" / name).read_bytes() for name in ("allocs.jsonl", "ipc.jsonl", "stacks.jsonl", "vmm.jsonl")]
 
