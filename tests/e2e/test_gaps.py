@@ -43,7 +43,7 @@ class Base(Case):
 
 class Limit(Base):
     def test_segments(self) -> None:
-        done = self.go(app("shared"), f"alloc:1:{3 * MIB}", "churn:400:5000000", f"alloc:1:{9 * MIB}", CUPOOL_TRACE_LIMIT="20K", **NO_CACHE)
+        done = self.go(app("shared"), f"alloc:1:{3 * MIB}", "churn:400:3200000", f"alloc:1:{9 * MIB}", CUPOOL_TRACE_LIMIT="20K", **NO_CACHE)
         trace = self.one_trace(done)
         self.assertLess(trace.path.stat().st_size, 20480 + 1500)  # what is always written comes on top
         self.assertGreater(len(trace.of("segment_alloc")), 50)
@@ -67,7 +67,7 @@ class Limit(Base):
         self.checked(trace)
 
     def test_none(self) -> None:
-        trace = self.one_trace(self.go(app("shared"), "churn:400:5000000", CUPOOL_TRACE_LIMIT="0", **NO_CACHE))
+        trace = self.one_trace(self.go(app("shared"), "churn:400:3200000", CUPOOL_TRACE_LIMIT="0", **NO_CACHE))
         self.assertEqual((trace.of("gap"), len(trace.of("segment_alloc"))), ([], 400))
         self.assert_fine(trace.path)
 
@@ -77,7 +77,7 @@ class Limit(Base):
         self.assertEqual(len(trace.of("policy")), 2)
 
     def test_killed(self) -> None:
-        trace = self.one_trace(self.go(app("shared"), "churn:400:5000000", "kill", CUPOOL_TRACE_LIMIT="20K", rc=-signal.SIGKILL, **NO_CACHE))
+        trace = self.one_trace(self.go(app("shared"), "churn:400:3200000", "kill", CUPOOL_TRACE_LIMIT="20K", rc=-signal.SIGKILL, **NO_CACHE))
         self.assertEqual({(gap["why"], gap["open"]) for gap in self.gaps(trace)}, {("limit", 1)})
         self.assertIn("(no end line); events were left out from ", self.checked(trace))
 
