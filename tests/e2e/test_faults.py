@@ -7,6 +7,7 @@ happen in faults.c. In no case does the program crash, hang, or find other bytes
 """
 from __future__ import annotations
 
+import os
 import re
 import sys
 import unittest
@@ -23,8 +24,9 @@ TABLE = SOURCE / "docs" / "faults.md"
 
 # This many of the calls that a scenario makes of a function fail, one in each run.
 CALLS = 20
-# Under a sanitizer one in so many runs is made.
-STEP = 1 if SANITIZE == "none" else 9 if "thread" in SANITIZE else 3
+# One in so many runs is made, and the first for each function: all of them with TEST_RUNS=2 or more,
+# and under a sanitizer what that leaves time for.
+STEP = max(1, 3 // int(os.environ.get("TEST_RUNS", "1"))) if SANITIZE == "none" else 9 if "thread" in SANITIZE else 3
 # Unknown error, out of memory, an error of an earlier kernel, not permitted, the driver is going, capture. One for each run, in turn.
 CODES = [999, 2, 700, 800, 4, 900]
 KINDS = ["driver", "runtime"]
@@ -171,14 +173,15 @@ class Faults(Case):
                 plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
                 for i, function in enumerate(f for f in self.table if f in functions_of(scenario)):
                     # With other settings, one in three of those that have had their turn.
-                    step = STEP * 3 if (scenario, function) in reached else STEP
+                    turn = (scenario, function) in reached
+                    step = STEP * 3 if turn else STEP
                     for j in range(CALLS):
                         kind, code = KINDS[(i + j) % 2], CODES[(i + j) % len(CODES)]
                         first, end = plain[kind].calls.get(function, (0, 0))
                         if first + j >= end:
                             break
                         reached.add((scenario, function))
-                        if (i + j) % step:
+                        if (i + j) % step and (turn or j):
                             continue
                         fault = f"{function}:{first + j}:{code}"
                         runs.append((function, fault, code, scenario, kind, env, plain[kind].allocs,
@@ -191,6 +194,7 @@ class Faults(Case):
     def test_each_fails_for_good(self) -> None:
         """From its first call by the library on, and from a later one."""
         runs = []
+        done: "set[str]" = set()
         with ThreadPoolExecutor(2) as workers:
             for scenario, env in SCENARIOS:
                 plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
@@ -198,7 +202,8 @@ class Faults(Case):
                     for j in (0, 1, 6):
                         kind, code = KINDS[(i + j // 2) % 2], CODES[(i + j) % len(CODES)]
                         first, end = plain[kind].calls.get(function, (0, 0))
-                        if first + j < end and (i + j) % STEP == 0:
+                        if first + j < end and ((i + j) % STEP == 0 or function not in done):
+                            done.add(function)
                             fault = f"{function}:{first + j}+:{code}"
                             runs.append((function, fault, code, scenario, kind, env,
                                          workers.submit(self.outcome, kind, scenario, SIMGPU_FAULT=fault, **env)))
