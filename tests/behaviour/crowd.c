@@ -461,6 +461,15 @@ static bool mostly_free(void)
     return driver_free() + held_max() + SLACK >= start_free;
 }
 
+/* Until it is given back, which need not happen, or has been long enough. */
+static void idle_wait(void)
+{
+    const uint64_t end = bt_ns() + (uint64_t)(decay_seconds() + 2) * 1000000000u;
+
+    while (!mostly_free() && bt_ns() < end)
+        bt_nap(20000);
+}
+
 #define GIVEN_BACK()                                                                                                   \
     do {                                                                                                               \
         if (!comes_true(mostly_free))                                                                                  \
@@ -526,7 +535,8 @@ static int idle_in_capture(void)
         TRY(hoard_usual());
         OK(cudaStreamBeginCapture(s, modes[i]));
         OK(cudaMemsetAsync(p, i + 5, BT_MIB, s));
-        bt_nap((uint64_t)(decay_seconds() + 2) * 1000000);
+        if (bt_preloaded()) /* whether it is given back in here or not */
+            bt_nap((uint64_t)(decay_seconds() + 2) * 1000000);
         OK(cudaMemsetAsync(p, i + 6, BT_KIB, s));
         OK(cudaStreamEndCapture(s, &made));
         OK(cudaGraphInstantiate(&exec, made, 0));
@@ -574,7 +584,7 @@ static int idle_behind_wait(void)
     *w.flag = 0;
     TRY(hoard_usual());
     OK(cuStreamWaitValue32((CUstream)w.waits, (CUdeviceptr)(uintptr_t)w.flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-    bt_nap((uint64_t)(decay_seconds() + 2) * 1000000);
+    idle_wait();
     TRY(bt_thread_start(&t, release, &w));
     for (int i = 0; i < 200 && !__atomic_load_n(&w.done, __ATOMIC_ACQUIRE); i++)
         bt_nap(100000);

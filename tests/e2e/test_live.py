@@ -201,7 +201,9 @@ class Never(Base):
 class Reader(Base):
     def setUp(self) -> None:
         super().setUp()
-        self.cwd = self.go(REPORT, "many:5:4096", "sleep:1200", "many:2:4096", **PAGE).cwd
+        def then(_: "subprocess.Popen[str]", cwd: Path) -> None:
+            self.wait_for(lambda: self.page_of(cwd).devices.get(0, {}).get("allocs") == 5)
+        _, self.cwd = self.running("many:5:4096", "ready", "await:go", "many:2:4096", then=then)
         [self.path] = [p for p in self.cwd.iterdir() if ".page" in p.name]
         self.data = self.path.read_bytes()
         self.header_size, self.half_size = HEADER.unpack_from(self.data)[2:4]
