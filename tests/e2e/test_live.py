@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -229,7 +230,9 @@ class Reader(Base):
         for at in range(0, HALF.size + 17 * 8):  # every byte counts
             self.assertEqual(self.read(self.spoiled(self.newer, at=at)).seq, before.seq, at)
 
-    def test_what_is_no_page(self) -> None:
+    @unittest.mock.patch("cupool_trace.live.time.sleep")
+    def test_what_is_no_page(self, _: unittest.mock.Mock) -> None:
+        """A reader looks several times before it says so; nobody writes meanwhile here, so it need not pause."""
         for data in (b"", b"x" * 40000, self.data[:100], self.data[:self.header_size], b"CUPOOLST" + b"\xff" * 30000, self.spoiled(0, 1),
                      self.data[:8] + b"\x02" + self.data[9:]):
             with self.assertRaises(NotAPage):
