@@ -243,8 +243,14 @@ static void op_complete(struct sim_op *op)
     CUstream s = op->stream;
 
     s->head = op->next;
-    if (!s->head)
+    if (!s->head) {
         s->tail = NULL;
+        for (struct sim_alloc *a = s->leaving, *next; a; a = next) {
+            next = a->leaving;
+            sim_alloc_free(a);
+        }
+        s->leaving = NULL;
+    }
     s->depth--;
     s->done = op->seq;
     op->done = true;

@@ -186,6 +186,7 @@ struct sim_alloc {
     uint64_t ipc_file, ipc_offset; /* importer: inode of the file behind it, place in that */
     void *physical;                /* vmm.c: what is mapped here */
     struct sim_alloc *next, *prev; /* in its context */
+    struct sim_alloc *leaving;     /* in its stream */
 };
 
 /* CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. VMM and IPC get addresses only. */
@@ -327,6 +328,8 @@ struct CUstream_st {
     CUstream next, prev;               /* in its context */
     struct sim_capture *cap;
     struct sim_nodes deps; /* while capturing */
+    /* Memory of cuMemAlloc that was freed in the stream: the driver has it back when the stream has come to its end. */
+    struct sim_alloc *leaving;
 };
 
 struct CUctx_st {

@@ -237,8 +237,12 @@ void sim_work_run(CUstream s, struct sim_work *w)
         break;
     case SIM_FREE: {
         struct sim_alloc *a = sim_alloc_find(w->addr);
-        if (a)
+        if (a && a->kind == SIM_MEM_DEVICE) {
+            a->leaving = s->leaving;
+            s->leaving = a;
+        } else if (a) {
             sim_alloc_free(a);
+        }
         break;
     }
     case SIM_GRAPH:
