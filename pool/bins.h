@@ -30,11 +30,11 @@ void bins_remove(struct bins *bins, struct block *block);
 
 /*
  * The free block to serve size bytes (a multiple of POOL_GRANULE) from, or NULL. It stays in its bin. A segment of
- * which nothing is handed out serves if it is less than POOL_SEGMENT_UNIT too large, or is broken into, if it is at
- * most break_max bytes and at most ratio times the request. Requests under POOL_SEGMENT_UNIT get of segments that are
- * not shared only blocks of at most ratio times their size, where something is handed out already. ratio 0: any number
- * of times, and every block is looked at before the answer is NULL.
+ * which nothing is handed out serves requests from POOL_SEGMENT_UNIT on, if it is less than that too large, or is
+ * broken into, if that exposes at most room bytes (see pool->exposed), of large segments less. A packed one serves if
+ * that exposes at most room bytes more. all: whatever that exposes, and every block is looked at before the answer is
+ * NULL.
  */
-struct block *bins_find(const struct bins *bins, size_t size, size_t break_max, unsigned int ratio);
+struct block *bins_find(const struct bins *bins, size_t size, size_t room, bool all);
 
 #endif

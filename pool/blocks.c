@@ -2,28 +2,35 @@
 /*
  * blocks.c - blocks within segments: split, handed out, kept as they were freed, merged, chosen. Requests under 2 MiB
  * share segments of 2 MiB, larger ones get a segment of their own size when no free block fits, so that most of them
- * start where a driver allocation starts. A segment that has become free serves requests of its size, or is broken into
- * for smaller ones. Breaking saves memory, but a block can then keep its neighbours' memory from going back to the
- * driver; so only so much is broken at a time (pool_config.break_max). What is free in a broken segment serves large
- * requests, and small ones as long as more could be broken. What a block leaves of the last 2 MiB of its segment, its
- * tail, is for nobody: with a small block there nothing of the segment could go back, and tails are so many that soon
- * nothing could at all.
+ * start where a driver allocation starts. A segment that has become free serves requests of its size.
+ *
+ * Some segments are packed: large blocks share them. Those that leave 1 MiB or more of their last 2 MiB get a segment
+ * for two, 2 MiB smaller than two of their own; and a free segment may be broken into for smaller requests. That saves
+ * memory, but one block can then keep its neighbours' memory from going back to the driver. So the pool keeps account
+ * of how much could be kept so at the worst (pool->exposed), and holds that to a part of what the driver would have in
+ * use, see room(). What is free in a packed segment serves large requests within that account. What a block
+ * leaves of the last 2 MiB of a segment of its own, its tail, is for nobody: with a small block there nothing of
+ * the segment could go back, and tails are so many that soon nothing could at all.
  *
  * What it is not: it calls nobody. Order and memory come from pool.c and release.c.
  *
  * Locking: every function is called with pool->lock.
  */
 #include <errno.h>
-#include <limits.h>
 
 #include "bins.h"
 #include "magazine.h"
 #include "map.h"
 #include "pool_internal.h"
 
-/* A wholly free segment is broken into for requests of at least this part of it; so is a hole of a broken one for small
- * requests. */
-#define LARGE_RATIO 8u
+/* Segments for two are for blocks that leave this much of their last 2 MiB, and up to this size: what such a segment
+ * saves is always 2 MiB, what it exposes grows with its size. */
+#define PACK_LEAVES (POOL_SEGMENT_UNIT / 2)
+#define PACK_MAX    ((size_t)16 << 20)
+/* For the same reason a quarter of what may be exposed is for blocks up to this size alone. */
+#define PACK_SMALLEST (2 * POOL_SEGMENT_UNIT)
+/* A program that has not freed so much of these is taken for one that will not: one that exports them by IPC, say. */
+#define PACK_FREED ((size_t)256 << 20)
 
 static bool is_whole(const struct block *block)
 {
@@ -64,49 +71,62 @@ void block_unbin(struct pool *pool, struct block *block)
 }
 
 /* While it has no tail: tails are in no bin. */
-static void broken_set(struct pool *pool, struct segment *segment, bool broken)
+static void exposed_set(struct pool *pool, struct segment *segment, size_t exposed)
 {
-    if (segment->broken == broken)
-        return;
-    segment->broken = broken;
-    pool->broken += broken ? segment->size : -segment->size;
+    pool->exposed += exposed - segment->exposed;
+    segment->exposed = exposed;
 }
 
-/* Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. */
-static void block_split(struct pool *pool, struct block *block, size_t size)
+size_t segment_exposes(const struct segment *segment, size_t size)
+{
+    const size_t rest = segment->size - native_size(size);
+
+    return rest > segment->exposed ? rest - segment->exposed : 0;
+}
+
+/*
+ * Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. at_end:
+ * the rest is what comes first.
+ */
+static void block_split(struct pool *pool, struct block *block, size_t size, bool at_end)
 {
     struct block *rest = spare_pop(pool);
 
-    rest->addr = block->addr + size;
     rest->size = block->size - size;
     rest->segment = block->segment;
-    rest->prev = block;
-    rest->next = block->next;
+    rest->addr = at_end ? block->addr : block->addr + size;
+    rest->prev = at_end ? block->prev : block;
+    rest->next = at_end ? block : block->next;
     if (rest->next)
         rest->next->prev = rest;
+    rest->prev->next = rest;
     atomic_store_explicit(&rest->state, BLOCK_FREE, memory_order_relaxed);
-    block->next = rest;
+    block->addr += at_end ? rest->size : 0;
     block->size = size;
     block_bin(pool, rest);
 }
 
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested)
 {
+    struct segment *segment = block->segment;
     unsigned int list;
+    /* The two blocks of a segment for two are at its ends: each may be followed by a larger one. */
+    const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;
+    const uint64_t addr = at_end ? block->addr + block->size - size : block->addr;
 
-    if (spare_reserve(pool) || map_block_set(block->addr, block)) {
+    if (spare_reserve(pool) || map_block_set(addr, block)) {
         block_bin(pool, block);
         return -ENOMEM;
     }
-    if (!block->segment->shared && block->size - size >= LARGE_MIN)
-        broken_set(pool, block->segment, true);
+    if (!segment->shared && (segment->exposed || block->size - size >= LARGE_MIN))
+        exposed_set(pool, segment, segment->exposed + segment_exposes(segment, size));
     if (block->size > size)
-        block_split(pool, block, size);
+        block_split(pool, block, size, at_end);
     block->requested = requested;
     size_class(size, &list);
     block->list = (unsigned short)list;
-    block->in_hole = size <= CLOSE_MAX && !block->segment->shared;
-    used_add(pool, block->segment, block->size);
+    block->in_hole = size <= CLOSE_MAX && !segment->shared;
+    used_add(pool, segment, block->size);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
     return 0;
 }
@@ -122,7 +142,26 @@ void block_merge_next(struct pool *pool, struct block *block)
         block->next->prev = block;
     spare_push(pool, next);
     if (is_whole(block))
-        broken_set(pool, block->segment, false);
+        exposed_set(pool, block->segment, 0);
+}
+
+/* A block of a packed segment was freed, but not the last one. Small ones are too many to look at. */
+static void exposed_lessen(struct pool *pool, struct segment *segment)
+{
+    size_t least = segment->size;
+
+    if (segment->exposed > segment->size - LARGE_MIN)
+        return;
+    for (const struct block *block = segment->first; block; block = block->next)
+        if (!is_free(block) && native_size(block->size) < least)
+            least = native_size(block->size);
+    exposed_set(pool, segment, segment->size - least);
+}
+
+/* Is it a large block that leaves much of its last 2 MiB? */
+static bool leaves_much(size_t size)
+{
+    return size >= LARGE_MIN && native_size(size) - size >= PACK_LEAVES;
 }
 
 void block_free(struct pool *pool, struct block *block)
@@ -131,6 +170,8 @@ void block_free(struct pool *pool, struct block *block)
 
     map_block_set(block->addr, NULL);
     atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
+    if (leaves_much(block->size))
+        pool->freed += block->size;
     if (segment->withdrawn)
         return;
     if (is_free(block->next))
@@ -143,15 +184,22 @@ void block_free(struct pool *pool, struct block *block)
         block_merge_next(pool, block);
     }
     block_bin(pool, block);
+    if (segment->exposed)
+        exposed_lessen(pool, segment);
 }
 
 /* --- choosing --- */
 
-/* How large a free segment may be broken into: the fuller the device, the less, by the square of what is not handed
- * out. */
-static size_t break_max(const struct pool *pool)
+/*
+ * How much more may be exposed for a block of size bytes: with what the driver would have in use it has to stay below
+ * the bound of what is held (pool_config.bound_min). And the fuller the device, the less, by the square of what is not
+ * handed out, because then others need the memory.
+ */
+static size_t room(const struct pool *pool, size_t size)
 {
     const struct pool_config *config = &pool->config;
+    const size_t native = pool->native > pool->native_peak ? pool->native : pool->native_peak;
+    const size_t bound = bound_beyond(pool, native);
     double share = 1;
     size_t max;
 
@@ -160,10 +208,26 @@ static size_t break_max(const struct pool *pool)
                     ? (double)(config->capacity - pool->stats.live) / (double)config->capacity
                     : 0;
     max = (size_t)((double)config->break_max * share * share);
-    /* What lies beside a live block cannot go back: no more of that than the bound has room for. */
-    if (config->bound_min < SIZE_MAX / 2 && max > pool->native_peak / BOUND_PART + config->bound_min)
-        max = pool->native_peak / BOUND_PART + config->bound_min;
-    return pool->broken < max ? max - pool->broken : 0;
+    max = max < bound ? max : bound;
+    max = pool->packs_never ? 0 : max;
+    max -= size > PACK_SMALLEST ? max / 4 : 0;
+    return pool->exposed < max ? max - pool->exposed : 0;
+}
+
+size_t segment_size_for_two(size_t size)
+{
+    return 2 * round_up(size, POOL_SEGMENT_UNIT) - POOL_SEGMENT_UNIT;
+}
+
+size_t block_segment_size(const struct pool *pool, size_t size, bool alone)
+{
+    const size_t native = round_up(size, POOL_SEGMENT_UNIT), both = segment_size_for_two(size);
+    const size_t limit = pool->config.limit;
+
+    if (alone || size > PACK_MAX || !leaves_much(size) || pool->freed < PACK_FREED ||
+        room(pool, size) < both - native || (limit && pool->stats.held + pool->asked + both > limit))
+        return native;
+    return both;
 }
 
 /* Hand out a block that bins_find has chosen, if it has one. */
@@ -181,15 +245,9 @@ static int block_take_found(struct pool *pool, struct block *block, size_t size,
 /* The best block in the bins as they are; NULL: none. */
 static struct block *find(const struct pool *pool, size_t size, bool refused)
 {
-    struct block *block;
-
     if (size >= LARGE_MIN)
-        return bins_find(&pool->large, size, refused ? 0 : break_max(pool), refused ? 0 : LARGE_RATIO);
-    /* shared segments are of one unit each: never broken into, in the sense of bins_find */
-    block = bins_find(&pool->shared, size, 0, refused ? 0 : UINT_MAX);
-    if (!block && !refused && break_max(pool))
-        block = bins_find(&pool->large, size, 0, LARGE_RATIO);
-    return block;
+        return bins_find(&pool->large, size, refused ? 0 : room(pool, size), refused);
+    return bins_find(&pool->shared, size, 0, refused);
 }
 
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
@@ -200,9 +258,9 @@ int block_take(struct pool *pool, size_t size, size_t requested, bool refused, u
     /* What is small stays in the magazines as long as something else serves: or each request that is no hit would make
      * the next ones of every thread none. */
     if (!refused)
-        block = size < LARGE_MIN ? bins_find(&pool->shared, size, 0, UINT_MAX) : find(pool, size, refused);
+        block = size < LARGE_MIN ? bins_find(&pool->shared, size, 0, /* all: */ false) : find(pool, size, refused);
     if (!block && !refused && recent_join_larger(pool, size))
-        block = bins_find(&pool->shared, size, 0, UINT_MAX);
+        block = bins_find(&pool->shared, size, 0, /* all: */ false);
     if (!block) {
         recent_flush(pool);
         block = find(pool, size, refused);
@@ -213,7 +271,7 @@ int block_take(struct pool *pool, size_t size, size_t requested, bool refused, u
 int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
     recent_flush(pool);
-    return block_take_found(pool, bins_find(&pool->large, size, 0, 0), size, requested, ret_addr);
+    return block_take_found(pool, bins_find(&pool->large, size, 0, /* all: */ true), size, requested, ret_addr);
 }
 
 int segment_enter(struct pool *pool, struct segment *segment)
@@ -233,7 +291,7 @@ int segment_enter(struct pool *pool, struct segment *segment)
     atomic_store_explicit(&block->state, BLOCK_FREE, memory_order_relaxed);
     segment->first = block;
     segment->used = 0;
-    segment->broken = false;
+    segment->exposed = 0;
     segment->withdrawn = false;
     block_bin(pool, block);
     segment->idle_since = pool->clock;

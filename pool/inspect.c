@@ -197,11 +197,11 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
         return "blocks do not fill their segment";
     if (used != segment->used)
         return "a segment's used bytes are wrong";
-    if (segment->broken ? segment->shared || segment->withdrawn || !segment->first->next
-                        : !segment->shared && !segment->withdrawn && segment->first->next &&
-                              (is_free(segment->first) || !is_free(segment->first->next) ||
-                               segment->first->next->next || segment->first->next->size >= LARGE_MIN))
-        return "a segment is broken and says that it is not, or the other way round";
+    if (segment->exposed ? segment->shared || segment->withdrawn || !segment->first->next
+                         : !segment->shared && !segment->withdrawn && segment->first->next &&
+                               (is_free(segment->first) || !is_free(segment->first->next) ||
+                                segment->first->next->next || segment->first->next->size >= LARGE_MIN))
+        return "a segment is packed and says that it is not, or the other way round";
     if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
         return "the map disagrees with a segment";
     *ret_live += used;
@@ -273,7 +273,7 @@ static size_t idle_listed(const struct pool *pool, size_t count)
 
 int pool_check(struct pool *pool, char *buf, size_t len)
 {
-    size_t live = 0, held = 0, idle = 0, broken = 0, withdrawn = 0, whole = 0;
+    size_t live = 0, held = 0, idle = 0, exposed = 0, withdrawn = 0, whole = 0;
     const char *fault = NULL;
 
     lock_take(&pool->lock);
@@ -284,7 +284,7 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         held += segment->size;
         idle += segment->used ? 0 : segment->size;
         withdrawn += segment->withdrawn && !segment->used ? segment->size : 0;
-        broken += segment->broken ? segment->size : 0;
+        exposed += segment->exposed;
         whole += !segment->withdrawn && is_free(segment->first) && !segment->first->next;
     }
     if (!fault && live != pool->stats.live)
@@ -299,8 +299,8 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         fault = "held bytes are wrong";
     if (!fault && idle != pool->stats.idle)
         fault = "idle bytes are wrong";
-    if (!fault && (withdrawn != pool->shown.withdrawn || broken != pool->broken))
-        fault = "withdrawn or broken bytes are wrong";
+    if (!fault && (withdrawn != pool->shown.withdrawn || exposed != pool->exposed))
+        fault = "withdrawn or exposed bytes are wrong";
     for (unsigned int i = 0; i < MAGAZINES; i++)
         lock_give(&pool->magazines[i].lock);
     lock_give(&pool->lock);

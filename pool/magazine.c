@@ -178,7 +178,9 @@ static void peak_reach(struct pool *pool, ptrdiff_t handed)
         return;
     pool->stats.peak_live = (size_t)handed;
     slack = (size_t)handed / 100 * pool->config.slack_percent;
-    change(&pool->shown.slack, slack > pool->config.slack_min ? slack : pool->config.slack_min);
+    slack = slack > pool->config.slack_min ? slack : pool->config.slack_min;
+    change(&pool->shown.slack, value(&pool->shown.slack) + slack - value(&pool->shown.slack_most));
+    change(&pool->shown.slack_most, slack);
 }
 
 /* Hits and frees change nothing on the books, but are counted in their magazine. Here the pool learns of them; with
@@ -376,6 +378,7 @@ void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *b
     block->link = magazine->kept;
     magazine->kept = block;
     magazine->kept_count++;
+    magazine->kept_large += block->size >= LARGE_MIN;
     change(&magazine->kept_bytes, value(&magazine->kept_bytes) + native_size(block->size));
 }
 
@@ -391,8 +394,8 @@ bool magazine_has_room(const struct pool *pool, const struct magazine *magazine,
 {
     const size_t room = share(pool), takes = native_size(size);
 
-    return magazine->kept_count < KEPT_MAX && takes <= room / COMPANY_PART &&
-           value(&magazine->kept_bytes) + takes <= room;
+    return magazine->kept_count < KEPT_MAX && (size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&
+           takes <= room / COMPANY_PART && value(&magazine->kept_bytes) + takes <= room;
 }
 
 /* Has nobody freed into it since somebody asked this? Then who did may not come again. */
@@ -425,7 +428,7 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
         if (magazine->kept)
             atomic_fetch_sub(&pool->shown.keepers, 1);
         magazine->kept = NULL;
-        magazine->kept_count = 0;
+        magazine->kept_count = magazine->kept_large = 0;
         change(&magazine->kept_bytes, 0);
         magazine_unlock(magazine);
     }

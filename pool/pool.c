@@ -25,6 +25,9 @@
 
 /* --- order --- */
 
+/* So much of the slack comes back with each order, while the pool need not grow. */
+#define SLACK_WIDEN 32
+
 /* Order, and where contents matter fill the blocks of these lists and order that as well. */
 static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
 {
@@ -90,6 +93,16 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
     }
 }
 
+/* What was kept has been ordered: more may be kept from now on, if slack_narrow has lessened that. Threads that do this
+ * at a time may count as one. */
+static void slack_widen(struct pool *pool)
+{
+    const size_t most = atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed);
+    const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) + most / SLACK_WIDEN;
+
+    atomic_store_explicit(&pool->shown.slack, slack < most ? slack : most, memory_order_relaxed);
+}
+
 /*
  * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
  * was kept back before the call may be handed out; where frees wait for company, what waited with this one. An order()
@@ -119,9 +132,11 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
-    if (rc == 0 && pool->config.slack_min) /* less is kept: see kept_ask */
+    if (rc == 0 && pool->config.slack_min) { /* less is kept: see kept_ask */
+        slack_widen(pool);
         atomic_store_explicit(&pool->shown.ask_from, atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) / 2,
                               memory_order_relaxed);
+    }
     if (block)
         block_settle(pool, block, rc);
     else if (rc == 0)
@@ -218,6 +233,13 @@ void pool_defer_never(struct pool *pool)
     atomic_store(&pool->shown.defers, false);
 }
 
+void pool_pack_never(struct pool *pool)
+{
+    lock_take(&pool->lock);
+    pool->packs_never = true;
+    lock_give(&pool->lock);
+}
+
 /* --- allocation --- */
 
 /* Count size bytes against the limit before asking for them, so that several threads cannot pass it together. */
@@ -263,13 +285,16 @@ static int segment_get(struct pool *pool, struct segment *segment)
 }
 
 /* Get a new segment, just large enough, and hand out a block of it. */
-static int grow(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+static int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t *ret_addr)
 {
-    const size_t segment_size = round_up(size, POOL_SEGMENT_UNIT);
     struct segment *segment;
+    size_t segment_size;
     bool entered;
     int rc;
 
+    lock_take(&pool->lock);
+    segment_size = block_segment_size(pool, size, alone);
+    lock_give(&pool->lock);
     if (!ask(pool, segment_size)) {
         release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
         if (!ask(pool, segment_size))
@@ -378,7 +403,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         released = pool_trim(pool, "oom");
-        rc = grow(pool, size, requested, ret_addr);
+        rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
     } while (rc == -ENOMEM && (released || (now_ns() < limit && more_to_give(pool))));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
@@ -432,7 +457,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
             if (release_excess(pool, size, /* again: */ true) && config->backend->reclaim)
                 config->backend->reclaim(config->arg);
         }
-        rc = grow(pool, size, requested, ret_addr);
+        rc = grow(pool, size, requested, /* alone: */ false, ret_addr);
         if (rc == -ENOMEM)
             rc = alloc_ladder(pool, size, requested, ret_addr);
     }
@@ -468,6 +493,7 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     pool->config = *config;
     atomic_store(&pool->shown.kind, config->kind);
     atomic_store(&pool->shown.slack, config->slack_min);
+    atomic_store(&pool->shown.slack_most, config->slack_min);
     atomic_store(&pool->shown.ask_from, config->slack_min / 2);
     atomic_store(&pool->shown.defers, config->slack_min != 0);
     lock_give(&pool->lock);

@@ -94,7 +94,8 @@ struct pool_config {
     void *arg;                                /* handed to all of the above */
     unsigned int kind;                        /* of segments, until pool_kind_set */
     size_t limit;                             /* most bytes held in segments; 0: no limit */
-    size_t break_max; /* most bytes in segments of 2 MiB and more that are broken into, on an empty device */
+    size_t break_max; /* most bytes that large blocks which share a segment may keep from going back, on an empty
+                         device; 0: none share one */
     size_t capacity;  /* bytes that the device can give; break_max shrinks as they are handed out; 0: it does not */
     /*
      * A pool that grows gives idle segments back, the longest idle first, until it holds no more than peak_live, the
@@ -176,6 +177,9 @@ int pool_free_never(uint64_t addr);
 
 /* From now on every free is ordered by itself: for a context that has failed, whose frees return its error. */
 void pool_defer_never(struct pool *pool);
+
+/* From now on no more large blocks share a segment, but where the driver refuses: for a program that exports them. */
+void pool_pack_never(struct pool *pool);
 
 /*
  * The driver has just handed out this memory. A segment of ours that lies there was given back behind our back, by

@@ -54,7 +54,7 @@ struct segment {
     size_t skip;                 /* bytes at its start that are never handed out */
     unsigned int kind;           /* see pool_kind_set; does not change while the segment is on the books */
     bool shared;                 /* for small blocks */
-    bool broken;                 /* for several blocks, one of them large; until nothing of it is handed out */
+    size_t exposed;              /* see pool->exposed; 0: it is for one block alone, or shared, or withdrawn */
     atomic_bool withdrawn;       /* its free blocks are in no bin nor magazine; see pool_withdraw; set under the lock */
     unsigned int idle_since;     /* the pool's clock when the last of it was freed */
     struct segment *idle_prev, *idle_next; /* pool->idle_first */
@@ -71,8 +71,10 @@ struct segment {
 #define LARGE_LISTS 64u
 #define CLOSE_LISTS 96u
 #define RECENT      (LARGE_LISTS + CLOSE_LISTS)
-#define RECENT_SETS ((RECENT + 63) / 64)
-#define LARGE_SETS  (LARGE_LISTS / 64)
+/* From this list on a request takes a block of the next close size, too: an eighth too large at the most. */
+#define LENIENT_LIST (LARGE_LISTS + 8u)
+#define RECENT_SETS  ((RECENT + 63) / 64)
+#define LARGE_SETS   (LARGE_LISTS / 64)
 /* A magazine holds no more blocks than these of sizes whose list another size has: to join them takes the pool's lock.
  */
 #define STRAY_MAX 32u
@@ -80,6 +82,8 @@ struct segment {
 #define RECENT_MAX 512u
 /* It keeps no more for company: once they are ordered there has to be place for them among the recent ones. */
 #define KEPT_MAX (RECENT_MAX / 4)
+/* Of large ones fewer: an order that comes a little more often costs next to nothing, and their memory is missed. */
+#define KEPT_LARGE_MAX 32u
 /* A block that takes more than this part of what a magazine may keep is ordered at once: few would fit beside it. */
 #define COMPANY_PART 4u
 
@@ -87,7 +91,7 @@ struct segment {
  * One of them may be the caller, far below. */
 #define OTHERS_WAIT_NS 300000000u
 
-/* This part of native_peak may be held beyond it at the most: see bound_min. */
+/* This part of native_peak may be held beyond it at the most: see pool_config.bound_min. */
 #define BOUND_PART 10
 
 /* How many sizes a pool remembers of which it has handed segments back. */
@@ -100,7 +104,7 @@ struct magazine {
     struct lock lock;
     atomic_uint visitors; /* threads that have or want the lock for a moment, as no users of the magazine; a hint */
     atomic_bool used;     /* at some time a thread has */
-    unsigned int recent_count, kept_count;
+    unsigned int recent_count, kept_count, kept_large;
     _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_settle */
     _Atomic ptrdiff_t handed_most; /* the most of that */
     struct block *kept;            /* PENDING blocks that have not been ordered yet */
@@ -119,10 +123,11 @@ struct pool {
     struct magazine magazines[MAGAZINES];
     /* What hits and frees look at without the lock, apart from what requests that are no hits change all the time. */
     struct {
-        _Atomic size_t withdrawn; /* bytes in withdrawn segments of which nothing is handed out; set under the lock */
-        _Atomic size_t slack;     /* how much may be kept for company */
-        _Atomic size_t ask_from;  /* with slack: from so many kept bytes on a request asks whether they are ordered */
-        _Atomic size_t order;     /* successful order() calls that no free of its own caused; a part of pool_stats */
+        _Atomic size_t withdrawn;  /* bytes in withdrawn segments of which nothing is handed out; set under the lock */
+        _Atomic size_t slack;      /* how much may be kept for company: less while the pool has to grow meanwhile */
+        _Atomic size_t slack_most; /* the most of that */
+        _Atomic size_t ask_from;   /* with slack: from so many kept bytes on a request asks whether they are ordered */
+        _Atomic size_t order;      /* successful order() calls that no free of its own caused; a part of pool_stats */
         atomic_uint magazines_used;
         atomic_uint places;   /* no magazine from this one on was ever used */
         atomic_uint keepers;  /* magazines that keep something; changed under their locks */
@@ -146,11 +151,19 @@ struct pool {
     struct {
         size_t got_for, bytes;
     } gone[GONE];
-    size_t native;           /* what the driver would have in use for the blocks on the books: see native_size */
-    size_t native_peak;      /* the most of that, without what is free or kept, seen when the pool grew */
-    size_t regret;           /* so much more may be held for what was asked for again */
-    size_t asked;            /* bytes that the backend is being asked for */
-    size_t broken;           /* bytes in broken segments */
+    size_t native;      /* what the driver would have in use for the blocks on the books: see native_size */
+    size_t native_peak; /* the most of that, without what is free or kept, seen when the pool grew */
+    size_t used_peak;   /* the most bytes in segments of which something is handed out, seen when the pool grew */
+    size_t regret;      /* so much more may be held for what was asked for again */
+    size_t asked;       /* bytes that the backend is being asked for */
+    /*
+     * Segments of more than one block, one of them large, are packed, until nothing of them is handed out. The smallest
+     * block that has been in one could be the only one left, and keep the rest from going back: the bytes of all these
+     * rests.
+     */
+    size_t exposed;
+    size_t freed;            /* bytes of large blocks that were freed and leave 1 MiB or more of their last 2 MiB */
+    bool packs_never;        /* see pool_pack_never */
     ptrdiff_t handed;        /* bytes in the program's hands, but for what the magazines have counted since */
     size_t leaving;          /* bytes that threads are giving back right now */
     unsigned int releasing;  /* how many threads that are */
@@ -174,7 +187,7 @@ static inline bool is_free(const struct block *block)
 /* What a large block has left of the last 2 MiB of its segment: free, and in no bin, because it is for nobody. */
 static inline bool is_tail(const struct block *block)
 {
-    return block->prev && !block->segment->shared && !block->segment->broken;
+    return block->prev && !block->segment->shared && !block->segment->exposed;
 }
 
 /* Is nothing of it in the program's hands or on its way back? */
@@ -221,6 +234,16 @@ static inline size_t rounded(size_t requested)
     return size_class(requested, &list);
 }
 
+/*
+ * How much may be held beyond native, the most that the driver would have in use, without slack: see
+ * pool_config.bound_min. A sixteenth stays unused: small blocks have larger sizes here than there, and do not lie in as
+ * many pages.
+ */
+static inline size_t bound_beyond(const struct pool *pool, size_t native)
+{
+    return (native / BOUND_PART + pool->config.bound_min) / 16 * 15;
+}
+
 /* What the driver would take of the device for a block of this size: from 2 MiB on, whole units. */
 static inline size_t native_size(size_t size)
 {
@@ -263,7 +286,7 @@ void block_unbin(struct pool *pool, struct block *block);
  * next one.
  */
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
-/* The last resort of a small request: what is free in broken segments. -ENOENT: nothing fits. */
+/* The last resort of a small request: what is free in packed segments. -ENOENT: nothing fits. */
 int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr);
 /* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested);
@@ -271,6 +294,12 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
 void block_free(struct pool *pool, struct block *block);
 /* Swallow the neighbour after block, which is free. */
 void block_merge_next(struct pool *pool, struct block *block);
+/* How much more of a segment would be exposed (see pool->exposed) with a block of size bytes in it. */
+size_t segment_exposes(const struct segment *segment, size_t size);
+/* How large a segment is for two blocks of about size bytes, if that is less than one for each. */
+size_t segment_size_for_two(size_t size);
+/* With the lock. How large a segment should be for a block that takes so many bytes; with alone, for no other one. */
+size_t block_segment_size(const struct pool *pool, size_t size, bool alone);
 /* Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
 int segment_enter(struct pool *pool, struct segment *segment);
 

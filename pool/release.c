@@ -128,6 +128,9 @@ static size_t release(struct pool *pool, const struct release *what)
 #define NEW_WEIGHT 2u
 #define AGAIN_MAX  128u
 
+/* So much of the slack goes each time the pool grows and hands others back. */
+#define SLACK_NARROW 2
+
 /* What is idle goes back as soon as the room between the peak and the bound is so far used up, in quarters: it arrives
  * later, and until then a request that comes to the bound has to wait. */
 #define BOUND_QUARTERS 3
@@ -135,7 +138,7 @@ static size_t release(struct pool *pool, const struct release *what)
 /* In the place of what waits for company there has to be something else. */
 static size_t slack_of(const struct pool *pool)
 {
-    return pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) : 0;
+    return pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed) : 0;
 }
 
 /* The pool grows by size bytes; with the lock, and nothing recent. How much may be held beyond native_peak. */
@@ -145,7 +148,7 @@ static size_t bound_room(struct pool *pool, size_t size)
     const size_t now = live + pool->asked + size;
 
     pool->native_peak = now > pool->native_peak ? now : pool->native_peak;
-    return pool->native_peak / BOUND_PART + pool->config.bound_min + slack_of(pool);
+    return bound_beyond(pool, pool->native_peak) + slack_of(pool);
 }
 
 /* How much may be held when the pool has grown by size bytes, and how much of that without need; with the lock. */
@@ -211,12 +214,22 @@ static bool arrived(const struct pool *pool, size_t *ret_arriving)
     return !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg, ret_arriving);
 }
 
+/* The pool asks for one segment, has handed others back, and keeps as much: better keep less, down to nothing if that
+ * goes on. An order of its own for each free costs less than a driver call for each request. */
+static void slack_narrow(struct pool *pool, size_t size)
+{
+    const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed);
+
+    if (pool->config.slack_min && kept_bytes(pool) >= size)
+        atomic_store_explicit(&pool->shown.slack, slack - slack / SLACK_NARROW, memory_order_relaxed);
+}
+
 bool release_excess(struct pool *pool, size_t got_for, bool again)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *next, *going = NULL;
-    size_t leaving = 0, max, excess, arriving, room, bound;
+    size_t leaving = 0, max, excess, arriving, room, bound, grows, used;
     bool has_arrived, is_beyond;
 
     if (pool->config.order->frozen(pool->config.arg))
@@ -225,16 +238,23 @@ bool release_excess(struct pool *pool, size_t got_for, bool again)
      * could have used them again. */
     has_arrived = arrived(pool, &arriving);
     lock_take(&pool->lock);
+    recent_flush(pool);
     if (!again)
         regret_update(pool, size, got_for);
-    recent_flush(pool);
     room = bound_room(pool, size);
+    grows = block_segment_size(pool, got_for, again);
     bound = pool->native_peak + room;
     max = held_max(pool, size, &excess);
+    /* As much as was in use may stay: what blocks need beyond their sizes is no excess, nor what packing saves later.
+     */
+    used = pool->stats.held - pool->leaving - pool->stats.idle + pool->asked + grows;
+    pool->used_peak = used > pool->used_peak ? used : pool->used_peak;
+    if (max < pool->used_peak)
+        max = pool->used_peak;
     if (max > pool->native_peak + room / 4 * BOUND_QUARTERS)
         max = pool->native_peak + room / 4 * BOUND_QUARTERS;
     for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {
-        const size_t held = pool->stats.held - pool->leaving - leaving + pool->asked + size;
+        const size_t held = pool->stats.held - pool->leaving - leaving + pool->asked + grows;
 
         next = segment->idle_next;
         if (held <= max)
@@ -247,14 +267,16 @@ bool release_excess(struct pool *pool, size_t got_for, bool again)
         segment->next = going;
         going = segment;
     }
-    is_beyond = pool->config.bound_min < SIZE_MAX / 2 && pool->stats.held + arriving + pool->asked + size > bound;
+    if (going)
+        slack_narrow(pool, size);
+    is_beyond = pool->config.bound_min < SIZE_MAX / 2 && pool->stats.held + arriving + pool->asked + grows > bound;
     release_finish(pool, going, &what);
     if (!is_beyond)
         return false;
     /* Has that been enough? */
     arrived(pool, &arriving);
     lock_take(&pool->lock);
-    is_beyond = pool->stats.held + arriving + pool->asked + size > bound;
+    is_beyond = pool->stats.held + arriving + pool->asked + grows > bound;
     lock_give(&pool->lock);
     return is_beyond;
 }
@@ -271,7 +293,7 @@ void bound_wait(struct pool *pool)
     lock_take(&pool->lock);
     pool->stats.bound++;
     stats = pool->stats;
-    bound = pool->native_peak + pool->native_peak / BOUND_PART + config->bound_min + slack_of(pool);
+    bound = pool->native_peak + bound_beyond(pool, pool->native_peak) + slack_of(pool);
     lock_give(&pool->lock);
     if (config->observer && config->observer->bound)
         config->observer->bound(config->arg, stats.held, bound, now_ns() - start, stats.bound);
@@ -333,8 +355,8 @@ void segment_withdraw(struct pool *pool, struct segment *segment)
     for (struct block *block = segment->first; block; block = block->next)
         if (is_free(block))
             block_unbin(pool, block);
-    pool->broken -= segment->broken ? segment->size : 0;
-    segment->broken = false;
+    pool->exposed -= segment->exposed;
+    segment->exposed = 0;
     if (!segment->used)
         pool->shown.withdrawn += segment->size;
     segment->withdrawn = true;
@@ -411,6 +433,7 @@ static void kept_remove(struct pool *pool, struct magazine *magazine, const stru
         if ((*link)->segment == segment) {
             magazine->kept_bytes -= native_size((*link)->size);
             magazine->kept_count--;
+            magazine->kept_large -= (*link)->size >= LARGE_MIN;
             *link = (*link)->link;
         } else {
             link = &(*link)->link;

@@ -384,12 +384,14 @@ bool core_ipc_allowed(uint64_t addr)
               (addr == segment || (pool_block_find(addr, &base, &size, &segment) == 0 && base == segment));
     trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
                 (unsigned long long)addr, allowed);
-    if (!allowed)
+    if (!allowed) {
+        pool_pack_never(pool); /* its next ones had better have driver allocations of their own */
         log_write(
             LOG_WARN,
             "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
             "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
             (unsigned long long)addr);
+    }
     return allowed;
 }
 
@@ -398,8 +400,10 @@ void core_ipc_exported(uint64_t addr, const void *caller)
     if (core_passive())
         return;
     /* UCX and MPI say when they are done with a buffer, so it can be used again after its free; others do not. */
-    if (caller_of(caller) == CALLER_PROGRAM && pool_of(addr))
+    if (caller_of(caller) == CALLER_PROGRAM && pool_of(addr)) {
         pool_withdraw(addr);
+        pool_pack_never(pool_of(addr));
+    }
     if (caller_of(caller) != CALLER_INSIDE)
         policy_strict_memory(addr, "memory exported to other processes");
 }

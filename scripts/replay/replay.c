@@ -40,7 +40,7 @@ static const char usage[] =
     "  --limit SIZE       as CUPOOL_LIMIT\n"
     "  --decay SECONDS    as CUPOOL_DECAY, or off (default 10); needs times in the input\n"
     "  --slack PERCENT    as CUPOOL_SLACK, with CUPOOL_FREE=relaxed; the device never catches up with the program\n"
-    "  --break-max SIZE   most memory in large segments that are broken into on an empty device (default: a 16th of\n"
+    "  --break-max SIZE   most memory that packed segments may keep from going back on an empty device (default: a 16th of\n"
     "                     the capacity)\n"
     "\n"
     "  --random N         make up N requests: 73 % of the steps allocate, the others free\n"

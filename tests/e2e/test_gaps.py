@@ -68,7 +68,9 @@ class Limit(Base):
 
     def test_none(self) -> None:
         trace = self.one_trace(self.go(app("shared"), "churn:400:3200000", CUPOOL_TRACE_LIMIT="0", **NO_CACHE))
-        self.assertEqual((trace.of("gap"), len(trace.of("segment_alloc"))), ([], 400))
+        segments = len(trace.of("segment_alloc"))
+        self.assertEqual((trace.of("gap"), segments), ([], trace.of("stats")[-1]["misses"]))
+        self.assertGreater(segments, 100)
         self.assert_fine(trace.path)
 
     def test_always_written(self) -> None:

@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant("a block is published although ordering failed", ["order"], [
         (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        (MAGAZINE, "magazine_visit(magazine); ret_kept[i] = magazine->kept; if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1); magazine->kept = NULL; magazine->kept_count = 0; "
+        (MAGAZINE, "magazine_visit(magazine); ret_kept[i] = magazine->kept; if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1); magazine->kept = NULL; magazine->kept_count = magazine->kept_large = 0; "
          "change(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
          "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
@@ -211,7 +211,7 @@ MUTANTS = [
         (CONTEXT, "if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
     Mutant("a split is off by one granule", ["pool", "random"], [
-        (BLOCKS, "rest->addr = block->addr + size;", "rest->addr = block->addr + size - POOL_GRANULE;")]),
+        (BLOCKS, ": block->addr + size; rest->prev", ": block->addr + size - POOL_GRANULE; rest->prev")]),
     Mutant("a merge takes the wrong neighbour", ["random"], [
         (BLOCKS, "if (is_free(block->next)) block_merge_next(pool, block);", "if (block->next) block_merge_next(pool, block);")]),
     Mutant("a merge forgets who follows", ["pool", "random"], [
@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant("what was freed last is not given back", ["pool"], [
         (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
     Mutant("what was freed last is handed out for any size", ["sizes"], [
-        (MAGAZINE_H, "if (!block || block->size != size)", "if (!block)")]),
+        (MAGAZINE_H, "if (!block || (block->size != size && i < LARGE_LISTS))", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE_H, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
@@ -273,17 +273,43 @@ MUTANTS = [
     Mutant("a block is handed out that is too small", ["bins", "pool"], [
         (BINS, "if (block->size < size || (!shared", "if ((!shared")]),
     Mutant("segments are broken without a budget", ["break"], [
-        (BINS, "return block->size <= break_max && ", "return ")]),
+        (BINS, "(block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room)", "block->size / BREAK_RATIO <= size")]),
+    Mutant("holes of packed segments are handed out without a budget", ["break"], [
+        (BINS, "return all || segment_exposes(segment, size) <= room;", "return true;")]),
+    Mutant("large segments are broken as readily as those for two", ["bins"], [
+        (BINS, "room /= BREAK_PART;", "")]),
+    Mutant("packing has no bound", ["bound"], [
+        (BLOCKS, "max = max < bound ? max : bound;", "")]),
+    Mutant("the bound has no margin for small blocks", ["bound"], [
+        ("pool/pool_internal.h", "return (native / BOUND_PART + pool->config.bound_min) / 16 * 15;", "return native / BOUND_PART + pool->config.bound_min + ((size_t)4 << 20);")]),
+    Mutant("the largest block is what a packed segment keeps", ["break"], [
+        (BLOCKS, "native_size(block->size) < least)", "native_size(block->size) < segment->size)")]),
+    Mutant("a block that was the smallest of its segment still exposes it", ["break"], [
+        (BLOCKS, "if (segment->exposed) exposed_lessen(pool, segment);", "")]),
+    Mutant("large blocks take all of what may be exposed", ["break"], [
+        (BLOCKS, "max -= size > PACK_SMALLEST ? max / 4 : 0;", "")]),
+    Mutant("blocks that leave little share a segment", ["break"], [
+        (BLOCKS, "native_size(size) - size >= PACK_LEAVES", "native_size(size) > size")]),
+    Mutant("a program that frees nothing has its blocks packed", ["break"], [
+        (BLOCKS, "pool->freed < PACK_FREED ||", "")]),
+    Mutant("a program that exports its blocks has them packed", ["break"], [
+        (BLOCKS, "max = pool->packs_never ? 0 : max;", "")]),
+    Mutant("the second of two blocks lies beside the first", ["break"], [
+        (BLOCKS, "const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;", "const bool at_end = false;")]),
+    Mutant("a segment for two is asked for again where it was refused", ["break"], [
+        (POOL, "rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, /* alone: */ false, ret_addr);")]),
+    Mutant("as many large blocks wait for company as small ones", ["magazine"], [
+        (MAGAZINE, "(size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&", "")]),
+    Mutant("a request takes no block of the next size", ["sizes"], [
+        (MAGAZINE_H, "block = magazine->recent[++i];", "block = NULL;")]),
+    Mutant("the smallest requests take blocks of the next size", ["sizes"], [
+        (MAGAZINE_H, "i >= LENIENT_LIST && i + 1", "i >= LARGE_LISTS && i + 1")]),
     Mutant("the budget is not given back by merging", ["break"], [
-        (BLOCKS, "if (is_whole(block)) broken_set(pool, block->segment, false);", "")]),
+        (BLOCKS, "if (is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
     Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
-        ("pool/pool_internal.h", "return block->prev && !block->segment->shared && !block->segment->broken;", "return false;")]),
-    Mutant("small requests go to broken segments though no more may be broken", ["break"], [
-        (BLOCKS, "if (!block && !refused && break_max(pool))", "if (!block && !refused)")]),
-    Mutant("small requests go to holes of any size", ["break"], [
-        (BINS, "return used && close;", "return used;")]),
+        ("pool/pool_internal.h", "return block->prev && !block->segment->shared && !block->segment->exposed;", "return false;")]),
     Mutant("small requests go to idle segments", ["break"], [
-        (BINS, "return used && close;", "return close;")]),
+        (BINS, "if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
         (RELEASE, "for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
@@ -342,8 +368,8 @@ MUTANTS = [
     Mutant("who looks changes where memory lies", ["magazine"], [
         (INSPECT, "*ret_stats = pool->stats; if (taken) {", "if (taken) recent_flush(pool); *ret_stats = pool->stats; if (taken) {")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
-        (POOL, "bool entered; int rc; if (!ask(pool, segment_size)) {",
-         "bool entered; int rc; release_excess(pool, size, false); if (!ask(pool, segment_size)) {"),
+        (POOL, "bool entered; int rc; lock_take(&pool->lock); segment_size",
+         "bool entered; int rc; release_excess(pool, size, false); lock_take(&pool->lock); segment_size"),
         (POOL, "if (release_excess(pool, size, /* again: */ false)) {", "if (false) {")]),
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         (MEMORY, "if (other == except) continue;", "if (other) continue;")]),

@@ -60,6 +60,7 @@ struct fake_segment {
     unsigned int index;       /* segments in the order of their births, from 0 */
     unsigned int blocks;      /* of the test's model; whoever changes it keeps idle up to date */
     bool broken, withdrawn;   /* of the test's model */
+    size_t exposed;           /* of the test's model */
     unsigned int idle_since;  /* of the test's model */
     bool announced, farewell; /* segment_alloc, segment_free were called */
 };

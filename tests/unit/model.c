@@ -49,12 +49,29 @@ static void live_set(struct model *model, uint64_t live)
         model->want.peak_live = live - model->kept;
 }
 
-/* A block is the request rounded up to the granule, or a sixteenth larger where requests are small. */
+/* A block is the request rounded up to the granule, or up to an eighth larger where requests are small. */
 static bool size_is_close(size_t size, size_t requested)
 {
     const size_t least = round_up(requested, POOL_GRANULE);
 
-    return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
+    return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 8);
+}
+
+/* What the smallest block of a broken segment could keep from going back. */
+static void expose(struct model *model, struct fake_segment *segment)
+{
+    const size_t was = segment->exposed;
+    size_t least = segment->size;
+
+    for (size_t i = block_after(model, segment->addr);
+         i < model->count && model->blocks[i].addr < segment->addr + segment->size; i++) {
+        const size_t size = model->blocks[i].size;
+        const size_t native = size < POOL_SEGMENT_UNIT ? size : round_up(size, POOL_SEGMENT_UNIT);
+
+        least = size && native < least ? native : least; /* 0: it is being forgotten */
+    }
+    segment->exposed = segment->broken ? segment->size - least : 0;
+    model->exposed += segment->exposed - was;
 }
 
 /* refused: the driver has refused memory on the way to this block. */
@@ -86,12 +103,12 @@ static void block_add(struct model *model, uint64_t addr, size_t requested, stru
         fault(model, "a block in what a large one has left of its last 2 MiB");
     if (!segment->blocks++)
         model->fake->idle -= segment->size;
-    if (!segment->broken && segment->size - size >= POOL_SEGMENT_UNIT) {
-        segment->broken = true;
-        model->broken += segment->size;
-        if (!refused && model->broken > model->config.break_max)
-            fault(model, "%zu bytes are broken into, but the driver has not refused", model->broken);
-    }
+    segment->broken |= segment->size - size >= POOL_SEGMENT_UNIT;
+    expose(model, segment);
+    if (refused && model->exposed > model->exposed_max)
+        model->exposed_max = model->exposed; /* and so much again, by what was freed and is handed out again */
+    if (model->exposed > model->exposed_max)
+        fault(model, "%zu bytes are exposed, but the driver has not refused", model->exposed);
     live_set(model, model->want.live + size);
 }
 
@@ -104,8 +121,7 @@ static void block_forget(struct model *model, const struct model_block *block)
         model->fake->idle += segment->size;
         model->fake->idle_withdrawn += segment->withdrawn ? segment->size : 0;
         segment->idle_since = model->clock;
-        model->broken -= segment->broken ? segment->size : 0; /* it is whole again */
-        segment->broken = false;
+        segment->broken = false; /* it is whole again */
     }
     model->kept -= block->kept ? block->size : 0;
     live_set(model, model->want.live - block->size);
@@ -117,11 +133,17 @@ static void kept_forget(struct model *model)
     size_t to = 0;
 
     for (size_t i = 0; i < model->count; i++) {
-        if (model->blocks[i].kept)
+        if (model->blocks[i].kept) {
             block_forget(model, &model->blocks[i]);
-        else
-            model->blocks[to++] = model->blocks[i];
+            model->blocks[i].size = 0;
+        }
     }
+    for (size_t i = 0; i < model->count; i++)
+        if (!model->blocks[i].size)
+            expose(model, fake_segment_of(model->fake, model->blocks[i].addr));
+    for (size_t i = 0; i < model->count; i++)
+        if (model->blocks[i].size)
+            model->blocks[to++] = model->blocks[i];
     model->count = to;
 }
 
@@ -159,7 +181,7 @@ struct model *model_new(size_t limit, size_t break_max, size_t excess_min, bool 
     model->fake->user = model;
     model->config = fake_config(model->fake);
     model->config.limit = limit;
-    model->config.break_max = break_max;
+    model->config.break_max = model->exposed_max = break_max;
     model->config.excess_min = excess_min;
     model->fake->prompt = prompt;
     model->pool = pool_new(&model->config);
@@ -185,7 +207,8 @@ static void lose(struct model *model)
     model->clock = 0;
     model->count = model->live_count = 0;
     model->kept = 0;
-    model->broken = 0;
+    model->exposed = 0;
+    model->exposed_max = model->config.break_max;
     model->want = (struct pool_stats){0};
     model->fake->peak = 0;
 }
@@ -284,8 +307,9 @@ static void check_refusal(struct model *model, const struct before *was, size_t 
 /* May the pool hand segments back before it grows for a request, by what it held? */
 static bool has_excess(const struct model *model, size_t held, size_t size)
 {
-    const size_t more = round_up(size, POOL_SEGMENT_UNIT);
-    size_t live = model->want.live + more, peak, excess;
+    /* a segment for two, at the most */
+    const size_t more = size < POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : 2 * round_up(size, POOL_SEGMENT_UNIT);
+    size_t live = model->want.live + round_up(size, POOL_SEGMENT_UNIT), peak, excess;
 
     for (size_t i = 0; i < model->count; i++)
         live -= model->blocks[i].kept ? model->blocks[i].size : 0; /* they may be published first */
@@ -454,7 +478,8 @@ void model_withdraw_nth(struct model *model, size_t n)
     if (model->fake->calls[FAKE_FREE] != was.frees || model->fake->calls[FAKE_ORDER] != was.orders)
         fault(model, "pool_withdraw did more than that");
     segment->withdrawn = true;
-    model->broken -= segment->broken ? segment->size : 0;
+    model->exposed -= segment->exposed;
+    segment->exposed = 0;
     segment->broken = false;
 }
 

@@ -30,8 +30,10 @@ struct model {
     struct pool *pool;
     struct model_block *blocks; /* by address */
     size_t count, room, live_count;
-    size_t kept;   /* bytes of kept blocks */
-    size_t broken; /* bytes in segments in use, not withdrawn, of which a block leaves 2 MiB or more */
+    size_t kept;    /* bytes of kept blocks */
+    size_t exposed; /* bytes of segments in use, not withdrawn, of which a block leaves 2 MiB or more: all but what the
+                       driver would take for the smallest block */
+    size_t exposed_max; /* the most it may be: break_max, or what it was after a refusal */
     unsigned int clock;
     struct pool_stats want;
     char fault[256]; /* empty: all is well */

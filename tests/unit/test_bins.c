@@ -2,16 +2,14 @@
 /* test_bins.c - the search for a free block. */
 #include "unit.h"
 
-#include <limits.h>
-
 #include "bins.h"
 #include "pool_internal.h"
 
 #define G   ((size_t)POOL_GRANULE)
-#define ANY SIZE_MAX /* no limit to breaking */
+#define ANY SIZE_MAX /* no limit to what may be exposed */
 
 static struct bins bins;
-/* In use, so that the ratio does not matter; blocks with address 0 do not start it. */
+/* In use, so that nothing is spared; blocks with address 0 do not start it. */
 static struct segment busy = {.addr = 1, .used = 512};
 
 static int setup(void **state)
@@ -27,8 +25,8 @@ static struct block block_of(size_t size)
 
 static void test_find_in_empty_bins_returns_null(void **state)
 {
-    assert_null(bins_find(&bins, G, ANY, 0));
-    assert_null(bins_find(&bins, (size_t)1 << 47, ANY, 8));
+    assert_null(bins_find(&bins, G, ANY, true));
+    assert_null(bins_find(&bins, (size_t)1 << 47, ANY, false));
 }
 
 static void test_find_of_any_size_finds_block_of_that_size(void **state)
@@ -42,11 +40,11 @@ static void test_find_of_any_size_finds_block_of_that_size(void **state)
             if ((ptrdiff_t)size <= 0)
                 continue;
             bins_insert(&bins, &block);
-            assert_ptr_equal(bins_find(&bins, size, ANY, 0), &block);
-            assert_ptr_equal(bins_find(&bins, G, ANY, 0), &block);
-            assert_null(bins_find(&bins, size + G, ANY, 0));
+            assert_ptr_equal(bins_find(&bins, size, ANY, true), &block);
+            assert_ptr_equal(bins_find(&bins, G, ANY, true), &block);
+            assert_null(bins_find(&bins, size + G, ANY, true));
             bins_remove(&bins, &block);
-            assert_null(bins_find(&bins, G, ANY, 0));
+            assert_null(bins_find(&bins, G, ANY, true));
         }
     }
 }
@@ -60,8 +58,8 @@ static void test_find_among_sizes_returns_tightest(void **state)
         bins_insert(&bins, &blocks[i]);
     }
     for (size_t want = 1; want <= 200; want++)
-        assert_int_equal(bins_find(&bins, want * 16 * G, ANY, 0)->size, want * 16 * G);
-    assert_null(bins_find(&bins, 201 * 16 * G, ANY, 0));
+        assert_int_equal(bins_find(&bins, want * 16 * G, ANY, true)->size, want * 16 * G);
+    assert_null(bins_find(&bins, 201 * 16 * G, ANY, true));
 }
 
 static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
@@ -74,44 +72,55 @@ static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
         for (int j = 0; j < 3; j++)
             bins_insert(&bins, &blocks[j]);
         for (int j = 0; j < 3; j++) {
-            struct block *found = bins_find(&bins, 4 * G, ANY, 0);
+            struct block *found = bins_find(&bins, 4 * G, ANY, true);
 
             assert_non_null(found);
             for (int k = 0; k < j; k++)
                 assert_ptr_not_equal(found, &blocks[orders[i][k]]);
             bins_remove(&bins, &blocks[orders[i][j]]);
         }
-        assert_null(bins_find(&bins, G, ANY, 0));
+        assert_null(bins_find(&bins, G, ANY, true));
     }
 }
 
-static void test_find_in_idle_segment_respects_ratio(void **state)
+static void test_find_breaks_idle_segment_for_an_eighth_of_it(void **state)
 {
     struct segment idle = {.addr = 0, .size = 64 * MIB};
     struct block block = {.size = 64 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_null(bins_find(&bins, 8 * MIB - G, ANY, 8));
-    assert_ptr_equal(bins_find(&bins, 8 * MIB, ANY, 8), &block);
-    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, 0), &block);
+    assert_null(bins_find(&bins, 8 * MIB - G, ANY, false));
+    assert_ptr_equal(bins_find(&bins, 8 * MIB, ANY, false), &block);
     idle.used = G; /* something is handed out: no reason to spare it */
-    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, 8), &block);
+    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, false), &block);
 }
 
-static void test_find_in_idle_segment_respects_break_max(void **state)
+static void test_find_in_idle_segment_respects_room(void **state)
 {
-    struct segment idle = {.addr = 0, .size = 16 * MIB};
-    struct block block = {.size = 16 * MIB, .segment = &idle};
+    struct segment idle = {.addr = 0, .size = 14 * MIB};
+    struct block block = {.size = 14 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    for (unsigned int ratio = 0; ratio <= 8; ratio += 8) {
-        assert_null(bins_find(&bins, 8 * MIB, 0, ratio));
-        assert_null(bins_find(&bins, 8 * MIB, 16 * MIB - 1, ratio));
-        assert_ptr_equal(bins_find(&bins, 8 * MIB, 16 * MIB, ratio), &block);
-        assert_null(bins_find(&bins, 14 * MIB, 0, ratio));
-    }
-    idle.used = G; /* it is broken into already */
-    assert_ptr_equal(bins_find(&bins, 8 * MIB, 0, 8), &block);
+    assert_null(bins_find(&bins, 8 * MIB, 0, false));
+    assert_null(bins_find(&bins, 8 * MIB, 6 * MIB - 1, false));
+    assert_ptr_equal(bins_find(&bins, 8 * MIB, 6 * MIB, false), &block);
+    assert_null(bins_find(&bins, 12 * MIB, 0, true));
+    /* larger than for two: with more room alone */
+    assert_null(bins_find(&bins, 6 * MIB, 16 * 8 * MIB - 1, false));
+    assert_ptr_equal(bins_find(&bins, 6 * MIB, 16 * 8 * MIB, false), &block);
+}
+
+static void test_find_in_packed_segment_respects_room(void **state)
+{
+    struct segment packed = {.addr = 0, .size = 16 * MIB, .used = 8 * MIB, .exposed = 8 * MIB};
+    struct block block = {.addr = 8 * MIB, .size = 8 * MIB, .segment = &packed};
+
+    bins_insert(&bins, &block);
+    assert_ptr_equal(bins_find(&bins, 8 * MIB, 0, false), &block);
+    assert_ptr_equal(bins_find(&bins, 6 * MIB + G, 0, false), &block);
+    assert_null(bins_find(&bins, 6 * MIB, 2 * MIB - 1, false));
+    assert_ptr_equal(bins_find(&bins, 6 * MIB, 2 * MIB, false), &block);
+    assert_ptr_equal(bins_find(&bins, G, 0, true), &block); /* in need, whatever that exposes */
 }
 
 static void test_find_less_than_unit_below_idle_segment_serves_whole(void **state)
@@ -120,15 +129,15 @@ static void test_find_less_than_unit_below_idle_segment_serves_whole(void **stat
     struct block block = {.size = 16 * MIB, .segment = &idle};
 
     bins_insert(&bins, &block);
-    assert_ptr_equal(bins_find(&bins, 16 * MIB, 0, 8), &block);
-    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, 8), &block);
-    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, 1), &block); /* whole, so the ratio does not matter */
-    assert_null(bins_find(&bins, 14 * MIB, 0, 1));
-    assert_null(bins_find(&bins, 16 * MIB + G, 0, 0));
+    assert_ptr_equal(bins_find(&bins, 16 * MIB, 0, false), &block);
+    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, false), &block);
+    assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, false), &block);
+    assert_null(bins_find(&bins, 14 * MIB, 0, false));
+    assert_null(bins_find(&bins, 16 * MIB + G, 0, true));
 }
 
 /* Many in one bin, and only the one inserted first is large enough: the last of its list. */
-static void test_find_of_any_ratio_looks_at_every_block(void **state)
+static void test_find_of_all_looks_at_every_block(void **state)
 {
     static struct block blocks[1000];
 
@@ -138,8 +147,8 @@ static void test_find_of_any_ratio_looks_at_every_block(void **state)
         blocks[i] = block_of(100 * G);
         bins_insert(&bins, &blocks[i]);
     }
-    assert_ptr_equal(bins_find(&bins, 102 * G, ANY, 0), &blocks[0]);
-    assert_null(bins_find(&bins, 102 * G, ANY, UINT_MAX)); /* a search that is to be quick */
+    assert_ptr_equal(bins_find(&bins, 102 * G, ANY, true), &blocks[0]);
+    assert_null(bins_find(&bins, 102 * G, ANY, false)); /* a search that is to be quick */
 }
 
 static void test_find_prefers_segment_start_among_close_fits(void **state)
@@ -150,9 +159,9 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
 
     bins_insert(&bins, &start);
     bins_insert(&bins, &inner);
-    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, 0), &start);
+    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &start);
     bins_remove(&bins, &start);
-    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, 0), &inner);
+    assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &inner);
 }
 
 /* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
@@ -172,7 +181,7 @@ static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
             bins_insert(&bins, &blocks[i]);
             fits |= blocks[i].size >= size;
         }
-        found = bins_find(&bins, size, ANY, 0);
+        found = bins_find(&bins, size, ANY, true);
         assert_int_equal(found != NULL, fits);
         if (found) {
             assert_true(found->size >= size);
@@ -206,8 +215,8 @@ static void test_find_with_other_addresses_makes_same_choice(void **state)
         (in[at] ? bins_remove : bins_insert)(&left_bins, &left[at]);
         (in[at] ? bins_remove : bins_insert)(&right_bins, &right[at]);
         in[at] = !in[at];
-        a = bins_find(&left_bins, size, ANY, 8);
-        b = bins_find(&right_bins, size, ANY, 8);
+        a = bins_find(&left_bins, size, ANY, false);
+        b = bins_find(&right_bins, size, ANY, false);
         assert_int_equal(a ? a - left : -1, b ? b - right : -1);
         assert_true(!a || in[a - left]);
     }
@@ -220,10 +229,11 @@ int main(void)
         cmocka_unit_test_setup(test_find_of_any_size_finds_block_of_that_size, setup),
         cmocka_unit_test_setup(test_find_among_sizes_returns_tightest, setup),
         cmocka_unit_test_setup(test_remove_of_head_middle_and_tail_leaves_others, setup),
-        cmocka_unit_test_setup(test_find_in_idle_segment_respects_ratio, setup),
-        cmocka_unit_test_setup(test_find_in_idle_segment_respects_break_max, setup),
+        cmocka_unit_test_setup(test_find_breaks_idle_segment_for_an_eighth_of_it, setup),
+        cmocka_unit_test_setup(test_find_in_idle_segment_respects_room, setup),
+        cmocka_unit_test_setup(test_find_in_packed_segment_respects_room, setup),
         cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),
-        cmocka_unit_test_setup(test_find_of_any_ratio_looks_at_every_block, setup),
+        cmocka_unit_test_setup(test_find_of_all_looks_at_every_block, setup),
         cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
         cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
         cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),

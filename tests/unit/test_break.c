@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+#include "pool_internal.h"
+
 static void pool_with(struct env *env, size_t break_max)
 {
     struct pool_config config = fake_config(env->fake);
@@ -32,26 +34,29 @@ static void test_break_max_zero_never_breaks(void **state)
     assert_int_equal(alloc(env->pool, 14 * MIB + 1), large); /* whole: the driver would have given as much */
 }
 
-static void test_break_max_is_the_sum_of_broken_segments(void **state)
+/* Of a segment of 16 MiB a block of 10 exposes 6, one of 4 MiB exposes 12. A quarter is for those of up to 4 MiB. */
+static void test_break_max_is_the_sum_of_what_is_exposed(void **state)
 {
     struct env *env = *state;
     uint64_t whole[4];
 
-    pool_with(env, 40 * MIB);
+    pool_with(env, 24 * MIB);
     for (size_t i = 0; i < 4; i++)
         whole[i] = alloc(env->pool, 16 * MIB);
     for (size_t i = 0; i < 4; i++)
         release(whole[i]);
+    for (size_t i = 0; i < 3; i++)
+        alloc(env->pool, 10 * MIB);
+    assert_int_equal(env->fake->born, 4);
     alloc(env->pool, 10 * MIB);
-    alloc(env->pool, 10 * MIB);
-    assert_int_equal(env->fake->born, 4); /* 32 MiB are broken into */
-    alloc(env->pool, 10 * MIB);
-    assert_int_equal(env->fake->born, 5); /* 48 would be too many */
-    assert_int_equal(stats_of(env->pool).idle, 32 * MIB);
-    alloc(env->pool, 6 * MIB); /* the rests of those that are broken into */
-    alloc(env->pool, 2 * MIB);
-    alloc(env->pool, 4 * MIB);
-    assert_int_equal(env->fake->born, 5);
+    assert_int_equal(env->fake->born, 5); /* 24 would be more than three quarters */
+    assert_int_equal(stats_of(env->pool).idle, 16 * MIB);
+    alloc(env->pool, 6 * MIB);
+    assert_int_equal(env->fake->born, 6); /* 4 more */
+    alloc(env->pool, 4 * MIB);            /* 6 more, of the last quarter */
+    assert_int_equal(env->fake->born, 6);
+    alloc(env->pool, 2 * MIB); /* beside it: 2 more */
+    assert_int_equal(env->fake->born, 7);
 }
 
 static void test_break_max_just_enough_breaks(void **state)
@@ -61,7 +66,7 @@ static void test_break_max_just_enough_breaks(void **state)
     for (int enough = 0; enough < 2; enough++) {
         const unsigned int born = env->fake->born;
 
-        pool_with(env, 16 * MIB - !enough);
+        pool_with(env, BREAK_ONCE(8 * MIB) - (enough ? 0 : 8 * KIB));
         release(alloc(env->pool, 16 * MIB));
         alloc(env->pool, 8 * MIB);
         assert_int_equal(env->fake->born - born, enough ? 1 : 2);
@@ -75,7 +80,7 @@ static void test_break_max_is_released_by_merging(void **state)
     struct env *env = *state;
     uint64_t a, b, parts[3];
 
-    pool_with(env, 16 * MIB);
+    pool_with(env, BREAK_ONCE(12 * MIB));
     a = alloc(env->pool, 16 * MIB);
     b = alloc(env->pool, 14 * MIB);
     release(a);
@@ -108,7 +113,7 @@ static void test_break_max_with_kept_block_is_released_by_order(void **state)
     struct env *env = *state;
     uint64_t a, b, part;
 
-    pool_with(env, 16 * MIB);
+    pool_with(env, 8 * MIB);
     a = alloc(env->pool, 16 * MIB);
     b = alloc(env->pool, 14 * MIB);
     release(a);
@@ -119,7 +124,7 @@ static void test_break_max_with_kept_block_is_released_by_order(void **state)
     alloc(env->pool, 12 * MIB);
     assert_int_equal(env->fake->born, 3); /* not from the other one */
     env->fake->order_rc = 0;
-    release(alloc(env->pool, 2 * MIB)); /* from the broken one; publishes what was kept */
+    release(alloc(env->pool, 16 * MIB)); /* publishes what was kept */
     assert_int_equal(stats_of(env->pool).idle, 30 * MIB);
     alloc(env->pool, 10 * MIB);
     assert_int_equal(env->fake->born, 3);
@@ -131,9 +136,9 @@ static void test_break_max_after_trim_still_counts_what_is_broken(void **state)
     struct env *env = *state;
     uint64_t part;
 
-    pool_with(env, 16 * MIB);
+    pool_with(env, 12 * MIB);
     release(alloc(env->pool, 16 * MIB));
-    part = alloc(env->pool, 8 * MIB);
+    part = alloc(env->pool, 10 * MIB);
     assert_int_equal(pool_trim(env->pool, "test"), 0);
     release(alloc(env->pool, 14 * MIB));
     alloc(env->pool, 10 * MIB);
@@ -141,12 +146,12 @@ static void test_break_max_after_trim_still_counts_what_is_broken(void **state)
     release(part);
     assert_int_equal(pool_trim(env->pool, "test"), 30 * MIB);
     release(alloc(env->pool, 16 * MIB));
-    alloc(env->pool, 8 * MIB);
+    alloc(env->pool, 10 * MIB);
     assert_int_equal(env->fake->born, 4);
 }
 
-/* Full to a half, half as much may be broken: 32 of 64 MiB, so that an idle 48 MiB stays whole; without a capacity it
- * does not. */
+/* Full to a half, a quarter may be exposed: 12 of 48 MiB, so that an idle segment of 30 stays whole; without a capacity
+ * it does not. */
 static void test_break_max_shrinks_as_capacity_is_handed_out(void **state)
 {
     static const size_t capacities[] = {1024 * MIB, 0};
@@ -160,35 +165,129 @@ static void test_break_max_shrinks_as_capacity_is_handed_out(void **state)
         config.capacity = capacities[i];
         env_pool(env, &config);
         alloc(env->pool, 512 * MIB);
-        idle = alloc(env->pool, 48 * MIB);
+        idle = alloc(env->pool, 30 * MIB);
         release(idle);
         assert_int_equal(alloc(env->pool, 16 * MIB) == idle, i == 1);
     }
 }
 
-/* A hole of 4 MiB in a broken segment, which serves small requests of at least an eighth of it, but only while more
- * could be broken. */
-static void test_hole_of_broken_segment_serves_small_request(void **state)
+/* A block that was the smallest of its segment exposes nothing once it is free. */
+static void test_smallest_block_that_goes_exposes_no_more(void **state)
+{
+    struct env *env = *state;
+    uint64_t small;
+
+    pool_with(env, SIZE_MAX / 2);
+    release(alloc(env->pool, 16 * MIB));
+    alloc(env->pool, 10 * MIB);
+    assert_int_equal(env->pool->exposed, 6 * MIB);
+    small = alloc(env->pool, 2 * MIB);
+    assert_int_equal(env->pool->exposed, 14 * MIB);
+    release(small);
+    alloc(env->pool, 20 * MIB); /* it joins its neighbour */
+    assert_int_equal(env->pool->exposed, 6 * MIB);
+}
+
+/* One small block would expose all of it. */
+static void test_hole_of_packed_segment_does_not_serve_small_request(void **state)
+{
+    struct env *env = *state;
+    uint64_t part;
+
+    release(alloc(env->pool, 16 * MIB));
+    part = alloc(env->pool, 12 * MIB);
+    assert_ptr_not_equal(fake_segment_of(env->fake, alloc(env->pool, MIB)), fake_segment_of(env->fake, part));
+}
+
+/* --- segments for two */
+
+/* A program that has freed large blocks of which each leaves 1 MiB or more of its last 2 MiB. */
+static void pool_packs(struct env *env, size_t break_max)
+{
+    uint64_t addr[90];
+
+    pool_with(env, break_max);
+    for (size_t i = 0; i < 90; i++)
+        addr[i] = alloc(env->pool, 3 * MIB);
+    for (size_t i = 0; i < 90; i++)
+        release(addr[i]);
+    pool_trim(env->pool, "test");
+}
+
+static void test_blocks_that_leave_much_share_a_segment(void **state)
+{
+    struct env *env = *state;
+    uint64_t first, second;
+
+    pool_packs(env, SIZE_MAX / 2);
+    first = alloc(env->pool, 4 * MIB + 512);
+    second = alloc(env->pool, 4 * MIB + MIB / 2);
+    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
+    /* At both ends, so that each place serves a larger one. */
+    assert_int_equal(offset_of(env->fake, first), 0);
+    assert_int_equal(second + 4 * MIB + MIB / 2, first + 10 * MIB);
+    release(first);
+    assert_int_equal(alloc(env->pool, 5 * MIB), first);
+    release(second);
+    assert_int_equal(alloc(env->pool, 5 * MIB), first + 5 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
+}
+
+static void test_block_has_a_segment_of_its_own(void **state)
 {
     static const struct {
-        size_t break_max, size;
-        bool served;
-    } cases[] = {{40 * MIB, MIB / 2, true}, {40 * MIB, MIB / 2 - 512, false}, {16 * MIB, MIB / 2, false}};
+        size_t size, held, break_max, limit;
+    } cases[] = {
+        {4 * MIB + 512, 10 * MIB, SIZE_MAX / 2, 0},
+        {5 * MIB + 512, 6 * MIB, SIZE_MAX / 2, 0},   /* it leaves little */
+        {6 * MIB, 6 * MIB, SIZE_MAX / 2, 0},         /* or nothing */
+        {20 * MIB + 512, 22 * MIB, SIZE_MAX / 2, 0}, /* it is too large for what that saves */
+        {4 * MIB + 512, 6 * MIB, 5 * MIB, 0},        /* it would expose too much */
+        {4 * MIB + 512, 6 * MIB, SIZE_MAX / 2, 8 * MIB},
+    };
     struct env *env = *state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        uint64_t part, small;
-
-        pool_with(env, cases[i].break_max);
-        release(alloc(env->pool, 16 * MIB));
-        part = alloc(env->pool, 12 * MIB);
-        small = alloc(env->pool, cases[i].size);
-        assert_int_equal(fake_segment_of(env->fake, small) == fake_segment_of(env->fake, part), cases[i].served);
-        release(part);
-        release(small);
-        assert_int_equal(stats_of(env->pool).idle, stats_of(env->pool).held);
-        assert_sound(env->pool, env->fake);
+        pool_packs(env, cases[i].break_max);
+        env->pool->config.limit = cases[i].limit;
+        alloc(env->pool, cases[i].size);
+        assert_int_equal(stats_of(env->pool).held, cases[i].held);
     }
+}
+
+/* A program that frees nothing may export each of its blocks. */
+static void test_blocks_of_a_program_that_frees_none_have_their_own(void **state)
+{
+    struct env *env = *state;
+
+    for (size_t i = 1; i <= 100; i++) {
+        alloc(env->pool, 4 * MIB + 512);
+        assert_int_equal(stats_of(env->pool).held, i * 6 * MIB);
+    }
+}
+
+static void test_blocks_of_a_program_that_exports_them_have_their_own(void **state)
+{
+    struct env *env = *state;
+
+    pool_packs(env, SIZE_MAX / 2);
+    pool_pack_never(env->pool);
+    alloc(env->pool, 4 * MIB + 512);
+    assert_int_equal(stats_of(env->pool).held, 6 * MIB);
+    release(alloc(env->pool, 14 * MIB));
+    alloc(env->pool, 12 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 32 * MIB); /* what is idle is not broken into */
+}
+
+/* The driver has no 10 MiB for two, but 6 for one. */
+static void test_refused_segment_for_two_becomes_one_for_one(void **state)
+{
+    struct env *env = *state;
+
+    pool_packs(env, SIZE_MAX / 2);
+    env->fake->capacity = 8 * MIB;
+    alloc(env->pool, 4 * MIB + 512);
+    assert_int_equal(stats_of(env->pool).held, 6 * MIB);
 }
 
 static void test_idle_segment_does_not_serve_small_request(void **state)
@@ -364,13 +463,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_break_max_zero_never_breaks),
-        POOL_TEST(test_break_max_is_the_sum_of_broken_segments),
+        POOL_TEST(test_break_max_is_the_sum_of_what_is_exposed),
         POOL_TEST(test_break_max_just_enough_breaks),
         POOL_TEST(test_break_max_is_released_by_merging),
         POOL_TEST(test_break_max_with_kept_block_is_released_by_order),
         POOL_TEST(test_break_max_after_trim_still_counts_what_is_broken),
         POOL_TEST(test_break_max_shrinks_as_capacity_is_handed_out),
-        POOL_TEST(test_hole_of_broken_segment_serves_small_request),
+        POOL_TEST(test_smallest_block_that_goes_exposes_no_more),
+        POOL_TEST(test_hole_of_packed_segment_does_not_serve_small_request),
+        POOL_TEST(test_blocks_that_leave_much_share_a_segment),
+        POOL_TEST(test_block_has_a_segment_of_its_own),
+        POOL_TEST(test_blocks_of_a_program_that_frees_none_have_their_own),
+        POOL_TEST(test_blocks_of_a_program_that_exports_them_have_their_own),
+        POOL_TEST(test_refused_segment_for_two_becomes_one_for_one),
         POOL_TEST(test_idle_segment_does_not_serve_small_request),
         POOL_TEST(test_limit_does_not_break_beyond_break_max),
         POOL_TEST(test_refusal_that_breaks_does_not_cost_later_requests),

@@ -145,7 +145,7 @@ static void test_decay_of_broken_segment_counts_from_last_free(void **state)
     struct pool_config config = fake_config(env->fake);
     uint64_t parts[2];
 
-    config.break_max = 16 * MIB;
+    config.break_max = BREAK_ONCE(8 * MIB);
     env_pool(env, &config);
     for (int round = 0; round < 3; round++) {
         const unsigned int born = env->fake->born;

@@ -84,7 +84,7 @@ static void test_create_after_destroy_has_broken_nothing(void **state)
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
-    config.break_max = 16 * MIB;
+    config.break_max = BREAK_ONCE(8 * MIB);
     for (int i = 0; i < 3; i++) {
         env_pool(env, &config);
         release(alloc(env->pool, 16 * MIB));

@@ -244,6 +244,26 @@ static void test_what_waited_comes_back_close_at_hand(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* Large blocks wait for few others: there is slack for many more. */
+static void test_few_large_ones_wait(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[2 * KEPT_LARGE_MAX + 2];
+
+    config.slack_min = 4096 * MIB;
+    env_pool(env, &config);
+    for (size_t i = 0; i < 2 * KEPT_LARGE_MAX + 2; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (size_t i = 0; i < 2 * KEPT_LARGE_MAX + 2; i++) {
+        release(alloc(env->pool, MIB)); /* small ones do not count */
+        release(addr[i]);
+        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / (KEPT_LARGE_MAX + 1));
+    }
+    assert_int_equal(kept_bytes(env->pool), 0);
+    assert_sound(env->pool, env->fake);
+}
+
 /* What others keep although they may not, because nobody could order it, is ordered by who can. */
 static void test_others_order_what_is_too_much(void **state)
 {
@@ -466,6 +486,7 @@ int main(void)
         POOL_TEST(test_others_order_it),
         POOL_TEST(test_slack_is_shared),
         POOL_TEST(test_what_waited_comes_back_close_at_hand),
+        POOL_TEST(test_few_large_ones_wait),
         POOL_TEST(test_others_order_what_is_too_much),
         POOL_TEST(test_what_ended_threads_kept_is_ordered),
         POOL_TEST(test_who_goes_on_is_left_alone),

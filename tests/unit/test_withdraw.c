@@ -190,24 +190,25 @@ static void test_withdraw_of_broken_segment_returns_its_budget(void **state)
     struct pool_config config = fake_config(env->fake);
     uint64_t whole[3], parts[2];
 
-    config.break_max = 16 * MIB;
+    config.break_max = BREAK_ONCE(8 * MIB);
     env_pool(env, &config);
     halve(env, 16 * MIB, parts);
     for (size_t i = 0; i < 3; i++)
         whole[i] = alloc(env->pool, 16 * MIB);
     for (size_t i = 0; i < 3; i++)
         release(whole[i]);
-    assert_int_equal(fake_segment_of(env->fake, alloc(env->pool, 14 * MIB))->index, 4);
+    assert_int_equal(fake_segment_of(env->fake, alloc(env->pool, 8 * MIB))->index, 4);
     release(parts[1]);
     withdraw(parts[0]);
     assert_sound(env->pool, env->fake);
     alloc(env->pool, 8 * MIB); /* breaks another one */
+    alloc(env->pool, 8 * MIB); /* its other half */
     assert_int_equal(env->fake->born, 5);
-    alloc(env->pool, 12 * MIB); /* but only one */
+    alloc(env->pool, 8 * MIB); /* but only one */
     assert_int_equal(env->fake->born, 6);
     withdraw(parts[0]);
     release(parts[0]); /* nothing is merged, so nothing is returned twice */
-    alloc(env->pool, 12 * MIB);
+    alloc(env->pool, 8 * MIB);
     assert_int_equal(env->fake->born, 7);
 }
 
@@ -219,7 +220,7 @@ static void test_withdraw_of_other_segments_leaves_budget_alone(void **state)
     uint64_t whole[4];
     unsigned int born;
 
-    config.break_max = 16 * MIB;
+    config.break_max = BREAK_ONCE(8 * MIB);
     env_pool(env, &config);
     for (size_t i = 0; i < 4; i++)
         whole[i] = alloc(env->pool, 16 * MIB);
@@ -231,8 +232,9 @@ static void test_withdraw_of_other_segments_leaves_budget_alone(void **state)
         release(whole[i]);
     born = env->fake->born;
     alloc(env->pool, 8 * MIB);
+    alloc(env->pool, 8 * MIB);
     assert_int_equal(env->fake->born, born);
-    alloc(env->pool, 12 * MIB);
+    alloc(env->pool, 8 * MIB);
     assert_int_equal(env->fake->born, born + 1);
 }
 
