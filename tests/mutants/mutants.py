@@ -305,10 +305,12 @@ MUTANTS = [
     Mutant("the smallest requests take blocks of the next size", ["sizes"], [
         (MAGAZINE_H, "i >= LENIENT_LIST && i + 1", "i >= LARGE_LISTS && i + 1")]),
     Mutant("the budget is not given back by merging", ["break"], [
-        (BLOCKS, "if (is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
+        (BLOCKS, "exposed_set(pool, segment, segment->size - least);", "if (!is_whole(segment->first)) exposed_set(pool, segment, segment->size - least);")]),
     Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
         ("pool/pool_internal.h", "return block->prev && !block->segment->shared && !block->segment->exposed;", "return false;")]),
-    Mutant("small requests go to idle segments", ["break"], [
+    Mutant("a segment that small blocks have left counts as packed", ["break"], [
+        (BLOCKS, "segment->exposed > segment->size - LARGE_MIN && !is_whole(segment->first)", "segment->exposed > segment->size - LARGE_MIN")]),
+    Mutant("small requests go to idle segments", ["bins"], [
         (BINS, "if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
         (RELEASE, "for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),

@@ -95,6 +95,17 @@ static void test_find_breaks_idle_segment_for_an_eighth_of_it(void **state)
     assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, false), &block);
 }
 
+static void test_find_in_idle_segment_is_for_large_requests(void **state)
+{
+    struct segment idle = {.addr = 0, .size = 2 * MIB};
+    struct block block = {.size = 2 * MIB, .segment = &idle};
+
+    (void)state;
+    bins_insert(&bins, &block);
+    assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, true), &block);
+    assert_null(bins_find(&bins, 2 * MIB - G, ANY, true)); /* it had better go back */
+}
+
 static void test_find_in_idle_segment_respects_room(void **state)
 {
     struct segment idle = {.addr = 0, .size = 14 * MIB};
@@ -230,6 +241,7 @@ int main(void)
         cmocka_unit_test_setup(test_find_among_sizes_returns_tightest, setup),
         cmocka_unit_test_setup(test_remove_of_head_middle_and_tail_leaves_others, setup),
         cmocka_unit_test_setup(test_find_breaks_idle_segment_for_an_eighth_of_it, setup),
+        cmocka_unit_test_setup(test_find_in_idle_segment_is_for_large_requests, setup),
         cmocka_unit_test_setup(test_find_in_idle_segment_respects_room, setup),
         cmocka_unit_test_setup(test_find_in_packed_segment_respects_room, setup),
         cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),

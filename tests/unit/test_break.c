@@ -188,6 +188,40 @@ static void test_smallest_block_that_goes_exposes_no_more(void **state)
     assert_int_equal(env->pool->exposed, 6 * MIB);
 }
 
+static void test_smallest_block_that_stays_exposes_the_rest(void **state)
+{
+    struct env *env = *state;
+    uint64_t first;
+
+    pool_with(env, SIZE_MAX / 2);
+    release(alloc(env->pool, 16 * MIB));
+    first = alloc(env->pool, 4 * MIB);
+    alloc(env->pool, 6 * MIB);
+    alloc(env->pool, 2 * MIB);
+    release(first);
+    alloc(env->pool, 20 * MIB);
+    assert_int_equal(env->pool->exposed, 14 * MIB);
+}
+
+/* A small block that was let in when the driver had no more: when all have gone nothing is exposed. */
+static void test_segment_of_small_blocks_that_have_gone_exposes_nothing(void **state)
+{
+    struct env *env = *state;
+    uint64_t large, small;
+
+    pool_with(env, SIZE_MAX / 2);
+    release(alloc(env->pool, 8 * MIB));
+    large = alloc(env->pool, 5 * MIB);
+    env->fake->capacity = 8 * MIB;
+    small = alloc(env->pool, MIB);
+    assert_int_equal(env->pool->exposed, 7 * MIB);
+    release(small);
+    release(large);
+    env->fake->capacity = SIZE_MAX;
+    alloc(env->pool, 20 * MIB);
+    assert_int_equal(env->pool->exposed, 0);
+}
+
 /* One small block would expose all of it. */
 static void test_hole_of_packed_segment_does_not_serve_small_request(void **state)
 {
@@ -470,6 +504,8 @@ int main(void)
         POOL_TEST(test_break_max_after_trim_still_counts_what_is_broken),
         POOL_TEST(test_break_max_shrinks_as_capacity_is_handed_out),
         POOL_TEST(test_smallest_block_that_goes_exposes_no_more),
+        POOL_TEST(test_smallest_block_that_stays_exposes_the_rest),
+        POOL_TEST(test_segment_of_small_blocks_that_have_gone_exposes_nothing),
         POOL_TEST(test_hole_of_packed_segment_does_not_serve_small_request),
         POOL_TEST(test_blocks_that_leave_much_share_a_segment),
         POOL_TEST(test_block_has_a_segment_of_its_own),
