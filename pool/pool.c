@@ -26,7 +26,7 @@
 /* --- order --- */
 
 /* So much of the slack comes back with each order, while the pool need not grow. */
-#define SLACK_WIDEN 32
+#define SLACK_WIDEN 1024
 
 /* Order, and where contents matter fill the blocks of these lists and order that as well. */
 static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
