@@ -21,7 +21,7 @@ struct pool *pool_of(uint64_t addr)
 
 void *pool_arg(const struct pool *pool)
 {
-    return pool->config.arg;
+    return atomic_load_explicit(&pool->arg, memory_order_relaxed);
 }
 
 size_t pool_live(uint64_t addr, struct pool **ret_pool, size_t *ret_block)

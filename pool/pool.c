@@ -491,6 +491,7 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     memset(&pool->shown, 0, sizeof(pool->shown));
     magazines_reset(pool);
     pool->config = *config;
+    atomic_store(&pool->arg, config->arg);
     atomic_store(&pool->shown.kind, config->kind);
     atomic_store(&pool->shown.slack, config->slack_min);
     atomic_store(&pool->shown.slack_most, config->slack_min);

@@ -46,9 +46,9 @@ struct block {
 struct segment {
     uint64_t addr;
     size_t size;
-    size_t used;   /* bytes of blocks that are not free */
-    size_t recent; /* of these, in recent blocks; only while recent_idle counts */
-    struct pool *pool;
+    size_t used;                 /* bytes of blocks that are not free */
+    size_t recent;               /* of these, in recent blocks; only while recent_idle counts */
+    _Atomic(struct pool *) pool; /* as is pool->arg */
     struct block *first;
     struct segment *prev, *next; /* the pool's segments */
     size_t skip;                 /* bytes at its start that are never handed out */
@@ -136,6 +136,7 @@ struct pool {
         atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     } shown __attribute__((aligned(64)));
     struct pool_config config;
+    _Atomic(void *) arg; /* config.arg, for who cannot know whether the pool is still the one that it looked for */
     struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
     /*
      * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their
