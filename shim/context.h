@@ -80,6 +80,8 @@ uint64_t context_idle_bytes(int device);
  */
 void context_survey(int device, bool whole, struct pool_survey *ret_sum);
 
+/* Make what was freed on a device available again, if that takes no waiting. */
+void context_kept_ask(int device);
 /* Before the driver is asked how much is free: let arrive what can without a wait. */
 void context_settle_device(int device);
 

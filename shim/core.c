@@ -357,6 +357,14 @@ void core_idle_settle(void)
         context_settle_device(device);
 }
 
+void core_kept_ask(void)
+{
+    CUdevice device;
+
+    if (current_device(&device))
+        context_kept_ask(device);
+}
+
 uint64_t core_idle_bytes(void)
 {
     CUdevice device;

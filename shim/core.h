@@ -85,6 +85,9 @@ bool core_lacks_context(void);
 unsigned int core_arrivals(void);
 bool core_give_back(unsigned int before);
 
+/* Before a capture begins on the current device, which no order may disturb: what was freed and can be used again
+ * without a wait. */
+void core_kept_ask(void);
 /* Before the driver is asked for the free memory of the current device. */
 void core_idle_settle(void);
 /* Bytes to add to the driver's idea of free memory on the device that is current. */

@@ -191,6 +191,8 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 #define BEGIN(stream, call)                                                                                            \
     __extension__({                                                                                                    \
         const bool passive_ = core_passive();                                                                          \
+        if (!passive_)                                                                                                 \
+            core_kept_ask();                                                                                           \
         const CUcontext own_ = passive_ ? NULL : capture_begin(stream);                                                \
         const __typeof__(call) begun_ = BYPASS(call);                                                                  \
         if (!passive_)                                                                                                 \

@@ -358,6 +358,14 @@ void context_settle_device(int device)
         releases_collect(context, 0);
 }
 
+void context_kept_ask(int device)
+{
+    struct context *context;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
+        pool_flush(context->pool);
+}
+
 uint64_t context_idle_bytes(int device)
 {
     struct pool_stats stats;

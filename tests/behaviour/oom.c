@@ -271,6 +271,34 @@ static int beside_capture(void)
     return end();
 }
 
+/* The same where what was freed is in small pieces, of which nobody has heard since. */
+static int freed_before_capture(void)
+{
+    enum { PIECES = 6 };
+    const size_t piece = 8 * BT_MIB;
+    struct bt_thread thread;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    size_t avail, want;
+    void *p[PIECES];
+
+    TRY(begin(&avail));
+    OK(cudaStreamCreate(&stream));
+    for (int i = 0; i < PIECES; i++)
+        OK(cudaMalloc(&p[i], piece));
+    for (int i = 0; i < PIECES; i++)
+        OK(cudaFree(p[i]));
+    OK(cudaDeviceSynchronize());
+    want = avail - PIECES * piece / 2;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    TRY(bt_thread_start(&thread, ask, &want));
+    TRY(bt_thread_join(&thread));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(stream));
+    return end();
+}
+
 static const struct bt_test tests[] = {
     {"fragmented", fragmented},
     {"reshaped", reshaped},
@@ -278,6 +306,7 @@ static const struct bt_test tests[] = {
     {"others_served", others_served},
     {"several_threads", several_threads},
     {"beside_capture", beside_capture},
+    {"freed_before_capture", freed_before_capture},
     {NULL, NULL},
 };
 

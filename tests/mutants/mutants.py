@@ -205,6 +205,8 @@ MUTANTS = [
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
         (EXPORT, "return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));",
          "return real_next(cuGreenCtxDestroy)(green);")]),
+    Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
+        ("shim/core.c", "if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["refused preloaded"], [
         (EXPORT, '(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
