@@ -141,14 +141,16 @@ void block_merge_next(struct pool *pool, struct block *block)
     if (block->next)
         block->next->prev = block;
     spare_push(pool, next);
+    if (is_whole(block))
+        exposed_set(pool, block->segment, 0);
 }
 
-/* A block of a packed segment was freed. Small ones are too many to look at, until all have gone. */
+/* A block of a packed segment was freed, but not the last one. Small ones are too many to look at. */
 static void exposed_lessen(struct pool *pool, struct segment *segment)
 {
     size_t least = segment->size;
 
-    if (segment->exposed > segment->size - LARGE_MIN && !is_whole(segment->first))
+    if (segment->exposed > segment->size - LARGE_MIN)
         return;
     for (const struct block *block = segment->first; block; block = block->next)
         if (!is_free(block) && native_size(block->size) < least)

@@ -80,20 +80,17 @@ static inline struct block *recent_pop(struct magazine *magazine, unsigned int i
 }
 
 /* With the magazine's lock. Hand out a block that was freed by a request of about the same size. False: there is none.
- * To split a larger one would take the pool's lock; a little of it is better left unused than threads made to wait for
- * each other. */
+ */
 static inline bool magazine_take(struct magazine *magazine, size_t requested, uint64_t *ret_addr)
 {
     unsigned int i;
     const size_t size = size_class(requested, &i);
     struct block *block = magazine->recent[i];
 
-    if (!block && i >= LENIENT_LIST && i + 1 < RECENT)
-        block = magazine->recent[++i];
-    if (!block || (block->size != size && i < LARGE_LISTS))
+    if (!block || block->size != size)
         return false;
     recent_pop(magazine, i);
-    handed_add(magazine, block->size);
+    handed_add(magazine, size);
     count_up(&magazine->hits);
     block->requested = requested;
     *ret_addr = block->addr;

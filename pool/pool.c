@@ -237,6 +237,11 @@ void pool_pack_never(struct pool *pool)
 {
     lock_take(&pool->lock);
     pool->packs_never = true;
+    recent_flush(pool);
+    for (struct segment *segment = pool->segments; segment; segment = segment->next)
+        if (segment->exposed)
+            segment_withdraw(pool, segment);
+    recent_flush(pool); /* as in pool_withdraw */
     lock_give(&pool->lock);
 }
 
@@ -296,9 +301,12 @@ static int grow(struct pool *pool, size_t size, size_t requested, bool alone, ui
     segment_size = block_segment_size(pool, size, alone);
     lock_give(&pool->lock);
     if (!ask(pool, segment_size)) {
-        release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
-        if (!ask(pool, segment_size))
-            return -EAGAIN;
+        segment_size = round_up(size, POOL_SEGMENT_UNIT); /* another thread may have come first */
+        if (!ask(pool, segment_size)) {
+            release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
+            if (!ask(pool, segment_size))
+                return -EAGAIN;
+        }
     }
     segment = segment_new();
     if (!segment) {
@@ -436,6 +444,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
 {
     const struct pool_config *config = &pool->config;
     const size_t size = rounded(requested);
+    bool alone;
     int rc;
 
     if (config->capacity && requested > config->capacity)
@@ -449,15 +458,17 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
             return 0;
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
-        if (release_excess(pool, size, /* again: */ false)) {
+        /* Where little is left a refusal, and what follows it, is not worth the 2 MiB. */
+        alone = config->backend->scarce && config->backend->scarce(config->arg);
+        if (release_excess(pool, size, /* again: */ false, &alone)) {
             bound_wait(pool);
             pool_flush(pool);
             if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
                 return 0;
-            if (release_excess(pool, size, /* again: */ true) && config->backend->reclaim)
+            if (release_excess(pool, size, /* again: */ true, &alone) && config->backend->reclaim)
                 config->backend->reclaim(config->arg);
         }
-        rc = grow(pool, size, requested, /* alone: */ false, ret_addr);
+        rc = grow(pool, size, requested, alone, ret_addr);
         if (rc == -ENOMEM)
             rc = alloc_ladder(pool, size, requested, ret_addr);
     }

@@ -71,10 +71,8 @@ struct segment {
 #define LARGE_LISTS 64u
 #define CLOSE_LISTS 96u
 #define RECENT      (LARGE_LISTS + CLOSE_LISTS)
-/* From this list on a request takes a block of the next close size, too: an eighth too large at the most. */
-#define LENIENT_LIST (LARGE_LISTS + 8u)
-#define RECENT_SETS  ((RECENT + 63) / 64)
-#define LARGE_SETS   (LARGE_LISTS / 64)
+#define RECENT_SETS ((RECENT + 63) / 64)
+#define LARGE_SETS  (LARGE_LISTS / 64)
 /* A magazine holds no more blocks than these of sizes whose list another size has: to join them takes the pool's lock.
  */
 #define STRAY_MAX 32u
@@ -266,8 +264,9 @@ void segment_put(struct pool *pool, const struct segment *segment);
 /* pool_trim; without may_wait nobody waits for what was kept back, nor until what is given back has arrived. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
 /* Before the pool grows for a request that takes so many bytes: hand back what is idle and more than it is worth to
- * hold. Nobody waits. again: it has been called for this request. True: the pool would still grow beyond its bound. */
-bool release_excess(struct pool *pool, size_t got_for, bool again);
+ * hold. Nobody waits. again: it has been called for this request. True: the pool would still grow beyond its bound.
+ * alone: the segment is to be for no other block; set if one for two would be beyond the bound. */
+bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone);
 /* The pool is at its bound: wait for the memory of this thread's own frees, and count that. */
 void bound_wait(struct pool *pool);
 /* After a free: what should not be kept goes back. */

@@ -224,7 +224,7 @@ static void slack_narrow(struct pool *pool, size_t size)
         atomic_store_explicit(&pool->shown.slack, slack - slack / SLACK_NARROW, memory_order_relaxed);
 }
 
-bool release_excess(struct pool *pool, size_t got_for, bool again)
+bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
@@ -242,7 +242,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool again)
     if (!again)
         regret_update(pool, size, got_for);
     room = bound_room(pool, size);
-    grows = block_segment_size(pool, got_for, again);
+    grows = block_segment_size(pool, got_for, *alone);
     bound = pool->native_peak + room;
     max = held_max(pool, size, &excess);
     /* As much as was in use may stay: what blocks need beyond their sizes is no excess, nor what packing saves later.
@@ -273,10 +273,11 @@ bool release_excess(struct pool *pool, size_t got_for, bool again)
     release_finish(pool, going, &what);
     if (!is_beyond)
         return false;
-    /* Has that been enough? */
+    /* Has that been enough, or is it for one block? */
     arrived(pool, &arriving);
     lock_take(&pool->lock);
-    is_beyond = pool->stats.held + arriving + pool->asked + grows > bound;
+    *alone = *alone || pool->stats.held + arriving + pool->asked + grows > bound;
+    is_beyond = pool->stats.held + arriving + pool->asked + size > bound;
     lock_give(&pool->lock);
     return is_beyond;
 }

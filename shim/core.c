@@ -405,12 +405,14 @@ bool core_ipc_allowed(uint64_t addr)
 
 void core_ipc_exported(uint64_t addr, const void *caller)
 {
+    struct pool *pool = core_passive() ? NULL : pool_of(addr);
+
     if (core_passive())
         return;
     /* UCX and MPI say when they are done with a buffer, so it can be used again after its free; others do not. */
-    if (caller_of(caller) == CALLER_PROGRAM && pool_of(addr)) {
+    if (caller_of(caller) == CALLER_PROGRAM && pool) {
         pool_withdraw(addr);
-        pool_pack_never(pool_of(addr));
+        pool_pack_never(pool);
     }
     if (caller_of(caller) != CALLER_INSIDE)
         policy_strict_memory(addr, "memory exported to other processes");

@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant("what was freed last is not given back", ["pool"], [
         (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
     Mutant("what was freed last is handed out for any size", ["sizes"], [
-        (MAGAZINE_H, "if (!block || (block->size != size && i < LARGE_LISTS))", "if (!block)")]),
+        (MAGAZINE_H, "if (!block || block->size != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE_H, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
@@ -299,19 +299,13 @@ MUTANTS = [
     Mutant("the second of two blocks lies beside the first", ["break"], [
         (BLOCKS, "const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;", "const bool at_end = false;")]),
     Mutant("a segment for two is asked for again where it was refused", ["break"], [
-        (POOL, "rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, /* alone: */ false, ret_addr);")]),
+        (POOL, "rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, false, ret_addr);")]),
     Mutant("as many large blocks wait for company as small ones", ["magazine"], [
         (MAGAZINE, "(size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&", "")]),
-    Mutant("a request takes no block of the next size", ["sizes"], [
-        (MAGAZINE_H, "block = magazine->recent[++i];", "block = NULL;")]),
-    Mutant("the smallest requests take blocks of the next size", ["sizes"], [
-        (MAGAZINE_H, "i >= LENIENT_LIST && i + 1", "i >= LARGE_LISTS && i + 1")]),
     Mutant("the budget is not given back by merging", ["break"], [
-        (BLOCKS, "exposed_set(pool, segment, segment->size - least);", "if (!is_whole(segment->first)) exposed_set(pool, segment, segment->size - least);")]),
+        (BLOCKS, "if (is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
     Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
         ("pool/pool_internal.h", "return block->prev && !block->segment->shared && !block->segment->exposed;", "return false;")]),
-    Mutant("a segment that small blocks have left counts as packed", ["break"], [
-        (BLOCKS, "segment->exposed > segment->size - LARGE_MIN && !is_whole(segment->first)", "segment->exposed > segment->size - LARGE_MIN")]),
     Mutant("small requests go to idle segments", ["bins"], [
         (BINS, "if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
@@ -337,7 +331,7 @@ MUTANTS = [
         (RELEASE, "is_beyond = pool->stats.held + arriving +", "is_beyond = pool->stats.held +")]),
     Mutant("the bound: a request does not wait for its own frees", ["bound static ordered / append"], [
         (RELEASE, "if (config->backend->reclaim) config->backend->reclaim(config->arg); lock_take(", "lock_take("),
-        (POOL, "if (release_excess(pool, size, /* again: */ true) && config->backend->reclaim) config->backend->reclaim(",
+        (POOL, "if (release_excess(pool, size, /* again: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
          "if (false) config->backend->reclaim(")]),
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
         (MEMORY, "context_unpin(context)) releases_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
@@ -373,8 +367,8 @@ MUTANTS = [
         (INSPECT, "*ret_stats = pool->stats; if (taken) {", "if (taken) recent_flush(pool); *ret_stats = pool->stats; if (taken) {")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         (POOL, "bool entered; int rc; lock_take(&pool->lock); segment_size",
-         "bool entered; int rc; release_excess(pool, size, false); lock_take(&pool->lock); segment_size"),
-        (POOL, "if (release_excess(pool, size, /* again: */ false)) {", "if (false) {")]),
+         "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),
+        (POOL, "if (release_excess(pool, size, /* again: */ false, &alone)) {", "if (false) {")]),
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         (MEMORY, "if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [

@@ -49,12 +49,12 @@ static void live_set(struct model *model, uint64_t live)
         model->want.peak_live = live - model->kept;
 }
 
-/* A block is the request rounded up to the granule, or up to an eighth larger where requests are small. */
+/* A block is the request rounded up to the granule, or a sixteenth larger where requests are small. */
 static bool size_is_close(size_t size, size_t requested)
 {
     const size_t least = round_up(requested, POOL_GRANULE);
 
-    return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 8);
+    return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
 }
 
 /* What the smallest block of a broken segment could keep from going back. */

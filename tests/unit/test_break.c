@@ -305,12 +305,28 @@ static void test_blocks_of_a_program_that_exports_them_have_their_own(void **sta
     struct env *env = *state;
 
     pool_packs(env, SIZE_MAX / 2);
-    pool_pack_never(env->pool);
     alloc(env->pool, 4 * MIB + 512);
-    assert_int_equal(stats_of(env->pool).held, 6 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
+    pool_pack_never(env->pool);
+    assert_int_equal(env->pool->exposed, 0);
+    alloc(env->pool, 4 * MIB + 512); /* not beside the first one */
+    assert_int_equal(stats_of(env->pool).held, 16 * MIB);
     release(alloc(env->pool, 14 * MIB));
     alloc(env->pool, 12 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 32 * MIB); /* what is idle is not broken into */
+    assert_int_equal(stats_of(env->pool).held, 42 * MIB); /* what is idle is not broken into */
+}
+
+/* The program has freed it past the pool. */
+static void test_packed_segment_that_is_disowned_exposes_nothing(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr;
+
+    pool_packs(env, SIZE_MAX / 2);
+    addr = alloc(env->pool, 4 * MIB + 512);
+    assert_int_equal(env->pool->exposed, 4 * MIB);
+    pool_disown(addr, 10 * MIB);
+    assert_int_equal(env->pool->exposed, 0);
 }
 
 /* The driver has no 10 MiB for two, but 6 for one. */
@@ -511,6 +527,7 @@ int main(void)
         POOL_TEST(test_block_has_a_segment_of_its_own),
         POOL_TEST(test_blocks_of_a_program_that_frees_none_have_their_own),
         POOL_TEST(test_blocks_of_a_program_that_exports_them_have_their_own),
+        POOL_TEST(test_packed_segment_that_is_disowned_exposes_nothing),
         POOL_TEST(test_refused_segment_for_two_becomes_one_for_one),
         POOL_TEST(test_idle_segment_does_not_serve_small_request),
         POOL_TEST(test_limit_does_not_break_beyond_break_max),
