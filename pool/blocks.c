@@ -8,8 +8,8 @@
  * for two, 2 MiB smaller than two of their own; and a free segment may be broken into for smaller requests. That saves
  * memory, but one block can then keep its neighbours' memory from going back to the driver. So the pool keeps account
  * of how much could be kept so at the worst (pool->exposed), and holds that to a part of what the driver would have in
- * use, see room(). What is free in a packed segment serves large requests within that account. What a block
- * leaves of the last 2 MiB of a segment of its own, its tail, is for nobody: with a small block there nothing of
+ * use, see room(). Free memory of a packed segment serves large requests within that account. The tail of a large
+ * block, which it leaves of the last 2 MiB of a segment of its own, is for nobody: with a small block there nothing of
  * the segment could go back, and tails are so many that soon nothing could at all.
  *
  * What it is not: it calls nobody. Order and memory come from pool.c and release.c.

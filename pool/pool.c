@@ -93,8 +93,8 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
     }
 }
 
-/* What was kept has been ordered: more may be kept from now on, if slack_narrow has lessened that. Threads that do this
- * at a time may count as one. */
+/* Kept blocks have been ordered: more may be kept from now on, if slack_narrow has lessened that. Threads that call
+ * this side by side may count as one. */
 static void slack_widen(struct pool *pool)
 {
     const size_t most = atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed);
@@ -236,12 +236,14 @@ void pool_defer_never(struct pool *pool)
 void pool_pack_never(struct pool *pool)
 {
     lock_take(&pool->lock);
-    pool->packs_never = true;
-    recent_flush(pool);
-    for (struct segment *segment = pool->segments; segment; segment = segment->next)
-        if (segment->exposed)
-            segment_withdraw(pool, segment);
-    recent_flush(pool); /* as in pool_withdraw */
+    if (!pool->packs_never) {
+        pool->packs_never = true;
+        recent_flush(pool);
+        for (struct segment *segment = pool->segments; segment; segment = segment->next)
+            if (segment->exposed)
+                segment_withdraw(pool, segment);
+        recent_flush(pool); /* as in pool_withdraw */
+    }
     lock_give(&pool->lock);
 }
 

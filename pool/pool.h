@@ -100,7 +100,8 @@ struct pool_config {
     /*
      * A pool that grows gives idle segments back, the longest idle first, until it holds no more than peak_live, the
      * slack (see below) and so many bytes, or a twentieth of peak_live if that is more; or once more as much, in place
-     * of a segment of which less than a quarter would be too much. SIZE_MAX / 2: never.
+     * of a segment of which less than a quarter would be too much; or, within the bound, as much as was in use before.
+     * SIZE_MAX / 2: never.
      */
     size_t excess_min;
     /*

@@ -80,7 +80,7 @@ struct segment {
 #define RECENT_MAX 512u
 /* It keeps no more for company: once they are ordered there has to be place for them among the recent ones. */
 #define KEPT_MAX (RECENT_MAX / 4)
-/* Of large ones fewer: an order that comes a little more often costs next to nothing, and their memory is missed. */
+/* It keeps fewer large blocks: an order that comes a little more often costs little, and their memory is missed. */
 #define KEPT_LARGE_MAX 32u
 /* A block that takes more than this part of what a magazine may keep is ordered at once: few would fit beside it. */
 #define COMPANY_PART 4u
@@ -134,7 +134,7 @@ struct pool {
         atomic_bool defers;   /* frees wait for company: there is slack, and the context works */
     } shown __attribute__((aligned(64)));
     struct pool_config config;
-    _Atomic(void *) arg; /* config.arg, for who cannot know whether the pool is still the one that it looked for */
+    _Atomic(void *) arg; /* config.arg, for readers that cannot know whether the pool has been recycled */
     struct block *spare; /* guarded by the lock; survives recycling, like the lock itself */
     /*
      * Guards everything below, the lists and sizes of this pool's segments and blocks, and writes to the map at their

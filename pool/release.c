@@ -214,7 +214,7 @@ static bool arrived(const struct pool *pool, size_t *ret_arriving)
     return !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg, ret_arriving);
 }
 
-/* The pool asks for one segment, has handed others back, and keeps as much: better keep less, down to nothing if that
+/* The pool asks for one segment, has handed others back, and keeps as much: better keep ever less while that
  * goes on. An order of its own for each free costs less than a driver call for each request. */
 static void slack_narrow(struct pool *pool, size_t size)
 {
@@ -273,7 +273,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone)
     release_finish(pool, going, &what);
     if (!is_beyond)
         return false;
-    /* Has that been enough, or is it for one block? */
+    /* Is that enough now, at least for a segment of one block? */
     arrived(pool, &arriving);
     lock_take(&pool->lock);
     *alone = *alone || pool->stats.held + arriving + pool->asked + grows > bound;

@@ -405,10 +405,11 @@ bool core_ipc_allowed(uint64_t addr)
 
 void core_ipc_exported(uint64_t addr, const void *caller)
 {
-    struct pool *pool = core_passive() ? NULL : pool_of(addr);
+    struct pool *pool;
 
     if (core_passive())
         return;
+    pool = pool_of(addr);
     /* UCX and MPI say when they are done with a buffer, so it can be used again after its free; others do not. */
     if (caller_of(caller) == CALLER_PROGRAM && pool) {
         pool_withdraw(addr);

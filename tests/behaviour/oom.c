@@ -244,58 +244,56 @@ static int ask(void *size_wanted)
     return 0;
 }
 
-/* A request that natively the driver serves while another thread captures: nothing is in use, however much is held. */
-static int beside_capture(void)
+/* While a stream captures in this mode, another thread asks for so much and gets it. */
+static int served_beside_capture(enum cudaStreamCaptureMode mode, size_t want)
 {
-    static const enum cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
     struct bt_thread thread;
     cudaStream_t stream;
     cudaGraph_t graph;
-    size_t avail, want;
-    void *p;
 
-    TRY(begin(&avail));
     OK(cudaStreamCreate(&stream));
-    for (int i = 0; i < 2; i++) {
-        OK(cudaMalloc(&p, avail / 16 * 11));
-        OK(cudaFree(p));
-        OK(cudaDeviceSynchronize());
-        want = avail / 16 * 13;
-        OK(cudaStreamBeginCapture(stream, modes[i]));
-        TRY(bt_thread_start(&thread, ask, &want));
-        TRY(bt_thread_join(&thread));
-        OK(cudaStreamEndCapture(stream, &graph));
-        OK(cudaGraphDestroy(graph));
-    }
-    OK(cudaStreamDestroy(stream));
-    return end();
-}
-
-/* The same where what was freed is in small pieces, of which nobody has heard since. */
-static int freed_before_capture(void)
-{
-    enum { PIECES = 6 };
-    const size_t piece = 8 * BT_MIB;
-    struct bt_thread thread;
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    size_t avail, want;
-    void *p[PIECES];
-
-    TRY(begin(&avail));
-    OK(cudaStreamCreate(&stream));
-    for (int i = 0; i < PIECES; i++)
-        OK(cudaMalloc(&p[i], piece));
-    for (int i = 0; i < PIECES; i++)
-        OK(cudaFree(p[i]));
-    OK(cudaDeviceSynchronize());
-    want = avail - PIECES * piece / 2;
-    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    OK(cudaStreamBeginCapture(stream, mode));
     TRY(bt_thread_start(&thread, ask, &want));
     TRY(bt_thread_join(&thread));
     OK(cudaStreamEndCapture(stream, &graph));
     OK(cudaGraphDestroy(graph));
     OK(cudaStreamDestroy(stream));
+    return 0;
+}
+
+/* A request that natively the driver serves while another thread captures: nothing is in use, however much is held. */
+static int beside_capture(void)
+{
+    static const enum cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
+    size_t avail;
+    void *p;
+
+    TRY(begin(&avail));
+    for (int i = 0; i < 2; i++) {
+        OK(cudaMalloc(&p, avail / 16 * 11));
+        OK(cudaFree(p));
+        OK(cudaDeviceSynchronize());
+        TRY(served_beside_capture(modes[i], avail / 16 * 13));
+    }
+    return end();
+}
+
+/* Blocks that CUPOOL_FREE=relaxed has kept since they were freed, and that can be ordered no more during the capture.
+ */
+static int freed_before_capture(void)
+{
+    enum { PIECES = 6 };
+    const size_t piece = 8 * BT_MIB;
+    size_t avail;
+    void *p[PIECES];
+
+    TRY(begin(&avail));
+    for (int i = 0; i < PIECES; i++)
+        OK(cudaMalloc(&p[i], piece));
+    for (int i = 0; i < PIECES; i++)
+        OK(cudaFree(p[i]));
+    OK(cudaDeviceSynchronize());
+    TRY(served_beside_capture(cudaStreamCaptureModeThreadLocal, avail - PIECES * piece / 2));
     return end();
 }
 

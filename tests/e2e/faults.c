@@ -473,7 +473,7 @@ int main(int argc, char **argv)
     /* What an earlier free could not order, this one does. */
     last_one = get(4096);
     put(&last_one);
-    /* What is on its way back counts as free before it has arrived: let it. */
+    /* Memory on its way back counts as free before it has arrived: let it arrive. */
     settle();
     TRY("info", info(&shown, &total));
     TRY("info", native(&after, &total));

@@ -258,8 +258,8 @@ static struct small *small_new(int dev)
 }
 
 /*
- * Dirt in what of a block up to this granule was never handed out; of much, at both ends, because the kernel takes its
- * time for each page that is touched.
+ * Put dirt into the granules before this one that were never handed out; into many of them at both ends alone, because
+ * the kernel takes its time for each page that is touched.
  */
 static void small_dirty(struct small *s, struct device *d, unsigned end)
 {

@@ -144,8 +144,8 @@ __attribute__((no_sanitize("thread"))) static uint64_t value_load(const char *at
     return bytes == 4 ? *(const volatile uint32_t *)at : *(const volatile uint64_t *)at;
 }
 
-/* Between two looks at what nobody tells of. Longer the longer it has been waited: looking all the time costs a
- * processor. */
+/* Sleep between two looks at a value whose change nobody reports; the longer the wait so far, the longer, because looks
+ * cost processor time. */
 static void nap(uint64_t begin)
 {
     uint64_t ns = (sim_now() - begin) / 16;

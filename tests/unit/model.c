@@ -57,7 +57,7 @@ static bool size_is_close(size_t size, size_t requested)
     return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
 }
 
-/* What the smallest block of a broken segment could keep from going back. */
+/* Reckon how much the smallest block of a broken segment could keep from going back. */
 static void expose(struct model *model, struct fake_segment *segment)
 {
     const size_t was = segment->exposed;

@@ -227,7 +227,7 @@ static void pin(bool smallest)
         while (first && test.live[first - 1].segment == test.live[end - 1].segment)
             first--;
         stays = smallest ? first : first + rng_below(&test.rng, end - first);
-        /* What put() moves into a gap comes from behind it: it has been dealt with. */
+        /* put() fills a gap with a block from behind it, which has been dealt with. */
         for (size_t i = end; i-- > first;)
             if (i != stays || test.live[i].size < UNIT)
                 put(i);
