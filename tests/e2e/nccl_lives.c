@@ -333,7 +333,7 @@ static void groups_in_progress(void)
 static void own_registrations(void)
 {
     const ncclComm_t comm = registered();
-    void *one, *other;
+    void *one, *other = pointer(16);
 
     NC(ncclCommRegister(comm, pointer(memory + 512), 512, &one));
     prepare("ncclCommRegister", REFUSED, NULL);
