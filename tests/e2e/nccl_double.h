@@ -41,7 +41,14 @@ struct double_state {
 
 /* One for the process; not a function of NCCL, and so the same one for all. */
 struct double_state *double_get(void);
-/* Calls a function of its own through the symbol table, as NCCL does. */
-ncclResult_t double_nested(ncclComm_t comm, const void *from, void *to, size_t count);
+/* Calls of its own functions through the symbol table, as NCCL makes them. */
+struct double_nested {
+    ncclResult_t (*op)(ncclComm_t comm);
+    ncclResult_t (*group_start)(void);
+    ncclResult_t (*group_end)(void);
+    ncclResult_t (*group_simulate_end)(void);
+    ncclResult_t (*memory_alloc)(void **ptr, size_t size);
+};
+const struct double_nested *double_nested_get(void);
 
 #endif

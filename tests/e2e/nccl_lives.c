@@ -373,3 +373,31 @@ void lives_rest(void)
     own_registrations();
     memory_of_nccl();
 }
+
+/* What NCCL calls through its own symbols is its own business: no operation, no group, no memory of the program's. */
+void lives_nested(void)
+{
+    const struct double_nested *nested = double_nested_get();
+    const ncclComm_t comm = registered();
+    const struct counters before = counters_get();
+    void *ptr;
+
+    NC(nested->op(comm));
+    EXPECT(counters_get().ops == before.ops, "ncclAllReduce", "an operation of NCCL's own counts");
+    NC(nested->group_start());
+    NC(ncclMemFree(pointer(memory)));
+    EXPECT(is_freed(), "ncclGroupStart", "a group of NCCL's own is the program's");
+    for (int simulated = 0; simulated < 2; simulated++) {
+        memory = memory_made(MEMORY);
+        NC(ncclGroupStart());
+        operation(comm);
+        NC(simulated ? nested->group_simulate_end() : nested->group_end());
+        free_elsewhere();
+        EXPECT(!is_freed(), "ncclGroupEnd", "the end of NCCL's own group is the program's");
+        NC(ncclGroupEnd());
+    }
+    NC(nested->memory_alloc(&ptr, MEMORY));
+    prepare(NULL, ncclSuccess, NULL);
+    operation(comm);
+    EXPECT(calls_of("ncclCommRegister", NULL) == 0, "ncclMemAlloc", "memory of NCCL's own is registered");
+}

@@ -79,6 +79,7 @@ void lives_made(void);
 void lives_used(void);
 void lives_ends(void);
 void lives_rest(void);
+void lives_nested(void);
 void rows_pass(void);
 
 #endif
