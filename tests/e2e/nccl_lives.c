@@ -356,6 +356,13 @@ static void memory_of_nccl(void)
     NC(ncclMemFree(pointer(memory)));
     EXPECT(is_freed() && when("ncclCommDeregister") < when("ncclMemFree"), "ncclMemFree",
            "it goes before it is deregistered");
+    /* What waits to go is nobody's any more. */
+    memory = memory_made(MEMORY);
+    operation(comm);
+    NC(ncclGroupStart());
+    NC(ncclMemFree(pointer(memory)));
+    EXPECT(ncclMemFree(pointer(memory)) == ncclUnhandledCudaError, "ncclMemFree", "it can be freed twice");
+    NC(ncclGroupEnd());
     prepare("ncclMemFree", REFUSED, NULL);
     EXPECT(ncclMemFree(pointer(32)) == REFUSED && ncclMemFree(NULL) == REFUSED, "ncclMemFree", "another result");
     memory = memory_made(MEMORY);

@@ -94,6 +94,7 @@ static const struct expected *expected_of(const struct row *row)
 
 /* --- the library's side --- */
 
+/* Messages that come before the statistics are handed on to stdout. */
 struct counters counters_get(void)
 {
     struct counters c;
@@ -104,6 +105,8 @@ struct counters counters_get(void)
     do {
         if (!fgets(line, sizeof(line), stdin))
             FAIL("no statistics");
+        if (strncmp(line, "cupool[", 7) == 0) /* a message */
+            fputs(line, stdout);
     } while (
         sscanf(line,
                "cupool: NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "

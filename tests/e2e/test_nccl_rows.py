@@ -40,8 +40,10 @@ class Rows(Case):
         self.rows("passes", preload=None)
 
     def test_extents(self) -> None:
-        """Of every operation: a buffer lies in registered memory if all of it does that the operation touches."""
-        self.rows("extents")
+        """Of every operation: a buffer lies in registered memory if all of it does that the operation touches. Where one does and
+        the other does not that is said, once."""
+        out, _ = self.rows("extents")
+        self.assertRegex(out, r"\Acupool\[\d+\]: warning: an NCCL operation has one buffer in registered memory and one outside; .*\n\Z")
 
     def test_kinds(self) -> None:
         self.rows("kinds")
@@ -57,7 +59,12 @@ class Rows(Case):
         self.rows("used")
 
     def test_ends(self) -> None:
-        self.rows("ends")
+        """Each communicator once, says the trace, and with its registrations undone or without."""
+        _, (trace,) = self.rows("ends")
+        known: "set[str]" = set()
+        for e in trace.of("comm_init", "comm_destroy"):
+            (known.add if e["e"] == "comm_init" else known.remove)(e["comm"])
+        self.assertEqual({e["ok"] for e in trace.of("comm_destroy")}, {0, 1})
 
     def test_groups_and_memory(self) -> None:
         self.rows("rest")
