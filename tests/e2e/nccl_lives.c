@@ -118,8 +118,36 @@ static void made_by(const struct make *row)
     }
 }
 
+/* One that nobody saw being made is met by its first use, once it is ready; a group may hold such as only look so. */
+static void met_when_ready(void)
+{
+    const ncclResult_t states[] = {ncclInProgress, REFUSED};
+    ncclComm_t comm;
+
+    for (int i = 0; i < 2; i++) {
+        comm = stranger();
+        comm->state = states[i];
+        prepare(NULL, ncclSuccess, NULL);
+        operation(comm);
+        EXPECT(calls_of("ncclCommCount", comm) == 0 && calls_of("ncclCommRegister", NULL) == 0, "ncclAllReduce",
+               "one that is not ready is met");
+    }
+    prepare(NULL, ncclSuccess, NULL);
+    NC(ncclGroupStart());
+    operation(comm = stranger());
+    EXPECT(was_met(comm), "ncclGroupStart", "nobody is met in a group");
+    comm_made(0, 2);
+    operation(comm = stranger());
+    EXPECT(calls_of("ncclCommCount", comm) == 0, "ncclCommInitRank", "its group meets others");
+    NC(ncclGroupEnd());
+    operation(comm);
+    EXPECT(was_met(comm), "ncclGroupEnd", "nobody is met after a group");
+}
+
 void lives_made(void)
 {
+    memory = memory_made(MEMORY);
+    met_when_ready();
     double_get()->rank = 1;
     double_get()->ranks = 3;
     for (size_t i = 0; i < make_count; i++)
@@ -407,4 +435,21 @@ void lives_nested(void)
     prepare(NULL, ncclSuccess, NULL);
     operation(comm);
     EXPECT(calls_of("ncclCommRegister", NULL) == 0, "ncclMemAlloc", "memory of NCCL's own is registered");
+}
+
+/* A NCCL that lacks a function: nothing is registered, and all goes on. */
+void lives_incapable(void)
+{
+    const ncclComm_t comm = comm_made(1, 3);
+
+    memory = memory_made(MEMORY);
+    prepare(NULL, ncclSuccess, NULL);
+    for (int i = 0; i < 3; i++)
+        operation(comm);
+    EXPECT(calls_of("ncclAllReduce", comm) == 3, "ncclAllReduce", "it does not reach NCCL");
+    EXPECT(calls_of("ncclCommRegister", NULL) == 0, "ncclCommRegister", "it is called");
+    NC(ncclMemFree(pointer(memory)));
+    NC(ncclCommDestroy(comm));
+    EXPECT(is_freed(), "ncclMemFree", "it does not reach NCCL");
+    counters_get();
 }

@@ -354,8 +354,9 @@ static void kinds(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} modes[] = {{"extents", extents}, {"kinds", kinds},     {"nested", lives_nested}, {"made", lives_made},
-             {"used", lives_used}, {"ends", lives_ends}, {"rest", lives_rest},     {"passes", rows_pass}};
+} modes[] = {{"extents", extents},           {"kinds", kinds},     {"nested", lives_nested},
+             {"incapable", lives_incapable}, {"made", lives_made}, {"used", lives_used},
+             {"ends", lives_ends},           {"rest", lives_rest}, {"passes", rows_pass}};
 
 int main(int argc, char **argv)
 {

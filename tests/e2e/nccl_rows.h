@@ -80,6 +80,7 @@ void lives_used(void);
 void lives_ends(void);
 void lives_rest(void);
 void lives_nested(void);
+void lives_incapable(void);
 void rows_pass(void);
 
 #endif

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import unittest
+from pathlib import Path
 
 from e2e import BIN, LIB, SIM, SOURCE, TIMEOUT, Case, Trace
 
@@ -16,10 +17,10 @@ ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks.def").read_
 
 
 class Rows(Case):
-    def rows(self, mode: str, register: str = "1", preload: "str | None" = str(NCCL_LIB), **more: str) -> "tuple[str, list[Trace]]":
+    def rows(self, mode: str, register: str = "1", preload: "str | None" = str(NCCL_LIB), double: Path = BIN) -> "tuple[str, list[Trace]]":
         """What the program has said on stdout, and its trace. It reads the library's stderr, where its statistics are."""
         cwd = self.folder()
-        env = self.env(preload, LD_LIBRARY_PATH=f"{BIN}:{SIM}", CUPOOL_REGISTER=register, CUPOOL_STATS="signal:USR2", **more)
+        env = self.env(preload, LD_LIBRARY_PATH=f"{double}:{SIM}", CUPOOL_REGISTER=register, CUPOOL_STATS="signal:USR2")
         reading, writing = os.pipe()
         with open(reading, "rb") as stdin, open(writing, "wb") as stderr:
             done = subprocess.run([BIN / "nccl_rows", mode], env=env, cwd=cwd, stdin=stdin, stderr=stderr, stdout=subprocess.PIPE,
@@ -47,6 +48,19 @@ class Rows(Case):
 
     def test_kinds(self) -> None:
         self.rows("kinds")
+
+    def test_a_nccl_that_lacks_a_function(self) -> None:
+        """Nothing is registered, and that is said once."""
+        for name in ("ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError", "ncclCommCuDevice", "ncclCommUserRank",
+                     "ncclCommCount"):
+            with self.subTest(name):
+                folder = self.folder()
+                with_all = (BIN / "libnccl_double.so").read_bytes()
+                without = with_all.replace(f"\0{name}\0".encode(), f"\0_{name[1:]}\0".encode())
+                self.assertNotEqual(without, with_all)
+                (folder / "libnccl_double.so").write_bytes(without)
+                out, _ = self.rows("incapable", double=folder)
+                self.assertEqual(out.count("this NCCL cannot register memory"), 1, out)
 
     def test_calls_of_nccls_own(self) -> None:
         self.rows("nested")

@@ -22,9 +22,9 @@ SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
 # NAME, type, default, choices of every row.
 ROWS = re.findall(r'^CONF\(\w+, "(\w+)", (\w+), "([^"]*)", "([^"]*)",', (SOURCE / "shim" / "conf.def").read_text(), re.M)
 
-# What Effects.see_NAME returns for a value.
+# What Effects.see_NAME returns for a value; the first one is the default.
 EFFECTS: "dict[str, dict[str, Any]]" = {
-    "ENABLE": {"0": "passed through", "1": "pooled"},
+    "ENABLE": {"1": "pooled", "0": "passed through"},
     # Frees that the device waits for, of 60, and the policy with its reason. With auto the first one waits on the host: nobody saw
     # what was launched before.
     "FREE": {"auto": (59, "ordered", "default"), "ordered": (60, "ordered", "CUPOOL_FREE"), "strict": (0, "strict", "CUPOOL_FREE"),
@@ -33,11 +33,11 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     # Is memory of the pool registered; anew for a collective after send/recv; and memory past the pool?
     "REGISTER": {"0": (False, False, False), "1": (True, True, False), "force": (True, False, False), "use": (True, True, True)},
     # Frees that share an order, of 8 MiB each, after a GiB was in use: of 64 MiB at least, 102 MiB, 205 MiB.
-    "SLACK": {"0": 9, "10": 14, "20": 32},
+    "SLACK": {"10": 14, "0": 9, "20": 32},
     "HOOK": {"auto": "pooled", "runtime": "passed through"},
     # The most that is held, in MiB, and whether requests went to the driver.
     "LIMIT": {"0": (24, False), "8M": (8, True), "16384k": (16, True), "8388608": (8, True), "8MiB": (8, True), "0.5G": (24, False)},
-    "DECAY": {"0": "went back", "10": "stayed", "off": "stayed"},
+    "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
     # What is in memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},
     # Driver allocations for 101 requests; was an overrun found, and memory that nobody freed?
@@ -48,7 +48,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "TRACE_STACKS": {"0": False, "1": True},
     "STATS": {"off": [], "exit": ["exit"], "signal:USR2": ["signal"], "timer:1": ["timer"], "exit,signal:USR2": ["signal", "exit"]},
     "STATS_FILE": {"off": [], "page": ["page"]},
-    "LOG_LEVEL": {"off": [], "error": ["error"], "warn": ["error", "warning"], "info": ["error", "info", "warning"],
+    "LOG_LEVEL": {"warn": ["error", "warning"], "off": [], "error": ["error"], "info": ["error", "info", "warning"],
                   "debug": ["error", "info", "warning"]},
     "RANK": {"": None, "0": 0, "4": 4},
 }
@@ -76,9 +76,10 @@ class Effects(Case):
     def test_the_table_has_all(self) -> None:
         """Every setting, every value of one that is a choice, and two that differ."""
         self.assertEqual(sorted(EFFECTS), sorted(row[0] for row in ROWS))
-        for name, kind, _, choices in ROWS:
+        for name, kind, default, choices in ROWS:
             with self.subTest(name):
                 values = EFFECTS[name]
+                self.assertEqual(next(iter(values)), default)
                 self.assertGreaterEqual(len({repr(v) for v in values.values()}), 2)
                 if kind in ("BOOL", "CHOICE"):
                     self.assertEqual(sorted(values), sorted(choices.split("|")))
