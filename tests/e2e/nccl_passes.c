@@ -172,12 +172,12 @@ static struct double_call only(const char *name)
 /* What NCCL gets through our hook is what it gets without it, and so is what comes back. */
 static void passes(const char *name, ncclResult_t (*call)(ncclComm_t), ncclResult_t (*make)(void))
 {
-    static const ncclResult_t results[] = {ncclSuccess, REFUSED, ncclInProgress};
+    static const ncclResult_t results[] = {ncclSuccess, REFUSED, ncclInProgress, ncclInvalidArgument};
     struct double_call seen[2];
     ncclResult_t result;
 
-    for (int i = 0; i < 3; i++) {
-        const ncclComm_t comm = stranger();
+    for (int i = 0; i < 4; i++) {
+        const ncclComm_t comm = i < 3 ? stranger() : NULL;
 
         /* What the library registers it registers here, not in the row's call. */
         prepare(NULL, ncclSuccess, NULL);

@@ -308,9 +308,25 @@ static void extents_of(const struct row *row, ncclComm_t comm)
     }
 }
 
+/* The first that is done with a communicator that nobody saw being made. */
+static void extents_of_first(const struct row *row)
+{
+    for (enum layout layout = 0; layout < LAYOUTS; layout++) {
+        const struct counters before = counters_get();
+        struct call c = {.comm = stranger(), .root = 1, .type = 7};
+
+        lay(row, layout, &c);
+        NC(row->call(&c));
+        if (!as_expected(&before, verdict_of(row, &c), 1))
+            FAIL("%s: layout %d: wrong as the first operation", row->name, (int)layout);
+    }
+}
+
 static void extents(void)
 {
     zone = memory_made(ZONE);
+    for (int i = 0; i < ROWS; i++)
+        extents_of_first(&rows[i]);
     for (int ranks = 2; ranks <= RANKS_MAX; ranks++)
         for (int rank = 0; rank < ranks; rank++)
             for (int i = 0; i < ROWS; i++)
@@ -343,12 +359,62 @@ static void kinds_of(const struct row *row, struct call c)
     }
 }
 
+/*
+ * Which NCCL needs that care: from 2.23 to before 2.29.2; and of cudaMalloc's memory only what its peers map,
+ * before 2.24 or where the user asks for it.
+ */
+static void versions(void)
+{
+    static const struct {
+        int version;
+        const char *legacy; /* NCCL_LEGACY_CUDA_REGISTER */
+        bool cares, cares_plain;
+    } cases[] = {
+        {22299, NULL, false, false},
+        {22300, NULL, true, true},
+        {22399, "0", true, true},
+        {22400, NULL, true, false},
+        {22400, "0", true, false},
+        {22400, "1", true, true},
+        {22901, NULL, true, false},
+        {22901, "1", true, true},
+        {22902, NULL, false, false},
+        {22902, "1", false, false},
+        {0, NULL, true, true} /* it does not say */,
+    };
+    void *plain;
+
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        double_get()->version = cases[i].version;
+        unsetenv("NCCL_LEGACY_CUDA_REGISTER");
+        if (cases[i].legacy)
+            setenv("NCCL_LEGACY_CUDA_REGISTER", cases[i].legacy, 1);
+        if (cudaMalloc(&plain, (size_t)4 << 20))
+            FAIL("no memory");
+        for (int is_plain = 0; is_plain < 2; is_plain++) {
+            const uintptr_t at = is_plain ? (uintptr_t)plain : memory_made(ZONE);
+            const struct call c = {.comm = comm_made(0, 2), .type = 7, .buffers = {at, at}};
+            const unsigned long long before = counters_get().renewed;
+
+            NC(probe(&c, /* send: */ true));
+            NC(probe(&c, /* send: */ false));
+            if (counters_get().renewed - before != (is_plain ? cases[i].cares_plain : cases[i].cares))
+                FAIL("version %d, %s memory: %s", cases[i].version, is_plain ? "cudaMalloc's" : "NCCL's",
+                     "no care, or too much");
+            NC(ncclCommDestroy(c.comm));
+        }
+        if (cudaFree(plain))
+            FAIL("it cannot be freed");
+    }
+}
+
 static void kinds(void)
 {
     double_get()->version = 22809;
     for (int i = 0; i < ROWS; i++)
         for (int rank = 0; rank < 2; rank++)
             kinds_of(&rows[i], (struct call){.comm = comm_made(rank, 2), .root = 0, .type = 7});
+    versions();
 }
 
 static const struct {
