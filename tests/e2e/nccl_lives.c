@@ -44,10 +44,11 @@ static void operation(ncclComm_t comm)
 
 static ncclComm_t registered(void)
 {
-    const ncclComm_t comm = comm_made(1, 3);
+    ncclComm_t comm;
 
-    memory = memory_made(MEMORY);
     prepare(NULL, ncclSuccess, NULL);
+    comm = comm_made(1, 3);
+    memory = memory_made(MEMORY);
     operation(comm);
     EXPECT(calls_of("ncclCommRegister", pointer(memory)) == 1, "ncclMemAlloc", "it is not registered");
     return comm;
@@ -82,10 +83,24 @@ static void settle(void)
 
 /* --- modes --- */
 
+/* Another one at the same address: nothing of the first is left, and that is not talked to. */
+static void made_anew(const struct make *row, ncclResult_t result)
+{
+    struct ncclComm *const next = double_get()->next;
+
+    made[0] = registered();
+    double_get()->next = made[0];
+    prepare(row->name, result, NULL);
+    EXPECT(row->call() == result, row->name, "another result");
+    EXPECT(calls_of("ncclCommDeregister", NULL) == 0, row->name, "the one before is talked to");
+    double_get()->next = next + COUNT_OF(made);
+    operation(made[0]);
+    EXPECT(calls_of("ncclCommRegister", pointer(memory)) == 1, row->name, "it is taken for the one before");
+}
+
 static void made_by(const struct make *row)
 {
     const unsigned int count = strcmp(row->name, "ncclCommInitAll") == 0 ? 3 : 1;
-    struct ncclComm *next;
 
     for (int in_group = 0; in_group < 2; in_group++) {
         prepare(row->name, ncclSuccess, NULL);
@@ -99,23 +114,19 @@ static void made_by(const struct make *row)
         for (unsigned int i = 0; i < count; i++)
             EXPECT(is_known(made[i]) == !in_group, row->name, "a communicator is not known");
     }
-    /* Another one at the same address: nothing of the first is left. */
-    memory = memory_made(MEMORY);
-    operation(made[0]);
-    next = double_get()->next;
-    double_get()->next = made[0];
-    NC(row->call());
-    double_get()->next = next;
-    prepare(NULL, ncclSuccess, NULL);
-    operation(made[0]);
-    EXPECT(calls_of("ncclCommRegister", pointer(memory)) == 1, row->name, "it is taken for the one before");
-    /* Not there, or not there yet. */
+    made_anew(row, ncclSuccess);
+    made_anew(row, ncclInProgress);
+    /* Not there, or not there yet; and what the variable names has nothing to do with it. */
     for (int i = 0; i < 2; i++) {
         made[0] = stranger();
         prepare(row->name, i ? ncclInProgress : REFUSED, NULL);
         EXPECT(row->call() == double_get()->result, row->name, "another result");
         EXPECT(!was_met(made[0]), row->name, "asked before it is there");
     }
+    made[0] = registered();
+    prepare(row->name, REFUSED, NULL);
+    EXPECT(row->call() == REFUSED, row->name, "another result");
+    EXPECT(is_known(made[0]), row->name, "what was refused has ended another one");
 }
 
 /* One that nobody saw being made is met by its first use, once it is ready; a group may hold such as only look so. */
