@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs the library catches, by every way in which programs reach cudaMalloc; and which it leaves alone on purpose.
+"""Which programs the library catches, by every way in which programs reach cudaMalloc. Which callers it leaves
+alone on purpose is in test_callers.py.
 
 Two witnesses: the statistics in the trace (what the pool thinks it served) and the simulated GPU's own count of calls (what
 really arrived at the driver).
 """
 from __future__ import annotations
 
-import shutil
 import unittest
-from pathlib import Path
 
 from e2e import BIN, MIB, SANITIZE, Case, Done, Word, app
 
@@ -173,31 +172,6 @@ class Mixed(Base):
                 self.assertEqual(trace.total("allocs") + trace.total("bypassed"), 5 + 3 * 25)
                 self.assertEqual(len(trace.of("segment_free")), 3)
                 self.assert_fine(trace.path)
-
-
-class Exempt(Base):
-    """Calls that communication libraries make for themselves: decided by the file name of the caller's object."""
-
-    def plugin(self, name: str, kind: str) -> Path:
-        return Path(shutil.copy(BIN / f"plugin_{kind}.so", self.tmp / name))
-
-    def test_by_name(self) -> None:
-        for name in ("libnccl.so.2", "libmpi_fake.so", "libmpi.so.40", "libucs.so.0", "libnvshmem_host.so.3", "mca_accelerator_cuda.so"):
-            for kind in ("shared", "driver", "static"):
-                with self.subTest(name, kind=kind):
-                    self.missed(self.go(BIN / "host", "l", self.plugin(name, kind), CHURN))
-
-    def test_other_names(self) -> None:
-        for name in ("libmy_mpi.so", "nccl.so", "libtorch_cuda.so", "LIBNCCL.so"):
-            for kind in ("shared", "driver", "static"):
-                with self.subTest(name, kind=kind):
-                    self.caught(self.go(BIN / "host", "l", self.plugin(name, kind), CHURN))
-
-    def test_folder_names_do_not_count(self) -> None:
-        folder = self.tmp / "libnccl"
-        folder.mkdir()
-        plugin = shutil.copy(BIN / "plugin_shared.so", folder / "app.so")
-        self.caught(self.go(BIN / "host", "l", plugin, CHURN))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import unittest
 from pathlib import Path
@@ -234,40 +233,12 @@ class Registered(Base):
                 self.assertNotIn("deregister", [e["e"] for e in ended[:first]])
                 self.assertIn("deregister", [e["e"] for e in ended[first:]])
 
-    def test_finalized(self) -> None:
-        run = self.job("finalized", "cuda", ranks=2)
-        self.assert_registered(run)
-        self.assertEqual([len(run.of("register")), len(run.of("comm_init"))], [2, 2])
-
-    def test_not_revoked(self) -> None:
-        """What was refused has changed nothing: the rank registers as the others do."""
-        self.assert_registered(self.job("not_revoked", "cuda", ranks=2))
-
     def test_end_beside_other_work(self) -> None:
         """Nobody waits for it without limit; what could not be undone is NCCL's, and memory registers anew."""
         run = self.job("ends_beside_work", ranks=2, rc=BREACH)
         self.assertEqual(set(run.done.err.splitlines()), {"simnccl: CONTRACT: ncclCommFinalize: 1 registrations are left"})
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
         self.assertEqual(sorted(e["ok"] for e in run.of("comm_destroy")), [0, 0, 1, 1])
-
-    def test_abort_in_a_group(self) -> None:
-        run = self.job("aborted_in_a_group", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
-        self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
-        self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0, 0])
-
-    def test_not_shrunk(self) -> None:
-        run = self.job("not_shrunk", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
-        self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
-        self.assertEqual([e["ok"] for e in run.of("comm_destroy")], [0, 0])
-
-    def test_split_in_another_thread(self) -> None:
-        run = self.job("split_beside", "cuda", ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
-        self.assert_registered(run)
-        self.assertEqual([len(run.of("register")), len(run.of("comm_init"))], [2, 4])
-
-    def test_freed_twice(self) -> None:
-        run = self.job("freed_twice", ranks=2)
-        self.assert_registered(run)
 
     def test_statistics(self) -> None:
         run = self.job("all", CUPOOL_STATS="exit")
@@ -515,34 +486,10 @@ class Wrong(Base):
                         self.assertEqual(breaches, [])
                         self.assertEqual(run.operations("some"), 0)
 
-    def test_each_call_of_the_program_fails(self) -> None:
-        """It gets the error that it would have got."""
-        calls = {"all": ["ncclCommInitRank", "ncclAllGather", "ncclBcast", "ncclBroadcast", "ncclAllReduce", "ncclReduce",
-                         "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter", "ncclSend", "ncclRecv", "ncclGroupStart",
-                         "ncclGroupEnd", "ncclCommDestroy"],
-                 "comms": ["ncclCommInitRankConfig", "ncclCommSplit", "ncclCommFinalize", "ncclCommAbort"],
-                 "own": ["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"]}
-        for scenario, names in calls.items():
-            for name in names:
-                with self.subTest(name):
-                    native = self.job(scenario, None, None, preload=None, rc=1, SIMNCCL_FAIL=f"{name}:1+:3")
-                    run = self.job(scenario, "cuda", rc=1, SIMNCCL_FAIL=f"{name}:1+:3", CUPOOL_LOG_LEVEL="error")
-                    # Threads write at the same time.
-                    said = [set(re.findall(r"line (\d+): (\w+)[^\n]*?: (\d)", r.done.err)) for r in (run, native)]
-                    self.assertEqual(said[0], said[1])
-                    self.assertTrue(said[0])
-
     def test_nothing_is_registered(self) -> None:
         run = self.job("all", NCCL_LOCAL_REGISTER="0")
         self.assertEqual(len(run.done.warnings), 1, run.done.err)
         self.assertIn("NCCL_LOCAL_REGISTER=0", run.done.warnings[0])
-
-    def test_outside(self) -> None:
-        """Said once, counted each time."""
-        run = self.job("outside")
-        self.assertEqual(len(run.done.warnings), 1, run.done.err)
-        self.assertIn("one buffer in registered memory and one outside", run.done.warnings[0])
-        self.assertEqual(run.total("mixed"), 3 * RANKS)
 
     def test_deregistration_fails(self) -> None:
         """What may still be in use is not given back."""

@@ -506,7 +506,7 @@ MUTANTS = [
         (ORDER, "if (!capturing || now_ns() >= captured || !context_stays(context)) break;", "break;")]),
     Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
         ("shim/debug.c", "if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),
-    Mutant("NCCL: a communicator that could not shrink is used", ["nccl / Registered.test_not_shrunk"], [
+    Mutant("NCCL: a communicator that could not shrink is used", ["nccl_rows / Rows.test_ends"], [
         (EXPORT_NCCL, "nccl_after(parent, used, result); return result;",
          "nccl_after(parent, used, result); if (flags & NCCL_SHRINK_ABORT) nccl_comm_ended(parent, NCCL_END_CLOSE, result); return result;")]),
     Mutant("NCCL: a collective that came first is taken to have been one that maps", ["nccl_reg", "nccl / Kinds.test_collectives_that_use_no_registration"], [
@@ -521,21 +521,21 @@ MUTANTS = [
     Mutant("NCCL: what has been sent is not known where nothing is left to be done", ["nccl_reg"], [
         (REGISTRATIONS, "settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
          "settled = 1u << NCCL_REG_POINT_TO_POINT |")]),
-    Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl / Registered.test_not_revoked"], [
+    Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
         (NCCL, "nccl_reg_comm_reopen(state.reg, comm);", ";")]),
-    Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl / Registered.test_abort_in_a_group"], [
+    Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
         (NCCL, "struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
-    Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl / Registered.test_split_in_another_thread"], [
+    Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl_rows / Rows.test_used"], [
         (NCCL, "nccl_reg_before_call(state.reg, comm, &used);", ";")]),
     Mutant("NCCL: a group's operations find nothing registered", ["nccl_reg"], [
         (REG, "if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
-    Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl / Registered.test_finalized"], [
+    Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl_rows / Rows.test_ends"], [
         (NCCL, "how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm) :", "")]),
-    Mutant("NCCL: a communicator that was finalized goes twice", ["nccl / Registered.test_finalized"], [
+    Mutant("NCCL: a communicator that was finalized goes twice", ["nccl_rows / Rows.test_ends"], [
         (REG, "return finalized ? -EALREADY : 0;", "(void)finalized; return 0;")]),
     Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work", "nccl / Registered.test_an_end_beside_a_capture"], [
         (NCCL, "return context_wait_device_for(info->device, ms) ? 0 : -EBUSY;", "return context_wait_device(info->device) ? 0 : -EBUSY;")]),
-    Mutant("NCCL: memory that waits to go is freed again", ["nccl / Registered.test_freed_twice"], [
+    Mutant("NCCL: memory that waits to go is freed again", ["nccl_rows / Rows.test_groups_and_memory"], [
         (NCCL, "rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed", "rc ? next(ptr) : freed")]),
     Mutant("windows: an answer that never came is taken for one", ["window"], [
         (WINDOW, "if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0) rc = -EIO;", "(void)rank;"),
@@ -606,7 +606,7 @@ MUTANTS = [
         (REG, "found->users_own[found->user_count++] =", "found->users_own[found->user_count] =")]),
     Mutant("NCCL: the driver gives what NCCL refuses", ["nccl / Wrong.test_memory_is_refused_later"], [
         (CORE, "if (rc == -ENOMEM && context_backed_by_nccl(context))", "if (false)")]),
-    Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl / Wrong.test_outside"], [
+    Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl_rows / Rows.test_extents"], [
         (REGISTRATIONS, "comm->counters.mixed += inside && outside;", "")]),
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
         ("shim/real.c", "copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * callers.c - a program whose libraries call CUDA for themselves: callers LIBRARY...
+ *
+ * What it is: for each library a process of its own, which writes a trace of its own. The library is the other half of
+ * this file (-DCALLER_LIBRARY; -DCALLER_RUNTIME: with the runtime's calls for memory): it takes and gives back memory,
+ * asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's mathematics do. On stdout is a
+ * line for each: PROCESS LIBRARY.
+ *
+ * What it is not: a judge. What became of the calls is in the traces, for test_callers.py.
+ */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+__attribute__((visibility("default"))) int caller_run(CUdeviceptr program);
+
+#ifdef CALLER_LIBRARY
+
+int caller_run(CUdeviceptr program)
+{
+    unsigned int type;
+    void *host;
+#ifdef CALLER_RUNTIME
+    void *own;
+
+    if (cudaMalloc(&own, 100000) || cudaFree(own))
+        return 1;
+#else
+    CUdeviceptr own;
+
+    if (cuMemAlloc(&own, 100000) || cuMemFree(own))
+        return 1;
+#endif
+    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, program) ||
+           cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP) || cuMemFreeHost(host);
+}
+
+#else
+
+static int run(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *own;
+    __typeof__(&caller_run) function;
+
+    if (!library || !(function = (__typeof__(&caller_run))dlsym(library, "caller_run")) || cudaMalloc(&own, 100000))
+        return 1;
+    return function((uintptr_t)own) || cudaFree(own);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const pid_t child = fork();
+        int status;
+
+        if (child == 0)
+            return run(argv[i]);
+        if (child < 0 || waitpid(child, &status, 0) != child || status) {
+            printf("%s: %s\n", argv[i], dlerror());
+            return 1;
+        }
+        printf("%d %s\n", (int)child, argv[i]);
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_app_goes.c - scenarios of nccl_app: the pool's memory goes, or its communicator does, while the other is there.
+ *
+ * What it is not: about captures. See nccl_app.h.
+ */
+#include "nccl_app.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Memory goes back while a communicator lives, because something larger needs it; the device holds 64 MiB. */
+static void trim(struct rank *r)
+{
+    char *at;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 4; i++) {
+        at = get(20 * MIB);
+        all_gather(r, at, at + MIB);
+        ring(r, at, at + MIB);
+        CU(cudaFree(at));
+        at = get(44 * MIB);
+        all_gather(r, at + 40 * MIB, at + MIB);
+        CU(cudaFree(at));
+    }
+    /* More than there is: the native error, and life goes on. */
+    get_refused(100 * MIB);
+    at = get(20 * MIB);
+    all_gather(r, at, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+/* Freed while the GPU is still at work with it, and then needed for something larger. */
+static void busy(struct rank *r)
+{
+    char *at;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 4; i++) {
+        at = get(20 * MIB);
+        fill(at, r->rank, COUNT);
+        for (int j = 0; j < 8; j++)
+            NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+        CU(cudaFree(at));
+        at = get(48 * MIB);
+        CU(cudaFree(at));
+    }
+    comm_end(r);
+}
+
+static void *comm_destroy(void *arg)
+{
+    const struct rank *r = arg;
+
+    CU(cudaSetDevice(r->rank));
+    NC(ncclCommDestroy(r->comm));
+    return NULL;
+}
+
+/* What could not go when it was freed goes in another thread, behind work, when something larger is needed. */
+static void going(struct rank *r)
+{
+    pthread_t other;
+    char *at, *more = get(MIB);
+    struct rank second;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        second = *r;
+        comm_make(&second, i + 1);
+        at = get(20 * MIB);
+        all_gather(r, at, at + MIB);
+        NC(ncclGroupStart());
+        CU(cudaFree(at));
+        NC(ncclGroupEnd());
+        for (int j = 0; j < 20; j++)
+            CU(cudaMemsetAsync(more, j, MIB, r->stream));
+        pthread_create(&other, NULL, comm_destroy, &second);
+        usleep(10000);
+        at = get(48 * MIB);
+        pthread_join(other, NULL);
+        CU(cudaFree(at));
+    }
+    comm_end(r);
+    CU(cudaFree(more));
+}
+
+/* The same with 96 MiB, of which some may not come back. */
+static void lose(struct rank *r)
+{
+    static const size_t sizes[] = {20, 22, 60};
+    char *at;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        at = get(sizes[i] * MIB);
+        all_gather(r, at, at + MIB);
+        CU(cudaFree(at));
+    }
+    comm_end(r);
+}
+
+/* Revoked, and destroyed later; memory that it has used goes back in between. The device has 64 MiB. */
+static void revoked(struct rank *r)
+{
+    char *at = get(20 * MIB), *other = get(20 * MIB);
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    NC(ncclCommRevoke(r->comm, NCCL_REVOKE_DEFAULT));
+    CU(cudaFree(at));
+    CU(cudaFree(other));
+    at = get(30 * MIB); /* takes the place of what no communicator has used */
+    CU(cudaFree(at));
+    NC(ncclCommDestroy(r->comm));
+    comm_make(r, 1);
+    at = get(58 * MIB);
+    all_gather(r, at, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+/* It ends beside work that waits for what the host does after that. */
+static void ends_beside_work(struct rank *r)
+{
+    static atomic_int flag[RANKS_MAX];
+    char *at = get(8 * MIB);
+    cudaStream_t other;
+
+    CU(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaLaunchHostFunc(other, on_flag, &flag[r->rank]));
+    NC(ncclCommFinalize(r->comm));
+    atomic_store(&flag[r->rank], 1);
+    CU(cudaStreamSynchronize(other));
+    NC(ncclCommDestroy(r->comm));
+    comm_make(r, 1);
+    all_gather(r, at, at + MIB);
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+const struct scenario scenarios_goes[] = {{"trim", trim}, {"busy", busy},       {"going", going},
+                                          {"lose", lose}, {"revoked", revoked}, {"ends_beside_work", ends_beside_work},
+                                          {NULL, NULL}};

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_app_past.c - scenarios of nccl_app: memory that the pool does not serve.
+ *
+ * What it is not: about the pool's. See nccl_app.h.
+ */
+#include "nccl_app.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Physical memory that is mapped, as expandable segments are: addresses that stay, what is there comes and goes. */
+struct mapped {
+    CUdeviceptr at;
+    size_t size;
+};
+
+#define DR(call)                                                                                                       \
+    do {                                                                                                               \
+        CUresult error_ = (call);                                                                                      \
+        if (error_)                                                                                                    \
+            FAIL("line %d: %s: %d", __LINE__, #call, (int)error_);                                                     \
+    } while (0)
+
+static struct mapped reserve(size_t size)
+{
+    struct mapped m = {.size = size};
+
+    DR(cuMemAddressReserve(&m.at, size, 0, 0, 0));
+    return m;
+}
+
+static CUmemGenericAllocationHandle create(const struct rank *r, size_t size, CUmemAllocationHandleType types)
+{
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .requestedHandleTypes = types,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->rank}};
+    CUmemGenericAllocationHandle handle;
+
+    DR(cuMemCreate(&handle, size, &properties, 0));
+    return handle;
+}
+
+/* The handle is given up: what is mapped stays. */
+static char *map(const struct rank *r, const struct mapped *m, CUmemGenericAllocationHandle handle)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->rank},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+    DR(cuMemMap(m->at, m->size, 0, handle, 0));
+    DR(cuMemSetAccess(m->at, m->size, &access, 1));
+    DR(cuMemRelease(handle));
+    return (char *)(uintptr_t)m->at; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+static char *map_new(const struct rank *r, const struct mapped *m)
+{
+    return map(r, m, create(r, m->size, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+}
+
+static void unmap(const struct mapped *m)
+{
+    DR(cuMemUnmap(m->at, m->size));
+}
+
+static void give_up(const struct mapped *m)
+{
+    unmap(m);
+    DR(cuMemAddressFree(m->at, m->size));
+}
+
+/* Other memory at the same addresses, with two communicators; one has gone when the last of it does. */
+static void mapped(struct rank *r)
+{
+    const struct mapped m = reserve(4 * MIB), n = reserve(8 * MIB);
+    ncclComm_t first, second;
+    char *from, *to;
+
+    comm_make(r, 0);
+    first = r->comm;
+    comm_make(r, 1);
+    second = r->comm;
+    to = map_new(r, &n);
+    for (int i = 0; i < 3; i++) {
+        from = map_new(r, &m);
+        r->comm = i % 2 ? second : first;
+        all_gather(r, from, to);
+        ring(r, from + MIB, from);
+        r->comm = second;
+        all_gather(r, from, to);
+        unmap(&m);
+    }
+    from = map_new(r, &m);
+    all_gather(r, from, to);
+    r->comm = first;
+    all_gather(r, from, to);
+    comm_end(r);
+    give_up(&m);
+    r->comm = second;
+    comm_end(r);
+    give_up(&n);
+}
+
+/* The same with what cudaMalloc gives past the pool; of a second communicator, too, which goes first. */
+static void reused(struct rank *r)
+{
+    char *from, *to = get(8 * MIB), *was = NULL;
+    ncclComm_t first, second;
+
+    comm_make(r, 0);
+    first = r->comm;
+    comm_make(r, 1);
+    second = r->comm;
+    for (int i = 0; i < 4; i++) {
+        from = get(4 * MIB);
+        if (was && from != was)
+            FAIL("another address");
+        was = from;
+        for (int j = 0; j < 2; j++) {
+            r->comm = j ? second : first;
+            if (i == 3 && j)
+                comm_end(r);
+            else
+                all_gather(r, from, to);
+        }
+        if (cudaFree(from + 4096) != cudaErrorInvalidValue || cudaGetLastError() != cudaErrorInvalidValue)
+            FAIL("it is freed from inside");
+        CU(cudaFree(from));
+        if (cudaFree(from) != cudaErrorInvalidValue || cudaGetLastError() != cudaErrorInvalidValue)
+            FAIL("it is freed twice");
+    }
+    r->comm = first;
+    comm_end(r);
+    CU(cudaFree(to));
+}
+
+static size_t left(void)
+{
+    size_t bytes, total;
+
+    CU(cudaMemGetInfo(&bytes, &total));
+    return bytes;
+}
+
+/* Freed within a group, by a stream under work that waits for what the host does next, and in a capture: it goes later,
+ * and is not freed again. */
+static void later(struct rank *r)
+{
+    static atomic_int called;
+    char *at = get(8 * MIB), *other;
+    cudaGraph_t graph;
+    size_t before;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    before = left();
+    for (int i = 0; i < 3; i++) {
+        other = get(4 * MIB);
+        all_gather(r, other, at);
+        fill(other, r->rank, COUNT);
+        if (i == 0) {
+            NC(ncclGroupStart());
+            NC(ncclAllGather(other, at, COUNT, ncclFloat, r->comm, r->stream));
+            CU(cudaFree(other));
+        } else if (i == 1) {
+            while (r->rank != 0 && !called)
+                usleep(100);
+            NC(ncclAllGather(other, at, COUNT, ncclFloat, r->comm, r->stream));
+            CU(cudaFreeAsync(other, r->stream));
+            if (r->rank == 0)
+                called = 1;
+        } else {
+            CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed));
+            CU(cudaFree(other));
+        }
+        if (cudaFree(other) != cudaErrorInvalidValue || cudaGetLastError() != cudaErrorInvalidValue)
+            FAIL("it is freed twice");
+        if (i == 0)
+            NC(ncclGroupEnd());
+        if (i == 2) {
+            CU(cudaStreamEndCapture(r->stream, &graph));
+            CU(cudaGraphDestroy(graph));
+        } else {
+            for (int j = 0; j < ranks; j++)
+                expect(r, at + (size_t)j * BYTES, j, "all_gather");
+        }
+        /* The next to be used takes it along. */
+        all_gather(r, at, at + MIB);
+        other = get(4 * MIB);
+        all_gather(r, other, at);
+        CU(cudaFree(other));
+        if (left() != before)
+            FAIL("%zu bytes are not free again", before - left());
+    }
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+/* Unmapped within a group, and something else there afterwards. */
+static void unmapped(struct rank *r)
+{
+    const struct mapped m = reserve(4 * MIB);
+    char *at = get(8 * MIB), *from = map_new(r, &m);
+
+    comm_make(r, 0);
+    all_gather(r, from, at);
+    NC(ncclGroupStart());
+    NC(ncclAllGather(at, at + MIB, COUNT, ncclFloat, r->comm, r->stream));
+    unmap(&m);
+    NC(ncclGroupEnd());
+    from = map_new(r, &m);
+    all_gather(r, from, at);
+    comm_end(r);
+    give_up(&m);
+    CU(cudaFree(at));
+}
+
+/* Unmapped while another thread calls NCCL for the same device. */
+static void *others_ops(void *arg)
+{
+    struct rank *r = arg;
+    char *at;
+
+    CU(cudaSetDevice(r->rank));
+    CU(cudaStreamCreate(&r->stream));
+    at = get(8 * MIB);
+    comm_make(r, 1);
+    for (int i = 0; i < 1000; i++) {
+        NC(ncclAllGather(at, at + MIB, 1000, ncclFloat, r->comm, r->stream));
+        if (i % 10 == 0)
+            CU(cudaStreamSynchronize(r->stream));
+    }
+    comm_end(r);
+    CU(cudaFree(at));
+    return NULL;
+}
+
+static void beside(struct rank *r)
+{
+    const struct mapped m = reserve(4 * MIB);
+    char *at = get(8 * MIB);
+    struct rank others = *r;
+    pthread_t other;
+
+    pthread_create(&other, NULL, others_ops, &others);
+    comm_make(r, 0);
+    for (int i = 0; i < 50; i++) {
+        all_gather(r, map_new(r, &m), at);
+        unmap(&m);
+    }
+    pthread_join(other, NULL);
+    comm_end(r);
+    DR(cuMemAddressFree(m.at, m.size));
+    CU(cudaFree(at));
+}
+
+/* Freed by somebody whom no preload sees, and something else there afterwards. */
+static void unseen(struct rank *r)
+{
+    char *at = get(8 * MIB), *from = get(4 * MIB), *was = from;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    const __typeof__(&cuMemFree_v2) free_past =
+        driver ? (__typeof__(&cuMemFree_v2))dlsym(driver, "cuMemFree_v2") : NULL;
+
+    if (!free_past || free_past == cuMemFree_v2)
+        FAIL("no other cuMemFree_v2");
+    comm_make(r, 0);
+    all_gather(r, from, at);
+    DR(free_past((uintptr_t)from));
+    from = get(4 * MIB);
+    if (from != was)
+        FAIL("another address");
+    all_gather(r, from, at);
+    comm_end(r);
+    CU(cudaFree(from));
+    CU(cudaFree(at));
+}
+
+/* The context goes with what was used in it, and what was freed in a capture and is still kept; other memory is there
+ * next. */
+static void reset(struct rank *r)
+{
+    char *at, *other, *was = NULL;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+
+    for (int i = 0; i < 3; i++) {
+        at = get(8 * MIB);
+        if (i == 1)
+            CU(cudaMallocAsync((void **)&other, 4 * MIB, r->stream));
+        else
+            other = get(4 * MIB);
+        if (was && other != was)
+            FAIL("another address");
+        was = other;
+        fill(other, r->rank, COUNT);
+        comm_make(r, i);
+        all_gather(r, at, at + MIB);
+        expect(r, other, r->rank, "memory that nobody freed");
+        if (i != 1)
+            all_gather(r, other, at);
+        comm_end(r);
+        if (i != 1) {
+            CU(cudaStreamCreate(&stream));
+            CU(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed));
+            CU(cudaFreeAsync(other, stream)); /* nothing is waited for beside a capture */
+            CU(cudaStreamEndCapture(r->stream, &graph));
+            CU(cudaGraphDestroy(graph));
+        }
+        CU(cudaDeviceReset());
+        CU(cudaStreamCreate(&r->stream));
+    }
+}
+
+/* Send and receive first, then collectives, in memory that nothing lies in front of. */
+static void past_kinds(struct rank *r)
+{
+    const struct mapped m = reserve(8 * MIB);
+    char *at = map_new(r, &m);
+
+    comm_make(r, 0);
+    ring(r, at, at + MIB);
+    all_gather(r, at + 2 * MIB, at + 4 * MIB);
+    ring(r, at, at + MIB);
+    comm_end(r);
+    give_up(&m);
+}
+
+/* Memory whose end is not certain to be seen, that others cannot map, or that shares its pages: all but the last time
+ * with a buffer in registered memory. */
+static void never(struct rank *r)
+{
+    const struct mapped m[2] = {reserve(4 * MIB), reserve(4 * MIB)};
+    CUmemGenericAllocationHandle handle, imported;
+    char *at = get(8 * MIB), *other;
+    int fd;
+
+    comm_make(r, 0);
+    CU(cudaMallocAsync((void **)&other, 4 * MIB, r->stream));
+    all_gather(r, at, other);
+    CU(cudaFreeAsync(other, r->stream));
+    CU(cudaMallocManaged((void **)&other, 4 * MIB, cudaMemAttachGlobal));
+    all_gather(r, at, other);
+    CU(cudaFree(other));
+    other = get(MIB);
+    all_gather(r, at, other);
+    CU(cudaFree(other));
+    all_gather(r, at, map(r, &m[0], create(r, m[0].size, CU_MEM_HANDLE_TYPE_NONE)));
+    handle = create(r, m[1].size, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    DR(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    DR(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    DR(cuMemRelease(handle));
+    all_gather(r, at, map(r, &m[1], imported));
+    comm_end(r);
+    for (int i = 0; i < 2; i++)
+        give_up(&m[i]);
+    CU(cudaFree(at));
+}
+
+const struct scenario scenarios_past[] = {
+    {"mapped", mapped}, {"reused", reused}, {"later", later},           {"unmapped", unmapped}, {"beside", beside},
+    {"unseen", unseen}, {"reset", reset},   {"past_kinds", past_kinds}, {"never", never},       {NULL, NULL}};

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_passes.c - each NCCL row of hooks.def, called by its name: the tables for nccl_lives.c, and the mode passes.
+ *
+ * What it is: passes: arguments and results are those of a program without the library. The tables are made from the
+ * list, so that a row for which there is no function here does not compile. Arguments are small numbers of no meaning.
+ *
+ * What it is not: a list of rows. See nccl_rows.h.
+ */
+#include "nccl_rows.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* Our hook, or (direct) NCCL's own function behind it. */
+static bool direct;
+static void *behind(const char *name);
+#define CALL(symbol) (direct ? (__typeof__(&(symbol)))behind(#symbol) : (symbol))
+
+/* --- each row, called: with c as the communicator, or as the one that its child is made of --- */
+
+ncclComm_t made[3];
+static void *handle;
+
+#define MAKE(symbol, ...)                                                                                              \
+    static ncclResult_t make_##symbol(void)                                                                            \
+    {                                                                                                                  \
+        static ncclUniqueId id = {"an id"};                                                                            \
+                                                                                                                       \
+        (void)id;                                                                                                      \
+        return CALL(symbol)(__VA_ARGS__);                                                                              \
+    }
+MAKE(ncclCommInitRank, &made[0], 3, id, 1)
+MAKE(ncclCommInitRankConfig, &made[0], 3, id, 1, pointer(48))
+MAKE(ncclCommInitRankScalable, &made[0], 3, 1, 1, &id, pointer(48))
+MAKE(ncclCommInitAll, made, 3, (const int[]){0, 0, 0})
+
+#define USE(symbol, ...)                                                                                               \
+    static ncclResult_t use_##symbol(ncclComm_t c)                                                                     \
+    {                                                                                                                  \
+        return CALL(symbol)(__VA_ARGS__);                                                                              \
+    }
+USE(ncclCommSplit, c, 5, 6, &made[0], pointer(48))
+USE(ncclCommGrow, c, 5, pointer(32), 6, &made[0], pointer(48))
+USE(ncclCommShrink, c, pointer(32), 5, &made[0], pointer(48), 0)
+USE(ncclCommWindowRegister, c, pointer(32), 5, pointer(48), 6)
+USE(ncclCommWindowDeregister, c, pointer(48))
+USE(ncclRedOpCreatePreMulSum, pointer(32), pointer(48), 5, 6, c)
+USE(ncclRedOpDestroy, 5, c)
+USE(ncclDevCommCreate, c, pointer(32), pointer(48))
+USE(ncclDevCommDestroy, c, pointer(48))
+USE(ncclPutSignal, pointer(32), 5, 6, 7, pointer(48), 8, 9, 10, 11, c, pointer(64))
+USE(ncclSignal, 5, 6, 7, 8, c, pointer(64))
+USE(ncclWaitSignal, 5, pointer(32), c, pointer(64))
+USE(ncclCommSuspend, c, 5)
+USE(ncclCommResume, c)
+USE(ncclCommRegister, c, pointer(4096), 512, &handle)
+USE(ncclCommDeregister, c, pointer(4096))
+
+#define END(symbol, ...)                                                                                               \
+    static ncclResult_t end_##symbol(ncclComm_t c)                                                                     \
+    {                                                                                                                  \
+        return CALL(symbol)(__VA_ARGS__);                                                                              \
+    }
+END(ncclCommFinalize, c)
+END(ncclCommDestroy, c)
+END(ncclCommAbort, c)
+END(ncclCommRevoke, c, 0)
+static ncclResult_t shrink_aborting(ncclComm_t c)
+{
+    return CALL(ncclCommShrink)(c, pointer(32), 5, &made[0], pointer(48), NCCL_SHRINK_ABORT);
+}
+
+/* --- the tables --- */
+
+const struct make makes[] = {
+#define NCCL_MAKE(symbol, parameters, arguments, comms, count) {#symbol, make_##symbol},
+#include "hooks.def"
+};
+
+const size_t make_count = COUNT_OF(makes);
+
+const struct use uses[] = {
+#define NCCL_USE(symbol, parameters, arguments, of, made) {#symbol, use_##symbol},
+#include "hooks.def"
+    {"ncclCommShrink", use_ncclCommShrink},
+    {"ncclCommRegister", use_ncclCommRegister},
+    {"ncclCommDeregister", use_ncclCommDeregister},
+};
+const size_t use_count = COUNT_OF(uses);
+const struct use ends[] = {
+#define NCCL_END(symbol, parameters, arguments, how) {#symbol, end_##symbol},
+#include "hooks.def"
+    {"ncclCommShrink", shrink_aborting},
+};
+const size_t end_count = COUNT_OF(ends);
+
+/* --- arguments and results --- */
+
+static void *behind(const char *name)
+{
+    static void *library;
+
+    library = library ? library : dlopen("libnccl_double.so", RTLD_NOW | RTLD_NOLOAD);
+    if (!library || !dlsym(library, name))
+        FAIL("%s is not in the double", name);
+    return dlsym(library, name);
+}
+
+#define NCCL_OP(symbol, parameters, arguments, kind, from_, from_count, to_, to_count)                                 \
+    static ncclResult_t op_##symbol(ncclComm_t comm)                                                                   \
+    {                                                                                                                  \
+        const int root = 5, peer = 6;                                                                                  \
+        const ncclDataType_t type = 7;                                                                                 \
+        const ncclRedOp_t op = 3;                                                                                      \
+        const cudaStream_t stream = pointer(64);                                                                       \
+        const size_t count = 9;                                                                                        \
+        const void *from = pointer(32);                                                                                \
+        void *to = pointer(48);                                                                                        \
+                                                                                                                       \
+        (void)root, (void)peer, (void)op, (void)from, (void)to;                                                        \
+        return CALL(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                \
+    }
+#include "hooks.def"
+static const struct use operations[] = {
+#define NCCL_OP(symbol, parameters, arguments, kind, from, from_count, to, to_count) {#symbol, op_##symbol},
+#include "hooks.def"
+};
+
+static ncclResult_t start_group(ncclComm_t comm)
+{
+    (void)comm;
+    return CALL(ncclGroupStart)();
+}
+
+static ncclResult_t end_group(ncclComm_t comm)
+{
+    (void)comm;
+    return CALL(ncclGroupEnd)();
+}
+
+static ncclResult_t end_simulated(ncclComm_t comm)
+{
+    (void)comm;
+    return CALL(ncclGroupSimulateEnd)(pointer(48));
+}
+
+static ncclResult_t alloc_memory(ncclComm_t comm)
+{
+    (void)comm;
+    return CALL(ncclMemAlloc)(&handle, 512);
+}
+
+static ncclResult_t free_no_memory(ncclComm_t comm)
+{
+    (void)comm;
+    return CALL(ncclMemFree)(pointer(48));
+}
+
+static const struct use others[] = {
+    {"ncclGroupStart", start_group}, {"ncclGroupEnd", end_group},     {"ncclGroupSimulateEnd", end_simulated},
+    {"ncclMemAlloc", alloc_memory},  {"ncclMemFree", free_no_memory},
+};
+
+/* The call of this name in the log, which is the only one. */
+static struct double_call only(const char *name)
+{
+    EXPECT(calls_of(name, NULL) == 1, name, "not called once");
+    return double_get()->log[when(name)];
+}
+
+/* What NCCL gets through our hook is what it gets without it, and so is what comes back. */
+static void passes(const char *name, ncclResult_t (*call)(ncclComm_t), ncclResult_t (*make)(void))
+{
+    static const ncclResult_t results[] = {ncclSuccess, REFUSED, ncclInProgress, ncclInvalidArgument};
+    struct double_call seen[2];
+    ncclResult_t result;
+
+    for (int i = 0; i < 4; i++) {
+        const ncclComm_t comm = i < 3 ? stranger() : NULL;
+
+        /* What the library registers it registers here, not in the row's call. */
+        prepare(NULL, ncclSuccess, NULL);
+        NC(ncclAllReduce(pointer(32), pointer(48), 1, 0, 0, comm, NULL));
+        for (int without = 0; without < 2; without++) {
+            prepare(name, results[i], NULL);
+            memset(made, 0, sizeof(made));
+            direct = without;
+            result = call ? call(comm) : make();
+            direct = false;
+            EXPECT(result == results[i], name, "another result");
+            seen[without] = only(name);
+        }
+        EXPECT(seen[0].used == seen[1].used && memcmp(seen[0].bytes, seen[1].bytes, seen[0].used) == 0, name,
+               "other arguments");
+        if (strcmp(name, "ncclGroupStart") == 0 && !result)
+            ncclGroupEnd();
+    }
+    printf("row %s\n", name);
+}
+
+void rows_pass(void)
+{
+    for (size_t i = 0; i < COUNT_OF(operations); i++)
+        passes(operations[i].name, operations[i].call, NULL);
+    for (size_t i = 0; i < make_count; i++)
+        passes(makes[i].name, NULL, makes[i].call);
+    for (size_t i = 0; i < use_count; i++)
+        passes(uses[i].name, uses[i].call, NULL);
+    for (size_t i = 0; i < end_count; i++)
+        passes(ends[i].name, ends[i].call, NULL);
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        passes(others[i].name, others[i].call, NULL);
+}
