@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * library.c - libuct_rows.so: calls rows of shim/hooks.def from a library that has the name of one of UCX's, because
- * that is what the library tells callers apart by.
+ * library.c - libuct_rows.so and libcublas_rows.so: call rows of shim/hooks.def for a test. cupool tells callers apart
+ * by the names of their files.
  */
 #include <string.h>
 

@@ -29,7 +29,6 @@ struct given {
     CUstream stream;
     CUcontext context, made;
     CUgreenCtx green;
-    CUevent event;
     CUgraph graph, graph_made;
     CUpointer_attribute attribute;
     CUmemGenericAllocationHandle handle;
@@ -130,31 +129,12 @@ const struct row *row_find(const char *symbol);
 bool trace_has(const char *event, const char *one, const char *other);
 extern struct rows_next *rows_next; /* NULL: librows_next.so is not preloaded */
 
-/* --- effects.c --- */
-/* What a free of a pooled block did: the device waits, the host waits, neither. */
-enum freed { ORDERED, WAITED, KEPT };
-/* -1: the call failed. */
-int freed(void);
-/* Memory of the pool, by the API that is tested. */
-CUdeviceptr memory_take(size_t size);
-int memory_give(CUdeviceptr ptr);
+/* --- effects.c, driver.c, runtime.c --- */
 /* The driver is there, a context is current, and known to the library. */
 int world_start(void);
-/* A free now is ordered on the device, unless CUPOOL_HOOK=runtime makes it wait. */
-extern int freed_usually;
 void given_reset(void);
-void given_fill(void);
+/* What is looked for in every row. */
 int ways(const struct expectation *e);
 int arguments(const struct expectation *e);
-/* Common to both APIs. */
-int effect_pooled(const struct expectation *e);
-int effect_frees(const struct expectation *e);
-int effect_frees_later(const struct expectation *e);
-int effect_counts_idle(const struct expectation *e);
-int effect_ipc(const struct expectation *e);
-int effect_transfer(const struct expectation *e);
-int effect_closes(const struct expectation *e);
-int effect_opens(const struct expectation *e);
-int effect_ends_context(const struct expectation *e);
 
 #endif
