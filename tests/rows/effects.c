@@ -10,6 +10,7 @@
 #include "effects.h"
 
 #include <dlfcn.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -225,14 +226,14 @@ int effect_ipc(const struct expectation *e)
 int library_call(const struct row *row, const char *file, int answer)
 {
     int (*call)(const struct given *arguments, const char *symbol, void *function);
-    char path[4096];
-    const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
+    char program[2048], path[4096];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
     void *library;
     int result;
 
     CHECK(n > 0);
-    path[n] = '\0';
-    strcpy(strrchr(path, '/') + 1, file);
+    program[n] = '\0';
+    snprintf(path, sizeof(path), "%s/%s", dirname(program), file);
     library = dlopen(path, RTLD_NOW);
     if (!library)
         return fail("%s", dlerror());
