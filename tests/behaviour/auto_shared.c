@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * auto_shared.c - calls after which somebody else may look at memory that the context's queue does not order: another
- * process, graphics, the processor, a network card.
+ * auto_shared.c - memory that is not the pool's, and calls after which another process or a network card may look at
+ * it, which the context's queue does not order.
  *
- * What it is: one test for each such call. Work is held, a block is freed, and natively the work is over then. With
- * CUPOOL_FREE=auto it need not be before the call, and has to be after it; with ordered it never is. See auto.h.
+ * What it is: work is held, a block is freed, and natively the work is over then. With CUPOOL_FREE=auto it need not be
+ * before the call, and has to be after it; with ordered it never is. See auto.h.
  *
- * What it is not: those others. Most calls do nothing on the simulated GPU, and are left out on a real one.
+ * What it is not: a test of every such call (tests/rows), or of those who look.
  */
 #include "auto.h"
 
@@ -64,163 +64,6 @@ static int waits(void)
     }
     return 0;
 }
-
-/* --- calls that do nothing on the simulated GPU --- */
-
-typedef long word;
-#define WORDS 9
-
-/* Arguments are numbers, pointers and structures of eight bytes, which all travel as one word each. */
-static int call(const char *symbol, const word *w)
-{
-    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
-    CUresult (*function)(word, word, word, word, word, word, word, word, word) = NULL;
-
-    *(void **)&function = lib ? dlsym(lib, symbol) : NULL;
-    CHECK(function);
-    OK(function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]));
-    return 0;
-}
-
-static int waits_after(const char *symbol, const word *words)
-{
-    if (!hold_is_exact())
-        SKIP("needs the simulated GPU");
-    TRY(begin());
-    TRY(call(symbol, words));
-    return waits();
-}
-
-static CUdeviceptr ptr;
-static uint64_t room[16];
-static CUmemPoolProps managed_pool = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED};
-static CUmemPoolProps host_pool = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                   .location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA}};
-static CUmemPoolProps device_pool = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                     .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-#define P(object) ((word)(uintptr_t) & (object))
-
-/* clang-format off */
-#define CALLS(X)                                                                                                       \
-    X(cuMemPoolExportToShareableHandle, P(room), 0, 1)                                                                 \
-    X(cuMemPoolExportPointer, P(room), (word)ptr)                                                                      \
-    X(cuImportExternalMemory, P(room), P(room))                                                                        \
-    X(cuImportExternalSemaphore, P(room), P(room))                                                                     \
-    X(cuLogicalEndpointCreate, 1, P(room))                                                                             \
-    X(cuLogicalEndpointImport, 1, P(room), 1)                                                                          \
-    X(cuFabricCpyBatchAsync, 1, P(room))                                                                               \
-    X(cuFabricCpyBatchAsync_ptsz, 1, P(room))                                                                          \
-    X(cuMulticastAddDevice, 1, 0)                                                                                      \
-    X(cuFlushGPUDirectRDMAWrites, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX)                                  \
-    X(cuMemAdvise, (word)ptr, 4096)                                                                                    \
-    X(cuMemAdvise_v2, (word)ptr, 4096)                                                                                 \
-    X(cuMemPrefetchAsync, (word)ptr, 4096)                                                                             \
-    X(cuMemPrefetchAsync_ptsz, (word)ptr, 4096)                                                                        \
-    X(cuMemPrefetchAsync_v2, (word)ptr, 4096)                                                                          \
-    X(cuMemPrefetchAsync_v2_ptsz, (word)ptr, 4096)                                                                     \
-    X(cuMemPrefetchBatchAsync, P(room), P(room), 1)                                                                    \
-    X(cuMemPrefetchBatchAsync_ptsz, P(room), P(room), 1)                                                               \
-    X(cuMemDiscardBatchAsync, P(room), P(room), 1)                                                                     \
-    X(cuMemDiscardBatchAsync_ptsz, P(room), P(room), 1)                                                                \
-    X(cuMemDiscardAndPrefetchBatchAsync, P(room), P(room), 1)                                                          \
-    X(cuMemDiscardAndPrefetchBatchAsync_ptsz, P(room), P(room), 1)                                                     \
-    X(cuStreamAttachMemAsync, 0, (word)ptr, 4096)                                                                      \
-    X(cuStreamAttachMemAsync_ptsz, 0, (word)ptr, 4096)                                                                 \
-    X(cuGraphicsGLRegisterBuffer, P(room), 1)                                                                          \
-    X(cuGraphicsGLRegisterImage, P(room), 1, 1)                                                                        \
-    X(cuGraphicsEGLRegisterImage, P(room), P(room))                                                                    \
-    X(cuGraphicsVDPAURegisterVideoSurface, P(room), 1)                                                                 \
-    X(cuGraphicsVDPAURegisterOutputSurface, P(room), 1)                                                                \
-    X(cuGraphicsMapResources, 1, P(room))                                                                              \
-    X(cuGraphicsMapResources_ptsz, 1, P(room))                                                                         \
-    X(cuGLRegisterBufferObject, 1)                                                                                     \
-    X(cuEGLStreamConsumerConnect, P(room), P(room))                                                                    \
-    X(cuEGLStreamConsumerConnectWithFlags, P(room), P(room))                                                           \
-    X(cuEGLStreamProducerConnect, P(room), P(room), 1, 1)                                                              \
-    X(cuStreamBeginCaptureToCig, (word)(uintptr_t)s, P(room))                                                          \
-    X(cuStreamBeginCaptureToCig_ptsz, (word)(uintptr_t)s, P(room))                                                     \
-    X(cuCtxSetFlags, CU_CTX_SYNC_MEMOPS)                                                                               \
-    X(cuDevicePrimaryCtxSetFlags, 0, CU_CTX_SYNC_MEMOPS)                                                               \
-    X(cuDevicePrimaryCtxSetFlags_v2, 0, CU_CTX_SYNC_MEMOPS)                                                            \
-    X(cuMemHostRegister, P(room), sizeof(room), CU_MEMHOSTREGISTER_DEVICEMAP)
-/* clang-format on */
-#define X(symbol, ...)                                                                                                 \
-    static int symbol##_call(void)                                                                                     \
-    {                                                                                                                  \
-        return waits_after(#symbol, (const word[WORDS]){__VA_ARGS__});                                                 \
-    }
-CALLS(X)
-#undef X
-
-/* --- pools of the driver's --- */
-
-static int pool_of_managed(void)
-{
-    return waits_after("cuMemPoolCreate", (const word[WORDS]){P(room), P(managed_pool)});
-}
-
-static int pool_of_host(void)
-{
-    return waits_after("cuMemPoolCreate", (const word[WORDS]){P(room), P(host_pool)});
-}
-
-static int pool_default(void)
-{
-    return waits_after("cuMemGetDefaultMemPool",
-                       (const word[WORDS]){P(room), P(host_pool.location), CU_MEM_ALLOCATION_TYPE_PINNED});
-}
-
-static int pool_current(void)
-{
-    return waits_after("cuMemGetMemPool",
-                       (const word[WORDS]){P(room), P(device_pool.location), CU_MEM_ALLOCATION_TYPE_MANAGED});
-}
-
-/* A node of a graph that copies over a fabric. */
-static int fabric_node(void)
-{
-    CUgraphNodeParams params = {.type = (CUgraphNodeType)18};
-    CUgraph graph;
-
-    if (!hold_is_exact())
-        SKIP("needs the simulated GPU");
-    TRY(begin());
-    OK(cuGraphCreate(&graph, 0));
-    TRY(call("cuGraphAddNode_v3", (const word[WORDS]){P(room), (word)(uintptr_t)graph, 0, 0, 0, P(params)}));
-    return waits();
-}
-
-/* --- contexts --- */
-
-static int waits_beside(const char *symbol, const word *words)
-{
-    CUcontext own;
-
-    if (!hold_is_exact())
-        SKIP("needs the simulated GPU");
-    TRY(begin());
-    OK(cuCtxGetCurrent(&own));
-    TRY(call(symbol, words));
-    OK(cuCtxSetCurrent(own));
-    return waits();
-}
-
-static int context_of_old(void)
-{
-    return waits_beside("cuCtxCreate", (const word[WORDS]){P(room)});
-}
-
-static int context_of_gl(void)
-{
-    return waits_beside("cuGLCtxCreate_v2", (const word[WORDS]){P(room)});
-}
-
-static int context_of_vdpau(void)
-{
-    return waits_beside("cuVDPAUCtxCreate_v2", (const word[WORDS]){P(room)});
-}
-
-/* --- what does not need a simulated GPU --- */
 
 static int export_handle(void)
 {
@@ -353,14 +196,16 @@ static int no_reason(void)
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const CUmemAccessDesc own = {.location = {.type = (CUmemLocationType)6},
                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemPoolProps device_pool = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = prop.location};
     CUmemGenericAllocationHandle handle;
+    CUmemoryPool pool;
     bool waited;
     CUdeviceptr p;
 
     TRY(begin());
     if (!is_auto())
         return 0;
-    TRY(call("cuMemPoolCreate", (const word[WORDS]){P(room), P(device_pool)}));
+    OK(cuMemPoolCreate(&pool, &device_pool));
     OK(cuCtxSetFlags(CU_CTX_SCHED_YIELD));
     OK(cuMemCreate(&handle, 2 * BT_MIB, &prop, 0));
     OK(cuMemAddressReserve(&p, 2 * BT_MIB, 0, 0, 0));
@@ -372,17 +217,6 @@ static int no_reason(void)
 
 /* clang-format off */
 static const struct auto_test tests[] = {
-#define X(symbol, ...) {#symbol, symbol##_call, true},
-    CALLS(X)
-#undef X
-    {"pool_of_managed", pool_of_managed, true},
-    {"pool_of_host", pool_of_host, true},
-    {"pool_default", pool_default, true},
-    {"pool_current", pool_current, true},
-    {"fabric_node", fabric_node, true},
-    {"context_of_old", context_of_old, true},
-    {"context_of_gl", context_of_gl, true},
-    {"context_of_vdpau", context_of_vdpau, true},
     {"export_handle", export_handle, true},
     {"ipc_of_pitched", ipc_of_pitched, true},
     {"dmabuf_of_pitched", dmabuf_of_pitched, true},

@@ -207,7 +207,7 @@ MUTANTS = [
          "return real_next(cuGreenCtxDestroy)(green);")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("shim/core.c", "if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
-    Mutant("a context that is refused is not asked for again", ["refused preloaded"], [
+    Mutant("a context that is refused is not asked for again", ["rows driver"], [
         (EXPORT, '(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         (CONTEXT, "if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),

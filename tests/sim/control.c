@@ -264,7 +264,7 @@ static CUresult proc_find(const char *name, void **pfn, int version, cuuint64_t 
         if (strcmp(rows[i].base, name) != 0 || rows[i].version > sim_settings.driver_version)
             continue;
         known = true;
-        if (rows[i].version <= version)
+        if (rows[i].version <= version && (!best || rows[i].version >= best->version))
             best = &rows[i];
     }
     if (!best) {

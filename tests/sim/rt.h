@@ -33,6 +33,13 @@ typedef void cudaGraphEdgeData;
 CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph graph, const CUgraphNode *deps, const void *data, size_t n,
                                      CUstreamCaptureMode mode);
 #endif
+#if CUDART_VERSION < 13030
+cudaError_t cudaStreamBeginRecaptureToGraph(cudaStream_t s, enum cudaStreamCaptureMode mode, cudaGraph_t graph,
+                                            void *data);
+cudaError_t cudaStreamBeginRecaptureToGraph_ptsz(cudaStream_t s, enum cudaStreamCaptureMode mode, cudaGraph_t graph,
+                                                 void *data);
+CUresult cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph graph, void *fn, void *data);
+#endif
 #if CUDART_VERSION < 12050
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
                                              unsigned long long flags, enum cudaDriverEntryPointQueryResult *status);
@@ -152,6 +159,7 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     P(cuLaunchHostFunc, cuLaunchHostFunc, 10000)                                                                       \
     P(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010)                                                            \
     P(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 12030)                                                 \
+    P(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph, 13030)                                             \
     P(cuStreamEndCapture, cuStreamEndCapture, 10000)                                                                   \
     P(cuStreamIsCapturing, cuStreamIsCapturing, 10000)                                                                 \
     P(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030)                                                        \

@@ -94,6 +94,11 @@ RT_PAIR(cudaStreamBeginCaptureToGraph, cudaStreamBeginCaptureToGraph_ptsz,
         rt_drv.cuStreamBeginCaptureToGraph[pt]
             ? rt_drv.cuStreamBeginCaptureToGraph[pt](s, graph, deps, (const void *)data, n, (CUstreamCaptureMode)mode)
             : CUDA_ERROR_NOT_SUPPORTED)
+RT_PAIR(cudaStreamBeginRecaptureToGraph, cudaStreamBeginRecaptureToGraph_ptsz,
+        (cudaStream_t s, enum cudaStreamCaptureMode mode, cudaGraph_t graph, void *data),
+        rt_drv.cuStreamBeginRecaptureToGraph[pt]
+            ? rt_drv.cuStreamBeginRecaptureToGraph[pt](s, (CUstreamCaptureMode)mode, graph, NULL, data)
+            : CUDA_ERROR_NOT_SUPPORTED)
 RT_PAIR(cudaStreamEndCapture, cudaStreamEndCapture_ptsz, (cudaStream_t s, cudaGraph_t *graph),
         rt_drv.cuStreamEndCapture[pt](s, graph))
 RT_PAIR(cudaStreamIsCapturing, cudaStreamIsCapturing_ptsz, (cudaStream_t s, enum cudaStreamCaptureStatus *status),

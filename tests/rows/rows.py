@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the list that the programs in this folder are made of: rows.py HOOKS EXPECTED LIST COMPILER...
+
+What it is: every row of shim/hooks.def of the runtime and of the driver, as the preprocessor sees it, becomes one ROW of LIST:
+its parameters, a value for each of them, and the effects that expected.txt names for it. A row without an expectation, or an
+expectation without a row, is written as well: the programs fail on it.
+
+What it is not: an expectation. What a row has to do stands in expected.txt alone, for else a wrong row would expect what it does.
+"""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+# What the preprocessor makes of a row.
+ROW = re.compile(r"@@(RUNTIME|DRIVER) (\w+) \((.*?)\) @@", re.S)
+MACROS = "#define RUNTIME(symbol, parameters) @@RUNTIME symbol parameters @@\n" \
+         "#define DRIVER(symbol, parameters) @@DRIVER symbol parameters @@\n"
+
+# Arguments, by type, or by type and name; for the rest see value(). given is a variable of rows.h.
+GIVEN = {
+    "CUDA_MEMCPY2D *": "&given.copy_2d",
+    "CUDA_MEMCPY3D *": "&given.copy_3d",
+    "CUDA_MEMCPY3D_PEER *": "&given.copy_peer",
+    "CUDA_MEMCPY3D_BATCH_OP *": "&given.copy_batch",
+    "CUDA_MEMSET_NODE_PARAMS *": "&given.set",
+    "CUgraphNodeParams *": "&given.node",
+    "CUmemAccessDesc *": "&given.access",
+    "CUmemPoolProps *": "&given.pool",
+    "CUmemAllocationProp *": "&given.memory",
+    "CUmulticastObjectProp *": "&given.multicast",
+    "CUmemLocation *": "&given.location",
+    "CUctxCreateParams *": "&given.context_parameters",
+    "CUmemGenericAllocationHandle *": "&given.handle",
+    "CUmemGenericAllocationHandle": "given.handle",
+    "CUipcMemHandle *": "&given.ipc",
+    "cudaIpcMemHandle_t *": "&given.ipc",
+    "CUpointer_attribute": "given.attribute",
+    "CUpointer_attribute *": "&given.attribute",
+    "CUmemAllocationType": "given.memory_type",
+    "CUcontext *": "&given.made",
+    "CUcontext context": "given.context",
+    "CUgreenCtx": "given.green",
+    "CUdevice": "0",
+    "CUstream": "given.stream",
+    "cudaStream_t": "given.stream",
+    "CUgraph": "given.graph",
+    "cudaGraph_t": "given.graph",
+    "CUgraph *": "&given.graph_made",
+    "cudaGraph_t *": "&given.graph_made",
+    "CUgraphNode * nodes": "NULL",
+    "cudaGraphNode_t * nodes": "NULL",
+    "CUgraphEdgeData * edges": "NULL",
+    "cudaGraphEdgeData * edges": "NULL",
+    "CUdeviceptr to": "given.to",
+    "CUdeviceptr from": "given.from",
+    "CUdeviceptr * to": "&given.to",
+    "CUdeviceptr * from": "&given.from",
+    "CUdeviceptr ptr": "given.ptr",
+    "CUdeviceptr * ptr": "&given.got",
+    "CUdeviceptr * base": "&given.got",
+    "void * * ptr": "&given.got",
+    "void * ptr": "given.ptr",
+    "size_t * size": "&given.got_size",
+    "size_t * free": "&given.got_size",
+    "void * data": "&given.data",
+    "void * * data": "given.data_list",
+    "size_t size": "given.size",
+    "size_t offset": "given.offset",
+    "size_t count": "given.count",
+    "unsigned int count": "given.count",
+    "unsigned int flags": "given.flags",
+    "CUstreamCaptureMode": "CU_STREAM_CAPTURE_MODE_RELAXED",
+    "enum cudaStreamCaptureMode": "CU_STREAM_CAPTURE_MODE_RELAXED",
+}
+STRUCTURES = {"CUipcMemHandle": "given.ipc", "CUmemLocation": "given.location"}  # handed on by value
+
+
+class Row(NamedTuple):
+    kind: str
+    parameters: "list[tuple[str, str]]"  # type, name
+
+
+def rows_of(hooks: Path, compiler: "list[str]") -> "dict[str, Row]":
+    text = subprocess.run([*compiler, "-E", "-P", "-"], input=f'{MACROS}#include "{hooks}"\n', capture_output=True, text=True,
+                          check=True).stdout
+    rows = {}
+    for kind, symbol, parameters in ROW.findall(text):
+        words = [" ".join(p.replace("*", " * ").split()) for p in parameters.split(",") if p.strip() != "void"]
+        rows[symbol] = Row(kind, [(re.sub(r"\w+$", "", p).strip(), re.findall(r"\w+$", p)[0]) for p in words])
+    return rows
+
+
+def expand(word: str) -> "list[str]":
+    """Braces are as in a shell."""
+    found = re.match(r"(.*?)\{([^{}]*)\}(.*)", word)
+    return [e for part in found[2].split(",") for e in expand(found[1] + part + found[3])] if found else [word]
+
+
+def expected_of(path: Path) -> "dict[str, str]":
+    expected: "dict[str, str]" = {}
+    symbols: "list[str]" = []
+    for line in path.read_text().split("\n"):
+        if not line or line[0] == "#":
+            continue
+        if not line[0].isspace():  # else the last line goes on
+            pattern, line = line.split(None, 1)
+            symbols = expand(pattern)
+            twice = [symbol for symbol in symbols if symbol in expected]
+            if twice:
+                sys.exit(f"{path}: expected twice: {' '.join(twice)}")
+        for symbol in symbols:
+            expected[symbol] = f"{expected.get(symbol, '')} {line.strip()}".strip()
+    return expected
+
+
+def value(type_: str, name: str, index: int) -> str:
+    """Of an argument: what effects look at, and else something that no other argument is."""
+    plain = type_.replace("const ", "")
+    if plain in STRUCTURES:
+        return STRUCTURES[plain]
+    given = GIVEN.get(f"{plain} {name}", GIVEN.get(plain))
+    if not given:
+        given = f"&given.room[{index}]" if plain.endswith("*") else f"0x{0x1000 + index:x}"
+    return f"({type_})(uintptr_t)({given})"
+
+
+def main() -> None:
+    hooks, listed, out = (Path(word) for word in sys.argv[1:4])
+    rows, expected = rows_of(hooks, sys.argv[4:]), expected_of(listed)
+    lines = ["/* Made by rows.py. */", "/* clang-format off */"]
+    for symbol, row in rows.items():
+        parameters = ", ".join(f"{type_} {name}" for type_, name in row.parameters) or "void"
+        values = " ".join(f"{type_} {name} = {value(type_, name, i)};" for i, (type_, name) in enumerate(row.parameters))
+        names = ", ".join(name for _, name in row.parameters)
+        words = " ".join(f"ARGUMENT({name})" for _, name in row.parameters)
+        effects = expected.pop(symbol, "").replace('"', '\\"')
+        lines.append(f'{row.kind}_ROW({symbol}, ({parameters}), ({names}), "{effects}", {words}, {values})')
+    lines += [f'MISSING_ROW({symbol})' for symbol in expected]
+    out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

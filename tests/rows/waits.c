@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * waits.c - the effects by which a free comes to wait on the host: who owes a wait and who pays it, what makes a device
+ * strict.
+ *
+ * What it is not: a test of what a strict device or a debt is good for (tests/behaviour/auto_*.c).
+ */
+#include <cuda.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "effects.h"
+
+static char host[64]; /* memory of the processor's own */
+
+/* --- settings of an effect --- */
+
+static int setting(const char *name, long number, CUdeviceptr special)
+{
+    static CUctxCigParam graphics;
+
+    if (strcmp(name, "to") == 0)
+        given.to = special;
+    else if (strcmp(name, "from") == 0)
+        given.from = special;
+    else if (strcmp(name, "on") == 0)
+        given.stream = far_stream;
+    else if (strcmp(name, "host") == 0 || strcmp(name, "device") == 0) /* the kind of memory that a copy says it is */
+        *(given.to == special ? &given.to_type : &given.from_type) =
+            name[0] == 'h' ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    else if (strcmp(name, "node") == 0)
+        given.node_type = (int)number;
+    else if (strcmp(name, "flags") == 0)
+        given.flags = (unsigned int)number;
+    else if (strcmp(name, "attribute") == 0)
+        given.attribute = (CUpointer_attribute)number;
+    else if (strcmp(name, "access") == 0)
+        given.access.location.type = (CUmemLocationType)number;
+    else if (strcmp(name, "other") == 0)
+        given.access.location.id = 1;
+    else if (strcmp(name, "location") == 0)
+        given.location.type = (CUmemLocationType)number;
+    else if (strcmp(name, "type") == 0)
+        given.memory_type = (CUmemAllocationType)number;
+    else if (strcmp(name, "second") == 0)
+        given.made = (CUcontext)0xbeef;
+    else if (strcmp(name, "cig") == 0)
+        given.context_parameters.cigParams = &graphics;
+    else if (strcmp(name, "only") != 0)
+        return fail("no such setting: %s", name);
+    return 0;
+}
+
+/* special: the address that "to" or "from" stands for. */
+static int settings_apply(const char *settings, CUdeviceptr special)
+{
+    char text[64], *rest = NULL;
+
+    snprintf(text, sizeof(text), "%s", settings);
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        char *number = strchr(word, '=');
+
+        if (number)
+            *number++ = '\0';
+        TRY(setting(word, number ? strtol(number, NULL, 0) : 0, special));
+    }
+    given_fill();
+    return 0;
+}
+
+/* --- strict --- */
+
+/* A call without the settings changes nothing for long. */
+static int changes_nothing(const struct expectation *e)
+{
+    if (!*e->settings || strstr(e->settings, "only"))
+        return 0;
+    OK(accepted(e->row));
+    CHECK(freed() >= 0); /* may owe */
+    IS(freed(), ORDERED);
+    return 0;
+}
+
+/* Nor does one of a library that orders its own work. */
+static int library_changes_nothing(const struct row *row)
+{
+    OK(library_call(row, LIBRARY_TRANSFER, CUDA_SUCCESS));
+    CHECK(freed() >= 0);
+    IS(freed(), ORDERED);
+    return 0;
+}
+
+static int becomes_strict(const struct expectation *e, const char *why, bool others)
+{
+    char reason[128];
+
+    TRY(far_start());
+    TRY(changes_nothing(e));
+    TRY(settings_apply(e->settings, far));
+    if (others)
+        TRY(library_changes_nothing(e->row));
+    OK(accepted(e->row));
+    CHECK(freed() >= 0);
+    IS(freed(), WAITED);
+    IS(freed(), WAITED);
+    snprintf(reason, sizeof(reason), "\"why\":\"%s\"", why);
+    CHECK(trace_has("policy", "\"d\":0,", reason));
+    IS(trace_has("policy", "\"d\":1,", reason), others);
+    return 0;
+}
+
+int effect_strict(const struct expectation *e)
+{
+    return becomes_strict(e, e->why, true);
+}
+
+int effect_strict_one(const struct expectation *e)
+{
+    return becomes_strict(e, e->why, false);
+}
+
+int effect_reach(const struct expectation *e)
+{
+    return becomes_strict(e, "copies between devices or contexts", true);
+}
+
+/* Libraries that map host memory for their own use read it when their own work is over. */
+int effect_own(const struct expectation *e)
+{
+    TRY(far_start());
+    TRY(settings_apply(e->settings, far));
+    OK(library_call(e->row, LIBRARY_MATH, CUDA_SUCCESS));
+    IS(freed(), ORDERED);
+    return 0;
+}
+
+/* --- debts --- */
+
+/* The next free waits on the host, and no other one; not if the stream has been waited for, which the library can tell
+ * only if it knows which stream the work is on. */
+static int owes(const struct row *row)
+{
+    IS(row_call_answered(row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
+    IS(freed(), ORDERED);
+    TRY(library_changes_nothing(row));
+    OK(accepted(row));
+    IS(freed(), WAITED);
+    IS(freed(), ORDERED);
+    OK(accepted(row));
+    OK(cuStreamSynchronize(stream));
+    IS(freed(), ORDERED);
+    given.stream = NULL;
+    OK(accepted(row));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    IS(freed(), is_per_thread(row) ? WAITED : ORDERED);
+    return 0;
+}
+
+int effect_owes(const struct expectation *e)
+{
+    if (*e->settings) {
+        OK(accepted(e->row));
+        IS(freed(), ORDERED);
+    }
+    TRY(settings_apply(e->settings, (CUdeviceptr)(uintptr_t)host));
+    return owes(e->row);
+}
+
+static int launch(int want)
+{
+    OK(accepted(row_find("cuGraphLaunch")));
+    IS(freed(), want);
+    return 0;
+}
+
+int effect_node(const struct expectation *e)
+{
+    /* Nodes that touch no host memory; the fill is one of device memory. */
+    static const int harmless[] = {
+        CU_GRAPH_NODE_TYPE_KERNEL,    CU_GRAPH_NODE_TYPE_MEMSET,     CU_GRAPH_NODE_TYPE_GRAPH,
+        CU_GRAPH_NODE_TYPE_EMPTY,     CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE,   CU_GRAPH_NODE_TYPE_CONDITIONAL};
+
+    TRY(launch(ORDERED));
+    for (size_t i = 0; *e->settings && i < sizeof(harmless) / sizeof(harmless[0]); i++) {
+        given.node_type = harmless[i];
+        given_fill();
+        OK(accepted(e->row));
+        TRY(launch(ORDERED));
+    }
+    TRY(settings_apply(e->settings, (CUdeviceptr)(uintptr_t)host));
+    OK(accepted(e->row));
+    return launch(WAITED);
+}
+
+int effect_launch(const struct expectation *e)
+{
+    OK(accepted(e->row));
+    IS(freed(), ORDERED);
+    OK(accepted(row_find("cuGraphAddHostNode")));
+    return owes(e->row);
+}
+
+static int debt(CUstream on)
+{
+    CUstream before = given.stream;
+
+    given.stream = on;
+    OK(accepted(row_find("cuLaunchHostFunc")));
+    given.stream = before;
+    return 0;
+}
+
+static int pays(const struct row *row, CUstream on, int want)
+{
+    TRY(debt(on));
+    IS(row_call_answered(row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
+    IS(freed(), WAITED);
+    TRY(debt(on));
+    OK(accepted(row));
+    IS(freed(), want);
+    IS(freed(), ORDERED);
+    return 0;
+}
+
+int effect_pays(const struct expectation *e)
+{
+    CUstream another;
+
+    if (strcmp(e->settings, "stream") == 0) {
+        TRY(pays(e->row, stream, ORDERED));
+        OK(cuStreamCreate(&another, CU_STREAM_NON_BLOCKING));
+        TRY(pays(e->row, another, WAITED));
+        given.stream = NULL;
+        return pays(e->row, CU_STREAM_LEGACY, is_per_thread(e->row) ? WAITED : ORDERED);
+    }
+    if (strcmp(e->settings, "named") == 0) {
+        TRY(far_start());
+        given.context = there;
+        TRY(pays(e->row, stream, WAITED));
+    }
+    given.context = here;
+    return pays(e->row, stream, ORDERED);
+}
+
+/* Its handle may come back for another stream: to wait for that pays nothing. */
+int effect_forgets_debtor(const struct expectation *e)
+{
+    OK(cuStreamCreate(&given.stream, CU_STREAM_NON_BLOCKING));
+    TRY(debt(given.stream));
+    OK(accepted(e->row));
+    OK(cuStreamSynchronize(given.stream));
+    IS(freed(), WAITED);
+    return 0;
+}
+
+/* Once the program has been told of an error that the context does not recover from, its requests get it too. */
+int effect_saw(const struct expectation *e)
+{
+    unsigned long asked;
+
+    IS(row_call_answered(e->row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
+    asked = simgpu_count("cuMemAlloc");
+    CHECK(freed() >= 0);
+    IS(simgpu_count("cuMemAlloc"), asked);
+    IS(row_call_answered(e->row, CUDA_ERROR_ILLEGAL_ADDRESS), CUDA_ERROR_ILLEGAL_ADDRESS);
+    memory_take(1000);
+    IS(simgpu_count("cuMemAlloc"), asked + 1);
+    return 0;
+}
