@@ -93,24 +93,23 @@ class Debug(Case):
 
 
 class Decay(Case):
-    IDLE = [f"alloc:4:{8 * MIB}", "alloc:100:4096", "free:104", "sleep:2500", "alloc:1:512"]
-
-    def released_before_the_last_request(self, **env: str) -> "tuple[int, set[str]]":
+    def released_before_the_last_request(self, until: str, **env: str) -> "tuple[int, set[str]]":
         """Bytes, and the reasons that the trims give."""
-        done = self.go(app("shared"), *self.IDLE, CUPOOL_TRACE_EVENTS="segment,alloc", **env)
+        done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "alloc:100:4096", "free:104", until, "alloc:1:512",
+                       CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_TRACE_FILE="t.jsonl", **env)
         trace = self.one_trace(done)
         last = [i for i, e in enumerate(trace.events) if e["e"] == "alloc"][-1]
         before = trace.events[:last]
         return sum(e["n"] for e in before if e["e"] == "segment_free"), {e["why"] for e in before if e["e"] == "trim"}
 
     def test_idle_memory_goes_back(self) -> None:
-        released, why = self.released_before_the_last_request(CUPOOL_DECAY="1")
+        released, why = self.released_before_the_last_request('written:t.jsonl:"trim":1', CUPOOL_DECAY="1")
         self.assertGreaterEqual(released, 32 * MIB)
         self.assertEqual(why, {"decay"})
 
     def test_not_when_off_nor_before_its_time(self) -> None:
         for decay in ("off", "60"):
-            self.assertEqual(self.released_before_the_last_request(CUPOOL_DECAY=decay), (0, set()))
+            self.assertEqual(self.released_before_the_last_request("sleep:2500", CUPOOL_DECAY=decay), (0, set()))
 
     def test_zero_is_at_once(self) -> None:
         done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", f"alloc:1:{8 * MIB}", CUPOOL_DECAY="0")
@@ -123,7 +122,7 @@ class Decay(Case):
         self.assertEqual(self.one_trace(done).of("trim"), [])
 
     def test_it_takes_no_call_that_holds_up_the_device(self) -> None:
-        done = self.go(app("shared"), *self.IDLE, CUPOOL_DECAY="1")
+        done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", "counted:cuMemFreeAsync:4", CUPOOL_DECAY="1")
         self.assertNotIn("cuMemFree_v2", done.counts)
         self.assertGreaterEqual(done.counts["cuMemFreeAsync"], 4)
 

@@ -135,7 +135,8 @@ class Ends(Case):
 
     def test_killed_later(self) -> None:
         """Allocation events, too, are in the file soon, without anything else to be written."""
-        done = self.go(app("static"), "alloc:1:4096", "churn:20:4096", "sleep:1000", "kill", rc=-signal.SIGKILL, **ALLOCS)
+        done = self.go(app("static"), "alloc:1:4096", "churn:20:4096", 'written:t.jsonl:"free_completed":20', "kill", rc=-signal.SIGKILL,
+                       CUPOOL_TRACE_FILE="t.jsonl", **ALLOCS)
         trace = self.one_trace(done)
         self.assertEqual((len(trace.of("alloc")), len(trace.of("free_completed"))), (21, 20))
         self.assert_fine(trace.path, complete=False)

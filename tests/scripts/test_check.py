@@ -311,7 +311,7 @@ class Chains(Case):
             self.skipTest("only root's loaders are asked")
         before = time.monotonic()
         self.assertIn("does not list", self.interpreter("ld-linux-slow.so.2", "#!/bin/sh\nexec sleep 60\n"))
-        self.assertTrue(8 < time.monotonic() - before < 30)
+        self.assertTrue(8 < time.monotonic() - before < 55)
 
     def launcher(self, name: str) -> dict[str, str]:
         (self.dir / "bin").mkdir(exist_ok=True)

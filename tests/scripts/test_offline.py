@@ -306,7 +306,7 @@ class Trace(Case):
 
     def test_clock(self) -> None:
         """Memory that went back by the clock goes back in the replay."""
-        trace = self.run_app("alloc:1:5000000", "free:1", "sleep:1500", "alloc:1:9000000", CUPOOL_DECAY="1")
+        trace = self.run_app("alloc:1:5000000", "free:1", 'written:t.jsonl:"trim":1', "alloc:1:9000000", CUPOOL_DECAY="1", CUPOOL_TRACE_FILE="t.jsonl")
         self.assertEqual([e["why"] for e in trace.of("trim")], ["decay"])
         runs = self.device(trace.path, "--capacity", "8G", "--set", "CUPOOL_DECAY=off")["runs"]
         self.assertEqual(runs["replayed"]["peak_held"], 10 * MIB)
