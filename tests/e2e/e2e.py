@@ -33,7 +33,7 @@ import tool  # noqa: E402
 from tool import TOOL as TRACE_TOOL  # noqa: E402,F401
 
 # A hang is a failure, and must not wait for meson to say so. Sanitizers are slow.
-TIMEOUT = 30 if SANITIZE == "none" else 120
+TIMEOUT = 60 if SANITIZE == "none" else 120
 
 MIB = 1 << 20
 Word = Union[str, Path]

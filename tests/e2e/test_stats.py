@@ -170,7 +170,7 @@ class Signal(Base):
             before = time.monotonic()
             self.running("alloc:4096", "ready", "await:go", "churn:100:4096", stderr=write, CUPOOL_STATS="signal:USR2",
                          then=lambda child, cwd: child.send_signal(USR2))
-            self.assertLess(time.monotonic() - before, TIMEOUT / 2)
+            self.assertLess(time.monotonic() - before, TIMEOUT / 3)
         finally:
             os.close(read)
             os.close(write)
