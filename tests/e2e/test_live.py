@@ -20,7 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable
 
-from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app, tool
+from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app, not_with_coverage, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
@@ -137,6 +137,7 @@ class Never(Base):
             self.assertIn(why, done.warnings[0])
             self.assertEqual(self.one_trace(done).total("allocs"), 9)
 
+    @not_with_coverage
     def test_file_size_limit(self) -> None:
         """At the start: no file remains. Later: the updates stop. SIGXFSZ, which would end the program, never comes."""
         done = self.go(REPORT, "other:4096", "fsize:4096", "many:9:4096", "sleep:1200", CUPOOL_TRACE_FILE="off", **PAGE)

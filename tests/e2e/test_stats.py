@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace
+from e2e import BIN, SOURCE, TIMEOUT, Case, Done, Trace
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)

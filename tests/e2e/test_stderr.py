@@ -7,12 +7,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 import unittest
 from pathlib import Path
 from typing import IO
 
-from e2e import BIN, MIB, SANITIZE, TIMEOUT, Case
+from e2e import BIN, MIB, TIMEOUT, Case
 
 REFUSED = f"alloc:{100 * MIB}"
 # A log at the limit; the simulated GPU's memory is a file as well, and below it.
