@@ -9,7 +9,6 @@
  *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
  *   contents:SIZE    allocate, print the byte that the block is full of, free; what is there before the first fill
  *   sleep:MS
- *   counted:NAME:N   until the simulated GPU has counted N calls of NAME
  *   written:FILE:WORD:N   until FILE holds WORD N times
  *   threads:T:N:SIZE churn in T threads
  *   cancel:T         T times: start a thread that allocates and frees for ever, and cancel it
@@ -267,16 +266,6 @@ static void on_xfsz(int sig)
 
 /* What others do in their own time is waited for by what can be seen of it; the test's limit ends it if it never comes.
  */
-static long counted(const char *name)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    unsigned long (*count)(const char *) = NULL;
-
-    if (driver)
-        *(void **)&count = dlsym(driver, "simgpu_count");
-    return count ? (long)count(name) : 0;
-}
-
 static long written(const char *path, const char *word)
 {
     FILE *file = fopen(path, "re");
@@ -422,9 +411,6 @@ static int commands(int argc, char **argv)
             contents((size_t)n[1]);
         } else if (IS("sleep")) {
             usleep((useconds_t)n[1] * 1000);
-        } else if (IS("counted")) {
-            while (counted(field[1]) < n[2])
-                usleep(2000);
         } else if (IS("written")) {
             while (written(field[1], field[2]) < n[3])
                 usleep(2000);

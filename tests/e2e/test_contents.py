@@ -122,7 +122,7 @@ class Decay(Case):
         self.assertEqual(self.one_trace(done).of("trim"), [])
 
     def test_it_takes_no_call_that_holds_up_the_device(self) -> None:
-        done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", "counted:cuMemFreeAsync:4", CUPOOL_DECAY="1")
+        done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", 'written:t.jsonl:"trim":1', CUPOOL_DECAY="1", CUPOOL_TRACE_FILE="t.jsonl")
         self.assertNotIn("cuMemFree_v2", done.counts)
         self.assertGreaterEqual(done.counts["cuMemFreeAsync"], 4)
 
