@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import unittest
 
-from e2e import MIB, Case, Done, app
+from e2e import BIN, LIB, MIB, SANITIZE, SIM, Case, Done, app
 
 KINDS = ("shared", "static", "driver")
 
@@ -90,6 +91,16 @@ class Debug(Case):
             for name in ("cuMemAlloc_v2", "cuMemFree_v2"):
                 self.assertEqual(done.counts[name], native.counts[name])
             self.assertEqual((done.err, done.files), ("", []))
+
+    @unittest.skipIf(SANITIZE != "none", "the stand-in wraps malloc, as sanitizers do")
+    def test_under_a_debugging_tool_every_request_is_a_driver_allocation(self) -> None:
+        """compute-sanitizer and cuda-gdb look at driver allocations; they are known by the libraries that they preload."""
+        for tool in ("libsanitizer-collection.so", "libcudadebugger.so"):
+            folder = self.folder()
+            shutil.copy(BIN / "libsecond.so", folder / tool)
+            done = self.go(app("shared"), "churn:100:4096", preload=f"{LIB}:{tool}", LD_LIBRARY_PATH=f"{folder}:{SIM}", CUPOOL_LOG_LEVEL="info")
+            self.assertEqual(done.counts["cuMemAlloc_v2"], 100)
+            self.assertIn(f"info: {tool} is loaded: every request is a driver allocation of its own", done.warnings)
 
 
 class Decay(Case):
