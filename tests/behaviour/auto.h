@@ -25,7 +25,7 @@
 #include <sys/wait.h>
 
 #define AUTO_WRONG 2  /* the result that shows the hazard */
-#define AUTO_LIMIT 30 /* seconds for one test */
+#define AUTO_LIMIT 60 /* seconds for one test */
 
 struct auto_test {
     const char *name;

@@ -92,6 +92,9 @@ static void stats_print(int device)
     MEMBER(kept);
     MEMBER(nccl_segments);
     MEMBER(nccl_registered);
+    MEMBER(nccl_deregistered);
+    MEMBER(nccl_failed);
+    MEMBER(nccl_parked);
 #undef MEMBER
     printf("}\n");
 }

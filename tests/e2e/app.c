@@ -9,6 +9,7 @@
  *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
  *   contents:SIZE    allocate, print the byte that the block is full of, free; what is there before the first fill
  *   sleep:MS
+ *   written:FILE:WORD:N   until FILE holds WORD N times
  *   threads:T:N:SIZE churn in T threads
  *   cancel:T         T times: start a thread that allocates and frees for ever, and cancel it
  *   capture  reset   an empty stream capture; reset the device
@@ -263,6 +264,21 @@ static void on_xfsz(int sig)
     xfsz++;
 }
 
+/* What others do in their own time is waited for by what can be seen of it; the test's limit ends it if it never comes.
+ */
+static long written(const char *path, const char *word)
+{
+    FILE *file = fopen(path, "re");
+    char line[4096];
+    long n = 0;
+
+    while (file && fgets(line, sizeof(line), file))
+        n += strstr(line, word) != NULL;
+    if (file)
+        fclose(file);
+    return n;
+}
+
 static void fsize(long n)
 {
     struct rlimit limit;
@@ -395,6 +411,9 @@ static int commands(int argc, char **argv)
             contents((size_t)n[1]);
         } else if (IS("sleep")) {
             usleep((useconds_t)n[1] * 1000);
+        } else if (IS("written")) {
+            while (written(field[1], field[2]) < n[3])
+                usleep(2000);
         } else if (IS("fsize")) {
             fsize(n[1]);
         } else if (IS("xfsz")) {

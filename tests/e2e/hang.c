@@ -86,7 +86,7 @@ static void flagged(long n)
     cudaStream_t s;
     void *p;
 
-    alarm(20);
+    alarm(50);
     OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     for (long i = 0; i < n; i++) {
         __atomic_store_n(&flag, 0, __ATOMIC_RELEASE);
@@ -117,7 +117,7 @@ static void apart(int code)
     static int never;
     void *p;
 
-    alarm(20);
+    alarm(50);
     for (int i = 0; i < 40; i++) {
         OK(cudaSetDevice(i % 2));
         OK(cudaMalloc(&p, 1000));
@@ -135,7 +135,7 @@ static void busy(int code)
     static int never;
     void *p;
 
-    alarm(20);
+    alarm(50);
     OK(cudaMalloc(&p, 1000));
     OK(cudaLaunchHostFunc(NULL, on_flag, &never));
     exit(code);
@@ -199,7 +199,7 @@ static void frees(long n)
     OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     for (long i = 0; i < n; i++)
         OK(cudaMalloc(&p[i], 512));
-    alarm(20);
+    alarm(50);
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
     for (long i = 0; i < n; i++)
         OK(cudaFree(p[i]));
@@ -273,11 +273,11 @@ int main(int argc, char **argv)
         cancelled(atol(argv[2]));
     } else if (strcmp(argv[1], "dlfirst") == 0) {
         OK(cudaDeviceSynchronize());
-        alarm(20);
+        alarm(50);
         load(argv[2]);
     } else if (strcmp(argv[1], "dlopen") == 0) {
         OK(cudaMalloc(&p, 100)); /* CUDA is up: what the constructor waits for is one allocation */
-        alarm(20);
+        alarm(50);
         load(argv[2]);
     } else if (strcmp(argv[1], "refused") == 0) {
         refused(argv[2]);

@@ -333,6 +333,12 @@ class Beside(Base):
     def nccl(self, *words: str, **env: Any) -> Done:
         return self.go(BIN / "api_app_nccl", *words, preload=str(NCCL_LIB), LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMNCCL_STRICT="1", **env)
 
+    def test_registrations_are_counted(self) -> None:
+        done = self.nccl("alloc:3000000", "comm", "reduce", "stats:-1", "uncomm", "stats:-1", "free", "trim:-1", "stats:-1",
+                         CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1")
+        keys = ("nccl_segments", "nccl_registered", "nccl_deregistered", "nccl_failed", "nccl_parked")
+        self.assertEqual([[s[k] for k in keys] for s in stats_of(done.out)], [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 1, 1, 0, 0]])
+
     def test_captures(self) -> None:
         """Memory that was to go when a capture began goes all the same."""
         for backend in "cuda", "nccl":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library compiled in other ways (no optimisation, full optimisation, coverage), under the tests that notice: who asked dlsym,
-what is exported, who is caught.
+"""The library compiled in other ways (no optimisation, full optimisation), under the tests that notice: who asked dlsym, what is
+exported, who is caught. scripts/coverage runs all tests on a third one.
 
 Only the library is built again, in a temporary folder.
 """
@@ -28,7 +28,6 @@ class Builds(unittest.TestCase):
                 done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp)
                 log += done.stdout
                 self.assertEqual(done.returncode, 0, log)
-            # A library with coverage writes its counts beside its objects when a process ends; not into anybody's folder.
             env = dict(os.environ, E2E_LIB=str(build / "shim" / "libcupool.so"))
             for name, *chosen in tests:
                 done = subprocess.run([sys.executable, HERE / f"test_{name}.py", *chosen], env=env, stdout=subprocess.PIPE,
@@ -40,10 +39,6 @@ class Builds(unittest.TestCase):
 
     def test_full_optimisation(self) -> None:
         self.under("--buildtype=release", "-Db_lto=true", tests=[["interposers"], ["catch", "Catch.test_auto"], ["hygiene"]])
-
-    def test_coverage(self) -> None:
-        # Not hygiene: it does write files and prints about them if it cannot.
-        self.under("--buildtype=debug", "-Db_coverage=true", tests=[["interposers"], ["catch", "Catch.test_auto"]])
 
 
 if __name__ == "__main__":

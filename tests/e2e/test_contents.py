@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import unittest
 
-from e2e import MIB, Case, Done, app
+from e2e import BIN, LIB, MIB, SANITIZE, SIM, Case, Done, app
 
 KINDS = ("shared", "static", "driver")
 
@@ -91,26 +92,35 @@ class Debug(Case):
                 self.assertEqual(done.counts[name], native.counts[name])
             self.assertEqual((done.err, done.files), ("", []))
 
+    @unittest.skipIf(SANITIZE != "none", "the stand-in wraps malloc, as sanitizers do")
+    def test_under_a_debugging_tool_every_request_is_a_driver_allocation(self) -> None:
+        """compute-sanitizer and cuda-gdb look at driver allocations; they are known by the libraries that they preload."""
+        for tool in ("libsanitizer-collection.so", "libcudadebugger.so"):
+            folder = self.folder()
+            shutil.copy(BIN / "libsecond.so", folder / tool)
+            done = self.go(app("shared"), "churn:100:4096", preload=f"{LIB}:{tool}", LD_LIBRARY_PATH=f"{folder}:{SIM}", CUPOOL_LOG_LEVEL="info")
+            self.assertEqual(done.counts["cuMemAlloc_v2"], 100)
+            self.assertIn(f"info: {tool} is loaded: every request is a driver allocation of its own", done.warnings)
+
 
 class Decay(Case):
-    IDLE = [f"alloc:4:{8 * MIB}", "alloc:100:4096", "free:104", "sleep:2500", "alloc:1:512"]
-
-    def released_before_the_last_request(self, **env: str) -> "tuple[int, set[str]]":
+    def released_before_the_last_request(self, until: str, **env: str) -> "tuple[int, set[str]]":
         """Bytes, and the reasons that the trims give."""
-        done = self.go(app("shared"), *self.IDLE, CUPOOL_TRACE_EVENTS="segment,alloc", **env)
+        done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "alloc:100:4096", "free:104", until, "alloc:1:512",
+                       CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_TRACE_FILE="t.jsonl", **env)
         trace = self.one_trace(done)
         last = [i for i, e in enumerate(trace.events) if e["e"] == "alloc"][-1]
         before = trace.events[:last]
         return sum(e["n"] for e in before if e["e"] == "segment_free"), {e["why"] for e in before if e["e"] == "trim"}
 
     def test_idle_memory_goes_back(self) -> None:
-        released, why = self.released_before_the_last_request(CUPOOL_DECAY="1")
+        released, why = self.released_before_the_last_request('written:t.jsonl:"trim":1', CUPOOL_DECAY="1")
         self.assertGreaterEqual(released, 32 * MIB)
         self.assertEqual(why, {"decay"})
 
     def test_not_when_off_nor_before_its_time(self) -> None:
         for decay in ("off", "60"):
-            self.assertEqual(self.released_before_the_last_request(CUPOOL_DECAY=decay), (0, set()))
+            self.assertEqual(self.released_before_the_last_request("sleep:2500", CUPOOL_DECAY=decay), (0, set()))
 
     def test_zero_is_at_once(self) -> None:
         done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", f"alloc:1:{8 * MIB}", CUPOOL_DECAY="0")
@@ -123,7 +133,7 @@ class Decay(Case):
         self.assertEqual(self.one_trace(done).of("trim"), [])
 
     def test_it_takes_no_call_that_holds_up_the_device(self) -> None:
-        done = self.go(app("shared"), *self.IDLE, CUPOOL_DECAY="1")
+        done = self.go(app("shared"), f"alloc:4:{8 * MIB}", "free:4", 'written:t.jsonl:"trim":1', CUPOOL_DECAY="1", CUPOOL_TRACE_FILE="t.jsonl")
         self.assertNotIn("cuMemFree_v2", done.counts)
         self.assertGreaterEqual(done.counts["cuMemFreeAsync"], 4)
 

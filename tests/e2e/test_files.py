@@ -55,6 +55,14 @@ def pid_of(done: Done) -> int:
     return int(done.out.split()[1])
 
 
+class TooLong(Base):
+    def test_names_that_become_too_long(self) -> None:
+        """The program runs without the file, and one line says so."""
+        for name, what in (("CUPOOL_TRACE_FILE", "no trace"), ("CUPOOL_STATS_FILE", "no statistics page")):
+            done = self.go(BIN / "report_shared", "alloc:4096", **{"CUPOOL_TRACE_FILE": "off", name: "%e" * 500})
+            self.assertEqual((done.files, done.warnings), ([], [f"warning: {what}: {name} is too long"]))
+
+
 class Runs(Base):
     def test_the_newest_has_the_name(self) -> None:
         cwd = self.folder()

@@ -11,7 +11,7 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from e2e import BIN, Case, Trace
+from e2e import BIN, Case, Trace, not_with_coverage
 
 HANG = BIN / "hang"
 
@@ -29,6 +29,7 @@ class Hang(Case):
                 for files in pool.map(one, range(20)):
                     self.assertEqual(len(files), 1)
 
+    @not_with_coverage
     def test_exit_in_a_signal_handler_with_a_report(self) -> None:
         """The same of the lock of what is kept for the report of what was not freed."""
         with ThreadPoolExecutor(20) as pool:
@@ -73,6 +74,7 @@ class Hang(Case):
         self.assertEqual(done.err.count("overrun: byte 1000 of a block of 1000 bytes"), 20, done.err)
         self.assertEqual(done.err.count("some blocks were not looked at"), 1)
 
+    @not_with_coverage
     def test_exit_by_a_cancelled_thread(self) -> None:
         self.go(HANG, "cancelled", "6", rc=6)
 
@@ -109,6 +111,7 @@ class Theirs(Case):
 
 
 class Native(Case):
+    @not_with_coverage
     def test_the_programs_are_right(self) -> None:
         self.go(HANG, "sigexit", "20000", rc=7, preload=None)
         self.go(HANG, "waits", "0", preload=None)

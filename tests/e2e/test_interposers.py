@@ -2,7 +2,7 @@
 """Beside others who put themselves between programs and libraries: a second preload that wraps cudaMalloc and malloc, one that
 overrides dlsym, and libraries that ask dlsym with RTLD_NEXT. Everybody must get what they got without us.
 
-test_builds runs this again on the library compiled without optimisation and with coverage: there a tail call in C would be a
+test_builds runs this again on the library compiled without optimisation, as scripts/coverage does: there a tail call in C would be a
 call, and RTLD_NEXT would be answered for the wrong object.
 """
 from __future__ import annotations
@@ -134,6 +134,19 @@ class Override(Case):
         done = self.go(app("static"), CHURN, preload=f"{OVER}:{LIB}")
         self.assertIn("dlsym_over: asked", done.err)
         self.assertEqual(done.counts["cuMemAlloc_v2"], 200)
+
+
+class Missing(Case):
+    """A program that calls our functions although it is linked to no CUDA: it gets an error, and one line each says why."""
+
+    CALLS = {"cudaMalloc": 302, "cudaFree": 302, "cuMemAlloc_v2": 500, "cuCtxSynchronize": 500, "ncclGroupStart": 5}
+
+    def test_what_nobody_defines(self) -> None:
+        code = "import ctypes\nfor name in %r: print(getattr(ctypes.CDLL(None), name)(None, None))" % list(self.CALLS)
+        done = self.go(sys.executable, "-c", code, preload=str(LIB.with_name("libcupool-nccl.so")))
+        self.assertEqual(done.out.split(), [str(rc) for rc in self.CALLS.values()])
+        self.assertEqual([w for w in done.warnings if "nothing that is loaded defines it" in w],
+                         [f"error: {name} was called, but nothing that is loaded defines it" for name in self.CALLS])
 
 
 if __name__ == "__main__":

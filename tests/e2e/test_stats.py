@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace
+from e2e import BIN, SOURCE, TIMEOUT, Case, Done, Trace
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
@@ -170,7 +170,7 @@ class Signal(Base):
             before = time.monotonic()
             self.running("alloc:4096", "ready", "await:go", "churn:100:4096", stderr=write, CUPOOL_STATS="signal:USR2",
                          then=lambda child, cwd: child.send_signal(USR2))
-            self.assertLess(time.monotonic() - before, TIMEOUT / 2)
+            self.assertLess(time.monotonic() - before, TIMEOUT / 3)
         finally:
             os.close(read)
             os.close(write)
@@ -198,23 +198,24 @@ class Contexts(Base):
 
 class Timer(Base):
     def test_every_so_often(self) -> None:
-        done = self.report("churn:20:4096", "sleep:2300", "churn:20:4096", CUPOOL_STATS="timer:1s")
-        heads = HEAD.findall(done.err)
-        self.assertEqual([h[2] for h in heads], ["timer", "timer"])
+        """Never early; late on a machine that is busy, and then there may be a third before the program goes on."""
+        def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
+            self.wait_for(lambda: len(self.stats(cwd, "timer")) == 2, "stats")
+        _, err, cwd = self.running("churn:20:4096", "ready", "await:go", "churn:20:4096", then=then, CUPOOL_STATS="timer:1s")
+        heads = HEAD.findall(err)
+        self.assertGreaterEqual(len(heads), 2)
         for i, head in enumerate(heads):
-            self.assertLess(abs(float(head[1]) - 1 - i), 0.5 if SANITIZE == "none" else 1.5)
-        trace = self.one_trace(done)
-        self.assertEqual([e["allocs"] for e in trace.of("stats")], [20, 20, 40])
-        self.assert_fine(trace.path)
+            self.assertEqual(head[2], "timer")
+            self.assertGreaterEqual(float(head[1]), 1 + i - 0.1)
+        self.assertEqual([e["allocs"] for e in self.stats(cwd, "timer")[:2]] + [e["allocs"] for e in self.stats(cwd, None)], [20, 20, 40])
+        self.assert_fine(*[p for p in cwd.iterdir() if ".jsonl" in p.name])
 
     def test_nothing_in_a_child(self) -> None:
         done = self.report("alloc:4096", "fork{", "sleep:1500", "}", CUPOOL_STATS="timer:1s", CUPOOL_TRACE_FILE="off")
         self.assertEqual(len({h[0] for h in HEAD.findall(done.err)}), 1)
 
     def test_no_exit_waits_for_it(self) -> None:
-        before = time.monotonic()
-        self.report("alloc:4096", CUPOOL_STATS="timer:1h")
-        self.assertLess(time.monotonic() - before, 2 if SANITIZE == "none" else 20)
+        self.assert_quick(2, lambda: self.report("alloc:4096", CUPOOL_STATS="timer:1h"))
 
     def test_switched_off(self) -> None:
         done = self.report("alloc:4096", "sleep:1100", CUPOOL_STATS="timer:1s", CUPOOL_ENABLE="0")

@@ -13,7 +13,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from e2e import INFO, MIB, SANITIZE, Case, Done, Trace, app
+from e2e import INFO, MIB, SANITIZE, Case, Done, Trace, app, not_with_coverage
 
 # Enough driver calls and more allocation events than the buffer holds.
 WORK = ["churn:300:5000", "alloc:3:4096", "churn:30:5000000", "free:2"]
@@ -135,7 +135,8 @@ class Ends(Case):
 
     def test_killed_later(self) -> None:
         """Allocation events, too, are in the file soon, without anything else to be written."""
-        done = self.go(app("static"), "alloc:1:4096", "churn:20:4096", "sleep:1000", "kill", rc=-signal.SIGKILL, **ALLOCS)
+        done = self.go(app("static"), "alloc:1:4096", "churn:20:4096", 'written:t.jsonl:"free_completed":20', "kill", rc=-signal.SIGKILL,
+                       CUPOOL_TRACE_FILE="t.jsonl", **ALLOCS)
         trace = self.one_trace(done)
         self.assertEqual((len(trace.of("alloc")), len(trace.of("free_completed"))), (21, 20))
         self.assert_fine(trace.path, complete=False)
@@ -254,6 +255,7 @@ class Full(Case):
         path = next(done.cwd / f for f in done.files if ".jsonl" in f)
         self.assertEqual(json.loads(path.read_text().split("\n")[0])["cupool"], 1)
 
+    @not_with_coverage
     def test_file_size_limit(self) -> None:
         """The kernel's answer is a signal that ends the program. Not this one."""
         done = self.go(app("shared"), "alloc:1:4096", "fsize:9000", "churn:3000:5000", "churn:30:5000000", "exit:5", rc=5, **ALLOCS)
@@ -283,6 +285,7 @@ class Full(Case):
         self.assertGreater(end["dropped"], 0)
         self.assertEqual(seen + end["dropped"], events)
 
+    @not_with_coverage
     def test_signal_is_not_left_pending(self) -> None:
         done = self.go(app("shared"), "alloc:1:4096", "xfsz", "fsize:100", "threads:4:500:5000", "churn:30:5000000", **ALLOCS)
         self.assertNotIn("SIGXFSZ", done.out)

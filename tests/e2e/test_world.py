@@ -14,7 +14,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from e2e import BIN, HEADERS, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need
+from e2e import BIN, HEADERS, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need, not_with_coverage
 
 WORLD = BIN / "world"
 CHURN = "churn:400:300000"
@@ -282,6 +282,7 @@ class Interposers(World):
 class Sandbox(World):
     """What a program may do may change after its start, and be little from the start."""
 
+    @not_with_coverage
     def test_seccomp(self) -> None:
         """No file, socket, thread or process can be made any more when the first request comes. The program must not notice;
         that there is no trace is said once."""
@@ -296,6 +297,7 @@ class Sandbox(World):
                 self.assertEqual(done.files, [])
                 self.assertEqual(self.go(WORLD, *commands, CUPOOL_TRACE_FILE="off").err, "")
 
+    @not_with_coverage
     def test_a_trace_that_was_opened_before_goes_on(self) -> None:
         done = self.go(WORLD, load("A", "13"), "start:A", "churn:A:20:300000", "seccomp", "churn:A:200:300000", f"alloc:A:{5 * MIB}")
         self.assertEqual(done.err, "")

@@ -190,6 +190,15 @@ class Refused(Case):
         app[4] = 1  # 32 bits
         struct.pack_into("<H", app, 18, 3)
         self.assertRegex(self.check(1, self.file("small", bytes(app))), r"32-bit i386")
+        for machine, name in ((40, "arm"), (183, "aarch64"), (21, "ppc64"), (243, "riscv"), (2, "unknown")):
+            app[18:20] = machine.to_bytes(2, sys.byteorder)
+            self.assertRegex(self.check(1, self.file("small", bytes(app))), rf"32-bit {name}\b")
+
+    def test_a_library_that_is_not_found(self) -> None:
+        self.compile("libgone.so", "-shared", source="int gone(void) { return 0; }\n")
+        program = self.compile("program", f"-L{self.dir}", "-lgone", source="int gone(void);\nint main(void) { return gone(); }\n")
+        (self.dir / "libgone.so").unlink()
+        self.assertRegex(self.check(0, program), r"the program does not start as it is.*libgone\.so|libgone\.so is not found")
 
     def test_musl(self) -> None:
         app = self.compile("app", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
@@ -311,7 +320,7 @@ class Chains(Case):
             self.skipTest("only root's loaders are asked")
         before = time.monotonic()
         self.assertIn("does not list", self.interpreter("ld-linux-slow.so.2", "#!/bin/sh\nexec sleep 60\n"))
-        self.assertTrue(8 < time.monotonic() - before < 30)
+        self.assertTrue(8 < time.monotonic() - before < 55)
 
     def launcher(self, name: str) -> dict[str, str]:
         (self.dir / "bin").mkdir(exist_ok=True)
@@ -353,6 +362,12 @@ class Broken(Case):
 
     def test_no_program(self) -> None:
         self.assertIn("neither a program nor a script", self.check(2, self.file("x", b"\1\2\0\3")))
+        self.assertIn("without #!", self.check(0, self.file("empty", "")))
+        # cupool-run looks before it asks.
+        for path in ("none", self.dir / "none", self.dir, self.file("text", "", 0o644)):
+            done = subprocess.run([BUILD / "shim/cupool-info", "--check", path], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("not found, or not executable", done.stdout)
 
     def test_cut(self) -> None:
         whole = (APPS / "app_shared").read_bytes()

@@ -63,7 +63,7 @@ class Case(unittest.TestCase):
     def run_it(self, *args: str, env: Optional[dict[str, str]] = None, program: Optional[Path] = None,
                cwd: Optional[Path] = None) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([program or self.run_sh, *args], env={"PATH": os.environ["PATH"], **(env or {})},
-                              cwd=cwd or self.cwd, capture_output=True, text=True, timeout=30)
+                              cwd=cwd or self.cwd, capture_output=True, text=True, timeout=60)
 
     def env_of(self, *args: str, env: Optional[dict[str, str]] = None, program: Optional[Path] = None,
                cwd: Optional[Path] = None) -> dict[str, str]:

@@ -287,12 +287,17 @@ static void op_delay(CUstream s)
     sim_lock();
 }
 
-static void stream_run(CUstream s)
+/* Run the stream's operations up to number last, as far as they may run. */
+static void stream_run(CUstream s, uint64_t last)
 {
     struct sim_op *op;
 
     s->state = SIM_RUNNING;
     while ((op = s->head)) {
+        if (op->seq > last) {
+            stream_ready(s);
+            return;
+        }
         if (!op_runnable(op)) {
             s->state = SIM_BLOCKED;
             s->next_blocked = blocked;
@@ -328,7 +333,7 @@ static void *worker_main(void *arg)
         ready_head = s->next_ready;
         if (!ready_head)
             ready_tail = NULL;
-        stream_run(s);
+        stream_run(s, UINT64_MAX);
     }
     return arg;
 }
@@ -464,7 +469,11 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
     s->tail = op;
     s->depth++;
     if (s->state == SIM_IDLE) {
-        if (op_runnable(op)) {
+        if (op_runnable(op) && sync) {
+            /* The caller would wait for a worker that runs it; running it here spares two switches of threads. */
+            stream_run(s, op->seq);
+            return ctx->error;
+        } else if (op_runnable(op)) {
             stream_ready(s);
         } else {
             s->state = SIM_BLOCKED;

@@ -37,7 +37,8 @@ struct small {
 struct page {
     struct sim_alloc *big;
     struct small *small;
-    int fd; /* of the file that holds its bytes, one for all pages of an allocation; 0: the device's */
+    int fd;     /* of the file that holds its bytes, one for all pages of an allocation; 0: the device's */
+    size_t run; /* in the first and the last page of a run of free ones: how many they are */
 };
 
 static struct device {
@@ -85,6 +86,7 @@ static struct device *device_get(int dev)
     d->total = sim_settings.memory;
     d->pages = size / SIM_PAGE;
     d->page = calloc(d->pages, sizeof(*d->page));
+    d->page[0].run = d->page[d->pages - 1].run = d->pages; /* all free */
     return d;
 }
 
@@ -131,22 +133,35 @@ int sim_memory_fd(int dev)
     return devices[dev].fd;
 }
 
-/* First fit over pages. Returns the index of the first of n free ones, or d->pages. */
-static size_t pages_find(struct device *d, size_t n)
+static bool page_free(const struct page *p)
 {
-    size_t run = 0;
+    return !p->big && !p->small;
+}
 
-    for (size_t i = d->first; i < d->pages; i++) {
+/* These n pages, with free neighbours, are a run. */
+static void run_set(struct device *d, size_t at, size_t n)
+{
+    if (n)
+        d->page[at].run = d->page[at + n - 1].run = n;
+}
+
+/* First fit: take n pages off the start of the first run that has them, and return their index, or d->pages. */
+static size_t pages_take(struct device *d, size_t n)
+{
+    for (size_t i = d->first; i < d->pages;) {
         struct page *p = &d->page[i];
-        if (p->big || p->small) {
-            if (run == 0 && i == d->first)
-                d->first = i + 1;
-            if (p->big)
-                i = (p->big->addr - (uintptr_t)d->va + p->big->span) / SIM_PAGE - 1;
-            run = 0;
-        } else if (++run == n) {
-            return i + 1 - n;
+        if (page_free(p)) {
+            if (p->run >= n) {
+                run_set(d, i + n, p->run - n);
+                return i;
+            }
+            i += p->run;
+            continue;
         }
+        size_t next = p->big ? (p->big->addr - (uintptr_t)d->va + p->big->span) / SIM_PAGE : i + 1;
+        if (i == d->first)
+            d->first = next;
+        i = next;
     }
     return d->pages;
 }
@@ -159,6 +174,13 @@ static void pages_release(struct device *d, size_t at, size_t n)
     }
     if (at < d->first)
         d->first = at;
+    if (at + n < d->pages && page_free(&d->page[at + n]))
+        n += d->page[at + n].run;
+    if (at && page_free(&d->page[at - 1])) {
+        n += d->page[at - 1].run;
+        at -= d->page[at - 1].run;
+    }
+    run_set(d, at, n);
 }
 
 /* Let the engine's view of n pages be of this file from now on. */
@@ -220,7 +242,7 @@ static struct sim_alloc *alloc_new(CUcontext ctx, size_t size, enum sim_mem kind
 /* Pages for a; with addresses only if !backed. */
 static bool big_take(struct device *d, struct sim_alloc *a, bool backed)
 {
-    size_t n = a->span / SIM_PAGE, at = pages_find(d, n);
+    size_t n = a->span / SIM_PAGE, at = pages_take(d, n);
 
     if (at == d->pages)
         return false;
@@ -242,7 +264,7 @@ static struct small *small_new(int dev)
     if (s) {
         d->spare = NULL;
     } else {
-        size_t at = pages_find(d, 1);
+        size_t at = pages_take(d, 1);
         if (at == d->pages) {
             sim_memory_discharge(dev, SIM_PAGE);
             return NULL;

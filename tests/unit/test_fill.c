@@ -337,6 +337,27 @@ static void test_flush_with_fill_error_keeps_all(void **state)
     assert_int_equal(stats_of(env->pool).idle, 24 * MIB);
 }
 
+/* Somebody outside may still read it. */
+static void test_flush_does_not_fill_what_is_withdrawn(void **state)
+{
+    struct env *env = *state;
+    uint64_t kept[2];
+
+    fill_with(env, 1);
+    env->fake->prompt = true;
+    for (size_t i = 0; i < 2; i++)
+        kept[i] = alloc(env->pool, (i + 4) * 2 * MIB);
+    assert_int_equal(pool_withdraw(kept[0]), 0);
+    env->fake->order_rc = -EBUSY;
+    for (size_t i = 0; i < 2; i++)
+        release(kept[i]);
+    env->fake->order_rc = 0;
+    fake_events_clear(env->fake);
+    pool_flush(env->pool);
+    assert_int_equal(fake_event_of(env->fake, FAKE_FILL, 0)->addr, kept[1]);
+    assert_null(fake_event_of(env->fake, FAKE_FILL, 1));
+}
+
 static void test_trim_fills_kept_blocks_before_it_gives_back(void **state)
 {
     struct env *env = *state;
@@ -459,6 +480,7 @@ int main(void)
         POOL_TEST(test_fresh_segment_that_went_back_is_off_the_limit),
         POOL_TEST(test_flush_fills_kept_blocks_and_orders_once),
         POOL_TEST(test_flush_with_fill_error_keeps_all),
+        POOL_TEST(test_flush_does_not_fill_what_is_withdrawn),
         POOL_TEST(test_trim_fills_kept_blocks_before_it_gives_back),
         POOL_TEST(test_free_and_trim_may_wait),
         POOL_TEST(test_flush_may_not_wait),

@@ -279,6 +279,38 @@ static void asked_under_an_end(void **state)
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EPIPE);
 }
 
+/* Calls on a communicator that was never added, or is there already. */
+static void unknown(void **state)
+{
+    struct nccl_reg_comm_info info;
+    void *comm = nccl_fake_comm(0);
+
+    (void)state;
+    assert_int_equal(nccl_reg_comm_get(reg, comm, &info), -ENOENT);
+    assert_int_equal(nccl_reg_comm_remove(reg, comm, true), -ENOENT);
+    assert_int_equal(nccl_reg_comm_remove(reg, comm, false), -ENOENT);
+    assert_int_equal(nccl_reg_comm_finalize(reg, comm), -ENOENT);
+    assert_int_equal(nccl_reg_comm_gone(reg, comm), -ENOENT);
+    assert_int_equal(nccl_reg_comm_ask(reg, comm), -EPIPE);
+    assert_int_equal(nccl_reg_user_add(reg, comm, &info, AT(0), UNIT), -ENOENT);
+    assert_int_equal(nccl_reg_user_remove(reg, comm, &info), -ENOENT);
+    nccl_reg_comm_nonblocking(reg, comm);
+    nccl_reg_comm_close(reg, comm);
+    nccl_reg_comm_reopen(reg, comm);
+    assert_false(nccl_reg_comm_is_open(reg, comm));
+    segment(0, 3);
+    comm_new(0, 3, false);
+    nccl_reg_comm_reopen(reg, comm); /* of one that is not closed */
+    assert_true(nccl_reg_comm_is_open(reg, comm));
+    assert_int_equal(nccl_reg_comm_gone(reg, comm), -ENOENT);
+    assert_int_equal(nccl_reg_user_remove(reg, comm, &info), -ENOENT);
+    assert_int_equal(nccl_reg_comm_add(reg, comm, &(struct nccl_reg_comm_info){.device = 5}), 0);
+    assert_int_equal(nccl_reg_comm_get(reg, comm, &info), 0);
+    assert_int_equal(info.device, 3);
+    comm_end(0);
+    assert_int_equal(nccl_reg_comm_remove(reg, comm, true), -ENOENT);
+}
+
 int nccl_ends_run(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +319,7 @@ int nccl_ends_run(void)
         TEST(added_under_a_trim),
         TEST(used_under_a_trim),
         TEST(closed),
+        TEST(unknown),
         TEST(asked_under_an_end),
         TEST(not_within_a_call),
         TEST(lost_beside_others),

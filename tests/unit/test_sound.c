@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sound.c - pool_check finds what is broken: each of its verdicts, on books that the test has falsified. Every
+ * other test of the pool relies on it.
+ *
+ * What it is not: a test of the pool, which never breaks its books like this.
+ */
+#include "unit.h"
+
+#include "map.h"
+#include "pool_internal.h"
+
+#define TILE "blocks do not tile their segment"
+#define LINK "broken links"
+#define MAP  "the map disagrees with a segment"
+#define PACK "a segment is packed and says that it is not, or the other way round"
+#define BOOK "withdrawn or exposed bytes are wrong"
+#define HAVE "what the magazines have is wrong"
+#define IDLE "the list of idle segments is wrong"
+
+/*
+ * What the pool has: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
+ * recent; a large live block; an idle segment.
+ */
+static struct segment *shared, *large, *idle;
+static struct block *first, *recent;
+static struct magazine *magazine;
+
+static struct segment *segment_at(struct pool *pool, uint64_t addr)
+{
+    struct segment *segment = pool->segments;
+
+    while (segment && (addr < segment->addr || addr >= segment->addr + segment->size))
+        segment = segment->next;
+    assert_non_null(segment);
+    return segment;
+}
+
+static void prepare(struct pool *pool)
+{
+    uint64_t a = alloc(pool, 64 * KIB), b = alloc(pool, 64 * KIB), gone;
+
+    (void)alloc(pool, 64 * KIB);
+    large = segment_at(pool, alloc(pool, 3 * UNIT));
+    gone = alloc(pool, 5 * UNIT);
+    release(gone);
+    pool_decay(pool, 100); /* joins it, and gives nothing back */
+    release(b);
+    shared = segment_at(pool, a);
+    idle = segment_at(pool, gone);
+    assert_true(map_find(a, &first));
+    assert_true(map_find(b, &recent));
+    assert_int_equal(atomic_load(&recent->state), BLOCK_RECENT);
+    for (magazine = pool->magazines; !magazine->recent_count;)
+        magazine++;
+}
+
+/* clang-format off */
+static void no_blocks(struct pool *pool) { (void)pool; large->first = NULL; }
+static void shifted(struct pool *pool) { (void)pool; first->addr += POOL_GRANULE; }
+static void empty(struct pool *pool) { (void)pool; recent->size = 0; }
+static void odd(struct pool *pool) { (void)pool; first->size++; }
+static void foreign(struct pool *pool) { (void)pool; first->segment = large; }
+static void unlinked(struct pool *pool) { (void)pool; recent->prev = NULL; }
+static void unmapped(struct pool *pool) { (void)pool; map_block_set(first->addr, NULL); }
+static void short_of(struct pool *pool) { (void)pool; large->size += UNIT; }
+static void used(struct pool *pool) { (void)pool; shared->used += POOL_GRANULE; }
+static void packed(struct pool *pool) { (void)pool; shared->exposed = 1; }
+static void another(struct pool *pool) { (void)pool; large->pool = NULL; }
+static void live(struct pool *pool) { pool->stats.live++; }
+static void no_bit(struct pool *pool) { (void)pool; magazine->recent_set[recent->list / 64] = 0; }
+static void in_two(struct pool *pool) { (void)pool; magazine->recent_count++; }
+static void strays(struct pool *pool) { (void)pool; magazine->strays_count++; }
+static void stray(struct pool *pool) { (void)pool; magazine->strays = first; }
+static void place(struct pool *pool) { (void)pool; recent->list++; }
+static void keepers(struct pool *pool) { pool->shown.keepers++; }
+static void unused(struct pool *pool) { (void)pool; magazine->used = false; }
+static void handed(struct pool *pool) { pool->handed++; }
+static void unlisted(struct pool *pool) { pool->idle_first = pool->idle_last = NULL; }
+static void last(struct pool *pool) { pool->idle_last = large; }
+static void held(struct pool *pool) { pool->stats.held++; }
+static void idle_bytes(struct pool *pool) { pool->stats.idle++; }
+static void withdrawn(struct pool *pool) { pool->shown.withdrawn++; }
+static void exposed(struct pool *pool) { pool->exposed++; }
+/* clang-format on */
+
+static void unmerged(struct pool *pool)
+{
+    struct block *rest = recent->next->next; /* what is free behind the last live block */
+
+    assert_true(is_free(rest));
+    (void)pool;
+    atomic_store(&recent->next->state, BLOCK_FREE);
+    map_block_set(recent->next->addr, NULL);
+}
+
+static const struct {
+    void (*falsify)(struct pool *pool);
+    const char *verdict;
+} cases[] = {{no_blocks, "a segment has no blocks"},
+             {shifted, TILE},
+             {empty, TILE},
+             {odd, TILE},
+             {foreign, LINK},
+             {unlinked, LINK},
+             {unmerged, "free neighbours were not merged"},
+             {unmapped, "the map disagrees with a block's state"},
+             {short_of, "blocks do not fill their segment"},
+             {used, "a segment's used bytes are wrong"},
+             {packed, PACK},
+             {another, MAP},
+             {live, "live bytes are wrong"},
+             {no_bit, HAVE},
+             {in_two, HAVE},
+             {strays, HAVE},
+             {stray, HAVE},
+             {place, HAVE},
+             {keepers, HAVE},
+             {unused, HAVE},
+             {handed, "bytes in the program's hands are wrong"},
+             {unlisted, IDLE},
+             {last, IDLE},
+             {held, "held bytes are wrong"},
+             {idle_bytes, "idle bytes are wrong"},
+             {withdrawn, BOOK},
+             {exposed, BOOK}};
+
+/* Each on a pool of its own, which is left behind: nobody could destroy it. */
+static void test_each_verdict(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fake *fake = fake_new();
+        const struct pool_config config = fake_config(fake);
+        struct pool *pool = pool_new(&config);
+        char text[128] = "";
+
+        prepare(pool);
+        assert_int_equal(pool_check(pool, text, sizeof(text)), 0);
+        cases[i].falsify(pool);
+        if (pool_check(pool, text, sizeof(text)) != -EINVAL || strcmp(text, cases[i].verdict) != 0)
+            fail_msg("case %zu: \"%s\" in place of \"%s\"", i, text, cases[i].verdict);
+    }
+    assert_non_null(idle);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_verdict)};
+
+    return cmocka_run_group_tests_name("sound", tests, NULL, NULL);
+}
