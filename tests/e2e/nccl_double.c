@@ -65,7 +65,7 @@ static void comm_write(const char *name, ncclComm_t *to)
 }
 
 /* Each argument of a list in parentheses. */
-#define EACH_1(a)                                           note_bytes(call, &(a), sizeof(a));
+#define EACH_1(a)                                           note_bytes(call, &(a), sizeof(__typeof__(a)));
 #define EACH_2(a, ...)                                      EACH_1(a) EACH_1(__VA_ARGS__)
 #define EACH_3(a, ...)                                      EACH_1(a) EACH_2(__VA_ARGS__)
 #define EACH_4(a, ...)                                      EACH_1(a) EACH_3(__VA_ARGS__)

@@ -153,6 +153,10 @@ static void met_when_ready(void)
     NC(ncclGroupEnd());
     operation(comm);
     EXPECT(was_met(comm), "ncclGroupEnd", "nobody is met after a group");
+    NC(ncclGroupStart());
+    operation(comm = stranger());
+    EXPECT(was_met(comm), "ncclGroupEnd", "the next group makes none, and meets nobody");
+    NC(ncclGroupEnd());
 }
 
 void lives_made(void)
@@ -406,6 +410,11 @@ static void memory_of_nccl(void)
     EXPECT(ncclMemFree(pointer(32)) == REFUSED && ncclMemFree(NULL) == REFUSED, "ncclMemFree", "another result");
     memory = memory_made(MEMORY);
     EXPECT(ncclMemFree(pointer(memory)) == REFUSED, "ncclMemFree", "another result");
+    prepare(NULL, ncclSuccess, NULL);
+    memory = memory_made(MEMORY);
+    NC(ncclGroupStart());
+    NC(ncclMemFree(pointer(memory))); /* later: that the one before was refused is no matter */
+    NC(ncclGroupEnd());
     prepare("ncclMemAlloc", REFUSED, NULL);
     EXPECT(ncclMemAlloc(&none, MEMORY) == REFUSED && none == pointer(16), "ncclMemAlloc", "another result");
     operation(comm);
