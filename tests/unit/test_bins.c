@@ -27,6 +27,7 @@ static void test_find_in_empty_bins_returns_null(void **state)
 {
     assert_null(bins_find(&bins, G, ANY, true));
     assert_null(bins_find(&bins, (size_t)1 << 47, ANY, false));
+    assert_null(bins_find(&bins, ((size_t)1 << 48) - G, ANY, true)); /* of the last bin: there is no next one */
 }
 
 static void test_find_of_any_size_finds_block_of_that_size(void **state)

@@ -152,6 +152,27 @@ static void test_text(void **state)
                               "{\"t\":40,\"e\":\"held\",\"d\":1,\"b\":\"cuda\",\"n\":7,\"segments\":1}\n");
 }
 
+/* The last one: what is tallied stays. */
+static void test_more_than_can_be_told(void **state)
+{
+    char text[4 * 256 + 1] = "";
+    unsigned int lines = 0;
+    size_t len;
+
+    (void)state;
+    start(1, false);
+    for (int i = 0; i < 2 * (int)GAP_TALLIES; i++)
+        gap_tally(1000 + i, "cuda", 10, true);
+    text[4 * 256] = 'x';
+    len = gap_text(&gap, true, 40, 30, text, 4 * 256);
+    assert_int_equal(len, strlen(text));
+    for (const char *c = text; *c; c++)
+        lines += *c == '\n';
+    assert_in_range(lines, 4, 16);
+    assert_int_equal(text[len - 1], '\n');
+    assert_int_equal(text[4 * 256], 'x');
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_limit_ends_what_the_rate_began),
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_more_than_can_be_told),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
