@@ -578,7 +578,7 @@ MUTANTS = [
     Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
         (REGISTRATIONS, "if (!record->front || record->widened == WIDES ||", "if (true ||")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
-        (NCCL, "if (birth_captured(addr) && graphs_register())", "if (false)")]),
+        (NCCL, "if (births_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         (MEMORY, "if (nccl_segment_remove(addr, put, context)) put(context, addr, size);",
          "put(context, addr, size);")]),
