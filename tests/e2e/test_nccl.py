@@ -506,6 +506,14 @@ class Wrong(Base):
         self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {"cuda"})
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
 
+    def test_nccl_has_no_memory_of_its_own(self) -> None:
+        """What it takes from cudaMalloc instead is of no use to it."""
+        run = self.job("all", NCCL_CUMEM_ENABLE="0")
+        self.assertEqual(len(run.done.warnings), 1, run.done.err)
+        self.assertIn("CUPOOL_BACKEND=nccl is not possible: ncclMemAlloc gives cudaMalloc's memory here", run.done.warnings[0])
+        self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {"cuda"})
+        self.assertEqual((run.operations("some"), run.operations("none"), run.reported("breaches")), (0, 0, 0))
+
     def test_memory_is_refused_later(self) -> None:
         """No memory of another kind in its place. (Every rank may ask once whether there is any.)"""
         run = self.job("all", rc=1, SIMNCCL_FAIL=f"ncclMemAlloc:{RANKS + 1}+", CUPOOL_LOG_LEVEL="error")
