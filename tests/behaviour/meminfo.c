@@ -7,6 +7,8 @@
  */
 #include "behaviour.h"
 
+#include <dlfcn.h>
+
 #define SLOP (8 * BT_MIB)
 
 static int plain(void)
@@ -147,6 +149,27 @@ static int fresh_thread(void)
     return bt_thread_join(&t);
 }
 
+/* Somebody whose calls no pool sees frees what a pool has kept. The last test: what is kept is not there any more. */
+static int never_more_than_all(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p;
+    CUresult (*past_free)(CUdeviceptr) = NULL;
+    size_t avail, total;
+
+    if (!driver || !dlsym(driver, "simgpu_count"))
+        SKIP("needs the simulated GPU");
+    past_free = (CUresult(*)(CUdeviceptr))dlsym(driver, "cuMemFree_v2");
+    CHECK(past_free);
+    OK(cudaMalloc(&p, 512 * BT_MIB));
+    OK(cudaFree(p));
+    (void)past_free((CUdeviceptr)(uintptr_t)p);
+    OK(cudaMemGetInfo(&avail, &total));
+    CHECK(avail <= total);
+    OK(cuMemGetInfo(&avail, &total));
+    CHECK(avail <= total);
+    return 0;
+}
+
 static const struct bt_test tests[] = {
     {"plain", plain},
     {"follows_malloc", follows_malloc},
@@ -155,6 +178,7 @@ static const struct bt_test tests[] = {
     {"free_can_be_had", free_can_be_had},
     {"each_device", each_device},
     {"fresh_thread", fresh_thread},
+    {"never_more_than_all", never_more_than_all},
     {NULL, NULL},
 };
 
