@@ -243,7 +243,7 @@ static int others_frees(void)
     past_info = (CUresult(*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
     CHECK(past_free && past_info);
     for (int i = 0; i < 6; i++)
-        TRY(freed_past(8 * BT_MIB, 1 + i / 2, i % 2));
+        TRY(freed_past(32 * BT_MIB, 1 + i / 2, i % 2));
     return 0;
 }
 
