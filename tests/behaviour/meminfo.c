@@ -123,8 +123,51 @@ static int each_device(void)
     OK(cudaMemGetInfo(&b1, &t1));
     CHECK(b0 + 128 * BT_MIB <= a0);
     CHECK(b1 + SLOP >= a1);
+    OK(cudaFree(p)); /* of device 0: device 1 has no more for that */
+    OK(cudaMalloc(&p, 256 * BT_MIB));
+    OK(cudaMemGetInfo(&b1, &t1));
+    CHECK(b1 + 256 * BT_MIB <= t1);
     OK(cudaFree(p));
     OK(cudaSetDevice(0));
+    return 0;
+}
+
+/* What was freed in any context of the device is free, and what was freed by a stream is when the stream has come
+ * there.
+ */
+static int of_all_contexts(void)
+{
+    size_t before, after, total;
+    CUcontext first, second;
+    cudaStream_t stream;
+    void *q, *live;
+    CUdeviceptr p;
+
+    OK(cudaMalloc(&live, 256 * BT_MIB));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cuCtxGetCurrent(&first));
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&second, NULL, 0, 0));
+#else
+    OK(cuCtxCreate(&second, 0, 0));
+#endif
+    OK(cuMemGetInfo(&before, &total));
+    OK(cuMemAlloc(&p, 64 * BT_MIB));
+    OK(cuMemFree(p));
+    OK(cuCtxSetCurrent(first));
+    OK(cudaMalloc(&q, 64 * BT_MIB));
+    OK(cudaFree(q));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(after + SLOP >= before);
+    OK(cudaMalloc(&q, 96 * BT_MIB));
+    OK(cudaFreeAsync(q, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(after + SLOP >= before && after <= before + SLOP); /* once */
+    OK(cudaStreamDestroy(stream));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(first));
+    OK(cudaFree(live));
     return 0;
 }
 
@@ -177,6 +220,7 @@ static const struct bt_test tests[] = {
     {"null_arguments", null_arguments},
     {"free_can_be_had", free_can_be_had},
     {"each_device", each_device},
+    {"of_all_contexts", of_all_contexts},
     {"fresh_thread", fresh_thread},
     {"never_more_than_all", never_more_than_all},
     {NULL, NULL},
