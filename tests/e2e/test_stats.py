@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace
+from e2e import BIN, MIB, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace, app
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
@@ -269,6 +269,18 @@ class NotPooled(Base):
             self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
         _, err, _ = self.running("alloc:4096", "other:2097152", "ready", "await:go", then=then, CUPOOL_STATS="signal:USR2")
         self.assertIn("\ncupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)\n", err)
+
+
+class Packed(Case):
+    """Large blocks go into free segments of others as far as the device's size allows: a sixteenth of it may be kept so from
+    going back, less by the square of what is in use."""
+
+    def test_as_far_as_the_device_allows(self) -> None:
+        # Each 3.5 MiB in a free segment of 6 MiB keep 2 MiB. Until what is left of the 16 or 8 MiB is less, those find one.
+        for memory, hits in ("256M", 6), ("128M", 3), ("8G", 12):
+            with self.subTest(memory):
+                done = self.go(app("shared"), f"alloc:12:{6 * MIB}", "free:12", f"alloc:12:{7 * MIB // 2}", "free:12", SIMGPU_MEMORY=memory)
+                self.assertEqual(self.one_trace(done).total("hits"), hits)
 
 
 if __name__ == "__main__":
