@@ -123,6 +123,31 @@ static int primary_reset(void)
     return 0;
 }
 
+/* The primary context is reset, and released, beside one that is not primary: that one stays. */
+static int beside_primary(void)
+{
+    CUcontext ctx, primary;
+    CUdeviceptr p, q;
+    CUdevice dev;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    OK(cuDevicePrimaryCtxRetain(&primary, dev));
+    TRY(ctx_create(&ctx));
+    TRY(block_get(&p, N, 6));
+    TRY(block_get(&q, 100, 7));
+    OK(cuDevicePrimaryCtxReset(dev));
+    TRY(block_check(p, N, 6));
+    OK(cuMemFree(q));
+    OK(cuDevicePrimaryCtxRetain(&primary, dev));
+    OK(cuDevicePrimaryCtxRelease(dev));
+    TRY(block_check(p, N, 6));
+    OK(cuMemFree(p));
+    OK(cuCtxDestroy(ctx));
+    OK(cuCtxSetCurrent(NULL));
+    return 0;
+}
+
 static int second_context(void)
 {
     CUcontext first, second, now;
@@ -243,8 +268,11 @@ static int thread_free_fn(void *p)
 {
     CUcontext ctx = (CUcontext)1;
 
+    OK(cuCtxGetCurrent(&ctx));
+    CHECK(!ctx);
     OK(cudaFree(p));
     OK(cuCtxGetCurrent(&ctx));
+    CHECK(ctx); /* the runtime has given it one on the way */
     return 0;
 }
 
@@ -367,6 +395,7 @@ static const struct bt_test tests[] = {
     {"not_initialized", not_initialized},
     {"no_context", no_context},
     {"primary_release", primary_release},
+    {"beside_primary", beside_primary},
     {"primary_reset", primary_reset},
     {"second_context", second_context},
     {"free_across", free_across},
