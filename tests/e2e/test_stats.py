@@ -190,7 +190,7 @@ class Signal(Base):
 class Contexts(Base):
     def test_peaks_of_contexts_that_came_one_after_the_other(self) -> None:
         """Never more than one block was there at a time; all else adds up."""
-        done = self.report(*["churn:1:67108864", "churn:1:99999999", "reset"] * 4, "churn:1:1048576", CUPOOL_LIMIT="80M")
+        done = self.report(*["churn:1:99999999", "churn:1:67108864", "reset"] * 4, "churn:1:1048576", CUPOOL_LIMIT="80M")
         trace = self.one_trace(done)
         [stats] = [e for e in trace.of("stats") if e["d"] == 0]
         self.assertEqual((stats["peak_live"], stats["peak_held"]), (64 << 20, 64 << 20))
