@@ -200,14 +200,12 @@ static size_t room(const struct pool *pool, size_t size)
     const struct pool_config *config = &pool->config;
     const size_t native = pool->native > pool->native_peak ? pool->native : pool->native_peak;
     const size_t bound = bound_beyond(pool, native);
-    double share = 1;
-    size_t max;
+    const size_t left = pool->stats.live < config->capacity ? config->capacity - pool->stats.live : 0;
+    size_t max = config->break_max;
 
-    if (config->capacity)
-        share = pool->stats.live < config->capacity
-                    ? (double)(config->capacity - pool->stats.live) / (double)config->capacity
-                    : 0;
-    max = (size_t)((double)config->break_max * share * share);
+    /* In whole numbers: a program may trap what is inexact. */
+    for (int i = 0; config->capacity && i < 2; i++)
+        max = (size_t)((unsigned __int128)max * left / config->capacity);
     max = max < bound ? max : bound;
     max = pool->packs_never ? 0 : max;
     max -= size > PACK_SMALLEST ? max / 4 : 0;

@@ -434,6 +434,14 @@ bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *r
     return true;
 }
 
+bool core_is_freed(uint64_t addr, const void *caller)
+{
+    uint64_t base;
+    size_t size;
+
+    return !pool_live_size(addr) && core_range(addr, caller, &base, &size) && !size;
+}
+
 void core_rdma_prepared(uint64_t addr, const void *caller)
 {
     if (!core_passive() && caller_of(caller) != CALLER_INSIDE)

@@ -102,6 +102,9 @@ bool core_watches(const void *caller);
  */
 bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size);
 
+/* Is addr in memory of the pool, but in no live block? Natively the driver knows nothing of such an address. */
+bool core_is_freed(uint64_t addr, const void *caller);
+
 /* Somebody asks for an attribute of this address, or prepares it for access by a device that is no GPU. */
 void core_pointer_asked(uint64_t addr, int attribute, const void *caller);
 void core_rdma_prepared(uint64_t addr, const void *caller);

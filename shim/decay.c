@@ -3,12 +3,15 @@
 #include "decay.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,16 +23,20 @@
 #include "live.h"
 #include "log.h"
 #include "stats.h"
+#include "trace.h"
 
 /* A decay time is so many ticks. What was idle in all but one of them goes back, so nothing is kept for longer. */
 #define TICKS 8
 /* How long an exit waits for the thread's current CUDA call. */
 #define EXIT_WAIT_S 2
+/* How often the thread looks whether the program's own threads have all ended. */
+#define LOOK_NS 1000000000u
 
 static struct {
     atomic_uint wakes; /* what the thread sleeps on; a futex and not a lock, so that a signal handler can wake it */
     atomic_bool stop;
     pthread_t thread;
+    sigset_t signals; /* blocked in the thread that started this one */
     atomic_int state; /* 0: not started, 1: somebody has begun to, 2: runs */
 } decay;
 
@@ -44,12 +51,50 @@ static void sleep_ns(unsigned int wakes, uint64_t ns)
     nanosleep(&time, NULL); /* somebody forbids it: not to spin */
 }
 
+/* How many threads the process has, if the first one has ended; 0: that one has not, or the kernel does not say. */
+static int threads_after_main(void)
+{
+    const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    char text[512], state = 0;
+    const char *name_end;
+    ssize_t n;
+    int threads;
+
+    if (fd < 0)
+        return 0;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    name_end = strrchr(text, ')');
+    return name_end &&
+                   sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d", &state,
+                          &threads) == 2 &&
+                   state == 'Z'
+               ? threads
+               : 0;
+}
+
+/*
+ * Have all threads of the program ended, the first one too? Natively the process ends with the last one. Then this
+ * thread is to be that, as it is, but for what it has blocked.
+ */
+static bool is_left_alone(void)
+{
+    if (threads_after_main() != 2 + trace_writes_behind())
+        return false;
+    trace_write_end();
+    while (threads_after_main() > 2)
+        nap_ns(1000000);
+    pthread_sigmask(SIG_SETMASK, &decay.signals, NULL);
+    return true;
+}
+
 static void *run(void *arg)
 {
     const uint64_t seconds = conf_get()->decay.number;
     const bool off = seconds == UINT64_MAX;
     const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / TICKS : 100000000;
-    uint64_t tick = now_ns() + tick_ns, now, next;
+    uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next;
 
     (void)arg;
     /* Whatever is called from here is our own. */
@@ -67,13 +112,20 @@ static void *run(void *arg)
             context_decay_all(off ? 0 : TICKS - 1);
             tick = now_ns() + tick_ns;
         }
+        if (now >= look) {
+            if (is_left_alone())
+                break;
+            look = now + LOOK_NS;
+        }
         next = stats_due(now);
         next = live_due() < next ? live_due() : next;
         next = next < tick ? next : tick;
+        next = next < look ? next : look;
         now = now_ns();
         if (next > now)
             sleep_ns(wakes, next - now);
     }
+    core_bypass_end(); /* the program's exit handlers may run here */
     return NULL;
 }
 
@@ -106,8 +158,8 @@ static void stop(void)
 
 void decay_start(void)
 {
-    sigset_t all, before;
     int none = 0, rc;
+    sigset_t all;
 
     if (atomic_load_explicit(&decay.state, memory_order_relaxed) ||
         !atomic_compare_exchange_strong(&decay.state, &none, 1))
@@ -115,9 +167,9 @@ void decay_start(void)
     live_open();
     /* The program's signals are for its own threads. */
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_sigmask(SIG_SETMASK, &all, &decay.signals);
     rc = pthread_create(&decay.thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &decay.signals, NULL);
     if (rc) {
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
         return;

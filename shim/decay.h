@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decay.h - the clock: one thread, from the first segment on until the process ends, that gives idle memory back, sees
- * to it that what was given back arrives, and writes statistics when they are due (stats.h).
+ * to it that what was given back arrives, and writes statistics when they are due (stats.h). It ends with the program's
+ * last thread, which natively ends the process.
  *
  * Threads: every function, from any thread.
  */

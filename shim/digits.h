@@ -36,6 +36,13 @@ static inline uint64_t digits_of(uint32_t n)
     return tens | (all - tens * 10) << 8;
 }
 
+/* Tenths of n / unit, rounded: for printf, whose own "%.1f" takes a floating-point number. Nothing in the library
+ * computes with such numbers, because a program may have had the processor trap what is inexact. */
+static inline uint64_t digits_tenths(uint64_t n, uint64_t unit)
+{
+    return (uint64_t)(((unsigned __int128)n * 10 + unit / 2) / unit);
+}
+
 /* n, decimal. */
 static inline char *digits_decimal(char *at, uint64_t n)
 {

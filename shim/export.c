@@ -605,6 +605,12 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return CUDA_SUCCESS;
 }
 
+/* The address to ask the driver about: its allocation outlives the program's block. */
+static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)
+{
+    return core_is_freed(ptr, caller) ? NOWHERE : ptr;
+}
+
 /* After the driver has answered: where it has told of its allocation, tell of the block. */
 static CUresult range_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
 {
@@ -628,6 +634,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     CUresult result;
 
     core_pointer_asked(ptr, attribute, CALLER);
+    ptr = asked_for(ptr, CALLER);
     result = real_next(cuPointerGetAttribute)(data, attribute, ptr);
     return result ? result : range_tell(data, attribute, ptr, CALLER);
 }
@@ -639,6 +646,7 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *
 
     for (unsigned int i = 0; attributes && i < count; i++)
         core_pointer_asked(ptr, attributes[i], CALLER);
+    ptr = asked_for(ptr, CALLER);
     result = real_next(cuPointerGetAttributes)(count, attributes, data, ptr);
     for (unsigned int i = 0; attributes && data && !result && i < count; i++)
         result = range_tell(data[i], attributes[i], ptr, CALLER);

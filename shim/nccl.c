@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "births.h"
 #include "caller.h"
 #include "capture.h"
 #include "clock.h"
@@ -38,22 +39,6 @@ static struct {
     _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from, if it does; set once */
     atomic_size_t front;                       /* of each of its segments; written before backing is */
 } state = {.once = PTHREAD_ONCE_INIT};
-
-/*
- * How many captures there had been when NCCL gave a segment. For what a captured operation uses NCCL registers the
- * whole allocation by itself, and does not look again as long as the graph may run; without CUPOOL_REGISTER nobody
- * tells us what that was, so whatever was there during a capture stays.
- */
-struct birth {
-    uint64_t addr;
-    unsigned int captures;
-};
-
-static struct {
-    pthread_mutex_t lock; /* guards everything below */
-    struct birth *list;
-    size_t count, room;
-} births = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Threads that are letting go what could not go before; is this one of them, in a call of NCCL's? */
 static atomic_uint settling;
@@ -331,55 +316,11 @@ static bool graphs_register(void)
     return !nccl_registers() && !(text && strcmp(text, "0") == 0);
 }
 
-/* With the lock: the entry of this address, or NULL. */
-static struct birth *birth_find(uint64_t addr)
-{
-    for (size_t i = 0; i < births.count; i++)
-        if (births.list[i].addr == addr)
-            return &births.list[i];
-    return NULL;
-}
-
-/* Without memory to remember it, it counts as one that was there from the start. */
-static void birth_add(uint64_t addr, unsigned int captures)
-{
-    struct birth *found, *grown;
-
-    pthread_mutex_lock(&births.lock);
-    found = birth_find(addr); /* that went with its context */
-    if (!found && births.count == births.room) {
-        grown = realloc(births.list, (births.room + 64) * sizeof(*grown));
-        births.list = grown ? grown : births.list;
-        births.room += grown ? 64 : 0;
-    }
-    if (!found && births.count < births.room)
-        found = &births.list[births.count++];
-    if (found)
-        *found = (struct birth){.addr = addr, .captures = captures};
-    pthread_mutex_unlock(&births.lock);
-}
-
-/* It is to go: was there a capture since? */
-static bool birth_captured(uint64_t addr)
-{
-    unsigned int captures = 0;
-    struct birth *found;
-
-    pthread_mutex_lock(&births.lock);
-    found = birth_find(addr);
-    if (found) {
-        captures = found->captures;
-        *found = births.list[--births.count];
-    }
-    pthread_mutex_unlock(&births.lock);
-    return atomic_load(&capture_total) != captures;
-}
-
 int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
     const size_t front = atomic_load(&state.front);
-    const unsigned int captures = atomic_load(&capture_total) - capture_active();
+    const unsigned int time = births_now();
     struct nccl_visit visit;
     ncclResult_t result;
     void *ptr = NULL;
@@ -389,7 +330,7 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
     nccl_visit_end(&visit);
     if (result || !ptr)
         return -ENOMEM;
-    birth_add((uintptr_t)ptr + front, captures);
+    births_add((uintptr_t)ptr + front, time);
     *ret_addr = (uintptr_t)ptr + front;
     return 0;
 }
@@ -400,7 +341,7 @@ void nccl_memory_free(uint64_t addr, size_t size)
     struct nccl_visit visit;
     ncclResult_t result;
 
-    if (birth_captured(addr) && graphs_register()) {
+    if (births_captured(addr) && graphs_register()) {
         log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
                            "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
         return;

@@ -12,6 +12,7 @@
 #include "conf.h"
 #include "context.h"
 #include "core.h"
+#include "digits.h"
 #include "log.h"
 #include "pool.h"
 #include "real.h"
@@ -85,14 +86,15 @@ struct text {
 static struct text text(uint64_t n)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double size = (double)n;
     unsigned int unit = 0;
     struct text out;
+    uint64_t tenths;
 
-    for (; size >= 1023.95 && unit < 4; unit++)
-        size /= 1024;
+    while ((tenths = digits_tenths(n, 1ull << 10 * unit)) >= 10240 && unit < 4)
+        unit++;
     if (unit)
-        snprintf(out.t, sizeof(out.t), "%llu (%.1f %s)", (ull)n, size, units[unit]);
+        snprintf(out.t, sizeof(out.t), "%llu (%llu.%llu %s)", (ull)n, (ull)(tenths / 10), (ull)(tenths % 10),
+                 units[unit]);
     else
         snprintf(out.t, sizeof(out.t), "%llu", (ull)n);
     return out;

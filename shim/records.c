@@ -49,7 +49,7 @@ static struct {
     uint64_t t0, end;    /* records before this number are being taken */
     struct moment since; /* what is stamped with the counter is placed between this moment and the one of taking */
     struct moment next;  /* the same for what is stamped after that; ns 0: the same moment */
-    double rate;         /* nanoseconds of CLOCK_MONOTONIC to one of the counter, from since on */
+    uint64_t rate;       /* nanoseconds of CLOCK_MONOTONIC to 2^32 of the counter, from since on */
     bool rated;          /* taken over RATE_NS at least */
     uint64_t stuck;      /* number and one of a record that was waited for in vain */
     struct {
@@ -146,7 +146,7 @@ void records_start(uint64_t t0)
 static uint64_t time_of(uint64_t clock)
 {
     const int64_t past = (int64_t)(clock - times.since.counter);
-    const int64_t t = (int64_t)(times.since.ns - times.t0) + (int64_t)((double)past * times.rate);
+    const int64_t t = (int64_t)(times.since.ns - times.t0) + (int64_t)((__int128)past * times.rate >> 32);
 
     if (!counts)
         return clock - times.t0;
@@ -255,7 +255,7 @@ void records_begin(void)
     if (passed >= RATE_NS)
         times.next = now;
     if ((passed >= RATE_NS || !times.rated) && now.counter > times.since.counter) {
-        times.rate = (double)passed / (double)(now.counter - times.since.counter);
+        times.rate = (uint64_t)(((unsigned __int128)passed << 32) / (now.counter - times.since.counter));
         times.rated = passed >= RATE_NS;
     }
 }

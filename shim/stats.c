@@ -17,6 +17,7 @@
 #include "context.h"
 #include "core.h"
 #include "decay.h"
+#include "digits.h"
 #include "log.h"
 #include "nccl.h"
 #include "trace.h"
@@ -86,13 +87,13 @@ __attribute__((format(printf, 1, 2))) static void out_line(const char *format, .
 
 static void print_row(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
 {
-    const double mib = 1024.0 * 1024.0;
+    const ull live = digits_tenths(s->peak_live, 1 << 20), held = digits_tenths(s->peak_held, 1 << 20);
+    const ull hits = s->allocs ? digits_tenths(s->hits * 1000, s->allocs) : 0; /* hundredths of a percent */
 
     (void)arg;
-    out_line("cupool: %6d %11llu %6.2f%% %11llu %9llu %9llu %9llu %11.1f %11.1f\n", device, (ull)s->allocs,
-             s->allocs ? 100.0 * (double)s->hits / (double)s->allocs : 0.0, (ull)s->frees, (ull)bypassed,
-             (ull)s->segments_alloc + (ull)s->segments_free, (ull)s->oom, (double)s->peak_live / mib,
-             (double)s->peak_held / mib);
+    out_line("cupool: %6d %11llu %3llu.%02llu%% %11llu %9llu %9llu %9llu %9llu.%llu %9llu.%llu\n", device,
+             (ull)s->allocs, hits / 100, hits % 100, (ull)s->frees, (ull)bypassed,
+             (ull)s->segments_alloc + (ull)s->segments_free, (ull)s->oom, live / 10, live % 10, held / 10, held % 10);
 }
 
 static void print_unpooled(void)
@@ -106,13 +107,14 @@ static void print_unpooled(void)
 /* why: NULL at exit. */
 static void print(const char *why)
 {
+    const ull tenths = digits_tenths(now_ns() - stats.start, 1000000000);
     const char *path = why ? NULL : trace_path();
     struct nccl_reg_stats nccl;
 
     if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
         return;
     if (why)
-        out_line("cupool: process %d after %.1f s (%s):\n", (int)getpid(), (double)(now_ns() - stats.start) / 1e9, why);
+        out_line("cupool: process %d after %llu.%llu s (%s):\n", (int)getpid(), tenths / 10, tenths % 10, why);
     out_line("cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
              "driver", "oom", "peak MiB", "held MiB");
     context_stats_each(/* ending: */ !why, print_row, NULL);

@@ -422,13 +422,15 @@ void trace_segment(const struct trace_segment *segment, const char *event, const
     EVENT_WRITE(.name = event, .segment = segment);
 }
 
+static atomic_bool writer_runs, writer_stops;
+
 /* Turns records into lines, so that the threads that cause them need not. */
 static void *writer(void *arg)
 {
     struct timespec nap = {.tv_nsec = NAP_NS};
 
     (void)arg;
-    for (;;) { /* until the process ends */
+    while (!atomic_load(&writer_stops)) {
         const unsigned int fill = records_fill();
         bool any = false;
         int cancel;
@@ -462,8 +464,19 @@ void trace_write_behind(void)
         log_write(LOG_INFO, "no thread to be had (error %d): allocation events are written when they are many", rc);
         return;
     }
+    atomic_store(&writer_runs, true);
     pthread_setname_np(thread, "cupool-trace");
     pthread_detach(thread);
+}
+
+bool trace_writes_behind(void)
+{
+    return atomic_load(&writer_runs);
+}
+
+void trace_write_end(void)
+{
+    atomic_store(&writer_stops, true);
 }
 
 void trace_close(void)

@@ -92,6 +92,10 @@ void trace_block(enum trace_block_event event, const struct trace_block *block);
 
 /* From now on a thread of our own writes what was recorded, if there are such events. */
 void trace_write_behind(void);
+/* Is there such a thread? */
+bool trace_writes_behind(void);
+/* It ends soon. */
+void trace_write_end(void);
 
 /* Write what is recorded and the end line; later events are dropped. For exit. */
 void trace_close(void);

@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "digits.h"
+
 typedef unsigned long long ull;
 
 static const char *const names[UNPOOLED_KINDS] = {
@@ -33,7 +35,8 @@ bool unpooled_text(char *text, size_t len)
         if (!calls)
             continue;
         if (bytes)
-            snprintf(size, sizeof(size), "%.1f MiB by ", (double)bytes / (1024.0 * 1024.0));
+            snprintf(size, sizeof(size), "%llu.%llu MiB by ", (ull)digits_tenths(bytes, 1 << 20) / 10,
+                     (ull)digits_tenths(bytes, 1 << 20) % 10);
         used += (size_t)snprintf(text + used, len - used, "%s%s%s (%llu call%s)", used ? ", " : "", size, names[i],
                                  calls, calls == 1 ? "" : "s");
     }

@@ -123,6 +123,31 @@ static int primary_reset(void)
     return 0;
 }
 
+/* The primary context is reset, and released, beside one that is not primary: that one stays. */
+static int beside_primary(void)
+{
+    CUcontext ctx, primary;
+    CUdeviceptr p, q;
+    CUdevice dev;
+
+    OK(cuInit(0));
+    OK(cuDeviceGet(&dev, 0));
+    OK(cuDevicePrimaryCtxRetain(&primary, dev));
+    TRY(ctx_create(&ctx));
+    TRY(block_get(&p, N, 6));
+    TRY(block_get(&q, 100, 7));
+    OK(cuDevicePrimaryCtxReset(dev));
+    TRY(block_check(p, N, 6));
+    OK(cuMemFree(q));
+    OK(cuDevicePrimaryCtxRetain(&primary, dev));
+    OK(cuDevicePrimaryCtxRelease(dev));
+    TRY(block_check(p, N, 6));
+    OK(cuMemFree(p));
+    OK(cuCtxDestroy(ctx));
+    OK(cuCtxSetCurrent(NULL));
+    return 0;
+}
+
 static int second_context(void)
 {
     CUcontext first, second, now;
@@ -243,8 +268,11 @@ static int thread_free_fn(void *p)
 {
     CUcontext ctx = (CUcontext)1;
 
+    OK(cuCtxGetCurrent(&ctx));
+    CHECK(!ctx);
     OK(cudaFree(p));
     OK(cuCtxGetCurrent(&ctx));
+    CHECK(ctx); /* the runtime has given it one on the way */
     return 0;
 }
 
@@ -285,6 +313,45 @@ static int fresh_thread_free(void)
     return bt_usable(N);
 }
 
+/* What a green context takes is the driver's own, each time. A free on its stream, which the frees of the memory's
+ * context wait for anyhow, is like one on any stream: the block serves again. */
+#if CUDA_VERSION >= 12050
+static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*count)(const char *))
+{
+    int (*kernel)(void *, const int *, unsigned int) = NULL;
+    unsigned long calls;
+    size_t avail, total;
+    CUcontext own;
+    CUstream stream;
+    CUdeviceptr p;
+    int go = 0;
+
+    *(void **)&kernel = dlsym(RTLD_DEFAULT, "simgpu_kernel");
+    OK(cuCtxGetCurrent(&own));
+    OK(cuCtxSetCurrent(context));
+    calls = count("cuMemAlloc_v2");
+    for (int i = 0; i < 3; i++) {
+        TRY(block_get(&p, 1000, i));
+        OK(cuMemFree(p));
+    }
+    CHECK(count("cuMemAlloc_v2") == calls + 3);
+    OK(cuCtxSetCurrent(own));
+    OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    TRY(block_get(&p, 3 * N, 1));
+    OK(kernel(stream, &go, 10000000));
+    OK(cuMemFreeAsync(p, stream));
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemGetInfo(&avail, &total)); /* looks at what relaxed keeps */
+    calls = count("cuMemAlloc_v2");
+    TRY(block_get(&p, 3 * N, 2));
+    OK(cuMemFree(p));
+    CHECK(count("cuMemAlloc_v2") == calls + !bt_preloaded());
+    OK(cuStreamDestroy(stream));
+    return 0;
+}
+#endif
+
 /* More green contexts than a table has room for, one after the other: the next context is pooled like any. */
 static int green_contexts(void)
 {
@@ -306,6 +373,8 @@ static int green_contexts(void)
     for (int i = 0; i < 300; i++) {
         OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
         OK(cuCtxFromGreenCtx(&context, green));
+        if (i == 0)
+            TRY(green_memory(context, green, count));
         OK(cuGreenCtxDestroy(green));
     }
     TRY(ctx_create(&context));
@@ -326,6 +395,7 @@ static const struct bt_test tests[] = {
     {"not_initialized", not_initialized},
     {"no_context", no_context},
     {"primary_release", primary_release},
+    {"beside_primary", beside_primary},
     {"primary_reset", primary_reset},
     {"second_context", second_context},
     {"free_across", free_across},

@@ -56,8 +56,40 @@ static int address_range(void)
         OK(cuMemGetAddressRange(&base, NULL, p));
         OK(cuMemGetAddressRange(NULL, &size, p));
         CHECK(base == p && size == n);
+        if (n == 1000 && dlsym(RTLD_DEFAULT, "simgpu_count")) /* what a real one says there has not been asked */
+            EXPECT(cuMemGetAddressRange(&base, &size, p + n), CUDA_ERROR_NOT_FOUND);
         OK(cuMemFree(p));
     }
+    return 0;
+}
+
+/* Of freed memory the driver knows nothing: one question is an error, of many the answers are those for any address. */
+static int freed_address(void)
+{
+    static const size_t sizes[] = {1, 70000, 3 << 20, 64 << 20};
+    static CUpointer_attribute of[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                       CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+
+    for (int i = 0; i < 4; i++) {
+        unsigned long long live[4] = {0}, freed[4] = {77, 77, 77, 77}, one;
+        void *to_live[] = {&live[0], &live[1], &live[2], &live[3]};
+        void *to_freed[] = {&freed[0], &freed[1], &freed[2], &freed[3]};
+        struct cudaPointerAttributes attributes;
+        CUdeviceptr p, at;
+
+        OK(cuMemAlloc(&p, sizes[i]));
+        at = p + sizes[i] / 2;
+        OK(cuPointerGetAttributes(4, of, to_live, at));
+        CHECK(live[0] == CU_MEMORYTYPE_DEVICE && live[1] == p && live[2] == sizes[i] && live[3] == at);
+        OK(cuMemFree(p));
+        OK(cuPointerGetAttributes(4, of, to_freed, at));
+        CHECK(!(unsigned int)freed[0] && !freed[1] && !freed[2] && !freed[3]);
+        for (int k = 0; k < 4; k++)
+            EXPECT(cuPointerGetAttribute(&one, of[k], at), CUDA_ERROR_INVALID_VALUE);
+        OK(cudaPointerGetAttributes(&attributes, ptr(at)));
+        CHECK(attributes.type == cudaMemoryTypeUnregistered && !attributes.devicePointer);
+    }
+    LAST(cudaSuccess);
     return 0;
 }
 
@@ -256,6 +288,7 @@ static int many(void)
 static const struct bt_test tests[] = {
     {"arguments", arguments},
     {"address_range", address_range},
+    {"freed_address", freed_address},
     {"mixed", mixed},
     {"lookup_linked", lookup_linked},
     {"lookup_by_dlsym", lookup_by_dlsym},

@@ -7,6 +7,8 @@
  */
 #include "behaviour.h"
 
+#include <dlfcn.h>
+
 #define SLOP (8 * BT_MIB)
 
 static int plain(void)
@@ -21,19 +23,27 @@ static int plain(void)
     return 0;
 }
 
+/* When nothing is on its way any more: what comes to the driver bit by bit counts as on its way until all has come. */
+static int info(size_t *avail, size_t *total)
+{
+    OK(cudaDeviceSynchronize());
+    OK(cudaMemGetInfo(avail, total));
+    return 0;
+}
+
 static int moves(size_t n)
 {
     size_t before, during, after, total, total2;
     void *p = NULL;
 
-    OK(cudaMemGetInfo(&before, &total));
+    TRY(info(&before, &total));
     OK(cudaMalloc(&p, n));
-    OK(cudaMemGetInfo(&during, &total2));
+    TRY(info(&during, &total2));
     CHECK(total == total2);
     CHECK(during + n <= before);
     CHECK(during + n + SLOP + 64 * BT_MIB >= before);
     OK(cudaFree(p));
-    OK(cudaMemGetInfo(&after, &total2));
+    TRY(info(&after, &total2));
     CHECK(total == total2);
     CHECK(after + SLOP >= before);
     return 0;
@@ -52,14 +62,14 @@ static int follows_many(void)
     size_t before, during, after, total;
     void *p[16];
 
-    OK(cudaMemGetInfo(&before, &total));
+    TRY(info(&before, &total));
     for (int i = 0; i < 16; i++)
         OK(cudaMalloc(&p[i], 16 * BT_MIB));
-    OK(cudaMemGetInfo(&during, &total));
+    TRY(info(&during, &total));
     CHECK(during + 256 * BT_MIB <= before);
     for (int i = 0; i < 16; i++)
         OK(cudaFree(p[i]));
-    OK(cudaMemGetInfo(&after, &total));
+    TRY(info(&after, &total));
     CHECK(after + SLOP >= before);
     return 0;
 }
@@ -112,17 +122,61 @@ static int each_device(void)
     if (n < 2)
         SKIP("needs two devices");
     OK(cudaSetDevice(1));
-    OK(cudaMemGetInfo(&a1, &t1));
+    TRY(info(&a1, &t1));
     OK(cudaSetDevice(0));
-    OK(cudaMemGetInfo(&a0, &t0));
+    TRY(info(&a0, &t0));
     OK(cudaMalloc(&p, 128 * BT_MIB));
-    OK(cudaMemGetInfo(&b0, &t0));
+    TRY(info(&b0, &t0));
     OK(cudaSetDevice(1));
-    OK(cudaMemGetInfo(&b1, &t1));
+    TRY(info(&b1, &t1));
     CHECK(b0 + 128 * BT_MIB <= a0);
     CHECK(b1 + SLOP >= a1);
+    OK(cudaFree(p)); /* of device 0: device 1 has no more for that */
+    OK(cudaMalloc(&p, 256 * BT_MIB));
+    TRY(info(&b1, &t1));
+    CHECK(b1 + 256 * BT_MIB <= t1);
     OK(cudaFree(p));
     OK(cudaSetDevice(0));
+    return 0;
+}
+
+/* What was freed in any context of the device is free, and what was freed by a stream is when the stream has come
+ * there.
+ */
+static int of_all_contexts(void)
+{
+    size_t before, after, total;
+    CUcontext first, second;
+    cudaStream_t stream;
+    void *q, *live;
+    CUdeviceptr p;
+
+    OK(cudaMalloc(&live, 256 * BT_MIB));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cuCtxGetCurrent(&first));
+    OK(cudaDeviceSynchronize());
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&second, NULL, 0, 0));
+#else
+    OK(cuCtxCreate(&second, 0, 0));
+#endif
+    OK(cuMemGetInfo(&before, &total));
+    OK(cuMemAlloc(&p, 64 * BT_MIB));
+    OK(cuMemFree(p));
+    OK(cuCtxSetCurrent(first));
+    OK(cudaMalloc(&q, 64 * BT_MIB));
+    OK(cudaFree(q));
+    TRY(info(&after, &total));
+    CHECK(after + SLOP >= before);
+    OK(cudaMalloc(&q, 64 * BT_MIB));
+    OK(cudaFreeAsync(q, stream));
+    OK(cudaStreamSynchronize(stream));
+    TRY(info(&after, &total));
+    CHECK(after + SLOP >= before && after <= before + SLOP); /* once */
+    OK(cudaStreamDestroy(stream));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(first));
+    OK(cudaFree(live));
     return 0;
 }
 
@@ -147,6 +201,27 @@ static int fresh_thread(void)
     return bt_thread_join(&t);
 }
 
+/* Somebody whose calls no pool sees frees what a pool has kept. The last test: what is kept is not there any more. */
+static int never_more_than_all(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p;
+    CUresult (*past_free)(CUdeviceptr) = NULL;
+    size_t avail, total;
+
+    if (!driver || !dlsym(driver, "simgpu_count"))
+        SKIP("needs the simulated GPU");
+    past_free = (CUresult(*)(CUdeviceptr))dlsym(driver, "cuMemFree_v2");
+    CHECK(past_free);
+    OK(cudaMalloc(&p, 512 * BT_MIB));
+    OK(cudaFree(p));
+    (void)past_free((CUdeviceptr)(uintptr_t)p);
+    OK(cudaMemGetInfo(&avail, &total));
+    CHECK(avail <= total);
+    OK(cuMemGetInfo(&avail, &total));
+    CHECK(avail <= total);
+    return 0;
+}
+
 static const struct bt_test tests[] = {
     {"plain", plain},
     {"follows_malloc", follows_malloc},
@@ -154,7 +229,9 @@ static const struct bt_test tests[] = {
     {"null_arguments", null_arguments},
     {"free_can_be_had", free_can_be_had},
     {"each_device", each_device},
+    {"of_all_contexts", of_all_contexts},
     {"fresh_thread", fresh_thread},
+    {"never_more_than_all", never_more_than_all},
     {NULL, NULL},
 };
 

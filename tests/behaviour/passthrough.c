@@ -2,10 +2,13 @@
 /*
  * passthrough.c - allocations that no pool serves: they work beside one, and cudaFree takes what it natively takes.
  *
- * What it is: pitched, 3D, managed, stream-ordered, array, host and mapped memory.
+ * What it is: pitched, 3D, managed, stream-ordered, array, host and mapped memory; and cudaMalloc's in a capture, at
+ * addresses that somebody whose calls no pool sees has freed.
  * What it is not: what a pool serves (basic.c).
  */
 #include "behaviour.h"
+
+#include <dlfcn.h>
 
 #define N ((size_t)100000)
 
@@ -183,6 +186,67 @@ static int together(void)
     return 0;
 }
 
+static CUresult (*past_free)(CUdeviceptr);
+static CUresult (*past_info)(size_t *, size_t *);
+
+static size_t in_use(void)
+{
+    size_t avail = 0, total = 0;
+
+    past_info(&avail, &total);
+    return total - avail;
+}
+
+/* Blocks of n bytes each are freed past any pool, and one request that the driver serves comes to their addresses. */
+static int freed_past(size_t n, int blocks, bool runtime)
+{
+    size_t before = in_use();
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    CUdeviceptr q;
+    void *p[3];
+
+    for (int i = 0; i < blocks; i++)
+        OK(cudaMalloc(&p[i], n));
+    for (int i = 0; i < blocks; i++) {
+        CHECK((char *)p[i] == (char *)p[0] + (size_t)i * n);
+        OK(past_free((CUdeviceptr)(uintptr_t)p[i]));
+    }
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    if (runtime)
+        OK(cudaMalloc((void **)&q, (size_t)blocks * n));
+    else
+        OK(cuMemAlloc(&q, (size_t)blocks * n));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(stream));
+    CHECK(q == (CUdeviceptr)(uintptr_t)p[0]);
+    TRY(bt_fill((char *)(uintptr_t)q + (size_t)blocks * n - 64, 64, 1));
+    for (int i = 1; i < blocks; i++)
+        EXPECT(cudaFree(p[i]), cudaErrorInvalidValue);
+    OK(cudaFree((void *)(uintptr_t)q));
+    CHECK(in_use() < before + n);
+    EXPECT(cudaFree(p[0]), cudaErrorInvalidValue);
+    LAST(cudaErrorInvalidValue);
+    return 0;
+}
+
+/* The pool forgets what was freed so, and takes the driver's memory for the driver's. */
+static int others_frees(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+
+    if (!driver || !dlsym(driver, "simgpu_count"))
+        SKIP("needs the simulated GPU, which gives the lowest address");
+    past_free = (CUresult(*)(CUdeviceptr))dlsym(driver, "cuMemFree_v2");
+    past_info = (CUresult(*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
+    CHECK(past_free && past_info);
+    for (int i = 0; i < 6; i++)
+        TRY(freed_past(32 * BT_MIB, 1 + i / 2, i % 2));
+    return 0;
+}
+
 static const struct bt_test tests[] = {
     {"pitch", pitch},
     {"three_d", three_d},
@@ -193,6 +257,7 @@ static const struct bt_test tests[] = {
     {"host", host},
     {"registered", registered},
     {"together", together},
+    {"others_frees", others_frees},
     {NULL, NULL},
 };
 

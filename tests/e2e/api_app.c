@@ -14,6 +14,7 @@
  *   churn:N:SIZE         N times: allocate and free
  *   free                 all that was kept
  *   device:D             from here on
+ *   sleep:MS
  *   begin end            a relaxed capture
  *   comm uncomm          a communicator of this device alone, made and destroyed
  *   reduce               with it, the block that was got last
@@ -355,6 +356,8 @@ static bool use(const char *word, const char *arg)
             CU(cudaFree(kept.p[--kept.n]));
     } else if (strcmp(word, "device") == 0) {
         CU(cudaSetDevice(atoi(arg)));
+    } else if (strcmp(word, "sleep") == 0) {
+        usleep((useconds_t)atoi(arg) * 1000);
     } else if (strcmp(word, "begin") == 0) {
         CU(stream ? cudaSuccess : cudaStreamCreate(&stream));
         CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));

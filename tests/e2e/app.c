@@ -21,6 +21,7 @@
  *   occupy:N:FILE    open FILE until descriptor N has been handed out
  *   fds:N            print every open descriptor from N on
  *   fsize:N          limit the size of files that we write; -1 lifts it
+ *   fptraps          have the processor trap whatever floating-point numbers may come to, and round upwards
  *   xfsz             catch SIGXFSZ from here on, and report it in the end
  *   nofile:N chdir:DIR unlink:FILE pid tids setenv:NAME:VALUE
  *   lookup:NAME:VERSION:FLAGS   where cuGetProcAddress leads (API_PROC only)
@@ -32,6 +33,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -416,6 +418,9 @@ static int commands(int argc, char **argv)
                 usleep(2000);
         } else if (IS("fsize")) {
             fsize(n[1]);
+        } else if (IS("fptraps")) {
+            feenableexcept(FE_ALL_EXCEPT);
+            fesetround(FE_UPWARD);
         } else if (IS("xfsz")) {
             signal(SIGXFSZ, on_xfsz);
         } else if (IS("nofile")) {

@@ -7,6 +7,7 @@
  *   destroy N     cuCtxDestroy of N contexts that are current in threads that allocate and free
  *   waiting WHERE the primary context is reset while a thread waits for the device: in cudaFree (free), or because it
  *                 asked for memory that the pool has to give back (request)
+ *   threads N     the first thread ends and then N others, which end the process
  *   capture LIB   a capture is ended by a library (ends_deep.c) past the hooks of a preload
  *
  * Natively too the calls beside an end may fail. Afterwards all has to be well. Exit code: 0; 3 for an error of CUDA.
@@ -256,6 +257,33 @@ static void waiting(void *(*fn)(void *))
     usable();
 }
 
+static void *kept;
+
+static void free_kept(void)
+{
+    printf("freed at exit: %d\n", (int)cudaFree(kept));
+}
+
+static void *some_requests(void *arg)
+{
+    void *p;
+
+    for (int i = 0; i < 100; i++) {
+        OK(cudaMalloc(&p, 1 + (size_t)rand_r(&(unsigned int){(unsigned int)i}) % (4 << 20)));
+        OK(cudaFree(p));
+    }
+    return arg;
+}
+
+static void threads(long n)
+{
+    OK(cudaMalloc(&kept, 1000));
+    atexit(free_kept);
+    while (n--)
+        started(some_requests, NULL);
+    pthread_exit(NULL);
+}
+
 static void capture(const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND), *p;
@@ -292,6 +320,8 @@ int main(int argc, char **argv)
         destroy(atol(argv[2]));
     else if (strcmp(argv[1], "waiting") == 0)
         waiting(strcmp(argv[2], "free") == 0 ? waits_in_free : waits_in_request);
+    else if (strcmp(argv[1], "threads") == 0)
+        threads(atol(argv[2]));
     else if (strcmp(argv[1], "capture") == 0)
         capture(argv[2]);
     else

@@ -226,12 +226,28 @@ static void again(struct rank *r)
     CU(cudaFree(at));
 }
 
+/* What the program itself takes from NCCL: send and receive first, then collectives. */
+static void own_kinds(struct rank *r)
+{
+    char *at;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 2; i++) {
+        NC(ncclMemAlloc((void **)&at, 8 * MIB));
+        ring(r, at, at + MIB);
+        all_gather(r, at, at + 2 * MIB);
+        NC(ncclMemFree(at));
+    }
+    comm_end(r);
+}
+
 const struct scenario scenarios_ops[] = {{"all", all},
                                          {"kinds", kinds},
                                          {"maps_nothing", maps_nothing},
                                          {"mixed_group", mixed_group},
                                          {"pending", pending},
                                          {"own", own},
+                                         {"own_kinds", own_kinds},
                                          {"comms", comms},
                                          {"nonblocking", nonblocking},
                                          {"again", again},

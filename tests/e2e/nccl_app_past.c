@@ -44,15 +44,20 @@ static CUmemGenericAllocationHandle create(const struct rank *r, size_t size, CU
 }
 
 /* The handle is given up: what is mapped stays. */
-static char *map(const struct rank *r, const struct mapped *m, CUmemGenericAllocationHandle handle)
+static char *map_at(const struct rank *r, const struct mapped *m, CUmemGenericAllocationHandle handle, size_t offset)
 {
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->rank},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
-    DR(cuMemMap(m->at, m->size, 0, handle, 0));
+    DR(cuMemMap(m->at, m->size, offset, handle, 0));
     DR(cuMemSetAccess(m->at, m->size, &access, 1));
     DR(cuMemRelease(handle));
     return (char *)(uintptr_t)m->at; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+static char *map(const struct rank *r, const struct mapped *m, CUmemGenericAllocationHandle handle)
+{
+    return map_at(r, m, handle, 0);
 }
 
 static char *map_new(const struct rank *r, const struct mapped *m)
@@ -256,16 +261,23 @@ static void beside(struct rank *r)
     CU(cudaFree(at));
 }
 
+/* The driver's own free, which no preload sees. */
+static __typeof__(&cuMemFree_v2) driver_free(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    const __typeof__(&cuMemFree_v2) found = driver ? (__typeof__(&cuMemFree_v2))dlsym(driver, "cuMemFree_v2") : NULL;
+
+    if (!found || found == cuMemFree_v2)
+        FAIL("no other cuMemFree_v2");
+    return found;
+}
+
 /* Freed by somebody whom no preload sees, and something else there afterwards. */
 static void unseen(struct rank *r)
 {
     char *at = get(8 * MIB), *from = get(4 * MIB), *was = from;
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    const __typeof__(&cuMemFree_v2) free_past =
-        driver ? (__typeof__(&cuMemFree_v2))dlsym(driver, "cuMemFree_v2") : NULL;
+    const __typeof__(&cuMemFree_v2) free_past = driver_free();
 
-    if (!free_past || free_past == cuMemFree_v2)
-        FAIL("no other cuMemFree_v2");
     comm_make(r, 0);
     all_gather(r, from, at);
     DR(free_past((uintptr_t)from));
@@ -361,6 +373,83 @@ static void never(struct rank *r)
     CU(cudaFree(at));
 }
 
-const struct scenario scenarios_past[] = {
-    {"mapped", mapped}, {"reused", reused}, {"later", later},           {"unmapped", unmapped}, {"beside", beside},
-    {"unseen", unseen}, {"reset", reset},   {"past_kinds", past_kinds}, {"never", never},       {NULL, NULL}};
+/* Parts of physical memory: the rest may be mapped elsewhere. And memory of another device. */
+static void parts(struct rank *r)
+{
+    static const size_t offsets[] = {0, 2 * MIB, 4 * MIB};
+    char *at = get(8 * MIB), *far;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        const struct mapped m = reserve(4 * MIB);
+
+        all_gather(r, map_at(r, &m, create(r, 8 * MIB, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), offsets[i]), at);
+        give_up(&m);
+    }
+    CU(cudaSetDevice((r->rank + 1) % ranks));
+    far = get(4 * MIB);
+    CU(cudaSetDevice(r->rank));
+    all_gather(r, far, at);
+    comm_end(r);
+    CU(cudaFree(at));
+    CU(cudaFree(far));
+}
+
+/* Memory is freed past the library, and what comes to its address, by a call that is not watched, is smaller. */
+static void unseen_smaller(struct rank *r)
+{
+    const __typeof__(&cuMemFree_v2) free_past = driver_free();
+    char *at = get(8 * MIB), *was, *now;
+    size_t pitch;
+
+    comm_make(r, 0);
+    was = get(8 * MIB);
+    DR(free_past((uintptr_t)was));
+    for (int i = 0; !i || (now != was && i < 16); i++) /* others lie where there was room before */
+        CU(cudaMallocPitch((void **)&now, &pitch, 4096, 1024));
+    if (now != was)
+        FAIL("another address");
+    all_gather(r, now, at);
+    CU(cudaFree(now));
+    comm_end(r);
+    CU(cudaFree(at));
+}
+
+/* Two allocations that were used are freed past the library, and one comes to the addresses of both. */
+static void unseen_larger(struct rank *r)
+{
+    const __typeof__(&cuMemFree_v2) free_past = driver_free();
+    char *at = get(8 * MIB), *first, *second, *both;
+
+    comm_make(r, 0);
+    first = get(64 * MIB); /* where there was no room before */
+    second = get(64 * MIB);
+    if (second != first + 64 * MIB)
+        FAIL("nothing to see");
+    all_gather(r, first, at);
+    all_gather(r, second, at);
+    DR(free_past((uintptr_t)first));
+    DR(free_past((uintptr_t)second));
+    both = get(128 * MIB);
+    if (both != first)
+        FAIL("another address");
+    all_gather(r, both + 64 * MIB, at);
+    all_gather(r, both, at);
+    comm_end(r);
+    CU(cudaFree(both));
+    CU(cudaFree(at));
+}
+
+const struct scenario scenarios_past[] = {{"mapped", mapped},
+                                          {"reused", reused},
+                                          {"later", later},
+                                          {"unmapped", unmapped},
+                                          {"beside", beside},
+                                          {"unseen", unseen},
+                                          {"reset", reset},
+                                          {"past_kinds", past_kinds},
+                                          {"never", never},
+                                          {"parts", parts},
+                                          {"unseen_smaller", unseen_smaller},
+                                          {"unseen_larger", unseen_larger},
+                                          {NULL, NULL}};

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
 
@@ -325,6 +326,45 @@ class Backend(Base):
         self.assertEqual((len(done.out.splitlines()), done.warnings), (3, []), done.out)
         self.assertEqual({k[1] for k in self.kinds(done)}, {"cuda", "nccl"})
         self.assert_fine(self.one_trace(done).path)
+
+
+class Alike(Base):
+    """Where ranks have to lay memory out alike, neither time nor what is left of the device decides what goes back."""
+
+    NCCL, CUDA, SWITCHED = {"CUPOOL_BACKEND": "nccl"}, {"CUPOOL_REGISTER": "1"}, ["alloc:600", "backend:1", "free"]
+    # Program, library, what is done first, settings; and whether the ranks have to agree.
+    ROWS: "list[tuple[str, Path, list[str], dict[str, str], bool]]" = [
+        ("api_app_nccl", NCCL_LIB, [], NCCL, True),
+        ("api_app_nccl", LIB, [], NCCL, True),
+        ("api_app", LIB, [], NCCL, True),  # there is no NCCL: one of another rank may have it
+        ("api_app_nccl", NCCL_LIB, [], CUDA, True),
+        ("api_app_nccl", NCCL_LIB, [], {"CUPOOL_REGISTER": "use"}, True),
+        ("api_app_nccl", NCCL_LIB, [*SWITCHED, "device:1"], {}, True),
+        ("api_app_nccl", NCCL_LIB, SWITCHED, {}, True),
+        ("api_app_nccl", NCCL_LIB, [*SWITCHED, "backend:0"], {}, True),
+        ("api_app_nccl", NCCL_LIB, [], {}, False),
+        ("api_app", LIB, [], CUDA, False),  # this one registers nothing
+    ]
+    # A pool that grows; one that has all of the device; at rest for longer than CUPOOL_DECAY=1 says.
+    WORDS = [f"alloc:{60 * MIB}", "free", f"alloc:{90 * MIB}", "free", f"alloc:{104 * MIB}", "churn:3:600", "free"]
+
+    def whys(self, program: str, library: Path, first: "list[str]", env: "dict[str, str]", decay: str) -> "set[str]":
+        rest = ["sleep:1200"] if decay == "1" else []
+        done = self.go(BIN / program, *first, *self.WORDS, *rest, preload=str(library), LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}",
+                       SIMGPU_MEMORY="256M", SIMGPU_DEVICES="2", CUPOOL_DECAY=decay, CUPOOL_LOG_LEVEL="error", **env)
+        trace = self.one_trace(done)
+        return ({e["why"] for e in trace.of("trim")} & {"excess", "reserve", "decay"}) | {e["e"] for e in trace.of("bound")}
+
+    def test_nothing_goes_back_by_itself(self) -> None:
+        jobs = [(*row[:4], decay) for row in self.ROWS for decay in "01"]
+        with ThreadPoolExecutor(6) as pool:  # most of them sleep
+            whys = list(pool.map(lambda job: self.whys(*job), jobs))
+        for job, why in zip(jobs, whys):
+            with self.subTest(str(job)):
+                if next(row[4] for row in self.ROWS if row[:4] == job[:4]):
+                    self.assertEqual(why, set())
+                else:
+                    self.assertIn("reserve" if job[4] == "0" else "excess", why)
 
 
 class Beside(Base):

@@ -26,6 +26,13 @@ class Ends(Case):
         self.go(ENDS, "waiting", "free", CUPOOL_FREE="strict")
         self.go(ENDS, "waiting", "request", CUPOOL_FREE="ordered", SIMGPU_MEMORY="1G")
 
+    def test_the_last_thread(self) -> None:
+        """It ends the process, whatever threads the library has, and its exit handlers are as those of any exit."""
+        for threads, env in (("0", {}), ("3", {"CUPOOL_TRACE_EVENTS": "segment,alloc"}), ("0", {"CUPOOL_DECAY": "off"}), ("3", {"CUPOOL_DECAY": "600"})):
+            with self.subTest(threads, **env):
+                done = self.go(ENDS, "threads", threads, **env)
+                self.assertEqual((done.out, done.err), ("freed at exit: 0\n", ""))
+                self.assertTrue(self.one_trace(done).ended)
 
     @unittest.skipIf(SANITIZE != "none", "a sanitizer refuses RTLD_DEEPBIND")
     def test_a_capture_that_ends_unseen(self) -> None:
@@ -35,7 +42,7 @@ class Ends(Case):
 
 class Native(Case):
     def test_the_programs_are_right(self) -> None:
-        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request"), ("capture", BIN / "ends_deep.so")):
+        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request"), ("threads", "3"), ("capture", BIN / "ends_deep.so")):
             if how[0] == "capture" and SANITIZE != "none":
                 continue
             with self.subTest(how[0]):

@@ -61,6 +61,14 @@ class Silence(Case):
         done = subprocess.run(["/bin/true"], env={"LD_PRELOAD": str(LIB)}, cwd=cwd, capture_output=True, text=True, timeout=30)
         self.assertEqual((done.returncode, done.stdout, done.stderr, list(cwd.iterdir())), (0, "", "", []))
 
+    def test_floating_point_traps(self) -> None:
+        """Programs that are wary of their own numbers are not ended by ours."""
+        words = ["fptraps", "alloc:1:1", "alloc:300:3333333", "free:300", "churn:300:2500000", "tolerate", "alloc:1:9999999999", "sleep:1100"]
+        for policy in "auto", "relaxed":
+            done = self.go(app("shared"), *words, CUPOOL_FREE=policy, CUPOOL_TRACE_EVENTS="segment,alloc", CUPOOL_STATS="exit,timer:1s")
+            self.assertEqual(done.out.splitlines()[-1], "errors 1")
+            self.assertIn("9999999999 (9.3 GiB)", done.err)
+
     def test_closed_standard_descriptors(self) -> None:
         self.nothing("sh", "-c", "exec /bin/true <&- >&- 2>&-")
 

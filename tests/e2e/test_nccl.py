@@ -265,6 +265,13 @@ class Kinds(Base):
         run = self.job("maps_nothing", register="force", ranks=2, rc=BREACH)
         self.assertGreater(run.reported("breaches"), 0)
 
+    def test_of_the_programs_own(self) -> None:
+        """There is nothing in front of it, so it is made anew."""
+        for backend in "cuda", "nccl":
+            run = self.job("own_kinds", backend, ranks=2)
+            self.assert_registered(run)
+            self.assertEqual((run.total("renewed"), {e["n"] for e in run.of("register")}), (2 * 2, {8 * MIB}))
+
     def test_in_one_group(self) -> None:
         run = self.job("mixed_group", ranks=2)
         self.assert_registered(run)
@@ -316,7 +323,9 @@ class Used(Base):
             for scenario, count in ("all", 2), ("kinds", 2), ("comms", 1), ("nonblocking", 1), ("again", 1):
                 for more in {}, {"processes": True}, {"plugin": True}:
                     with self.subTest(scenario, **why, **more):
-                        self.assert_used(self.used(scenario, **why, **more), count * RANKS)
+                        run = self.used(scenario, **why, **more)
+                        self.assert_used(run, count * RANKS)
+                        self.assertEqual(run.total("renewed"), 0)  # peers do not map it
         run = self.used("kinds", NCCL_LEGACY_CUDA_REGISTER="1")
         self.assert_used(run, 2 * RANKS)
         self.assertEqual(run.total("renewed"), 5 * RANKS)
@@ -375,18 +384,19 @@ class Used(Base):
         self.assert_used(self.used("beside", ranks=2), (50 + 2) * 2)
 
     def test_freed_unseen(self) -> None:
-        run = self.used("unseen", rc=BREACH)
-        self.assertEqual(run.done.warnings, [])
-        self.assert_anew(run)
+        for scenario, gone in ("unseen", 1), ("unseen_larger", 2):
+            run = self.used(scenario, rc=BREACH)
+            self.assertEqual(run.done.warnings, [])
+            self.assert_anew(run, gone)
 
-    def assert_anew(self, run: Run) -> None:
+    def assert_anew(self, run: Run, gone: int = 1) -> None:
         """What went with its registration was deregistered later, and what is there now was registered."""
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
-        self.assertEqual(len(run.of("use")), 3 * RANKS)
-        self.assertEqual(len(run.of("deregister")), 3 * RANKS)
+        self.assertEqual(len(run.of("use")), (2 + gone) * RANKS)
+        self.assertEqual(len(run.of("deregister")), (2 + gone) * RANKS)
         # What the stand-in holds against it is that alone.
-        self.assertEqual(run.reported("breaches"), RANKS)
-        self.assertEqual(run.done.err.count("was freed while it was registered"), RANKS)
+        self.assertEqual(run.reported("breaches"), gone * RANKS)
+        self.assertEqual(run.done.err.count("was freed while it was registered"), gone * RANKS)
 
     def test_under_work(self) -> None:
         run = self.used("busy", ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000")
@@ -415,6 +425,15 @@ class Used(Base):
         self.assertEqual(run.reported("breaches"), 0)
         self.assertEqual(run.operations("some"), 5 * RANKS)
         self.assertEqual((run.total("mixed"), len(run.of("use"))), (5 * RANKS, RANKS))
+
+    def test_parts(self) -> None:
+        """Of what is mapped only in part, or is not there any more, nothing is registered."""
+        for scenario, times in ("parts", 4), ("unseen_smaller", 1):
+            with self.subTest(scenario):
+                run = self.used(scenario)
+                self.assertEqual((run.done.warnings, run.reported("breaches")), ([run.done.warnings[0]], 0), run.done.err)
+                self.assertIn("one buffer in registered memory and one outside", run.done.warnings[0])
+                self.assertEqual((run.operations("some"), run.total("mixed"), len(run.of("use"))), (times * RANKS, times * RANKS, RANKS))
 
     def test_off(self) -> None:
         for register in "0", "1", "force":
@@ -457,6 +476,14 @@ class Wrong(Base):
         self.assertIn("CUPOOL_BACKEND=nccl is not possible: ncclMemAlloc gives no memory", run.done.warnings[0])
         self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {"cuda"})
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
+
+    def test_nccl_has_no_memory_of_its_own(self) -> None:
+        """What it takes from cudaMalloc instead is of no use to it."""
+        run = self.job("all", NCCL_CUMEM_ENABLE="0")
+        self.assertEqual(len(run.done.warnings), 1, run.done.err)
+        self.assertIn("CUPOOL_BACKEND=nccl is not possible: ncclMemAlloc gives cudaMalloc's memory here", run.done.warnings[0])
+        self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {"cuda"})
+        self.assertEqual((run.operations("some"), run.operations("none"), run.reported("breaches")), (0, 0, 0))
 
     def test_memory_is_refused_later(self) -> None:
         """No memory of another kind in its place. (Every rank may ask once whether there is any.)"""

@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, SOURCE, TIMEOUT, Case, Done, Trace
+from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
@@ -190,10 +190,13 @@ class Signal(Base):
 class Contexts(Base):
     def test_peaks_of_contexts_that_came_one_after_the_other(self) -> None:
         """Never more than one block was there at a time; all else adds up."""
-        done = self.report(*["churn:1:67108864", "reset"] * 4, "churn:1:1048576")
-        [stats] = [e for e in self.one_trace(done).of("stats") if e["d"] == 0]
+        done = self.report(*["churn:1:99999999", "churn:1:67108864", "reset"] * 4, "churn:1:1048576", CUPOOL_LIMIT="80M")
+        trace = self.one_trace(done)
+        [stats] = [e for e in trace.of("stats") if e["d"] == 0]
         self.assertEqual((stats["peak_live"], stats["peak_held"]), (64 << 20, 64 << 20))
-        self.assertEqual((stats["allocs"], stats["segments_alloc"]), (5, 5))
+        self.assertEqual((stats["allocs"], stats["segments_alloc"], stats["bypassed"]), (5, 5, 4))
+        self.assertEqual((stats["segments_free"], stats["held"], stats["live"]), (4, 2 << 20, 0))
+        self.assertEqual({e["uuid"] for e in trace.of("device")}, {"73696d75-6c61-7465-642d-6770752d3030"})
 
 
 class Timer(Base):
@@ -270,6 +273,20 @@ class NotPooled(Base):
             self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
         _, err, _ = self.running("alloc:4096", "other:2097152", "ready", "await:go", then=then, CUPOOL_STATS="signal:USR2")
         self.assertIn("\ncupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)\n", err)
+
+
+class Packed(Case):
+    """Large blocks go into free segments of others as far as the device's size allows: a sixteenth of it may be kept so from
+    going back, less by the square of what is in use."""
+
+    def test_as_far_as_the_device_allows(self) -> None:
+        # Each 3.5 MiB in a free segment of 6 MiB keep 2 MiB. Until what is left of the 16 or 8 MiB is less, those find one. On a
+        # large device the bound allows 60 MiB, and more after a peak.
+        for memory, peak, count, hits in ("256M", [], 12, 6), ("128M", [], 12, 3), ("8G", [], 12, 12), ("8G", [f"alloc:1:{1000 * MIB}", "free:1"], 45, 45):
+            with self.subTest(memory, peak=peak):
+                done = self.go(app("shared"), *peak, f"alloc:{count}:{6 * MIB}", f"free:{count}", f"alloc:{count}:{7 * MIB // 2}", f"free:{count}",
+                               SIMGPU_MEMORY=memory)
+                self.assertEqual(self.one_trace(done).total("hits"), hits)
 
 
 if __name__ == "__main__":

@@ -578,7 +578,7 @@ MUTANTS = [
     Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
         (REGISTRATIONS, "if (!record->front || record->widened == WIDES ||", "if (true ||")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
-        (NCCL, "if (birth_captured(addr) && graphs_register())", "if (false)")]),
+        (NCCL, "if (births_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         (MEMORY, "if (nccl_segment_remove(addr, put, context)) put(context, addr, size);",
          "put(context, addr, size);")]),
@@ -702,4 +702,71 @@ MUTANTS = [
          "atomic_store(&trace_allocs_wanted, false);")]),
     Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
         (CORE, "core_hooks_driver() && (now == STATE_ACTIVE", "(now == STATE_ACTIVE")]),
+
+    # --- what outsiders' mutants lived through ---
+    Mutant("green contexts are pooled", ["contexts static preloaded"], [
+        (EXPORT, "context_exempt(*context); atomic_store(&green_exempt, true);", "atomic_store(&green_exempt, true);")]),
+    Mutant("a green context has a policy of its own", ["auto_host alone auto"], [
+        (CONTEXT, "return context && context->pool ? context : NULL;", "return context;")]),
+    Mutant("memory that was freed on a green context's stream is not used again", ["contexts static preloaded"], [
+        (CONTEXT, "if (other) return other->pool != NULL;", "if (other) return true;")]),
+    Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
+        (MEMORY, "< context->capacity / RESERVE_PART) && !nccl_ranks_agree();", "< context->capacity / RESERVE_PART);")]),
+    Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
+        (MEMORY, "if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
+    Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [
+        (CONTEXT, ".excess_min = unless_kept(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
+    Mutant("where ranks agree: there is a bound", ["api / Alike"], [
+        (CONTEXT, ".bound_min = unless_kept(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
+    Mutant("ranks need not agree without an NCCL", ["api / Alike"], [
+        (NCCL, "return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing", "return atomic_load_explicit(&state.backing")]),
+    Mutant("ranks need not agree after a switch", ["api / Alike"], [
+        (NCCL, "conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing, memory_order_relaxed) ||", "conf_get()->backend.number == BACKEND_NCCL ||")]),
+    Mutant("ranks need not agree on what is registered", ["api / Alike"], [
+        (NCCL, "memory_order_relaxed) || (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "memory_order_relaxed);")]),
+    Mutant("ranks agree where nothing is registered", ["api / Alike"], [
+        (NCCL, "(CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "(conf_get()->registration.number != REGISTER_OFF);")]),
+    Mutant("memory of NCCL that was born in a capture was there before", ["births"], [
+        ("shim/births.c", "return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
+    Mutant("memory of NCCL is as old as what was at its address before", ["births"], [
+        ("shim/births.c", "if (found) *found = (struct birth){.addr", "if (found && found->addr != addr) *found = (struct birth){.addr")]),
+    Mutant("used memory: a part of what is mapped is taken for all", ["nccl / Used.test_parts"], [
+        (USE, "whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),
+    Mutant("used memory: the driver is not asked for the size", ["nccl / Used.test_parts"], [
+        (USE, "(entry->context ? size >= entry->size : size == entry->size) &&", "")]),
+    Mutant("used memory: another device's is registered", ["nccl / Used.test_parts"], [(USE, "where == device &&", "")]),
+    Mutant("used memory: what lies in a new allocation is still there", ["nccl / Used.test_freed_unseen"], [
+        (USE, "return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;", "return NULL;")]),
+    Mutant("used memory: peers map cudaMalloc's", ["nccl / Used.test_as_the_pool_does"], [
+        (NCCL, ".plain = owner != NULL, .own = true", ".plain = false, .own = true")]),
+    Mutant("NCCL: the program's own memory has a front", ["nccl / Kinds.test_of_the_programs_own"], [
+        (NCCL, "&& addr - start == front ? front : 0;", "? front : 0;")]),
+    Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
+        (NCCL, "else if (!is_shareable((uintptr_t)ptr))", "else if (false)")]),
+    Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
+        (CORE, "pool_disown(addr, size); caller = begun_by ? begun_by : caller;", "caller = begun_by ? begun_by : caller;")]),
+    Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [
+        (RELEASE, "for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {", "for (uint64_t at = addr; at == addr; at += POOL_SEGMENT_UNIT) {")]),
+    Mutant("free memory may be more than all", ["meminfo static preloaded"], [
+        (EXPORT, "*free = total && *free + idle > *total ? *total : *free + idle;", "*free = total ? *free + idle : *free + idle;")]),
+    Mutant("free memory is that of one context", ["meminfo static preloaded"], [
+        (MEMORY, "idle += stats.idle + arriving(context);", "idle = stats.idle + arriving(context);")]),
+    Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
+        (MEMORY, "uint64_t idle = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
+    Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [
+        (MEMORY, "{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
+    Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
+        (EXPORT, "error = SETTLED(BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total)));", "error = SETTLED(real_runtime(cudaMemGetInfo, CALLER)(free, total));")]),
+    Mutant("no large blocks share a segment", ["stats / Packed"], [(CONTEXT, ".break_max = as->capacity / BREAK_PART,", ".break_max = 0,")]),
+    Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
+        (CONTEXT, ".break_max = as->capacity / BREAK_PART,", ".break_max = as->capacity,")]),
+    Mutant("what may be exposed is as much on a full device", ["stats / Packed"], [(CONTEXT, ".capacity = as->capacity, .excess_min", ".capacity = 0, .excess_min")]),
+    Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
+        ("shim/decay.c", "if (is_left_alone()) break;", "")]),
+    Mutant("the trace's writer outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
+        ("shim/decay.c", "trace_write_end();", "")]),
+    Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
+        ("shim/decay.c", "core_bypass_end(); /* the program's", "; /* the program's")]),
+    Mutant("the driver says what freed memory was", ["driver static preloaded"], [
+        (EXPORT, "return core_is_freed(ptr, caller) ? NOWHERE : ptr;", "return core_is_freed(ptr, caller) ? ptr : ptr;")]),
 ]

@@ -5,7 +5,7 @@
  * What it is: physical memory is counted when it is created and gets its bytes where it is mapped. What is mapped this
  * way is neither legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory.
  *
- * What it is not: several mappings of one handle, offsets, sharing with other processes (a file descriptor names the
+ * What it is not: several mappings of one handle, sharing with other processes (a file descriptor names the
  * memory within this one), multicast (its object can be made, and has no memory).
  *
  * Locking: each function takes sim_lock() itself.
@@ -192,9 +192,9 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     struct sim_alloc *a = sim_alloc_find(ptr);
     struct physical *p = physical_of(handle);
     CUresult r = CUDA_SUCCESS;
-    if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || size > p->size)
+    if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || offset > p->size || size > p->size - offset)
         r = CUDA_ERROR_INVALID_VALUE;
-    else if (a->addr != ptr || a->size != size || offset || p->mapped || p->dev != a->dev)
+    else if (a->addr != ptr || a->size != size || p->mapped || p->dev != a->dev)
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r == CUDA_SUCCESS) {
         p->refs++;

@@ -72,6 +72,7 @@ __attribute__((constructor)) static void start(void)
     settings.local_register = number("NCCL_LOCAL_REGISTER", 1) != 0;
     settings.graph_register = number("NCCL_GRAPH_REGISTER", 1) != 0;
     settings.legacy_register = settings.version < 22400 || number("NCCL_LEGACY_CUDA_REGISTER", 0) != 0;
+    settings.shareable = number("NCCL_CUMEM_ENABLE", 1) != 0;
     strict = number("SIMNCCL_STRICT", 0) != 0;
     report = getenv("SIMNCCL_REPORT");
     if (fail && (fail = strdup(fail))) {

@@ -208,6 +208,7 @@ void records_free(ncclComm_t comm)
 static struct memory {
     CUdeviceptr at;
     size_t size;
+    bool plain; /* cudaMalloc's, where NCCL can do no better */
     struct memory *next;
 } * memories;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER; /* guards memories */
@@ -227,6 +228,12 @@ ncclResult_t memory_alloc(void **ret, size_t size)
     prop.location.id = dev;
     access.location = prop.location;
     m->size = (size + PAGE - 1) & ~(PAGE - 1);
+    m->plain = !settings.shareable;
+    if (m->plain) {
+        if (drv.cuMemAlloc_v2(&m->at, m->size) != CUDA_SUCCESS)
+            goto no_memory;
+        goto got;
+    }
     if (drv.cuMemCreate(&handle, m->size, &prop, 0) != CUDA_SUCCESS)
         goto no_memory;
     if (drv.cuMemAddressReserve(&m->at, m->size, PAGE, 0, 0) != CUDA_SUCCESS) {
@@ -241,6 +248,7 @@ ncclResult_t memory_alloc(void **ret, size_t size)
         drv.cuMemAddressFree(m->at, m->size);
         goto no_memory;
     }
+got:
     pthread_mutex_lock(&memory_lock);
     m->next = memories;
     memories = m;
@@ -266,8 +274,12 @@ ncclResult_t memory_free(void *at)
         breach("%s: %p is not from ncclMemAlloc", call_now->name, at);
         return ncclUnhandledCudaError;
     }
-    drv.cuMemUnmap(m->at, m->size);
-    drv.cuMemAddressFree(m->at, m->size);
+    if (m->plain) {
+        drv.cuMemFree_v2(m->at);
+    } else {
+        drv.cuMemUnmap(m->at, m->size);
+        drv.cuMemAddressFree(m->at, m->size);
+    }
     free(m);
     return ncclSuccess;
 }

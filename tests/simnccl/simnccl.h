@@ -45,6 +45,8 @@
     X(cuEventDestroy)                                                                                                  \
     X(cuPointerGetAttribute)                                                                                           \
     X(cuMemGetAddressRange)                                                                                            \
+    X(cuMemAlloc_v2)                                                                                                   \
+    X(cuMemFree_v2)                                                                                                    \
     X(cuMemCreate)                                                                                                     \
     X(cuMemRelease)                                                                                                    \
     X(cuMemAddressReserve)                                                                                             \
@@ -66,7 +68,7 @@ HIDDEN bool driver_find(void); /* false: no simulated GPU, and that was said */
 
 struct settings {
     int version, slow;
-    bool local_register, graph_register, legacy_register;
+    bool local_register, graph_register, legacy_register, shareable;
 };
 extern struct settings settings HIDDEN;
 
