@@ -3,7 +3,7 @@
  * descriptors.c - host memory for descriptors of pools, segments and blocks: recycled, never unmapped, because a double
  * free may read one at any time. For pool.c and release.c.
  *
- * Locking: retired.lock, a leaf; a pool's spare blocks are under the pool's lock.
+ * Locking: retired.lock and spares_lock, leaves; spare blocks have the lock of the segments that they are for.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -28,33 +28,71 @@ static void *host_pages(size_t size)
     return p == MAP_FAILED ? NULL : p;
 }
 
-void spare_push(struct pool *pool, struct block *block)
+/* The list of who has the lock of a segment's blocks: one thread splits where another one merges, so what is too much
+ * for one goes to the pool's common list. */
+static struct spares *spares_of(struct pool *pool, const struct segment *segment)
 {
-    block->link = pool->spare;
-    pool->spare = block;
+    return segment->owner ? &segment->owner->spares : &pool->spares;
 }
 
-/* Make sure that the next two calls of spare_pop succeed. */
-int spare_reserve(struct pool *pool)
+static void push(struct spares *spares, struct block *block)
 {
+    block->link = spares->first;
+    spares->first = block;
+    spares->count++;
+}
+
+static struct block *pop(struct spares *spares)
+{
+    struct block *block = spares->first;
+
+    spares->first = block->link;
+    spares->count--;
+    return block;
+}
+
+/* So many, or as many as there are. */
+static void move(struct spares *from, struct spares *to, unsigned int count)
+{
+    for (; count && from->first; count--)
+        push(to, pop(from));
+}
+
+void spare_push(struct pool *pool, const struct segment *segment, struct block *block)
+{
+    struct spares *spares = spares_of(pool, segment);
+
+    push(spares, block);
+    if (spares->count <= 2 * CHUNK)
+        return;
+    lock_take(&pool->spares_lock);
+    move(spares, &pool->spares_common, CHUNK);
+    lock_give(&pool->spares_lock);
+}
+
+int spare_reserve(struct pool *pool, const struct segment *segment)
+{
+    struct spares *spares = spares_of(pool, segment);
     struct block *blocks;
 
-    if (pool->spare && pool->spare->link)
+    if (spares->count >= 2)
+        return 0;
+    lock_take(&pool->spares_lock);
+    move(&pool->spares_common, spares, CHUNK);
+    lock_give(&pool->spares_lock);
+    if (spares->count >= 2)
         return 0;
     blocks = host_pages(CHUNK * sizeof(*blocks));
     if (!blocks)
         return -ENOMEM;
     for (int i = 0; i < CHUNK; i++)
-        spare_push(pool, &blocks[i]);
+        push(spares, &blocks[i]);
     return 0;
 }
 
-struct block *spare_pop(struct pool *pool)
+struct block *spare_pop(struct pool *pool, const struct segment *segment)
 {
-    struct block *block = pool->spare;
-
-    pool->spare = block->link;
-    return block;
+    return pop(spares_of(pool, segment));
 }
 
 struct segment *segment_new(void)

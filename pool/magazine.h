@@ -23,6 +23,11 @@ static inline ptrdiff_t balance(const _Atomic ptrdiff_t *number)
 
 /* Where this thread's magazine is, in every pool; for magazine_enter. */
 extern __thread unsigned int magazine_place __attribute__((tls_model("initial-exec"), visibility("hidden")));
+static inline struct magazine *magazine_own(struct pool *pool)
+{
+    return &pool->magazines[magazine_place % MAGAZINES];
+}
+
 struct magazine *magazine_enter_other(struct pool *pool);
 /*
  * The magazine of this thread, with its lock, which the caller gives back. The pool's lock must not be
@@ -30,7 +35,7 @@ struct magazine *magazine_enter_other(struct pool *pool);
  */
 static inline struct magazine *magazine_enter(struct pool *pool)
 {
-    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
+    struct magazine *magazine = magazine_own(pool);
 
     if (!lock_try(&magazine->lock))
         return magazine_enter_other(pool);
@@ -43,6 +48,7 @@ static inline struct magazine *magazine_enter(struct pool *pool)
 /* Take the lock of this one, whose own thread waits meanwhile, and give it back; lock: to put or keep something there.
  */
 void magazine_visit(struct magazine *magazine);
+void magazine_use(struct pool *pool, struct magazine *magazine);
 void magazine_lock(struct pool *pool, struct magazine *magazine);
 void magazine_unlock(struct magazine *magazine);
 
@@ -149,24 +155,23 @@ static inline void handed_sub(struct magazine *magazine, size_t size)
     atomic_store_explicit(&magazine->handed, balance(&magazine->handed) - (ptrdiff_t)size, memory_order_relaxed);
 }
 
-/* With the pool's lock. Magazines that are empty are not in use, until somebody comes: those who were driven from one
+/* With all locks. Magazines that are empty are not in use, until somebody comes: those who were driven from one
  * to the next, by the clock for one, shall not have a share of the slack in each. */
 void magazines_leave(struct pool *pool);
 /* With the pool's lock. Nothing is recent or kept. */
 void magazines_reset(struct pool *pool);
-/* With the pool's lock. Join all that is recent: before the pool grows, or anybody looks at what is free or idle. */
-void recent_flush(struct pool *pool);
-/* With the pool's lock. Bring the books up to date with this thread's own magazine; if it is for a large request, join
- * what is large there. */
-void recent_settle(struct pool *pool, bool large);
-/* With the pool's lock. For a small request that no free block serves: join the next larger recent block of this
- * thread's magazine. False: there is none. */
-bool recent_join_larger(struct pool *pool, size_t size);
+/* With the magazine's lock: off its lists and strays all, or what is of segments of owner (NULL: the pool); of the lists
+ * of these sets. What comes back is still RECENT. */
+struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
+                          bool all);
+/* With both locks: the pool learns what the magazine has counted. */
+void handed_settle(struct pool *pool, struct magazine *magazine);
+/* With the pool's lock. So much is in the program's hands. */
+void peak_reach(struct pool *pool, ptrdiff_t handed);
+/* shards.c, with the magazine's lock. Hand out a block from what is free in its own segments. False: nothing fits. */
+bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t requested, uint64_t *ret_addr);
 /* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; and how much
  * was handed out or kept just then. Waits so long for the lock of a magazine. */
 size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live);
-/* With the pool's lock. So many bytes of a segment are handed out, or no longer. */
-void used_add(struct pool *pool, struct segment *segment, size_t size);
-void used_sub(struct pool *pool, struct segment *segment, size_t size);
 
 #endif
