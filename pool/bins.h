@@ -25,8 +25,7 @@ struct bins {
     uint64_t used[BINS_WORDS];
 };
 
-void bins_insert(struct bins *bins, struct block *block);
-void bins_remove(struct bins *bins, struct block *block);
+/* static inline void bins_insert(struct bins *bins, struct block *block), bins_remove: see pool_internal.h */
 
 /*
  * The free block to serve size bytes (a multiple of POOL_GRANULE) from, or NULL. It stays in its bin. A segment of

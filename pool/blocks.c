@@ -44,15 +44,9 @@ static struct bins *bins_for(struct pool *pool, const struct segment *segment)
     return segment->owner ? &segment->owner->bins : &pool->large;
 }
 
-void block_bin(struct pool *pool, struct block *block)
+/* Seldom, and not inline: what is left of its callers then needs few registers. */
+__attribute__((noinline)) static void idle_add(struct pool *pool, struct segment *segment)
 {
-    struct segment *segment = block->segment;
-
-    if (is_tail(block))
-        return;
-    bins_insert(bins_for(pool, segment), block);
-    if (!is_whole(block))
-        return;
     lock_take(&pool->idle_lock);
     segment->idle_next = NULL;
     segment->idle_prev = pool->idle_last;
@@ -61,19 +55,30 @@ void block_bin(struct pool *pool, struct block *block)
     lock_give(&pool->idle_lock);
 }
 
-void block_unbin(struct pool *pool, struct block *block)
+__attribute__((noinline)) static void idle_remove(struct pool *pool, struct segment *segment)
 {
-    struct segment *segment = block->segment;
-
-    if (is_tail(block))
-        return;
-    bins_remove(bins_for(pool, segment), block);
-    if (!is_whole(block))
-        return;
     lock_take(&pool->idle_lock);
     *(segment->idle_prev ? &segment->idle_prev->idle_next : &pool->idle_first) = segment->idle_next;
     *(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;
     lock_give(&pool->idle_lock);
+}
+
+void block_bin(struct pool *pool, struct block *block)
+{
+    if (is_tail(block))
+        return;
+    bins_insert(bins_for(pool, block->segment), block);
+    if (is_whole(block))
+        idle_add(pool, block->segment);
+}
+
+void block_unbin(struct pool *pool, struct block *block)
+{
+    if (is_tail(block))
+        return;
+    bins_remove(bins_for(pool, block->segment), block);
+    if (is_whole(block))
+        idle_remove(pool, block->segment);
 }
 
 /* While it has no tail: tails are in no bin. */
@@ -96,7 +101,7 @@ size_t segment_exposes(const struct segment *segment, size_t size)
  */
 static void block_split(struct pool *pool, struct block *block, size_t size, bool at_end)
 {
-    struct block *rest = spare_pop(pool, block->segment);
+    struct block *rest = spare_pop(spares_of(pool, block->segment));
 
     rest->size = block->size - size;
     rest->segment = block->segment;
@@ -120,7 +125,7 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;
     const uint64_t addr = at_end ? block->addr + block->size - size : block->addr;
 
-    if (spare_reserve(pool, segment) || map_block_set(addr, block)) {
+    if (spare_reserve(pool, spares_of(pool, segment)) || map_block_set(addr, block)) {
         block_bin(pool, block);
         return -ENOMEM;
     }
@@ -137,18 +142,22 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     return 0;
 }
 
-void block_merge_next(struct pool *pool, struct block *block)
+/* Both in no bin. */
+static void swallow(struct pool *pool, struct block *block, struct block *next)
 {
-    struct block *next = block->next;
-
-    block_unbin(pool, next);
     block->size += next->size;
     block->next = next->next;
     if (block->next)
         block->next->prev = block;
-    spare_push(pool, block->segment, next);
+    spare_push(pool, spares_of(pool, block->segment), next);
     if (block->segment->exposed && is_whole(block))
         exposed_set(pool, block->segment, 0);
+}
+
+void block_merge_next(struct pool *pool, struct block *block)
+{
+    block_unbin(pool, block->next);
+    swallow(pool, block, block->next);
 }
 
 /* A block of a packed segment was freed, but not the last one. Small ones are too many to look at. */
@@ -183,11 +192,11 @@ void block_free(struct pool *pool, struct block *block)
     if (is_free(block->next))
         block_merge_next(pool, block);
     if (is_free(block->prev)) {
-        block = block->prev;
-        block_unbin(pool, block);
-        /* Its successor is the block that is in no bin; put it there so that merging is one thing only. */
-        block_bin(pool, block->next);
-        block_merge_next(pool, block);
+        struct block *prev = block->prev;
+
+        block_unbin(pool, prev);
+        swallow(pool, prev, block);
+        block = prev;
     }
     block_bin(pool, block);
     if (segment->exposed)
@@ -234,17 +243,6 @@ size_t block_segment_size(const struct pool *pool, size_t size, bool alone)
     return both;
 }
 
-int block_take_found(struct pool *pool, struct block *block, size_t size, size_t requested, uint64_t *ret_addr)
-{
-    if (!block)
-        return -ENOENT;
-    block_unbin(pool, block);
-    if (block_hand_out(pool, block, size, requested))
-        return -ENOENT;
-    *ret_addr = block->addr;
-    return 0;
-}
-
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
 {
     struct block *block = NULL;
@@ -269,13 +267,13 @@ int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *
 int segment_enter(struct pool *pool, struct segment *segment)
 {
     struct block *block;
-    int rc = spare_reserve(pool, segment);
+    int rc = spare_reserve(pool, spares_of(pool, segment));
 
     if (!rc)
         rc = map_segment_add(segment->addr, segment->size, segment);
     if (rc)
         return rc;
-    block = spare_pop(pool, segment);
+    block = spare_pop(spares_of(pool, segment));
     block->addr = segment->addr + segment->skip;
     block->size = segment->size - segment->skip;
     block->segment = segment;

@@ -11,7 +11,7 @@
 
 #include "pool_internal.h"
 
-/* Descriptors are made this many at a time. */
+/* Descriptors of segments are made this many at a time. */
 #define CHUNK 256
 
 /* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
@@ -28,71 +28,40 @@ static void *host_pages(size_t size)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* The list of who has the lock of a segment's blocks: one thread splits where another one merges, so what is too much
- * for one goes to the pool's common list. */
-static struct spares *spares_of(struct pool *pool, const struct segment *segment)
-{
-    return segment->owner ? &segment->owner->spares : &pool->spares;
-}
-
-static void push(struct spares *spares, struct block *block)
-{
-    block->link = spares->first;
-    spares->first = block;
-    spares->count++;
-}
-
-static struct block *pop(struct spares *spares)
-{
-    struct block *block = spares->first;
-
-    spares->first = block->link;
-    spares->count--;
-    return block;
-}
-
 /* So many, or as many as there are. */
-static void move(struct spares *from, struct spares *to, unsigned int count)
+static void move(struct spares *from, struct spares *to)
 {
-    for (; count && from->first; count--)
-        push(to, pop(from));
+    for (unsigned int i = 0; i < SPARES_CHUNK && from->first; i++) {
+        struct block *block = spare_pop(from);
+
+        block->link = to->first;
+        to->first = block;
+        to->count++;
+    }
 }
 
-void spare_push(struct pool *pool, const struct segment *segment, struct block *block)
+void spares_share(struct pool *pool, struct spares *spares)
 {
-    struct spares *spares = spares_of(pool, segment);
-
-    push(spares, block);
-    if (spares->count <= 2 * CHUNK)
-        return;
     lock_take(&pool->spares_lock);
-    move(spares, &pool->spares_common, CHUNK);
+    move(spares, &pool->spares_common);
     lock_give(&pool->spares_lock);
 }
 
-int spare_reserve(struct pool *pool, const struct segment *segment)
+int spares_refill(struct pool *pool, struct spares *spares)
 {
-    struct spares *spares = spares_of(pool, segment);
     struct block *blocks;
 
-    if (spares->count >= 2)
-        return 0;
     lock_take(&pool->spares_lock);
-    move(&pool->spares_common, spares, CHUNK);
+    move(&pool->spares_common, spares);
     lock_give(&pool->spares_lock);
     if (spares->count >= 2)
         return 0;
-    blocks = host_pages(CHUNK * sizeof(*blocks));
+    blocks = host_pages(SPARES_CHUNK * sizeof(*blocks));
     if (!blocks)
         return -ENOMEM;
-    for (int i = 0; i < CHUNK; i++)
-        push(spares, &blocks[i]);
+    for (unsigned int i = 0; i < SPARES_CHUNK; i++)
+        spare_push(pool, spares, &blocks[i]);
     return 0;
-}
-
-struct block *spare_pop(struct pool *pool, const struct segment *segment)
-{
-    return pop(spares_of(pool, segment));
 }
 
 struct segment *segment_new(void)

@@ -91,40 +91,31 @@ void magazine_lock(struct pool *pool, struct magazine *magazine)
 
 /* --- recently freed --- */
 
-static size_t value(const _Atomic size_t *number)
-{
-    return atomic_load_explicit(number, memory_order_relaxed);
-}
-
-/* For who has the lock; others read it without. */
-static void change(_Atomic size_t *number, size_t to)
-{
-    atomic_store_explicit(number, to, memory_order_relaxed);
-}
-
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
     const unsigned int count = places(pool);
     unsigned int list;
+    size_t size;
     bool found = false;
 
     if (count == 1 && own)
         return false;
-    size_class(requested, &list);
+    size = size_class(requested, &list);
     for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
         if (magazine == own || !(recent_lists(magazine, list / 64) >> list % 64 & 1))
             continue;
         magazine_visit(magazine);
-        found = magazine_take(magazine, requested, ret_addr);
+        found = magazine_take(magazine, list, size, requested, ret_addr);
         magazine_unlock(magazine);
     }
     return found;
 }
 
-/* Move what is of such segments from a list to another one. */
-static struct block *pick(struct block **link, const struct magazine *owner, bool all, struct block *to)
+/* Move what is of such segments from a list to another one; counts them down. */
+static struct block *pick(struct block **link, const struct magazine *owner, bool all, struct block *to,
+                          unsigned int *count)
 {
     struct block *block;
 
@@ -136,38 +127,32 @@ static struct block *pick(struct block **link, const struct magazine *owner, boo
         *link = block->link;
         block->link = to;
         to = block;
+        --*count;
     }
     return to;
-}
-
-static unsigned int length(const struct block *block)
-{
-    unsigned int count = 0;
-
-    for (; block; block = block->link)
-        count++;
-    return count;
 }
 
 struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all)
 {
-    struct block *blocks = pick(&magazine->strays, owner, all, NULL);
+    const unsigned int strays = magazine->strays_count;
+    struct block *blocks = NULL;
 
-    magazine->strays_count -= length(blocks);
+    if (magazine->strays)
+        blocks = pick(&magazine->strays, owner, all, NULL, &magazine->strays_count);
+    magazine->recent_count -= strays - magazine->strays_count;
     for (unsigned int set = first; set < end; set++) {
         uint64_t lists = recent_lists(magazine, set);
 
         for (uint64_t left = lists; left; left &= left - 1) {
             const unsigned int i = set * 64 + (unsigned int)__builtin_ctzll(left);
 
-            blocks = pick(&magazine->recent[i], owner, all, blocks);
+            blocks = pick(&magazine->recent[i], owner, all, blocks, &magazine->recent_count);
             if (!magazine->recent[i])
                 lists &= ~((uint64_t)1 << i % 64);
         }
         recent_lists_mark(magazine, set, lists);
     }
-    magazine->recent_count -= length(blocks);
     return blocks;
 }
 
@@ -180,8 +165,8 @@ void peak_reach(struct pool *pool, ptrdiff_t handed)
     pool->stats.peak_live = (size_t)handed;
     slack = (size_t)handed / 100 * pool->config.slack_percent;
     slack = slack > pool->config.slack_min ? slack : pool->config.slack_min;
-    change(&pool->shown.slack, value(&pool->shown.slack) + slack - value(&pool->shown.slack_most));
-    change(&pool->shown.slack_most, slack);
+    size_set(&pool->shown.slack, size_value(&pool->shown.slack) + slack - size_value(&pool->shown.slack_most));
+    size_set(&pool->shown.slack_most, slack);
 }
 
 /* Hits and frees change nothing on the books, but are counted in their magazine. Here the pool learns of them; with
@@ -268,49 +253,22 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
 
 /* --- freed and not ordered --- */
 
-void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block)
-{
-    if (!magazine->kept)
-        atomic_fetch_add(&pool->shown.keepers, 1);
-    block->link = magazine->kept;
-    magazine->kept = block;
-    magazine->kept_count++;
-    magazine->kept_large += block->size >= LARGE_MIN;
-    change(&magazine->kept_bytes, value(&magazine->kept_bytes) + native_size(block->size));
-}
-
-/* A magazine's share of the slack. */
-static size_t share(const struct pool *pool)
-{
-    const unsigned int sharers = atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed);
-
-    return value(&pool->shown.slack) / (sharers ? sharers : 1);
-}
-
-bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
-{
-    const size_t room = share(pool), takes = native_size(size);
-
-    return magazine->kept_count < KEPT_MAX && (size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&
-           takes <= room / COMPANY_PART && value(&magazine->kept_bytes) + takes <= room;
-}
-
 /* Has nobody freed into it since somebody asked this? Then who did may not come again. */
 static bool is_left(struct magazine *magazine)
 {
-    const size_t frees = value(&magazine->frees);
-    const bool left = value(&magazine->frees_seen) == frees;
+    const size_t frees = size_value(&magazine->frees);
+    const bool left = size_value(&magazine->frees_seen) == frees;
 
     if (!left)
-        change(&magazine->frees_seen, frees);
+        size_set(&magazine->frees_seen, frees);
     return left;
 }
 
-void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
+unsigned int kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
     /* One other along with its own, if it is left, so that nothing stays where no thread comes any more. */
     const unsigned int count = atomic_load(&pool->shown.places);
-    const unsigned int turn = own ? (unsigned int)(value(&own->order) % count) : 0;
+    const unsigned int turn = own ? (unsigned int)(size_value(&own->order) % count) : 0;
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
@@ -318,7 +276,7 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
         if (!atomic_load(&magazine->used))
             continue;
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
-        if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool) && (i != turn || !is_left(magazine)))
+        if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) && (i != turn || !is_left(magazine)))
             continue;
         magazine_visit(magazine);
         ret_kept[i] = magazine->kept;
@@ -326,9 +284,10 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
             atomic_fetch_sub(&pool->shown.keepers, 1);
         magazine->kept = NULL;
         magazine->kept_count = magazine->kept_large = 0;
-        change(&magazine->kept_bytes, 0);
+        size_set(&magazine->kept_bytes, 0);
         magazine_unlock(magazine);
     }
+    return count;
 }
 
 size_t kept_bytes(const struct pool *pool)
@@ -338,7 +297,7 @@ size_t kept_bytes(const struct pool *pool)
     const unsigned int count = places(pool);
 
     for (unsigned int i = 0; i < count; i++)
-        bytes += value(&pool->magazines[i].kept_bytes);
+        bytes += size_value(&pool->magazines[i].kept_bytes);
     return bytes;
 }
 

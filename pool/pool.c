@@ -34,7 +34,9 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
     const struct pool_order_ops *order = pool->config.order;
     int rc = order->order(pool->config.arg, how), filled = 0;
 
-    for (unsigned int i = 0; order->fill && i < count; i++) {
+    if (!order->fill)
+        return rc;
+    for (unsigned int i = 0; i < count; i++) {
         for (const struct block *block = lists[i]; !rc && block; block = block->link) {
             if (block->segment->withdrawn) /* nobody will be handed it, and somebody outside may still read it */
                 continue;
@@ -112,6 +114,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
 {
     struct block *lists[MAGAZINES + 1] = {NULL};
     const struct magazine *own = NULL;
+    unsigned int taken = 0;
     bool taking;
     int rc;
 
@@ -122,13 +125,13 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_fetch_add(&pool->shown.ordering, 1);
         if (block && pool->config.slack_min)
             own = &pool->magazines[magazine_place % MAGAZINES];
-        kept_take(pool, own, lists);
+        taken = kept_take(pool, own, lists);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
-    for (unsigned int i = 0; taking && i < MAGAZINES; i++)
+    for (unsigned int i = 0; i < taken; i++)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
@@ -153,7 +156,7 @@ void pool_flush(struct pool *pool)
 }
 
 /* The live block that starts at addr, now pending and the caller's. */
-static int block_claim(uint64_t addr, struct block **ret_block)
+static inline int block_claim(uint64_t addr, struct block **ret_block)
 {
     struct block *block;
     int live = BLOCK_LIVE;
@@ -490,9 +493,11 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
 
 int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
+    unsigned int list;
+    const size_t size = size_class(requested, &list);
     struct magazine *magazine = magazine_enter(pool);
-    const bool found =
-        magazine_take(magazine, requested, ret_addr) || magazine_carve(pool, magazine, requested, ret_addr);
+    const bool found = magazine_take(magazine, list, size, requested, ret_addr) ||
+                       magazine_carve(pool, magazine, size, requested, ret_addr);
 
     lock_give(&magazine->lock);
     return found || magazines_take(pool, magazine, requested, ret_addr) ? 0 : alloc_looking(pool, requested, ret_addr);
@@ -536,7 +541,7 @@ void pool_destroy(struct pool *pool)
             if (!is_free(block))
                 map_block_set(block->addr, NULL);
             atomic_store(&block->state, BLOCK_FREE);
-            spare_push(pool, segment, block);
+            spare_push(pool, spares_of(pool, segment), block);
         }
         map_segment_remove(segment->addr, segment->size);
     }

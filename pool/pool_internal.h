@@ -3,6 +3,7 @@
 #ifndef CUPOOL_POOL_INTERNAL_H
 #define CUPOOL_POOL_INTERNAL_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,6 +35,7 @@ enum block_state {
 struct block {
     _Atomic int state;   /* LIVE to PENDING without a lock, everything else under that of the segment's books */
     unsigned short list; /* list_of(size), while it is not free */
+    unsigned short bin;  /* while it is in one */
     bool in_hole;        /* of a broken segment, and on the list of a close size; while it is not free */
     uint64_t addr;
     size_t size;
@@ -109,8 +111,7 @@ struct spares {
 /* What the blocks of some segments add up to that are not free. Read without the lock. */
 struct books {
     _Atomic size_t live;
-    _Atomic size_t native; /* by native_size */
-    _Atomic size_t idle;   /* bytes in segments without such blocks */
+    _Atomic size_t idle; /* bytes in segments without such blocks */
 };
 
 /* See magazine.c, and shards.c for its segments. */
@@ -167,7 +168,8 @@ struct pool {
      * to PENDING, and under a magazine's. Who takes the locks of two magazines has this one.
      */
     struct lock lock;
-    struct books books; /* of what no magazine owns */
+    struct books books;    /* of what no magazine owns */
+    _Atomic size_t native; /* of that: what the driver would have in use for it, see native_size */
     struct bins large;
     struct segment *segments;
     /* Segments that are one free block in a bin, the longest idle first; of what joined together, in any order. */
@@ -224,6 +226,46 @@ static inline bool is_free(const struct block *block)
 static inline bool is_tail(const struct block *block)
 {
     return block->prev && !block->segment->shared && !block->segment->exposed;
+}
+
+/* Of bins.h, here because they need to know what a block is. Sizes below 16 granules have a bin each; above, the four bits after the leading one choose among 16. */
+static inline unsigned int bin_of(size_t size)
+{
+    const uint64_t granules = size / POOL_GRANULE;
+    unsigned int log2, bin;
+
+    if (granules < 16)
+        return (unsigned int)granules;
+    log2 = 63u - (unsigned int)__builtin_clzll(granules);
+    bin = (log2 - 3) * 16 + ((granules >> (log2 - 4)) & 15);
+    return bin < BINS_COUNT ? bin : BINS_COUNT - 1;
+}
+
+static inline void bins_insert(struct bins *bins, struct block *block)
+{
+    const unsigned int bin = bin_of(block->size);
+
+    block->bin = (unsigned short)bin;
+    block->bin_prev = NULL;
+    block->link = bins->head[bin];
+    if (block->link)
+        block->link->bin_prev = block;
+    bins->head[bin] = block;
+    bins->used[bin / 64] |= 1ull << (bin % 64);
+}
+
+static inline void bins_remove(struct bins *bins, struct block *block)
+{
+    const unsigned int bin = block->bin;
+
+    if (block->bin_prev)
+        block->bin_prev->link = block->link;
+    else
+        bins->head[bin] = block->link;
+    if (block->link)
+        block->link->bin_prev = block->bin_prev;
+    if (!bins->head[bin])
+        bins->used[bin / 64] &= ~(1ull << (bin % 64));
 }
 
 /* Is nothing of it in the program's hands or on its way back? */
@@ -287,11 +329,44 @@ static inline size_t native_size(size_t size)
     return size < LARGE_MIN ? size : round_up(size, POOL_SEGMENT_UNIT);
 }
 
-/* descriptors.c. A pool's spare blocks for these segments, with their lock; after spare_reserve the next two calls of
- * spare_pop succeed. */
-void spare_push(struct pool *pool, const struct segment *segment, struct block *block);
-int spare_reserve(struct pool *pool, const struct segment *segment);
-struct block *spare_pop(struct pool *pool, const struct segment *segment);
+/* One thread splits where another one merges, so spare blocks that are too many for one list go to the pool's common one.
+ */
+#define SPARES_CHUNK 256u
+
+/* The list of spare blocks that has the lock of a segment's blocks. */
+static inline struct spares *spares_of(struct pool *pool, const struct segment *segment)
+{
+    return segment->owner ? &segment->owner->spares : &pool->spares;
+}
+
+/* descriptors.c, with the lock of the list. There are many; there are not two left. */
+void spares_share(struct pool *pool, struct spares *spares);
+int spares_refill(struct pool *pool, struct spares *spares);
+
+static inline void spare_push(struct pool *pool, struct spares *spares, struct block *block)
+{
+    block->link = spares->first;
+    spares->first = block;
+    if (++spares->count > 2 * SPARES_CHUNK)
+        spares_share(pool, spares);
+}
+
+/* The next two calls of spare_pop succeed. */
+static inline int spare_reserve(struct pool *pool, struct spares *spares)
+{
+    return spares->count >= 2 ? 0 : spares_refill(pool, spares);
+}
+
+static inline struct block *spare_pop(struct spares *spares)
+{
+    struct block *block = spares->first;
+
+    spares->first = block->link;
+    spares->count--;
+    return block;
+}
+
+/* descriptors.c. */
 /* NULL: no host memory. */
 struct segment *segment_new(void);
 void segment_retire(struct segment *segment);
@@ -348,10 +423,20 @@ void block_unbin(struct pool *pool, struct block *block);
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
 /* With the pool's lock. The last resort of a small request: what is free in packed segments. -ENOENT: nothing fits. */
 int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr);
-/* Hand out size bytes of a free block that bins_find has chosen. NULL, or no host memory: -ENOENT. */
-int block_take_found(struct pool *pool, struct block *block, size_t size, size_t requested, uint64_t *ret_addr);
 /* Hand out size bytes of a free block that is in no bin. -ENOMEM: no host memory; the block is then back in its bin. */
 int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t requested);
+/* Hand out size bytes of a free block that bins_find has chosen. NULL, or no host memory: -ENOENT. */
+static inline int block_take_found(struct pool *pool, struct block *block, size_t size, size_t requested,
+                                   uint64_t *ret_addr)
+{
+    if (!block)
+        return -ENOENT;
+    block_unbin(pool, block);
+    if (block_hand_out(pool, block, size, requested))
+        return -ENOENT;
+    *ret_addr = block->addr;
+    return 0;
+}
 /* A block of which nothing is used any more becomes a free one, whole with its free neighbours. */
 void block_free(struct pool *pool, struct block *block);
 /* Swallow the neighbour after block, which is free. */

@@ -29,11 +29,11 @@ static void segment_leave(struct pool *pool, struct segment *segment)
         pool->shown.withdrawn -= segment->size;
         for (block = segment->first; block; block = next) {
             next = block->next;
-            spare_push(pool, segment, block);
+            spare_push(pool, spares_of(pool, segment), block);
         }
     } else {
         block_unbin(pool, segment->first);
-        spare_push(pool, segment, segment->first);
+        spare_push(pool, spares_of(pool, segment), segment->first);
     }
 }
 

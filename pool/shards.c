@@ -44,38 +44,34 @@ void locks_give(struct pool *pool)
 
 /* --- books --- */
 
-static size_t value(const _Atomic size_t *number)
-{
-    return atomic_load_explicit(number, memory_order_relaxed);
-}
-
 size_t live_bytes(const struct pool *pool)
 {
     const unsigned int count = places(pool);
-    size_t bytes = value(&pool->books.live);
+    size_t bytes = size_value(&pool->books.live);
 
     for (unsigned int i = 0; i < count; i++)
-        bytes += value(&pool->magazines[i].books.live);
+        bytes += size_value(&pool->magazines[i].books.live);
     return bytes;
 }
 
 size_t native_bytes(const struct pool *pool)
 {
     const unsigned int count = places(pool);
-    size_t bytes = value(&pool->books.native);
+    size_t bytes = size_value(&pool->native);
 
+    /* All blocks there are small. */
     for (unsigned int i = 0; i < count; i++)
-        bytes += value(&pool->magazines[i].books.native);
+        bytes += size_value(&pool->magazines[i].books.live);
     return bytes;
 }
 
 size_t idle_bytes(const struct pool *pool)
 {
     const unsigned int count = places(pool);
-    size_t bytes = value(&pool->books.idle);
+    size_t bytes = size_value(&pool->books.idle);
 
     for (unsigned int i = 0; i < count; i++)
-        bytes += value(&pool->magazines[i].books.idle);
+        bytes += size_value(&pool->magazines[i].books.idle);
     return bytes;
 }
 
@@ -86,12 +82,12 @@ void used_add(struct pool *pool, struct segment *segment, size_t size)
     if (!segment->used)
         book(&books->idle, -segment->size);
     segment->used += size;
-    book(&books->native, native_size(size));
     book(&books->live, size);
     if (segment->owner) {
         handed_add(segment->owner, size);
         return;
     }
+    book(&pool->native, native_size(size));
     pool->handed += (ptrdiff_t)size;
     peak_reach(pool, pool->handed);
 }
@@ -101,8 +97,9 @@ void used_sub(struct pool *pool, struct segment *segment, size_t size)
     struct books *books = books_of(pool, segment);
 
     segment->used -= size;
-    book(&books->native, -native_size(size));
     book(&books->live, -size);
+    if (!segment->owner)
+        book(&pool->native, -native_size(size));
     if (segment->used)
         return;
     segment->idle_since = pool->clock;
@@ -123,11 +120,8 @@ static void segment_move(struct pool *pool, struct segment *segment, struct maga
     for (struct block *block = segment->first; block; block = block->next)
         if (is_free(block))
             block_bin(pool, block);
-    /* All blocks are small: the driver would take their size. */
     book(&from->live, -segment->used);
-    book(&from->native, -segment->used);
     book(&to->books.live, segment->used);
-    book(&to->books.native, segment->used);
     if (segment->used)
         return;
     book(&from->idle, -segment->size);
@@ -226,9 +220,8 @@ static bool join_larger(struct pool *pool, struct magazine *magazine, size_t siz
 
 /* --- choosing --- */
 
-bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t requested, uint64_t *ret_addr)
+bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    const size_t size = rounded(requested);
     struct block *block;
 
     if (size >= LARGE_MIN)
@@ -255,7 +248,7 @@ static struct block *find(struct pool *pool, const struct magazine *own, size_t 
     for (unsigned int i = 1; i < count && !block; i++) {
         const struct magazine *magazine = &pool->magazines[(place + i) % count];
 
-        if (value(&magazine->books.idle))
+        if (size_value(&magazine->books.idle))
             block = bins_find(&magazine->bins, LARGE_MIN - POOL_GRANULE, 0, all);
     }
     for (unsigned int i = 1; i < count && !block; i++)
