@@ -6,8 +6,8 @@
  * meet, and each keeps to memory and descriptors that its processor has at hand.
  *
  * Nothing that is free is overlooked for that: before the pool grows all locks are taken, and what is free in the
- * segments of any magazine serves the request. The segment then changes its owner, so that the next requests find the
- * rest of it. A program with one thread uses one magazine, which owns all of these segments: where its blocks lie is
+ * segments of any magazine serves the request. The segment then changes its owner, if much of it is free, so that the next
+ * requests find the rest of it. A program with one thread uses one magazine, which owns all of these segments: where its blocks lie is
  * decided as if there were no others.
  *
  * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. What is of its own segments
@@ -22,6 +22,9 @@
 #include "bins.h"
 #include "magazine.h"
 #include "pool_internal.h"
+
+/* A segment changes its owner if at least this part of it is free: less would not be worth a look at all its blocks. */
+#define MOVE_PART 8u
 
 void locks_take(struct pool *pool)
 {
@@ -106,6 +109,11 @@ void used_sub(struct pool *pool, struct segment *segment, size_t size)
     book(&books->idle, segment->size);
     if (segment->withdrawn)
         atomic_fetch_add(&pool->shown.withdrawn, segment->size);
+}
+
+static bool is_worth_moving(const struct segment *segment)
+{
+    return segment->size - segment->used >= segment->size / MOVE_PART;
 }
 
 /* With all locks. The segment, with what is handed out of it and what is free, belongs to another magazine. */
@@ -269,7 +277,7 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
         recent_flush(pool);
         block = find(pool, own, size, refused);
     }
-    if (block && block->segment->owner != own)
+    if (block && block->segment->owner != own && is_worth_moving(block->segment))
         segment_move(pool, block->segment, own);
     rc = block_take_found(pool, block, size, requested, ret_addr);
     if (!rc) {
