@@ -43,7 +43,27 @@ size_t pool_live_size(uint64_t addr)
     return pool_live(addr, &pool, &block);
 }
 
-/* With all locks. Is any of it handed out, or on its way back? */
+/* Take the locks of the segment that was found at addr, which may have gone since. False: it has; nothing is taken. */
+static bool segment_lock(struct pool *pool, struct segment *segment, uint64_t addr)
+{
+    lock_take(&pool->lock);
+    if (map_segment_get(addr) != segment || segment->pool != pool) {
+        lock_give(&pool->lock);
+        return false;
+    }
+    if (segment->owner)
+        magazine_visit(segment->owner);
+    return true;
+}
+
+static void segment_unlock(struct pool *pool, struct segment *segment)
+{
+    if (segment->owner)
+        magazine_unlock(segment->owner);
+    lock_give(&pool->lock);
+}
+
+/* With its locks. Is any of it handed out, or on its way back? */
 static bool segment_in_use(const struct segment *segment)
 {
     const struct block *block = segment->first;
@@ -59,15 +79,14 @@ int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
     struct pool *pool = segment ? segment->pool : NULL;
     int rc = -ENOENT;
 
-    if (!pool)
+    if (!pool || !segment_lock(pool, segment, addr))
         return rc;
-    locks_take(pool);
-    if (map_segment_get(addr) == segment && segment->pool == pool && segment_in_use(segment)) {
+    if (segment_in_use(segment)) {
         *ret_base = segment->addr;
         *ret_size = segment->size;
         rc = 0;
     }
-    locks_give(pool);
+    segment_unlock(pool, segment);
     return rc;
 }
 
@@ -75,14 +94,12 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 {
     struct segment *segment = map_segment_get(addr);
     struct pool *pool = segment ? segment->pool : NULL;
-    struct block *block = NULL;
+    struct block *block;
     int rc = -ENOENT;
 
-    if (!pool)
+    if (!pool || !segment_lock(pool, segment, addr))
         return rc;
-    locks_take(pool);
-    if (map_segment_get(addr) == segment && segment->pool == pool)
-        block = segment->first;
+    block = segment->first;
     while (block && block->addr + block->size <= addr)
         block = block->next;
     if (block && block->addr <= addr && atomic_load(&block->state) == BLOCK_LIVE) {
@@ -91,7 +108,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
         *ret_segment = segment->addr;
         rc = 0;
     }
-    locks_give(pool);
+    segment_unlock(pool, segment);
     return rc;
 }
 
@@ -262,6 +279,19 @@ static bool handed_sound(const struct pool *pool)
     return handed == handed_now(pool) || atomic_load(&pool->shown.ordering);
 }
 
+/* Do these books hold what the segments of this owner (NULL: the pool) add up to? With all locks. */
+static bool books_sound(const struct pool *pool, const struct magazine *owner)
+{
+    const struct books *books = owner ? &owner->books : &pool->books;
+    size_t live = 0, idle = 0;
+
+    for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
+        live += segment->owner == owner ? segment->used : 0;
+        idle += segment->owner == owner && !segment->used ? segment->size : 0;
+    }
+    return live == atomic_load(&books->live) && idle == atomic_load(&books->idle);
+}
+
 /* Segments on the list of idle ones, or more than count if it is broken. */
 static size_t idle_listed(const struct pool *pool, size_t count)
 {
@@ -291,6 +321,9 @@ int pool_check(struct pool *pool, char *buf, size_t len)
     }
     if (!fault && live != live_bytes(pool))
         fault = "live bytes are wrong";
+    for (unsigned int i = 0; !fault && i <= places(pool); i++)
+        if (!books_sound(pool, i ? &pool->magazines[i - 1] : NULL))
+            fault = "the books of a magazine are wrong";
     if (!fault && !magazines_sound(pool))
         fault = "what the magazines have is wrong";
     if (!fault && !handed_sound(pool))

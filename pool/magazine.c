@@ -276,7 +276,8 @@ unsigned int kept_take(struct pool *pool, const struct magazine *own, struct blo
         if (!atomic_load(&magazine->used))
             continue;
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
-        if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) && (i != turn || !is_left(magazine)))
+        if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) &&
+            (i != turn || !is_left(magazine)))
             continue;
         magazine_visit(magazine);
         ret_kept[i] = magazine->kept;

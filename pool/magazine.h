@@ -96,8 +96,8 @@ static inline struct block *recent_pop(struct magazine *magazine, unsigned int i
     return block;
 }
 
-/* With the magazine's lock. Hand out a block of list i that was freed by a request of about the same size. False: there is
- * none. */
+/* With the magazine's lock. Hand out a block of list i that was freed by a request of about the same size. False: there
+ * is none. */
 static inline bool magazine_take(struct magazine *magazine, unsigned int i, size_t size, size_t requested,
                                  uint64_t *ret_addr)
 {
@@ -195,8 +195,8 @@ static inline void handed_sub(struct magazine *magazine, size_t size)
 void magazines_leave(struct pool *pool);
 /* With the pool's lock. Nothing is recent or kept. */
 void magazines_reset(struct pool *pool);
-/* With the magazine's lock: off its lists and strays all, or what is of segments of owner (NULL: the pool); of the lists
- * of these sets. What comes back is still RECENT. */
+/* With the magazine's lock: off its lists and strays all, or what is of segments of owner (NULL: the pool); of the
+ * lists of these sets. What comes back is still RECENT. */
 struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all);
 /* With both locks: the pool learns what the magazine has counted. */

@@ -129,7 +129,7 @@ struct magazine {
     struct block *kept;            /* PENDING blocks that have not been ordered yet */
     _Atomic size_t kept_bytes;     /* by native_size */
     _Atomic size_t hits, carved, frees, order, kept_times; /* parts of pool_stats; carved are hits, too */
-    _Atomic size_t frees_seen;                     /* frees when another thread last asked whether it is left */
+    _Atomic size_t frees_seen;                             /* frees when another thread last asked whether it is left */
     /* Freed blocks that have not joined their neighbours, the last one first; all of a list are of the same size. */
     _Atomic uint64_t recent_set[RECENT_SETS]; /* a bit for each list that is not empty */
     struct block *recent[RECENT];
@@ -228,7 +228,11 @@ static inline bool is_tail(const struct block *block)
     return block->prev && !block->segment->shared && !block->segment->exposed;
 }
 
-/* Of bins.h, here because they need to know what a block is. Sizes below 16 granules have a bin each; above, the four bits after the leading one choose among 16. */
+/*
+ * Of bins.h; here because what a block is is known here, and in a header because most small requests and frees of
+ * random sizes come by. Sizes below 16 granules have a bin each; above, the four bits after the leading one choose
+ * among 16.
+ */
 static inline unsigned int bin_of(size_t size)
 {
     const uint64_t granules = size / POOL_GRANULE;
@@ -329,7 +333,8 @@ static inline size_t native_size(size_t size)
     return size < LARGE_MIN ? size : round_up(size, POOL_SEGMENT_UNIT);
 }
 
-/* One thread splits where another one merges, so spare blocks that are too many for one list go to the pool's common one.
+/* One thread splits where another one merges, so spare blocks that are too many for one list go to the pool's common
+ * one.
  */
 #define SPARES_CHUNK 256u
 
@@ -411,14 +416,15 @@ void release_some(struct pool *pool);
 void segment_withdraw(struct pool *pool, struct segment *segment);
 
 /*
- * blocks.c, with the lock of the segment. Put a free block into the bin where requests find it, if they may, and take it out again.
+ * blocks.c, with the lock of the segment. Put a free block into the bin where requests find it, if they may, and take
+ * it out again.
  */
 void block_bin(struct pool *pool, struct block *block);
 void block_unbin(struct pool *pool, struct block *block);
 /*
- * With the pool's lock. Take a large block from what is free. -ENOENT: nothing fits. refused: the driver has no more, so look at every block; but
- * break nothing, because a whole segment given back serves this request as well and leaves the driver able to serve the
- * next one.
+ * With the pool's lock. Take a large block from what is free. -ENOENT: nothing fits. refused: the driver has no more,
+ * so look at every block; but break nothing, because a whole segment given back serves this request as well and leaves
+ * the driver able to serve the next one.
  */
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
 /* With the pool's lock. The last resort of a small request: what is free in packed segments. -ENOENT: nothing fits. */
@@ -447,7 +453,8 @@ size_t segment_exposes(const struct segment *segment, size_t size);
 size_t segment_size_for_two(size_t size);
 /* With the lock. How large a segment should be for a block that takes so many bytes; with alone, for no other one. */
 size_t block_segment_size(const struct pool *pool, size_t size, bool alone);
-/* With the lock of its owner, too. Enter memory from the backend as a segment with one free block. Errors leave nothing behind. */
+/* With the lock of its owner, too. Enter memory from the backend as a segment with one free block. Errors leave nothing
+ * behind. */
 int segment_enter(struct pool *pool, struct segment *segment);
 
 /* pool.c. */

@@ -6,12 +6,12 @@
  * meet, and each keeps to memory and descriptors that its processor has at hand.
  *
  * Nothing that is free is overlooked for that: before the pool grows all locks are taken, and what is free in the
- * segments of any magazine serves the request. The segment then changes its owner, if much of it is free, so that the next
- * requests find the rest of it. A program with one thread uses one magazine, which owns all of these segments: where its blocks lie is
- * decided as if there were no others.
+ * segments of any magazine serves the request. The segment then changes its owner, if much of it is free, so that the
+ * next requests find the rest of it. A program with one thread uses one magazine, which owns all of these segments:
+ * where its blocks lie is decided as if there were no others.
  *
- * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. What is of its own segments
- * a magazine joins by itself, the rest is joined when all locks are taken.
+ * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. What is of its own
+ * segments a magazine joins by itself, the rest is joined when all locks are taken.
  *
  * What it is not: it asks nobody for memory. Large requests are blocks.c's business.
  *

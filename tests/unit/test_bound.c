@@ -253,8 +253,8 @@ static void drain(size_t bytes)
         put(rng_below(&test.rng, test.count));
 }
 
-/* Each draw is a statement of its own: in which order a call's arguments are evaluated is the compiler's choice, and the
- * sequences are to be alike with all of them. */
+/* Each draw is a statement of its own: in which order a call's arguments are evaluated is the compiler's choice, and
+ * the sequences are to be alike with all of them. */
 static void phase(void)
 {
     const size_t bytes = (1 + rng_below(&test.rng, 32)) * GIB / 8;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_shards.c - segments that belong to magazines: who serves small requests of random sizes from them, what becomes of
- * what is free in those of others, and that all of it is still one pool.
+ * test_shards.c - segments that belong to magazines: who serves small requests of random sizes from them, what becomes
+ * of what is free in those of others, and that all of it is still one pool.
  *
  * The threads are one that uses several magazines in turn, so that each run is the same; threads of their own are in
  * test_threads.c.
@@ -105,8 +105,8 @@ static void test_one_thread_gets_the_same_places_anywhere(void **state)
     assert_memory_equal(places_of[0], places_of[1], sizeof(places_of[0]));
 }
 
-/* Before the pool grows, what is free in segments of another magazine serves, and if that is much the segment changes its
- * owner. */
+/* Before the pool grows, what is free in segments of another magazine serves, and if that is much the segment changes
+ * its owner. */
 static void test_what_others_have_serves(void **state)
 {
     static const struct {
@@ -187,6 +187,21 @@ static void test_what_another_thread_freed_joins(void **state)
     }
 }
 
+/* Blocks above the close sizes join in their magazine as soon as a request for another such size comes. */
+static void test_sizes_between_join(void **state)
+{
+    struct env *env = env_plain(state);
+    uint64_t addr[5];
+
+    for (size_t i = 0; i < 5; i++)
+        addr[i] = alloc_at(env->pool, 1, (300 + i) * KIB);
+    for (size_t i = 0; i < 5; i++)
+        release_at(1, addr[i]);
+    assert_int_equal(alloc_at(env->pool, 1, UNIT - 512), addr[0]);
+    assert_int_equal(carved(env->pool, 1), 5);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+}
+
 static size_t descriptors(struct pool *pool)
 {
     size_t count = pool->spares.count + pool->spares_common.count;
@@ -233,6 +248,7 @@ int main(void)
         SHARDS_TEST(test_what_others_have_serves),
         SHARDS_TEST(test_the_rest_of_what_came_is_carved),
         SHARDS_TEST(test_what_another_thread_freed_joins),
+        SHARDS_TEST(test_sizes_between_join),
         SHARDS_TEST(test_descriptors_go_round),
     };
 

@@ -119,7 +119,7 @@ static bool get(struct parcel *parcel, uint8_t owner, uint64_t *rng)
     if (rng_below(rng, 32) == 0)
         parcel->size = (1 + rng_below(rng, 8)) * UNIT;
     else
-        parcel->size = 1 + rng_below(rng, rng_below(rng, 8) ? 8 * KIB : rng_below(rng, 4) ? 256 * KIB : UNIT);
+        parcel->size = 1 + rng_below(rng, rng_below(rng, 8) ? 8 * KIB : rng_below(rng, 2) ? 256 * KIB : UNIT);
     rc = pool_alloc(envs[parcel->pool].pool, parcel->size, &parcel->addr);
     expect(rc == 0 || rc == -ENOMEM, "pool_alloc failed otherwise than with -ENOMEM");
     if (rc)
