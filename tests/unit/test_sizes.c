@@ -166,7 +166,7 @@ static void test_small_ones_in_large_segments_join(void **state)
     assert_int_equal(small, base + 8 * MIB - 4 * KIB);
     release(small);
     release(large);
-    assert_int_equal(alloc(env->pool, 6 * MIB), base);
+    assert_int_equal(alloc(env->pool, 8 * MIB), base);
     assert_sound(env->pool, env->fake);
 }
 
