@@ -13,45 +13,6 @@
 /* How many blocks of one bin a search looks at, unless nothing may be missed. */
 #define SCAN 8
 
-/* Sizes below 16 granules have a bin each; above, the four bits after the leading one choose among 16. */
-static unsigned int bin_of(size_t size)
-{
-    const uint64_t granules = size / POOL_GRANULE;
-    unsigned int log2, bin;
-
-    if (granules < 16)
-        return (unsigned int)granules;
-    log2 = 63u - (unsigned int)__builtin_clzll(granules);
-    bin = (log2 - 3) * 16 + ((granules >> (log2 - 4)) & 15);
-    return bin < BINS_COUNT ? bin : BINS_COUNT - 1;
-}
-
-void bins_insert(struct bins *bins, struct block *block)
-{
-    const unsigned int bin = bin_of(block->size);
-
-    block->bin_prev = NULL;
-    block->link = bins->head[bin];
-    if (block->link)
-        block->link->bin_prev = block;
-    bins->head[bin] = block;
-    bins->used[bin / 64] |= 1ull << (bin % 64);
-}
-
-void bins_remove(struct bins *bins, struct block *block)
-{
-    const unsigned int bin = bin_of(block->size);
-
-    if (block->bin_prev)
-        block->bin_prev->link = block->link;
-    else
-        bins->head[bin] = block->link;
-    if (block->link)
-        block->link->bin_prev = block->bin_prev;
-    if (!bins->head[bin])
-        bins->used[bin / 64] &= ~(1ull << (bin % 64));
-}
-
 /* First non-empty bin from bin on; BINS_COUNT: none. */
 static unsigned int bin_next(const struct bins *bins, unsigned int bin)
 {

@@ -6,7 +6,7 @@
  * a fitting one, so it is nearly best fit at constant cost. What it returns depends on the order of insertions and
  * removals alone, never on addresses: ranks that ask for the same lay memory out alike.
  *
- * Threads: the caller's lock (the pool's).
+ * Threads: the caller's lock (the pool's, or the magazine's whose bins they are).
  */
 #ifndef CUPOOL_POOL_BINS_H
 #define CUPOOL_POOL_BINS_H
@@ -25,8 +25,7 @@ struct bins {
     uint64_t used[BINS_WORDS];
 };
 
-void bins_insert(struct bins *bins, struct block *block);
-void bins_remove(struct bins *bins, struct block *block);
+/* bins_insert and bins_remove are in pool_internal.h. */
 
 /*
  * The free block to serve size bytes (a multiple of POOL_GRANULE) from, or NULL. It stays in its bin. A segment of

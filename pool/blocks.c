@@ -12,9 +12,11 @@
  * block, which it leaves of the last 2 MiB of a segment of its own, is for nobody: with a small block there nothing of
  * the segment could go back, and tails are so many that soon nothing could at all.
  *
- * What it is not: it calls nobody. Order and memory come from pool.c and release.c.
+ * What it is not: it calls nobody. Order and memory come from pool.c and release.c. Which magazine's segments serve a
+ * small request is shards.c's business.
  *
- * Locking: every function is called with pool->lock.
+ * Locking: every function is called with pool->lock, those above block_take for a segment that a magazine owns with the
+ * magazine's lock.
  */
 #include <errno.h>
 
@@ -39,35 +41,44 @@ static bool is_whole(const struct block *block)
 
 static struct bins *bins_for(struct pool *pool, const struct segment *segment)
 {
-    return segment->shared ? &pool->shared : &pool->large;
+    return segment->owner ? &segment->owner->bins : &pool->large;
 }
 
-void block_bin(struct pool *pool, struct block *block)
+/* Seldom, and not inline: what is left of its callers then needs few registers. */
+__attribute__((noinline)) static void idle_add(struct pool *pool, struct segment *segment)
 {
-    struct segment *segment = block->segment;
-
-    if (is_tail(block))
-        return;
-    bins_insert(bins_for(pool, segment), block);
-    if (!is_whole(block))
-        return;
+    lock_take(&pool->idle_lock);
     segment->idle_next = NULL;
     segment->idle_prev = pool->idle_last;
     *(pool->idle_last ? &pool->idle_last->idle_next : &pool->idle_first) = segment;
     pool->idle_last = segment;
+    lock_give(&pool->idle_lock);
+}
+
+__attribute__((noinline)) static void idle_remove(struct pool *pool, struct segment *segment)
+{
+    lock_take(&pool->idle_lock);
+    *(segment->idle_prev ? &segment->idle_prev->idle_next : &pool->idle_first) = segment->idle_next;
+    *(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;
+    lock_give(&pool->idle_lock);
+}
+
+void block_bin(struct pool *pool, struct block *block)
+{
+    if (is_tail(block))
+        return;
+    bins_insert(bins_for(pool, block->segment), block);
+    if (is_whole(block))
+        idle_add(pool, block->segment);
 }
 
 void block_unbin(struct pool *pool, struct block *block)
 {
-    struct segment *segment = block->segment;
-
     if (is_tail(block))
         return;
-    bins_remove(bins_for(pool, segment), block);
-    if (!is_whole(block))
-        return;
-    *(segment->idle_prev ? &segment->idle_prev->idle_next : &pool->idle_first) = segment->idle_next;
-    *(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;
+    bins_remove(bins_for(pool, block->segment), block);
+    if (is_whole(block))
+        idle_remove(pool, block->segment);
 }
 
 /* While it has no tail: tails are in no bin. */
@@ -90,7 +101,7 @@ size_t segment_exposes(const struct segment *segment, size_t size)
  */
 static void block_split(struct pool *pool, struct block *block, size_t size, bool at_end)
 {
-    struct block *rest = spare_pop(pool);
+    struct block *rest = spare_pop(spares_of(pool, block->segment));
 
     rest->size = block->size - size;
     rest->segment = block->segment;
@@ -114,7 +125,7 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;
     const uint64_t addr = at_end ? block->addr + block->size - size : block->addr;
 
-    if (spare_reserve(pool) || map_block_set(addr, block)) {
+    if (spare_reserve(pool, spares_of(pool, segment)) || map_block_set(addr, block)) {
         block_bin(pool, block);
         return -ENOMEM;
     }
@@ -125,24 +136,28 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     block->requested = requested;
     size_class(size, &list);
     block->list = (unsigned short)list;
-    block->in_hole = size <= CLOSE_MAX && !segment->shared;
+    block->in_hole = size < LARGE_MIN && !segment->shared;
     used_add(pool, segment, block->size);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
     return 0;
 }
 
-void block_merge_next(struct pool *pool, struct block *block)
+/* Both in no bin. */
+static void swallow(struct pool *pool, struct block *block, struct block *next)
 {
-    struct block *next = block->next;
-
-    block_unbin(pool, next);
     block->size += next->size;
     block->next = next->next;
     if (block->next)
         block->next->prev = block;
-    spare_push(pool, next);
-    if (is_whole(block))
+    spare_push(pool, spares_of(pool, block->segment), next);
+    if (block->segment->exposed && is_whole(block))
         exposed_set(pool, block->segment, 0);
+}
+
+void block_merge_next(struct pool *pool, struct block *block)
+{
+    block_unbin(pool, block->next);
+    swallow(pool, block, block->next);
 }
 
 /* A block of a packed segment was freed, but not the last one. Small ones are too many to look at. */
@@ -177,11 +192,11 @@ void block_free(struct pool *pool, struct block *block)
     if (is_free(block->next))
         block_merge_next(pool, block);
     if (is_free(block->prev)) {
-        block = block->prev;
-        block_unbin(pool, block);
-        /* Its successor is the block that is in no bin; put it there so that merging is one thing only. */
-        block_bin(pool, block->next);
-        block_merge_next(pool, block);
+        struct block *prev = block->prev;
+
+        block_unbin(pool, prev);
+        swallow(pool, prev, block);
+        block = prev;
     }
     block_bin(pool, block);
     if (segment->exposed)
@@ -198,9 +213,9 @@ void block_free(struct pool *pool, struct block *block)
 static size_t room(const struct pool *pool, size_t size)
 {
     const struct pool_config *config = &pool->config;
-    const size_t native = pool->native > pool->native_peak ? pool->native : pool->native_peak;
-    const size_t bound = bound_beyond(pool, native);
-    const size_t left = pool->stats.live < config->capacity ? config->capacity - pool->stats.live : 0;
+    const size_t native = native_bytes(pool), live = config->capacity ? live_bytes(pool) : 0;
+    const size_t bound = bound_beyond(pool, native > pool->native_peak ? native : pool->native_peak);
+    const size_t left = live < config->capacity ? config->capacity - live : 0;
     size_t max = config->break_max;
 
     /* In whole numbers: a program may trap what is inexact. */
@@ -228,60 +243,37 @@ size_t block_segment_size(const struct pool *pool, size_t size, bool alone)
     return both;
 }
 
-/* Hand out a block that bins_find has chosen, if it has one. */
-static int block_take_found(struct pool *pool, struct block *block, size_t size, size_t requested, uint64_t *ret_addr)
-{
-    if (!block)
-        return -ENOENT;
-    block_unbin(pool, block);
-    if (block_hand_out(pool, block, size, requested))
-        return -ENOENT;
-    *ret_addr = block->addr;
-    return 0;
-}
-
-/* The best block in the bins as they are; NULL: none. */
-static struct block *find(const struct pool *pool, size_t size, bool refused)
-{
-    if (size >= LARGE_MIN)
-        return bins_find(&pool->large, size, refused ? 0 : room(pool, size), refused);
-    return bins_find(&pool->shared, size, 0, refused);
-}
-
 int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
 {
     struct block *block = NULL;
 
-    recent_settle(pool, size > CLOSE_MAX);
-    /* What is small stays in the magazines as long as something else serves: or each request that is no hit would make
-     * the next ones of every thread none. */
+    recent_settle(pool);
     if (!refused)
-        block = size < LARGE_MIN ? bins_find(&pool->shared, size, 0, /* all: */ false) : find(pool, size, refused);
-    if (!block && !refused && recent_join_larger(pool, size))
-        block = bins_find(&pool->shared, size, 0, /* all: */ false);
+        block = bins_find(&pool->large, size, room(pool, size), /* all: */ false);
     if (!block) {
-        recent_flush(pool);
-        block = find(pool, size, refused);
+        recent_join_large(pool);
+        block = bins_find(&pool->large, size, refused ? 0 : room(pool, size), refused);
     }
     return block_take_found(pool, block, size, requested, ret_addr);
 }
 
 int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    recent_flush(pool);
+    recent_settle(pool);
+    recent_join_large(pool);
     return block_take_found(pool, bins_find(&pool->large, size, 0, /* all: */ true), size, requested, ret_addr);
 }
 
 int segment_enter(struct pool *pool, struct segment *segment)
 {
     struct block *block;
-    int rc = spare_reserve(pool);
+    int rc = spare_reserve(pool, spares_of(pool, segment));
 
     if (!rc)
         rc = map_segment_add(segment->addr, segment->size, segment);
     if (rc)
         return rc;
-    block = spare_pop(pool);
+    block = spare_pop(spares_of(pool, segment));
     block->addr = segment->addr + segment->skip;
     block->size = segment->size - segment->skip;
     block->segment = segment;
@@ -299,7 +291,7 @@ int segment_enter(struct pool *pool, struct segment *segment)
         segment->next->prev = segment;
     pool->segments = segment;
     pool->stats.segments_alloc++;
-    pool->stats.idle += segment->size;
+    book(&books_of(pool, segment)->idle, segment->size);
     pool->stats.held += segment->size;
     if (pool->stats.held > pool->stats.peak_held)
         pool->stats.peak_held = pool->stats.held;

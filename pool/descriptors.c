@@ -3,7 +3,7 @@
  * descriptors.c - host memory for descriptors of pools, segments and blocks: recycled, never unmapped, because a double
  * free may read one at any time. For pool.c and release.c.
  *
- * Locking: retired.lock, a leaf; a pool's spare blocks are under the pool's lock.
+ * Locking: retired.lock and spares_lock, leaves; spare blocks have the lock of the segments that they are for.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 #include "pool_internal.h"
 
-/* Descriptors are made this many at a time. */
+/* Descriptors of segments are made this many at a time. */
 #define CHUNK 256
 
 /* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
@@ -28,33 +28,40 @@ static void *host_pages(size_t size)
     return p == MAP_FAILED ? NULL : p;
 }
 
-void spare_push(struct pool *pool, struct block *block)
+/* So many, or as many as there are. */
+static void move(struct spares *from, struct spares *to)
 {
-    block->link = pool->spare;
-    pool->spare = block;
+    for (unsigned int i = 0; i < SPARES_CHUNK && from->first; i++) {
+        struct block *block = spare_pop(from);
+
+        block->link = to->first;
+        to->first = block;
+        to->count++;
+    }
 }
 
-/* Make sure that the next two calls of spare_pop succeed. */
-int spare_reserve(struct pool *pool)
+void spares_share(struct pool *pool, struct spares *spares)
+{
+    lock_take(&pool->spares_lock);
+    move(spares, &pool->spares_common);
+    lock_give(&pool->spares_lock);
+}
+
+int spares_refill(struct pool *pool, struct spares *spares)
 {
     struct block *blocks;
 
-    if (pool->spare && pool->spare->link)
+    lock_take(&pool->spares_lock);
+    move(&pool->spares_common, spares);
+    lock_give(&pool->spares_lock);
+    if (spares->count >= 2)
         return 0;
-    blocks = host_pages(CHUNK * sizeof(*blocks));
+    blocks = host_pages(SPARES_CHUNK * sizeof(*blocks));
     if (!blocks)
         return -ENOMEM;
-    for (int i = 0; i < CHUNK; i++)
-        spare_push(pool, &blocks[i]);
+    for (unsigned int i = 0; i < SPARES_CHUNK; i++)
+        spare_push(pool, spares, &blocks[i]);
     return 0;
-}
-
-struct block *spare_pop(struct pool *pool)
-{
-    struct block *block = pool->spare;
-
-    pool->spare = block->link;
-    return block;
 }
 
 struct segment *segment_new(void)

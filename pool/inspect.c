@@ -43,7 +43,27 @@ size_t pool_live_size(uint64_t addr)
     return pool_live(addr, &pool, &block);
 }
 
-/* With the pool's lock. Is any of it handed out, or on its way back? */
+/* Take the locks of the segment that was found at addr, which may have gone since. False: it has; nothing is taken. */
+static bool segment_lock(struct pool *pool, struct segment *segment, uint64_t addr)
+{
+    lock_take(&pool->lock);
+    if (map_segment_get(addr) != segment || segment->pool != pool) {
+        lock_give(&pool->lock);
+        return false;
+    }
+    if (segment->owner)
+        magazine_visit(segment->owner);
+    return true;
+}
+
+static void segment_unlock(struct pool *pool, struct segment *segment)
+{
+    if (segment->owner)
+        magazine_unlock(segment->owner);
+    lock_give(&pool->lock);
+}
+
+/* With its locks. Is any of it handed out, or on its way back? */
 static bool segment_in_use(const struct segment *segment)
 {
     const struct block *block = segment->first;
@@ -59,15 +79,14 @@ int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
     struct pool *pool = segment ? segment->pool : NULL;
     int rc = -ENOENT;
 
-    if (!pool)
+    if (!pool || !segment_lock(pool, segment, addr))
         return rc;
-    lock_take(&pool->lock);
-    if (map_segment_get(addr) == segment && segment->pool == pool && segment_in_use(segment)) {
+    if (segment_in_use(segment)) {
         *ret_base = segment->addr;
         *ret_size = segment->size;
         rc = 0;
     }
-    lock_give(&pool->lock);
+    segment_unlock(pool, segment);
     return rc;
 }
 
@@ -75,14 +94,12 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
 {
     struct segment *segment = map_segment_get(addr);
     struct pool *pool = segment ? segment->pool : NULL;
-    struct block *block = NULL;
+    struct block *block;
     int rc = -ENOENT;
 
-    if (!pool)
+    if (!pool || !segment_lock(pool, segment, addr))
         return rc;
-    lock_take(&pool->lock);
-    if (map_segment_get(addr) == segment && segment->pool == pool)
-        block = segment->first;
+    block = segment->first;
     while (block && block->addr + block->size <= addr)
         block = block->next;
     if (block && block->addr <= addr && atomic_load(&block->state) == BLOCK_LIVE) {
@@ -91,7 +108,7 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
         *ret_segment = segment->addr;
         rc = 0;
     }
-    lock_give(&pool->lock);
+    segment_unlock(pool, segment);
     return rc;
 }
 
@@ -101,6 +118,7 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     ptrdiff_t most = 0;
 
     *ret_stats = pool->stats;
+    ret_stats->idle = idle_bytes(pool);
     if (taken) {
         most = handed_most(pool);
         ret_stats->idle += recent_idle(pool, STATS_WAIT_NS, &ret_stats->live);
@@ -113,7 +131,7 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     ret_stats->order += atomic_load(&pool->shown.order);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
-        const size_t hits = atomic_load(&magazine->hits);
+        const size_t hits = atomic_load(&magazine->hits) + atomic_load(&magazine->carved);
 
         ret_stats->allocs += hits;
         ret_stats->hits += hits;
@@ -161,14 +179,14 @@ void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
 {
     struct pool_survey survey = {0};
 
-    lock_take(&pool->lock);
+    locks_take(pool);
     for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
         segment_survey(segment, &survey);
         survey.leaving -= segment->size; /* what is on the books; what is held and not there is leaving */
     }
     survey.held = pool->stats.held;
     survey.leaving += survey.held;
-    lock_give(&pool->lock);
+    locks_give(pool);
     *ret_survey = survey;
 }
 
@@ -202,6 +220,9 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
                                (is_free(segment->first) || !is_free(segment->first->next) ||
                                 segment->first->next->next || segment->first->next->size >= LARGE_MIN))
         return "a segment is packed and says that it is not, or the other way round";
+    if (segment->shared ? segment->owner < pool->magazines || segment->owner >= pool->magazines + places(pool)
+                        : segment->owner != NULL)
+        return "a segment's owner is wrong";
     if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
         return "the map disagrees with a segment";
     *ret_live += used;
@@ -232,7 +253,7 @@ static bool magazines_sound(const struct pool *pool)
                     return false;
         }
         for (block = magazine->strays; block && listed <= count; block = block->link, listed++, strays++)
-            if (atomic_load(&block->state) != BLOCK_RECENT || block->list >= LARGE_LISTS)
+            if (atomic_load(&block->state) != BLOCK_RECENT || block->list >= HASH_LISTS)
                 return false;
         if (listed > count || listed != magazine->recent_count || strays != magazine->strays_count ||
             (listed && (!magazine->used || i >= places(pool))))
@@ -258,6 +279,19 @@ static bool handed_sound(const struct pool *pool)
     return handed == handed_now(pool) || atomic_load(&pool->shown.ordering);
 }
 
+/* Do these books hold what the segments of this owner (NULL: the pool) add up to? With all locks. */
+static bool books_sound(const struct pool *pool, const struct magazine *owner)
+{
+    const struct books *books = owner ? &owner->books : &pool->books;
+    size_t live = 0, idle = 0;
+
+    for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
+        live += segment->owner == owner ? segment->used : 0;
+        idle += segment->owner == owner && !segment->used ? segment->size : 0;
+    }
+    return live == atomic_load(&books->live) && idle == atomic_load(&books->idle);
+}
+
 /* Segments on the list of idle ones, or more than count if it is broken. */
 static size_t idle_listed(const struct pool *pool, size_t count)
 {
@@ -276,9 +310,7 @@ int pool_check(struct pool *pool, char *buf, size_t len)
     size_t live = 0, held = 0, idle = 0, exposed = 0, withdrawn = 0, whole = 0;
     const char *fault = NULL;
 
-    lock_take(&pool->lock);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        lock_take(&pool->magazines[i].lock);
+    locks_take(pool);
     for (struct segment *segment = pool->segments; segment && !fault; segment = segment->next) {
         fault = segment_fault(pool, segment, &live);
         held += segment->size;
@@ -287,8 +319,11 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         exposed += segment->exposed;
         whole += !segment->withdrawn && is_free(segment->first) && !segment->first->next;
     }
-    if (!fault && live != pool->stats.live)
+    if (!fault && live != live_bytes(pool))
         fault = "live bytes are wrong";
+    for (unsigned int i = 0; !fault && i <= places(pool); i++)
+        if (!books_sound(pool, i ? &pool->magazines[i - 1] : NULL))
+            fault = "the books of a magazine are wrong";
     if (!fault && !magazines_sound(pool))
         fault = "what the magazines have is wrong";
     if (!fault && !handed_sound(pool))
@@ -297,13 +332,11 @@ int pool_check(struct pool *pool, char *buf, size_t len)
         fault = "the list of idle segments is wrong";
     if (!fault && held != pool->stats.held && !pool->releasing)
         fault = "held bytes are wrong";
-    if (!fault && idle != pool->stats.idle)
+    if (!fault && idle != idle_bytes(pool))
         fault = "idle bytes are wrong";
     if (!fault && (withdrawn != pool->shown.withdrawn || exposed != pool->exposed))
         fault = "withdrawn or exposed bytes are wrong";
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        lock_give(&pool->magazines[i].lock);
-    lock_give(&pool->lock);
+    locks_give(pool);
     if (!fault)
         return 0;
     snprintf(buf, len, "%s", fault);

@@ -34,16 +34,20 @@
 
 __thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
 
-/* With its lock, and before a segment is looked at; recent_flush looks the other way round. */
-static void magazine_use(struct pool *pool, struct magazine *magazine)
+/* With its lock. */
+void magazine_use(struct pool *pool, struct magazine *magazine)
 {
-    const unsigned int past = (unsigned int)(magazine - pool->magazines) + 1;
-    unsigned int count = atomic_load(&pool->shown.places);
-
-    while (count < past && !atomic_compare_exchange_weak(&pool->shown.places, &count, past))
-        ;
     if (!atomic_exchange(&magazine->used, true))
         atomic_fetch_add(&pool->shown.magazines_used, 1);
+}
+
+/* Who has the pool's lock can rely on it that nobody comes to the magazines beyond. */
+static void places_reach(struct pool *pool, unsigned int past)
+{
+    lock_take(&pool->lock);
+    if (places(pool) < past)
+        atomic_store(&pool->shown.places, past);
+    lock_give(&pool->lock);
 }
 
 struct magazine *magazine_enter_other(struct pool *pool)
@@ -51,7 +55,11 @@ struct magazine *magazine_enter_other(struct pool *pool)
     struct magazine *magazine;
 
     for (unsigned int i = 0;; i++) {
-        magazine = &pool->magazines[magazine_place % MAGAZINES];
+        const unsigned int place = magazine_place % MAGAZINES;
+
+        magazine = &pool->magazines[place];
+        if (place >= places(pool))
+            places_reach(pool, place + 1);
         if (lock_try(&magazine->lock))
             break;
         /* A visitor is gone in a moment: who left the magazine to him would find nothing in another one. */
@@ -83,94 +91,72 @@ void magazine_lock(struct pool *pool, struct magazine *magazine)
 
 /* --- recently freed --- */
 
-static size_t value(const _Atomic size_t *number)
-{
-    return atomic_load_explicit(number, memory_order_relaxed);
-}
-
-/* For who has the lock; others read it without. */
-static void change(_Atomic size_t *number, size_t to)
-{
-    atomic_store_explicit(number, to, memory_order_relaxed);
-}
-
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
     const unsigned int count = places(pool);
     unsigned int list;
+    size_t size;
     bool found = false;
 
     if (count == 1 && own)
         return false;
-    size_class(requested, &list);
+    size = size_class(requested, &list);
     for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
         if (magazine == own || !(recent_lists(magazine, list / 64) >> list % 64 & 1))
             continue;
         magazine_visit(magazine);
-        found = magazine_take(magazine, requested, ret_addr);
+        found = magazine_take(magazine, list, size, requested, ret_addr);
         magazine_unlock(magazine);
     }
     return found;
 }
 
-/* Put a list of blocks in front of another. */
-static struct block *prepend(struct magazine *magazine, struct block *block, struct block *to)
+/* Move what is of such segments from a list to another one; counts them down. */
+static struct block *pick(struct block **link, const struct magazine *owner, bool all, struct block *to,
+                          unsigned int *count)
 {
-    struct block *next;
+    struct block *block;
 
-    for (; block; block = next) {
-        next = block->link;
+    while ((block = *link)) {
+        if (!all && block->segment->owner != owner) {
+            link = &block->link;
+            continue;
+        }
+        *link = block->link;
         block->link = to;
         to = block;
-        magazine->recent_count--;
+        --*count;
     }
     return to;
 }
 
-/*
- * Recent blocks that are large, or all, with the magazine's lock. They still count as used. Small blocks in a segment
- * that is broken go with the large ones: or a large request would take the rest of it, as if they were not there.
- */
-static struct block *grab(struct magazine *magazine, bool all)
+struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
+                          bool all)
 {
-    const unsigned int sets = all || magazine->has_holes ? RECENT_SETS : LARGE_SETS;
-    struct block *blocks = prepend(magazine, magazine->strays, NULL);
+    const unsigned int strays = magazine->strays_count;
+    struct block *blocks = NULL;
 
-    magazine->strays = NULL;
-    magazine->strays_count = 0;
-    magazine->has_holes = false;
-    for (unsigned int set = 0; set < sets; set++) {
-        for (uint64_t left = recent_lists(magazine, set); left; left &= left - 1) {
+    if (magazine->strays)
+        blocks = pick(&magazine->strays, owner, all, NULL, &magazine->strays_count);
+    magazine->recent_count -= strays - magazine->strays_count;
+    for (unsigned int set = first; set < end; set++) {
+        uint64_t lists = recent_lists(magazine, set);
+
+        for (uint64_t left = lists; left; left &= left - 1) {
             const unsigned int i = set * 64 + (unsigned int)__builtin_ctzll(left);
 
-            blocks = prepend(magazine, magazine->recent[i], blocks);
-            magazine->recent[i] = NULL;
+            blocks = pick(&magazine->recent[i], owner, all, blocks, &magazine->recent_count);
+            if (!magazine->recent[i])
+                lists &= ~((uint64_t)1 << i % 64);
         }
-        recent_lists_mark(magazine, set, 0);
+        recent_lists_mark(magazine, set, lists);
     }
     return blocks;
 }
 
-/* What was grabbed joins its neighbours; with the pool's lock, so their lines are fetched all at a time. */
-static void join(struct pool *pool, struct block *block)
-{
-    struct block *next;
-
-    for (next = block; next; next = next->link) {
-        __builtin_prefetch(next->segment);
-        __builtin_prefetch(next->prev);
-        __builtin_prefetch(next->next);
-    }
-    for (; block; block = next) {
-        next = block->link;
-        used_sub(pool, block->segment, block->size);
-        block_free(pool, block);
-    }
-}
-
-static void peak_reach(struct pool *pool, ptrdiff_t handed)
+void peak_reach(struct pool *pool, ptrdiff_t handed)
 {
     size_t slack;
 
@@ -179,13 +165,13 @@ static void peak_reach(struct pool *pool, ptrdiff_t handed)
     pool->stats.peak_live = (size_t)handed;
     slack = (size_t)handed / 100 * pool->config.slack_percent;
     slack = slack > pool->config.slack_min ? slack : pool->config.slack_min;
-    change(&pool->shown.slack, value(&pool->shown.slack) + slack - value(&pool->shown.slack_most));
-    change(&pool->shown.slack_most, slack);
+    size_set(&pool->shown.slack, size_value(&pool->shown.slack) + slack - size_value(&pool->shown.slack_most));
+    size_set(&pool->shown.slack_most, slack);
 }
 
 /* Hits and frees change nothing on the books, but are counted in their magazine. Here the pool learns of them; with
  * both locks. Exact as long as one thread does it all; with several, each had its most at another time. */
-static void handed_settle(struct pool *pool, struct magazine *magazine)
+void handed_settle(struct pool *pool, struct magazine *magazine)
 {
     peak_reach(pool, pool->handed + balance(&magazine->handed_most));
     pool->handed += balance(&magazine->handed);
@@ -217,61 +203,6 @@ ptrdiff_t handed_most(const struct pool *pool)
     return most;
 }
 
-void recent_flush(struct pool *pool)
-{
-    const unsigned int count = atomic_load(&pool->shown.places);
-
-    for (unsigned int i = 0; i < count; i++) {
-        struct magazine *magazine = &pool->magazines[i];
-        struct block *blocks;
-
-        if (!atomic_load(&magazine->used))
-            continue;
-        magazine_visit(magazine);
-        handed_settle(pool, magazine);
-        blocks = grab(magazine, /* all: */ true);
-        magazine_unlock(magazine);
-        join(pool, blocks);
-    }
-}
-
-void recent_settle(struct pool *pool, bool large)
-{
-    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
-    struct block *blocks;
-
-    if (!atomic_load(&magazine->used))
-        return;
-    magazine_visit(magazine);
-    handed_settle(pool, magazine);
-    blocks = large ? grab(magazine, /* all: */ false) : NULL;
-    magazine_unlock(magazine);
-    join(pool, blocks);
-}
-
-bool recent_join_larger(struct pool *pool, size_t size)
-{
-    struct magazine *magazine = &pool->magazines[magazine_place % MAGAZINES];
-    struct block *block = NULL;
-    unsigned int list;
-
-    size_class(size, &list);
-    if (size > CLOSE_MAX || !atomic_load(&magazine->used))
-        return false;
-    magazine_visit(magazine);
-    for (unsigned int i = list + 1; i < RECENT && !block; i = i / 64 * 64 + 64) {
-        const uint64_t larger = recent_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
-
-        if (larger)
-            block = recent_pop(magazine, i / 64 * 64 + (unsigned int)__builtin_ctzll(larger));
-    }
-    magazine_unlock(magazine);
-    if (block)
-        block->link = NULL;
-    join(pool, block);
-    return block != NULL;
-}
-
 static size_t add_up(const struct block *block)
 {
     size_t bytes = 0;
@@ -294,126 +225,50 @@ static size_t recent_add_up(const struct magazine *magazine)
 
 size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
 {
+    const unsigned int count = places(pool);
     size_t recent = 0, idle = 0;
     bool taken[MAGAZINES], all = true;
 
     /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
-        const struct magazine *magazine = &pool->magazines[i];
-
+    for (unsigned int i = 0; i < count; i++) {
         atomic_fetch_add_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
         taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
         all = all && taken[i];
-        if (taken[i])
-            recent += recent_add_up(magazine);
     }
-    *ret_live = all ? pool->stats.live - recent : (size_t)handed_now(pool) + kept_bytes(pool);
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
-        if (taken[i])
-            lock_give(&pool->magazines[i].lock);
-        atomic_fetch_sub_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
-    }
-    for (struct segment *segment = pool->segments; segment; segment = segment->next) {
+    for (unsigned int i = 0; i < count && all; i++)
+        recent += recent_add_up(&pool->magazines[i]);
+    *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
+    for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
         if (segment->recent && segment->recent == segment->used)
             idle += segment->size;
         segment->recent = 0;
     }
+    for (unsigned int i = 0; i < count; i++) {
+        if (taken[i])
+            lock_give(&pool->magazines[i].lock);
+        atomic_fetch_sub_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
+    }
     return idle;
-}
-
-void used_sub(struct pool *pool, struct segment *segment, size_t size)
-{
-    segment->used -= size;
-    pool->native -= native_size(size);
-    pool->stats.live -= size;
-    if (segment->used)
-        return;
-    segment->idle_since = pool->clock;
-    pool->stats.idle += segment->size;
-    if (segment->withdrawn)
-        pool->shown.withdrawn += segment->size;
-}
-
-void used_add(struct pool *pool, struct segment *segment, size_t size)
-{
-    if (!segment->used)
-        pool->stats.idle -= segment->size;
-    segment->used += size;
-    pool->native += native_size(size);
-    pool->stats.live += size;
-    pool->handed += (ptrdiff_t)size;
-    peak_reach(pool, pool->handed);
-}
-
-void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
-{
-    struct block *joining = NULL, *more;
-    bool put = false;
-
-    lock_take(&pool->lock);
-    magazine_lock(pool, magazine);
-    handed_settle(pool, magazine);
-    if (!block->segment->withdrawn) {
-        joining = grab(magazine, /* all: */ false);
-        put = magazine_put(magazine, block);
-    }
-    more = put ? NULL : grab(magazine, /* all: */ true);
-    put = put || magazine_put(magazine, block);
-    magazine_unlock(magazine);
-    if (!put) {
-        block->link = joining;
-        joining = block;
-    }
-    join(pool, joining);
-    join(pool, more);
-    lock_give(&pool->lock);
 }
 
 /* --- freed and not ordered --- */
 
-void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block)
-{
-    if (!magazine->kept)
-        atomic_fetch_add(&pool->shown.keepers, 1);
-    block->link = magazine->kept;
-    magazine->kept = block;
-    magazine->kept_count++;
-    magazine->kept_large += block->size >= LARGE_MIN;
-    change(&magazine->kept_bytes, value(&magazine->kept_bytes) + native_size(block->size));
-}
-
-/* A magazine's share of the slack. */
-static size_t share(const struct pool *pool)
-{
-    const unsigned int sharers = atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed);
-
-    return value(&pool->shown.slack) / (sharers ? sharers : 1);
-}
-
-bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
-{
-    const size_t room = share(pool), takes = native_size(size);
-
-    return magazine->kept_count < KEPT_MAX && (size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&
-           takes <= room / COMPANY_PART && value(&magazine->kept_bytes) + takes <= room;
-}
-
 /* Has nobody freed into it since somebody asked this? Then who did may not come again. */
 static bool is_left(struct magazine *magazine)
 {
-    const size_t frees = value(&magazine->frees);
-    const bool left = value(&magazine->frees_seen) == frees;
+    const size_t frees = size_value(&magazine->frees);
+    const bool left = size_value(&magazine->frees_seen) == frees;
 
     if (!left)
-        change(&magazine->frees_seen, frees);
+        size_set(&magazine->frees_seen, frees);
     return left;
 }
 
-void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
+unsigned int kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
     /* One other along with its own, if it is left, so that nothing stays where no thread comes any more. */
     const unsigned int count = atomic_load(&pool->shown.places);
-    const unsigned int turn = own ? (unsigned int)(value(&own->order) % count) : 0;
+    const unsigned int turn = own ? (unsigned int)(size_value(&own->order) % count) : 0;
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
@@ -421,7 +276,8 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
         if (!atomic_load(&magazine->used))
             continue;
         /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
-        if (own && magazine != own && value(&magazine->kept_bytes) <= share(pool) && (i != turn || !is_left(magazine)))
+        if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) &&
+            (i != turn || !is_left(magazine)))
             continue;
         magazine_visit(magazine);
         ret_kept[i] = magazine->kept;
@@ -429,9 +285,10 @@ void kept_take(struct pool *pool, const struct magazine *own, struct block *ret_
             atomic_fetch_sub(&pool->shown.keepers, 1);
         magazine->kept = NULL;
         magazine->kept_count = magazine->kept_large = 0;
-        change(&magazine->kept_bytes, 0);
+        size_set(&magazine->kept_bytes, 0);
         magazine_unlock(magazine);
     }
+    return count;
 }
 
 size_t kept_bytes(const struct pool *pool)
@@ -441,29 +298,29 @@ size_t kept_bytes(const struct pool *pool)
     const unsigned int count = places(pool);
 
     for (unsigned int i = 0; i < count; i++)
-        bytes += value(&pool->magazines[i].kept_bytes);
+        bytes += size_value(&pool->magazines[i].kept_bytes);
     return bytes;
 }
 
 void magazines_leave(struct pool *pool)
 {
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (!atomic_load(&magazine->used))
-            continue;
-        magazine_visit(magazine);
-        if (!magazine->recent_count && !magazine->kept_count) {
+        if (atomic_load(&magazine->used) && !magazine->recent_count && !magazine->kept_count) {
             atomic_store(&magazine->used, false);
             atomic_fetch_sub(&pool->shown.magazines_used, 1);
         }
-        magazine_unlock(magazine);
     }
 }
 
 void magazines_reset(struct pool *pool)
 {
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
         lock_take(&magazine->lock);

@@ -34,7 +34,9 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
     const struct pool_order_ops *order = pool->config.order;
     int rc = order->order(pool->config.arg, how), filled = 0;
 
-    for (unsigned int i = 0; order->fill && i < count; i++) {
+    if (!order->fill)
+        return rc;
+    for (unsigned int i = 0; i < count; i++) {
         for (const struct block *block = lists[i]; !rc && block; block = block->link) {
             if (block->segment->withdrawn) /* nobody will be handed it, and somebody outside may still read it */
                 continue;
@@ -112,6 +114,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
 {
     struct block *lists[MAGAZINES + 1] = {NULL};
     const struct magazine *own = NULL;
+    unsigned int taken = 0;
     bool taking;
     int rc;
 
@@ -122,13 +125,13 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         atomic_fetch_add(&pool->shown.ordering, 1);
         if (block && pool->config.slack_min)
             own = &pool->magazines[magazine_place % MAGAZINES];
-        kept_take(pool, own, lists);
+        taken = kept_take(pool, own, lists);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
-    for (unsigned int i = 0; taking && i < MAGAZINES; i++)
+    for (unsigned int i = 0; i < taken; i++)
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
@@ -153,7 +156,7 @@ void pool_flush(struct pool *pool)
 }
 
 /* The live block that starts at addr, now pending and the caller's. */
-static int block_claim(uint64_t addr, struct block **ret_block)
+static inline int block_claim(uint64_t addr, struct block **ret_block)
 {
     struct block *block;
     int live = BLOCK_LIVE;
@@ -235,16 +238,15 @@ void pool_defer_never(struct pool *pool)
 
 void pool_pack_never(struct pool *pool)
 {
-    lock_take(&pool->lock);
+    locks_take(pool);
     if (!pool->packs_never) {
         pool->packs_never = true;
         recent_flush(pool);
         for (struct segment *segment = pool->segments; segment; segment = segment->next)
             if (segment->exposed)
                 segment_withdraw(pool, segment);
-        recent_flush(pool); /* as in pool_withdraw */
     }
-    lock_give(&pool->lock);
+    locks_give(pool);
 }
 
 /* --- allocation --- */
@@ -321,6 +323,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, bool alone, ui
     segment->shared = size < LARGE_MIN;
     segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
     segment->got_for = size;
+    segment->owner = segment->shared ? magazine_own(pool) : NULL;
     rc = segment_get(pool, segment);
     if (rc) {
         asked(pool, segment_size);
@@ -328,6 +331,8 @@ static int grow(struct pool *pool, size_t size, size_t requested, bool alone, ui
         return rc;
     }
     lock_take(&pool->lock);
+    if (segment->owner)
+        magazine_visit(segment->owner);
     pool->asked -= segment_size;
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
@@ -343,6 +348,8 @@ static int grow(struct pool *pool, size_t size, size_t requested, bool alone, ui
         if (segment->kind != pool_kind_get(pool))
             segment_withdraw(pool, segment);
     }
+    if (segment->owner)
+        magazine_unlock(segment->owner);
     lock_give(&pool->lock);
     if (!entered) {
         segment_put(pool, segment);
@@ -355,6 +362,8 @@ static int take(struct pool *pool, size_t size, size_t requested, bool refused, 
 {
     int rc;
 
+    if (size < LARGE_MIN)
+        return shards_take(pool, size, requested, refused, ret_addr);
     lock_take(&pool->lock);
     rc = block_take(pool, size, requested, refused, ret_addr);
     if (!rc) {
@@ -388,10 +397,10 @@ static bool more_to_give(struct pool *pool)
 
     if (config->order->frozen(config->arg))
         return false;
-    lock_take(&pool->lock);
+    locks_take(pool);
     recent_flush(pool);
-    more = pool->stats.idle || pool->releasing || atomic_load(&pool->shown.ordering);
-    lock_give(&pool->lock);
+    more = idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering);
+    locks_give(pool);
     return more;
 }
 
@@ -484,8 +493,11 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
 
 int pool_alloc(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
+    unsigned int list;
+    const size_t size = size_class(requested, &list);
     struct magazine *magazine = magazine_enter(pool);
-    const bool found = magazine_take(magazine, requested, ret_addr);
+    const bool found = magazine_take(magazine, list, size, requested, ret_addr) ||
+                       magazine_carve(pool, magazine, size, requested, ret_addr);
 
     lock_give(&magazine->lock);
     return found || magazines_take(pool, magazine, requested, ret_addr) ? 0 : alloc_looking(pool, requested, ret_addr);
@@ -500,9 +512,9 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     if (!pool)
         return -ENOMEM;
     lock_take(&pool->lock);
-    memset((char *)pool + offsetof(struct pool, shared), 0, sizeof(*pool) - offsetof(struct pool, shared));
-    memset(&pool->shown, 0, sizeof(pool->shown));
+    memset((char *)pool + offsetof(struct pool, books), 0, sizeof(*pool) - offsetof(struct pool, books));
     magazines_reset(pool);
+    memset(&pool->shown, 0, sizeof(pool->shown));
     pool->config = *config;
     atomic_store(&pool->arg, config->arg);
     atomic_store(&pool->shown.kind, config->kind);
@@ -529,7 +541,7 @@ void pool_destroy(struct pool *pool)
             if (!is_free(block))
                 map_block_set(block->addr, NULL);
             atomic_store(&block->state, BLOCK_FREE);
-            spare_push(pool, block);
+            spare_push(pool, spares_of(pool, segment), block);
         }
         map_segment_remove(segment->addr, segment->size);
     }

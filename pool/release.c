@@ -3,7 +3,7 @@
  * release.c - how segments leave a pool: given back because somebody needs the memory or nobody has needed it for long,
  * withdrawn, or taken away. See pool.h.
  *
- * Locking: as in pool.c.
+ * Locking: as in pool.c; all locks (locks_take) while segments leave.
  */
 #include <errno.h>
 
@@ -12,7 +12,7 @@
 #include "map.h"
 #include "pool_internal.h"
 
-/* Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
+/* With all locks. Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
 static void segment_leave(struct pool *pool, struct segment *segment)
 {
     struct block *block, *next;
@@ -24,16 +24,16 @@ static void segment_leave(struct pool *pool, struct segment *segment)
     if (segment->next)
         segment->next->prev = segment->prev;
     map_segment_remove(segment->addr, segment->size);
-    pool->stats.idle -= segment->size;
+    book(&books_of(pool, segment)->idle, -segment->size);
     if (segment->withdrawn) {
         pool->shown.withdrawn -= segment->size;
         for (block = segment->first; block; block = next) {
             next = block->next;
-            spare_push(pool, block);
+            spare_push(pool, spares_of(pool, segment), block);
         }
     } else {
         block_unbin(pool, segment->first);
-        spare_push(pool, segment->first);
+        spare_push(pool, spares_of(pool, segment), segment->first);
     }
 }
 
@@ -62,7 +62,7 @@ static bool goes(const struct pool *pool, const struct segment *segment, const s
     return !what->withdrawn_only && pool->clock - segment->idle_since >= what->age;
 }
 
-/* Give back segments that have left the books, a list; gives the lock. The bytes. */
+/* Give back segments that have left the books, a list; gives all locks. The bytes. */
 static size_t release_finish(struct pool *pool, struct segment *going, const struct release *what)
 {
     const struct pool_config *config = &pool->config;
@@ -74,7 +74,7 @@ static size_t release_finish(struct pool *pool, struct segment *going, const str
         released += segment->size;
     pool->releasing += going != NULL;
     pool->leaving += released;
-    lock_give(&pool->lock);
+    locks_give(pool);
     if (!going)
         return 0;
 
@@ -104,9 +104,9 @@ static size_t release(struct pool *pool, const struct release *what)
 {
     struct segment *segment, *next, *going = NULL;
 
-    lock_take(&pool->lock);
+    locks_take(pool);
     recent_flush(pool);
-    for (segment = pool->stats.idle ? pool->segments : NULL; segment; segment = next) {
+    for (segment = idle_bytes(pool) ? pool->segments : NULL; segment; segment = next) {
         next = segment->next;
         if (!goes(pool, segment, what))
             continue;
@@ -141,11 +141,11 @@ static size_t slack_of(const struct pool *pool)
     return pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed) : 0;
 }
 
-/* The pool grows by size bytes; with the lock, and nothing recent. How much may be held beyond native_peak. */
+/* The pool grows by size bytes; with all locks, and nothing recent. How much may be held beyond native_peak. */
 static size_t bound_room(struct pool *pool, size_t size)
 {
-    const size_t kept = kept_bytes(pool), live = pool->native > kept ? pool->native - kept : 0;
-    const size_t now = live + pool->asked + size;
+    const size_t kept = kept_bytes(pool), native = native_bytes(pool);
+    const size_t now = (native > kept ? native - kept : 0) + pool->asked + size;
 
     pool->native_peak = now > pool->native_peak ? now : pool->native_peak;
     return bound_beyond(pool, pool->native_peak) + slack_of(pool);
@@ -155,7 +155,7 @@ static size_t bound_room(struct pool *pool, size_t size)
 static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
 {
     const struct pool_stats *stats = &pool->stats;
-    const size_t live = stats->live + pool->asked + size, peak = live > stats->peak_live ? live : stats->peak_live;
+    const size_t live = live_bytes(pool) + pool->asked + size, peak = live > stats->peak_live ? live : stats->peak_live;
     const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
 
     *ret_excess = share > least ? share : least;
@@ -237,7 +237,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone)
     /* The device has not come to the last ones yet: more of them would not be there for anybody either, and the program
      * could have used them again. */
     has_arrived = arrived(pool, &arriving);
-    lock_take(&pool->lock);
+    locks_take(pool);
     recent_flush(pool);
     if (!again)
         regret_update(pool, size, got_for);
@@ -247,7 +247,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone)
     max = held_max(pool, size, &excess);
     /* As much as was in use may stay: what blocks need beyond their sizes is no excess, nor what packing saves later.
      */
-    used = pool->stats.held - pool->leaving - pool->stats.idle + pool->asked + grows;
+    used = pool->stats.held - pool->leaving - idle_bytes(pool) + pool->asked + grows;
     pool->used_peak = used > pool->used_peak ? used : pool->used_peak;
     if (max < pool->used_peak)
         max = pool->used_peak;
@@ -341,11 +341,11 @@ size_t pool_decay(struct pool *pool, unsigned int age)
 {
     const struct release what = {.why = "decay", .age = age};
 
-    lock_take(&pool->lock);
+    locks_take(pool);
     recent_flush(pool); /* it has been idle in the time that ends now */
     magazines_leave(pool);
     pool->clock++;
-    lock_give(&pool->lock);
+    locks_give(pool);
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);
 }
 
@@ -371,21 +371,20 @@ int pool_withdraw(uint64_t addr)
 
     if (!pool)
         return rc;
-    lock_take(&pool->lock);
+    locks_take(pool);
     if (map_segment_get(addr) == segment && segment->pool == pool)
         rc = 0;
     if (!rc && !segment->withdrawn) {
         recent_flush(pool);
         segment_withdraw(pool, segment);
-        recent_flush(pool); /* what came into a magazine before it could be seen there */
     }
-    lock_give(&pool->lock);
+    locks_give(pool);
     return rc;
 }
 
 void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size_t bound_min)
 {
-    lock_take(&pool->lock);
+    locks_take(pool);
     atomic_store(&pool->shown.kind, kind);
     pool->config.excess_min = excess_min;
     pool->config.bound_min = bound_min;
@@ -393,8 +392,7 @@ void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size
     for (struct segment *segment = pool->segments; segment; segment = segment->next)
         if (segment->kind != kind)
             segment_withdraw(pool, segment);
-    recent_flush(pool); /* as in pool_withdraw */
-    lock_give(&pool->lock);
+    locks_give(pool);
 }
 
 unsigned int pool_kind_get(const struct pool *pool)
@@ -476,19 +474,15 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     struct block *block;
     bool seized;
 
-    lock_take(&pool->lock);
+    locks_take(pool);
     if (map_segment_get(at) != segment || segment->pool != pool) {
-        lock_give(&pool->lock);
+        locks_give(pool);
         return false;
     }
     recent_flush(pool);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        magazine_visit(&pool->magazines[i]);
     seized = blocks_seize(pool, segment);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        magazine_unlock(&pool->magazines[i]);
     if (!seized) {
-        lock_give(&pool->lock);
+        locks_give(pool);
         return false;
     }
     block = segment->first;
@@ -513,7 +507,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
     segment_leave(pool, segment);
     pool->stats.held -= segment->size;
     pool->stats.segments_free++;
-    lock_give(&pool->lock);
+    locks_give(pool);
     return true;
 }
 

@@ -13,7 +13,7 @@ CONTEXT, ORDER, MEMORY = "shim/context.c", "shim/order.c", "shim/memory.c"
 CAPTURE, CORE, EXPORT = "shim/capture.c", "shim/core.c", "shim/export.c"
 LEAVING = "shim/leaving.c"
 POOL, BLOCKS, MAGAZINE, RELEASE = "pool/pool.c", "pool/blocks.c", "pool/magazine.c", "pool/release.c"
-MAGAZINE_H = "pool/magazine.h"
+MAGAZINE_H, SHARDS, POOL_H = "pool/magazine.h", "pool/shards.c", "pool/pool_internal.h"
 INSPECT = "pool/inspect.c"
 MAP, BINS = "pool/map.c", "pool/bins.c"
 SEGMENTS, REGISTRATIONS, OPERATIONS = "nccl_reg/segments.c", "nccl_reg/registrations.c", "nccl_reg/operations.c"
@@ -49,8 +49,8 @@ MUTANTS = [
         (POOL, "if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
         (MAGAZINE, "magazine_visit(magazine); ret_kept[i] = magazine->kept; if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1); magazine->kept = NULL; magazine->kept_count = magazine->kept_large = 0; "
-         "change(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
-         "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; change(&magazine->kept_bytes, 0);")], 10),
+         "size_set(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
+         "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; size_set(&magazine->kept_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
         (POOL, "handed_sub(magazine, block->size); magazine_keep(pool, magazine, block); }",
          "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_keep(pool, magazine, block); }")]),
@@ -221,15 +221,40 @@ MUTANTS = [
     Mutant("the map keeps a block that was freed", ["pool"], [
         (BLOCKS, "map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
     Mutant("what was freed last is not looked for", ["pool"], [
-        (BLOCKS, "if (!block) { recent_flush(pool); block", "if (!block) { block")]),
-    Mutant("a small request joins what all freed last", ["magazine", "sizes"], [
-        (BLOCKS, "recent_settle(pool, size > CLOSE_MAX);", "recent_flush(pool);")]),
+        (SHARDS, "if (!block) { recent_flush(pool); block", "if (!block) { block")]),
+    Mutant("a small request joins what all freed last", ["sizes"], [
+        (SHARDS, "if (size > CLOSE_MAX) join(pool, recent_grab(magazine, LARGE_SETS, HASH_SETS,", "join(pool, recent_grab(magazine, 0, RECENT_SETS,")]),
     Mutant("a large request does not join what is large and freed last", ["sizes"], [
-        (BLOCKS, "recent_settle(pool, size > CLOSE_MAX);", "recent_settle(pool, false);")]),
+        (BLOCKS, "recent_settle(pool); if (!refused)", "if (!refused)")]),
     Mutant("a small request that nothing serves joins all rather than the next larger one", ["sizes"], [
-        (BLOCKS, "if (!block && !refused && recent_join_larger(pool, size))", "if (0)")]),
-    Mutant("a large request overlooks small ones in its segment", ["random"], [
-        (MAGAZINE, "all || magazine->has_holes ? RECENT_SETS", "all ? RECENT_SETS")]),
+        (SHARDS, "if (!block && size <= CLOSE_MAX && join_larger(pool, magazine, size))", "if (0)")]),
+    Mutant("a large request overlooks small ones in its segment", ["sizes"], [
+        (SHARDS, "magazine->has_holes ? RECENT_SETS : LARGE_SETS,", "LARGE_SETS,")]),
+    Mutant("a request between close and large sizes does not join what was freed last", ["shards"], [
+        (SHARDS, "if (size > CLOSE_MAX) join(", "if (size > LARGE_MIN) join(")]),
+    Mutant("a magazine joins what is of others' segments", ["threads"], [
+        (MAGAZINE, "if (!all && block->segment->owner != owner)", "if (!all && !block->segment->owner != !owner)")], 20),
+    Mutant("all locks are one", ["threads"], [
+        (SHARDS, "for (unsigned int i = 0; i < count; i++) magazine_visit(&pool->magazines[i]);", ""),
+        (SHARDS, "for (unsigned int i = 0; i < count; i++) magazine_unlock(&pool->magazines[i]);", "(void)count;")], 20),
+    Mutant("small requests without a hit take the common lock", ["shards"], [
+        (POOL, "magazine_carve(pool, magazine, size, requested, ret_addr);", "false;")]),
+    Mutant("all segments are the first magazine's", ["shards"], [
+        (POOL, "segment->shared ? magazine_own(pool) : NULL;", "segment->shared ? pool->magazines : NULL;"),]),
+    Mutant("what is free in others' segments is overlooked", ["shards"], [
+        (SHARDS, "block = bins_find(&pool->magazines[(place + i) % count].bins, size, 0, all);", "block = NULL;")]),
+    Mutant("segments stay with whose they were", ["shards"], [
+        (SHARDS, "return segment->size - segment->used >= segment->size / MOVE_PART;", "return !segment;")]),
+    Mutant("a segment changes its owner for next to nothing", ["shards"], [
+        (SHARDS, "return segment->size - segment->used >= segment->size / MOVE_PART;", "return segment != NULL;")]),
+    Mutant("a segment that moves stays on the books", ["shards"], [
+        (SHARDS, "book(&from->live, -segment->used); book(&to->books.live, segment->used);", "")]),
+    Mutant("an idle segment that moves stays on the books", ["shards"], [
+        (SHARDS, "book(&from->idle, -segment->size); book(&to->books.idle, segment->size);", "(void)from;")]),
+    Mutant("descriptors stay with those who merge", ["shards"], [
+        (POOL_H, "if (++spares->count > 2 * SPARES_CHUNK)", "if (++spares->count > 200 * SPARES_CHUNK)")]),
+    Mutant("descriptors that others had too many of are not used", ["shards"], [
+        ("pool/descriptors.c", "move(&pool->spares_common, spares);", "")]),
     Mutant("what waits for company counts for the peak", ["magazine"], [
         (POOL, "handed_sub(magazine, block->size); magazine_keep(", "magazine_keep(")]),
     Mutant("small sizes are not close", ["sizes"], [
@@ -237,34 +262,33 @@ MUTANTS = [
     Mutant("strays have no end", ["sizes"], [
         (MAGAZINE_H, "(stray && magazine->strays_count >= STRAY_MAX)", "false")]),
     Mutant("who looks moves the slack", ["magazine"], [
-        ("pool/inspect.c", "*ret_stats = pool->stats; if (taken) {", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); *ret_stats = pool->stats; if (taken) {")]),
+        ("pool/inspect.c", "*ret_stats = pool->stats; ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); *ret_stats = pool->stats; ret")]),
     Mutant("what was asked for is joined before anybody looks", ["magazine"], [
         (POOL, "if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
         (MAGAZINE_H, "if (handed > balance(&magazine->handed_most))", "if (0)")]),
     Mutant("who frees in his own is visited by all", ["magazine"], [
-        (MAGAZINE, "const bool left = value(&magazine->frees_seen) == frees;", "const bool left = true;")]),
+        (MAGAZINE, "const bool left = size_value(&magazine->frees_seen) == frees;", "const bool left = true;")]),
     Mutant("what was freed last is not given back", ["pool"], [
-        (RELEASE, "recent_flush(pool); for (segment = pool->stats.idle ? pool->segments : NULL;", "for (segment = pool->segments;")]),
+        (RELEASE, "recent_flush(pool); for (segment = idle_bytes(pool) ? pool->segments : NULL;", "for (segment = pool->segments;")]),
     Mutant("what was freed last is handed out for any size", ["sizes"], [
         (MAGAZINE_H, "if (!block || block->size != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         (MAGAZINE_H, "magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
-        (MAGAZINE, "if (!atomic_load(&magazine->used)) continue; magazine_visit(magazine); handed_settle(",
-         "if (i || !atomic_load(&magazine->used)) continue; magazine_visit(magazine); handed_settle(")]),
+        (SHARDS, "handed_settle(pool, magazine); magazine->has_holes = false; join(", "if (i) continue; handed_settle(pool, magazine); magazine->has_holes = false; join(")]),
     Mutant("the slack is each magazine's", ["magazine"], [
-        (MAGAZINE, "return value(&pool->shown.slack) / (sharers ? sharers : 1);", "return value(&pool->shown.slack) + 0 * sharers;")]),
+        (MAGAZINE_H, "return size_value(&pool->shown.slack) / (sharers ? sharers : 1);", "return size_value(&pool->shown.slack) + 0 * sharers;")]),
     Mutant("as much waits as there is place for afterwards", ["magazine"], [
         ("pool/pool_internal.h", "#define KEPT_MAX (RECENT_MAX / 4)", "#define KEPT_MAX RECENT_MAX")]),
     Mutant("a request joins what others freed last", ["magazine"], [
         (POOL, "return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
     Mutant("large blocks wait for company", ["order"], [
-        (MAGAZINE, "takes <= room / COMPANY_PART &&", "")]),
+        (MAGAZINE_H, "takes <= room / COMPANY_PART &&", "")]),
     Mutant("what ended threads kept is nobody's business", ["magazine"], [
         (MAGAZINE, "(i != turn || !is_left(magazine)))", "turn < MAGAZINES)")]),
     Mutant("what others keep too much of is nobody's business", ["magazine"], [
-        (MAGAZINE, "value(&magazine->kept_bytes) <= share(pool) && (i != turn ||", "(i != turn ||")]),
+        (MAGAZINE, "size_value(&magazine->kept_bytes) <= slack_share(pool) && (i != turn ||", "(i != turn ||")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         (RELEASE, "segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),
@@ -301,9 +325,9 @@ MUTANTS = [
     Mutant("a segment for two is asked for again where it was refused", ["break"], [
         (POOL, "rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, false, ret_addr);")]),
     Mutant("as many large blocks wait for company as small ones", ["magazine"], [
-        (MAGAZINE, "(size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&", "")]),
+        (MAGAZINE_H, "(size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&", "")]),
     Mutant("the budget is not given back by merging", ["break"], [
-        (BLOCKS, "if (is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
+        (BLOCKS, "if (block->segment->exposed && is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
     Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
         ("pool/pool_internal.h", "return block->prev && !block->segment->shared && !block->segment->exposed;", "return false;")]),
     Mutant("small requests go to idle segments", ["bins"], [
@@ -357,14 +381,14 @@ MUTANTS = [
         (POOL, 'released = pool_trim(pool, "oom");', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
         (RELEASE, "(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
-        (POOL, "more = pool->stats.idle || pool->releasing ||", "more = pool->stats.idle ||")]),
+        (POOL, "more = idle_bytes(pool) || pool->releasing ||", "more = idle_bytes(pool) ||")]),
     Mutant("out of memory: a trim does not wait for another thread's", ["decay"], [
         (RELEASE, "return releases_wait(pool) ? released +", "return false ? released +")]),
     Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
         (RELEASE, "(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         (POOL, "pool->releasing || atomic_load(&pool->shown.ordering);", "pool->releasing;")]),
     Mutant("who looks changes where memory lies", ["magazine"], [
-        (INSPECT, "*ret_stats = pool->stats; if (taken) {", "if (taken) recent_flush(pool); *ret_stats = pool->stats; if (taken) {")]),
+        (INSPECT, "*ret_stats = pool->stats; ret", "if (taken) recent_flush(pool); *ret_stats = pool->stats; ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         (POOL, "bool entered; int rc; lock_take(&pool->lock); segment_size",
          "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),

@@ -57,7 +57,8 @@ static bool size_is_close(size_t size, size_t requested)
     return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
 }
 
-/* Reckon how much the smallest block of a broken segment could keep from going back. */
+/* Reckon how much the smallest block of a broken segment could keep from going back. While a small one has been in it the
+ * pool does not look for the smallest again. */
 static void expose(struct model *model, struct fake_segment *segment)
 {
     const size_t was = segment->exposed;
@@ -71,6 +72,8 @@ static void expose(struct model *model, struct fake_segment *segment)
         least = size && native < least ? native : least; /* 0: it is being forgotten */
     }
     segment->exposed = segment->broken ? segment->size - least : 0;
+    if (segment->broken && was > segment->size - POOL_SEGMENT_UNIT && was > segment->exposed)
+        segment->exposed = was;
     model->exposed += segment->exposed - was;
 }
 

@@ -9,6 +9,9 @@
  * that. A device that is behind has not come to what was freed: memory that is given back arrives later, the driver's
  * own as well as ours counts until then, and only what is behind no work can be ordered without a wait.
  *
+ * The requests of several threads are those of one that uses several magazines, each request any of them: so a sequence
+ * is the same each time.
+ *
  * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences and lengths.
  */
 #include "unit.h"
@@ -16,6 +19,7 @@
 #include <stdlib.h>
 
 #include "heap.h"
+#include "magazine.h" /* which one a request uses */
 #include "space.h"
 
 #define GIB       ((size_t)1 << 30)
@@ -41,7 +45,7 @@ static struct {
     double most; /* of what may be held, so much was */
     bool lags;   /* the device is behind, but for moments */
     bool behind; /* just now */
-    unsigned int slack_percent;
+    unsigned int slack_percent, threads;
     struct {
         uint64_t addr;
         size_t size;
@@ -123,6 +127,12 @@ static void check(size_t size)
             test.ops, size, test.space.in_use / MIB, peak / MIB);
 }
 
+static void any_thread(void)
+{
+    if (test.threads > 1)
+        magazine_place = (unsigned int)rng_below(&test.rng, test.threads);
+}
+
 static void get(size_t size)
 {
     struct live *live = &test.live[test.count];
@@ -136,6 +146,7 @@ static void get(size_t size)
     else
         test.behind = test.lags;
     live->size = size;
+    any_thread();
     assert_int_equal(pool_alloc(test.pool, size, &live->addr), 0);
     assert_int_equal(heap_alloc(test.driver, size, &live->name), 0);
     assert_int_equal(pool_block_find(live->addr, &base, &found, &live->segment), 0);
@@ -147,6 +158,7 @@ static void get(size_t size)
 
 static void put(size_t i)
 {
+    any_thread();
     release(test.live[i].addr);
     heap_free(test.driver, test.live[i].name);
     test.bytes -= test.live[i].size;
@@ -266,7 +278,7 @@ static void phase(void)
     }
 }
 
-static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_percent)
+static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_percent, unsigned int threads)
 {
     const struct pool_config config = {.backend = &backend,
                                        .order = &order,
@@ -282,6 +294,8 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
     test.rng = seed;
     test.lags = lags;
     test.slack_percent = slack_percent;
+    test.threads = threads;
+    magazine_place = 0;
     assert_int_equal(space_init(&test.space, BASE, CAPACITY), 0);
     assert_int_equal(space_init(&test.driver_space, BASE * 2, CAPACITY), 0);
     test.driver = heap_new(HEAP_DRIVER, &test.driver_space);
@@ -300,7 +314,7 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
     space_fini(&test.driver_space);
 }
 
-static void check_runs(bool lags, unsigned int slack_percent, double near)
+static void check_runs(bool lags, unsigned int slack_percent, unsigned int threads, double near)
 {
     const char *seed = getenv("CUPOOL_TEST_SEED"), *ops = getenv("CUPOOL_TEST_OPS");
     const unsigned long each = ops ? strtoul(ops, NULL, 0) : 62500;
@@ -308,7 +322,7 @@ static void check_runs(bool lags, unsigned int slack_percent, double near)
 
     alarm(DEADLOCK_SECONDS);
     for (uint64_t i = 0; i < (ops ? 1 : 4); i++) {
-        run(seed ? strtoull(seed, NULL, 0) + i : i + 1, each, lags, slack_percent);
+        run(seed ? strtoull(seed, NULL, 0) + i : i + 1, each, lags, slack_percent, threads);
         most = test.most > most ? test.most : most;
     }
     /* It has come near, or this has shown nothing. */
@@ -319,25 +333,37 @@ static void check_runs(bool lags, unsigned int slack_percent, double near)
 static void test_held_is_bounded_by_what_the_driver_would_have(void **state)
 {
     (void)state;
-    check_runs(false, 0, 0.95);
+    check_runs(false, 0, 1, 0.95);
 }
 
 static void test_held_is_bounded_where_the_device_is_behind(void **state)
 {
     (void)state;
-    check_runs(true, 0, 0.97);
+    check_runs(true, 0, 1, 0.97);
 }
 
 static void test_held_is_bounded_with_slack(void **state)
 {
     (void)state;
-    check_runs(false, 10, 0.88);
+    check_runs(false, 10, 1, 0.88);
 }
 
 static void test_held_is_bounded_with_slack_where_the_device_is_behind(void **state)
 {
     (void)state;
-    check_runs(true, 10, 0.9);
+    check_runs(true, 10, 1, 0.9);
+}
+
+static void test_held_is_bounded_with_threads(void **state)
+{
+    (void)state;
+    check_runs(false, 0, 4, 0.95);
+}
+
+static void test_held_is_bounded_with_threads_and_slack_where_the_device_is_behind(void **state)
+{
+    (void)state;
+    check_runs(true, 10, 4, 0.9);
 }
 
 int main(void)
@@ -347,6 +373,8 @@ int main(void)
         cmocka_unit_test(test_held_is_bounded_where_the_device_is_behind),
         cmocka_unit_test(test_held_is_bounded_with_slack),
         cmocka_unit_test(test_held_is_bounded_with_slack_where_the_device_is_behind),
+        cmocka_unit_test(test_held_is_bounded_with_threads),
+        cmocka_unit_test(test_held_is_bounded_with_threads_and_slack_where_the_device_is_behind),
     };
 
     return cmocka_run_group_tests_name("bound", tests, NULL, NULL);

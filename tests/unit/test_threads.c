@@ -119,7 +119,7 @@ static bool get(struct parcel *parcel, uint8_t owner, uint64_t *rng)
     if (rng_below(rng, 32) == 0)
         parcel->size = (1 + rng_below(rng, 8)) * UNIT;
     else
-        parcel->size = 1 + rng_below(rng, rng_below(rng, 8) ? 8 * KIB : 256 * KIB);
+        parcel->size = 1 + rng_below(rng, rng_below(rng, 8) ? 8 * KIB : rng_below(rng, 2) ? 256 * KIB : UNIT);
     rc = pool_alloc(envs[parcel->pool].pool, parcel->size, &parcel->addr);
     expect(rc == 0 || rc == -ENOMEM, "pool_alloc failed otherwise than with -ENOMEM");
     if (rc)
@@ -151,6 +151,7 @@ static void ask(const struct parcel *parcel, uint8_t self, uint64_t *rng)
     struct pool_stats stats;
     uint64_t base, segment;
     size_t size;
+    char text[128];
 
     switch (rng_below(rng, 4)) {
     case 0:
@@ -178,6 +179,11 @@ static void ask(const struct parcel *parcel, uint8_t self, uint64_t *rng)
             break;
         case 4:
             withdraw(parcel, self, rng);
+            break;
+        case 5:
+            /* A block whose free makes room for it is neither in the program's hands nor free for a moment. */
+            if (pool_check(envs[parcel->pool].pool, text, sizeof(text)) && !strstr(text, "program's hands"))
+                expect(false, "pool_check found a fault");
             break;
         }
     }

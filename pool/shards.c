@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shards.c - small requests that no block of their size serves, without the pool's lock. A magazine owns segments for
+ * small requests: those that its threads have made the pool grow by. It splits their free blocks and merges them again
+ * under its own lock, with bins and books of its own. So threads that run side by side and ask for random sizes do not
+ * meet, and each keeps to memory and descriptors that its processor has at hand.
+ *
+ * Nothing that is free is overlooked for that: before the pool grows all locks are taken, and what is free in the
+ * segments of any magazine serves the request. The segment then changes its owner, if much of it is free, so that the
+ * next requests find the rest of it. A program with one thread uses one magazine, which owns all of these segments:
+ * where its blocks lie is decided as if there were no others.
+ *
+ * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. What is of its own
+ * segments a magazine joins by itself, the rest is joined when all locks are taken.
+ *
+ * What it is not: it asks nobody for memory. Large requests are blocks.c's business.
+ *
+ * Locking: each function says which lock its caller has. All locks: see locks_take.
+ */
+#include <errno.h>
+
+#include "bins.h"
+#include "magazine.h"
+#include "pool_internal.h"
+
+/* A segment changes its owner if at least this part of it is free: less would not be worth a look at all its blocks. */
+#define MOVE_PART 8u
+
+void locks_take(struct pool *pool)
+{
+    unsigned int count;
+
+    lock_take(&pool->lock);
+    count = places(pool);
+    for (unsigned int i = 0; i < count; i++)
+        magazine_visit(&pool->magazines[i]);
+}
+
+void locks_give(struct pool *pool)
+{
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++)
+        magazine_unlock(&pool->magazines[i]);
+    lock_give(&pool->lock);
+}
+
+/* --- books --- */
+
+size_t live_bytes(const struct pool *pool)
+{
+    const unsigned int count = places(pool);
+    size_t bytes = size_value(&pool->books.live);
+
+    for (unsigned int i = 0; i < count; i++)
+        bytes += size_value(&pool->magazines[i].books.live);
+    return bytes;
+}
+
+size_t native_bytes(const struct pool *pool)
+{
+    const unsigned int count = places(pool);
+    size_t bytes = size_value(&pool->native);
+
+    /* All blocks there are small. */
+    for (unsigned int i = 0; i < count; i++)
+        bytes += size_value(&pool->magazines[i].books.live);
+    return bytes;
+}
+
+size_t idle_bytes(const struct pool *pool)
+{
+    const unsigned int count = places(pool);
+    size_t bytes = size_value(&pool->books.idle);
+
+    for (unsigned int i = 0; i < count; i++)
+        bytes += size_value(&pool->magazines[i].books.idle);
+    return bytes;
+}
+
+void used_add(struct pool *pool, struct segment *segment, size_t size)
+{
+    struct books *books = books_of(pool, segment);
+
+    if (!segment->used)
+        book(&books->idle, -segment->size);
+    segment->used += size;
+    book(&books->live, size);
+    if (segment->owner) {
+        handed_add(segment->owner, size);
+        return;
+    }
+    book(&pool->native, native_size(size));
+    pool->handed += (ptrdiff_t)size;
+    peak_reach(pool, pool->handed);
+}
+
+void used_sub(struct pool *pool, struct segment *segment, size_t size)
+{
+    struct books *books = books_of(pool, segment);
+
+    segment->used -= size;
+    book(&books->live, -size);
+    if (!segment->owner)
+        book(&pool->native, -native_size(size));
+    if (segment->used)
+        return;
+    segment->idle_since = pool->clock;
+    book(&books->idle, segment->size);
+    if (segment->withdrawn)
+        atomic_fetch_add(&pool->shown.withdrawn, segment->size);
+}
+
+static bool is_worth_moving(const struct segment *segment)
+{
+    return segment->size - segment->used >= segment->size / MOVE_PART;
+}
+
+/* With all locks. The segment, with what is handed out of it and what is free, belongs to another magazine. */
+static void segment_move(struct pool *pool, struct segment *segment, struct magazine *to)
+{
+    struct books *from = &segment->owner->books;
+
+    for (struct block *block = segment->first; block; block = block->next)
+        if (is_free(block))
+            block_unbin(pool, block);
+    segment->owner = to;
+    for (struct block *block = segment->first; block; block = block->next)
+        if (is_free(block))
+            block_bin(pool, block);
+    book(&from->live, -segment->used);
+    book(&to->books.live, segment->used);
+    if (segment->used)
+        return;
+    book(&from->idle, -segment->size);
+    book(&to->books.idle, segment->size);
+}
+
+/* --- joining --- */
+
+/* Recent blocks that are on no list join their neighbours; with the lock of their segments. Their lines are fetched all
+ * at a time. */
+static void join(struct pool *pool, struct block *block)
+{
+    struct block *next;
+
+    for (next = block; next; next = next->link) {
+        __builtin_prefetch(next->segment);
+        __builtin_prefetch(next->prev);
+        __builtin_prefetch(next->next);
+    }
+    for (; block; block = next) {
+        next = block->link;
+        used_sub(pool, block->segment, block->size);
+        block_free(pool, block);
+    }
+}
+
+void recent_flush(struct pool *pool)
+{
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        handed_settle(pool, magazine);
+        magazine->has_holes = false;
+        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
+    }
+}
+
+/* With the pool's lock. Small blocks in a segment that is broken go with the large ones: or a large request would take
+ * the rest of it, as if they were not there. */
+static void magazine_join_large(struct pool *pool, struct magazine *magazine)
+{
+    struct block *blocks;
+
+    magazine_visit(magazine);
+    handed_settle(pool, magazine);
+    blocks = recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : LARGE_SETS, /* owner: */ NULL,
+                         /* all: */ false);
+    magazine->has_holes = false;
+    magazine_unlock(magazine);
+    join(pool, blocks);
+}
+
+void recent_settle(struct pool *pool)
+{
+    struct magazine *magazine = magazine_own(pool);
+
+    if (atomic_load(&magazine->used))
+        magazine_join_large(pool, magazine);
+}
+
+void recent_join_large(struct pool *pool)
+{
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++)
+        magazine_join_large(pool, &pool->magazines[i]);
+}
+
+/* With the magazine's lock. For a request of a close size that no free block serves: join the next larger recent block.
+ * False: there is none. */
+static bool join_larger(struct pool *pool, struct magazine *magazine, size_t size)
+{
+    struct block *block = NULL;
+    unsigned int list;
+
+    size_class(size, &list);
+    for (unsigned int i = list + 1; i < RECENT && !block; i++) {
+        const uint64_t larger = recent_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
+
+        if (!larger) {
+            i |= 63;
+            continue;
+        }
+        i = i / 64 * 64 + (unsigned int)__builtin_ctzll(larger);
+        if (magazine->recent[i]->segment->owner == magazine)
+            block = recent_pop(magazine, i);
+    }
+    if (!block)
+        return false;
+    block->link = NULL;
+    join(pool, block);
+    return true;
+}
+
+/* --- choosing --- */
+
+bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    struct block *block;
+
+    if (size >= LARGE_MIN)
+        return false;
+    /* Blocks of close sizes stay in the magazine as long as something else serves: or each request that is no hit would
+     * make the next ones none. */
+    if (size > CLOSE_MAX)
+        join(pool, recent_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
+    block = bins_find(&magazine->bins, size, 0, /* all: */ false);
+    if (!block && size <= CLOSE_MAX && join_larger(pool, magazine, size))
+        block = bins_find(&magazine->bins, size, 0, /* all: */ false);
+    if (block_take_found(pool, block, size, requested, ret_addr))
+        return false;
+    count_up(&magazine->carved);
+    return true;
+}
+
+/* With all locks: a free block of any magazine, first of its own, then of segments that are idle. */
+static struct block *find(struct pool *pool, const struct magazine *own, size_t size, bool all)
+{
+    const unsigned int count = places(pool), place = (unsigned int)(own - pool->magazines);
+    struct block *block = bins_find(&own->bins, size, 0, all);
+
+    for (unsigned int i = 1; i < count && !block; i++) {
+        const struct magazine *magazine = &pool->magazines[(place + i) % count];
+
+        if (size_value(&magazine->books.idle))
+            block = bins_find(&magazine->bins, LARGE_MIN - POOL_GRANULE, 0, all);
+    }
+    for (unsigned int i = 1; i < count && !block; i++)
+        block = bins_find(&pool->magazines[(place + i) % count].bins, size, 0, all);
+    return block;
+}
+
+int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
+{
+    struct magazine *own = magazine_own(pool);
+    struct block *block = NULL;
+    int rc;
+
+    locks_take(pool);
+    if (!refused)
+        block = find(pool, own, size, /* all: */ false);
+    if (!block) {
+        recent_flush(pool);
+        block = find(pool, own, size, refused);
+    }
+    if (block && block->segment->owner != own && is_worth_moving(block->segment))
+        segment_move(pool, block->segment, own);
+    rc = block_take_found(pool, block, size, requested, ret_addr);
+    if (!rc) {
+        pool->stats.allocs++;
+        pool->stats.hits++;
+    }
+    locks_give(pool);
+    return rc;
+}
+
+void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
+{
+    bool put = false;
+
+    locks_take(pool);
+    magazine_use(pool, magazine);
+    handed_settle(pool, magazine);
+    if (!block->segment->withdrawn) {
+        join(pool, recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : HASH_SETS, NULL, /* all: */ true));
+        put = magazine_put(magazine, block);
+    }
+    if (!put) {
+        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
+        put = magazine_put(magazine, block);
+    }
+    if (!put) {
+        block->link = NULL;
+        join(pool, block);
+    }
+    locks_give(pool);
+}
