@@ -10,13 +10,14 @@
 #include "map.h"
 #include "pool_internal.h"
 
-#define TILE "blocks do not tile their segment"
-#define LINK "broken links"
-#define MAP  "the map disagrees with a segment"
-#define PACK "a segment is packed and says that it is not, or the other way round"
-#define BOOK "withdrawn or exposed bytes are wrong"
-#define HAVE "what the magazines have is wrong"
-#define IDLE "the list of idle segments is wrong"
+#define TILE  "blocks do not tile their segment"
+#define LINK  "broken links"
+#define OWNER "a segment's owner is wrong"
+#define MAP   "the map disagrees with a segment"
+#define PACK  "a segment is packed and says that it is not, or the other way round"
+#define BOOK  "withdrawn or exposed bytes are wrong"
+#define HAVE  "what the magazines have is wrong"
+#define IDLE  "the list of idle segments is wrong"
 
 /*
  * What the pool has: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
@@ -67,7 +68,7 @@ static void short_of(struct pool *pool) { (void)pool; large->size += UNIT; }
 static void used(struct pool *pool) { (void)pool; shared->used += POOL_GRANULE; }
 static void packed(struct pool *pool) { (void)pool; shared->exposed = 1; }
 static void another(struct pool *pool) { (void)pool; large->pool = NULL; }
-static void live(struct pool *pool) { pool->stats.live++; }
+static void live(struct pool *pool) { pool->books.live++; }
 static void no_bit(struct pool *pool) { (void)pool; magazine->recent_set[recent->list / 64] = 0; }
 static void in_two(struct pool *pool) { (void)pool; magazine->recent_count++; }
 static void strays(struct pool *pool) { (void)pool; magazine->strays_count++; }
@@ -79,7 +80,9 @@ static void handed(struct pool *pool) { pool->handed++; }
 static void unlisted(struct pool *pool) { pool->idle_first = pool->idle_last = NULL; }
 static void last(struct pool *pool) { pool->idle_last = large; }
 static void held(struct pool *pool) { pool->stats.held++; }
-static void idle_bytes(struct pool *pool) { pool->stats.idle++; }
+static void idle_more(struct pool *pool) { pool->books.idle++; }
+static void owned(struct pool *pool) { large->owner = pool->magazines; }
+static void not_owned(struct pool *pool) { (void)pool; shared->owner = NULL; }
 static void withdrawn(struct pool *pool) { pool->shown.withdrawn++; }
 static void exposed(struct pool *pool) { pool->exposed++; }
 /* clang-format on */
@@ -108,6 +111,8 @@ static const struct {
              {short_of, "blocks do not fill their segment"},
              {used, "a segment's used bytes are wrong"},
              {packed, PACK},
+             {owned, OWNER},
+             {not_owned, OWNER},
              {another, MAP},
              {live, "live bytes are wrong"},
              {no_bit, HAVE},
@@ -121,7 +126,7 @@ static const struct {
              {unlisted, IDLE},
              {last, IDLE},
              {held, "held bytes are wrong"},
-             {idle_bytes, "idle bytes are wrong"},
+             {idle_more, "the books of a magazine are wrong"},
              {withdrawn, BOOK},
              {exposed, BOOK}};
 
