@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_library.c - what stands in for shim/real.c, and what the linker puts in front of functions of the library and of
+ * libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See fake_driver.h.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/membarrier.h>
+
+#include "dlsym.h"
+#include "fake_driver.h"
+
+/* A wait that goes on for so long has no limit. */
+#define RELAXES_MAX 200000u
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
+void __wrap_lock_relax(unsigned int times);
+void __wrap_log_write(enum conf_log_level level, const char *format, ...);
+void __wrap_trace_event(const char *event, const char *format, ...);
+void __wrap_trace_open(void);
+void __wrap_decay_start(void);
+void __wrap_trace_write_behind(void);
+unsigned long __wrap_getauxval(unsigned long type);
+long __wrap_syscall(long number, ...);
+long __real_syscall(long number, ...);
+
+/* --- time --- */
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+{
+    const uint64_t ns = atomic_fetch_add(&fake.ns, fake.step);
+
+    (void)clock;
+    ts->tv_sec = (time_t)(ns / SECOND_NS);
+    ts->tv_nsec = (long)(ns % SECOND_NS);
+    return 0;
+}
+
+void __wrap_lock_relax(unsigned int times)
+{
+    (void)times;
+    atomic_fetch_add(&fake.ns, fake.relax_step);
+    if (++fake.relaxes > RELAXES_MAX) {
+        fprintf(stderr, "a wait without a limit\n");
+        abort();
+    }
+    if (fake.relax)
+        fake.relax(fake.relax_arg);
+}
+
+/* --- what is said --- */
+
+static void add(char *text, size_t len, const char *format, va_list args)
+{
+    const size_t used = strlen(text);
+
+    vsnprintf(text + used, len - used, format, args);
+}
+
+void __wrap_log_write(enum conf_log_level level, const char *format, ...)
+{
+    va_list args;
+
+    snprintf(fake.said + strlen(fake.said), sizeof(fake.said) - strlen(fake.said), "%d:", (int)level);
+    va_start(args, format);
+    add(fake.said, sizeof(fake.said) - 1, format, args);
+    va_end(args);
+    strcat(fake.said, "\n");
+}
+
+void __wrap_trace_event(const char *event, const char *format, ...)
+{
+    va_list args;
+
+    snprintf(fake.traced + strlen(fake.traced), sizeof(fake.traced) - strlen(fake.traced), "%s:", event);
+    va_start(args, format);
+    add(fake.traced, sizeof(fake.traced) - 1, format, args);
+    va_end(args);
+    strcat(fake.traced, "\n");
+}
+
+void __wrap_trace_open(void)
+{
+    fake.opened++;
+}
+
+void __wrap_decay_start(void)
+{
+    fake.clocks++;
+}
+
+void __wrap_trace_write_behind(void)
+{
+}
+
+/* --- system calls --- */
+
+long __wrap_syscall(long number, ...)
+{
+    va_list args;
+    long a[6];
+
+    va_start(args, number);
+    for (unsigned int i = 0; i < 6; i++)
+        a[i] = va_arg(args, long);
+    va_end(args);
+    if (number == SYS_tgkill && fake.dead_threads) {
+        errno = ESRCH;
+        return -1;
+    }
+    if (number == SYS_membarrier) {
+        fake.barriers += a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        if (fake.fences) {
+            errno = ENOSYS;
+            return -1;
+        }
+    }
+    if (number == SYS_nanosleep) {
+        atomic_fetch_add(&fake.ns, (uint64_t)((const struct timespec *)a[0])->tv_nsec);
+        return 0;
+    }
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+unsigned long __wrap_getauxval(unsigned long type)
+{
+    return type == AT_SECURE && fake.secure;
+}
+
+/* --- shim/real.c --- */
+
+const struct real_driver *real_driver_get(void)
+{
+    return fake.absent ? NULL : &fake.driver;
+}
+
+void *real_find(enum real_symbol symbol)
+{
+    if (!fake.next_of[symbol])
+        abort();
+    return fake.next_of[symbol];
+}
+
+void *real_find_for(enum real_symbol symbol, const void *caller)
+{
+    (void)caller;
+    return real_find(symbol);
+}
+
+const struct real_nccl *real_nccl_get(const void *caller)
+{
+    (void)caller;
+    return NULL;
+}
+
+void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller)
+{
+    (void)symbol;
+    (void)caller;
+    abort();
+}
+
+void *dlsym_real(void *handle, const char *name)
+{
+    return dlsym(handle, name);
+}
+
+bool real_is_loaded(const char *name)
+{
+    return name && !*name;
+}
+
+void *real_route(void *function)
+{
+    return function;
+}
