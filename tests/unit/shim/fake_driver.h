@@ -21,6 +21,7 @@
 
 #include "conf.h"
 #include "hooks.h"
+#include "pool.h"
 #include "real.h"
 
 #define MIB       ((size_t)1 << 20)
@@ -97,6 +98,8 @@ struct fake {
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     bool secure;                 /* the program is set-uid */
     unsigned int barriers;
+    struct pool_config config; /* of the pool that was made last */
+    unsigned int pools_refused; /* so many are not made */
     void *next_of[REAL_COUNT]; /* what is behind each exported function */
 };
 extern struct fake fake;

@@ -30,6 +30,8 @@ void __wrap_trace_event(const char *event, const char *format, ...);
 void __wrap_trace_open(void);
 void __wrap_decay_start(void);
 void __wrap_trace_write_behind(void);
+int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
+int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
 unsigned long __wrap_getauxval(unsigned long type);
 long __wrap_syscall(long number, ...);
 long __real_syscall(long number, ...);
@@ -60,33 +62,36 @@ void __wrap_lock_relax(unsigned int times)
 
 /* --- what is said --- */
 
-static void add(char *text, size_t len, const char *format, va_list args)
+/* A line of its own, as far as there is room. */
+static void add(char *text, size_t len, const char *head, const char *format, va_list args)
 {
     const size_t used = strlen(text);
+    size_t more;
 
-    vsnprintf(text + used, len - used, format, args);
+    snprintf(text + used, len - used, "%s:", head);
+    more = used + strlen(text + used);
+    vsnprintf(text + more, len - more, format, args);
+    more += strlen(text + more);
+    snprintf(text + more, len - more, "\n");
 }
 
 void __wrap_log_write(enum conf_log_level level, const char *format, ...)
 {
+    const char head[] = {(char)('0' + level), '\0'};
     va_list args;
 
-    snprintf(fake.said + strlen(fake.said), sizeof(fake.said) - strlen(fake.said), "%d:", (int)level);
     va_start(args, format);
-    add(fake.said, sizeof(fake.said) - 1, format, args);
+    add(fake.said, sizeof(fake.said), head, format, args);
     va_end(args);
-    strcat(fake.said, "\n");
 }
 
 void __wrap_trace_event(const char *event, const char *format, ...)
 {
     va_list args;
 
-    snprintf(fake.traced + strlen(fake.traced), sizeof(fake.traced) - strlen(fake.traced), "%s:", event);
     va_start(args, format);
-    add(fake.traced, sizeof(fake.traced) - 1, format, args);
+    add(fake.traced, sizeof(fake.traced), event, format, args);
     va_end(args);
-    strcat(fake.traced, "\n");
 }
 
 void __wrap_trace_open(void)
@@ -101,6 +106,15 @@ void __wrap_decay_start(void)
 
 void __wrap_trace_write_behind(void)
 {
+}
+
+int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
+{
+    fake.config = *config;
+    if (!fake.pools_refused)
+        return __real_pool_create(config, ret_pool);
+    fake.pools_refused--;
+    return -ENOMEM;
 }
 
 /* --- system calls --- */
