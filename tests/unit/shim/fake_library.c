@@ -133,11 +133,12 @@ long __wrap_syscall(long number, ...)
         return -1;
     }
     if (number == SYS_membarrier) {
-        fake.barriers += a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
-        if (fake.fences) {
-            errno = ENOSYS;
+        fake.barriers += (int)a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        if (fake.fences || (fake.barriers_refused && (int)a[0] != MEMBARRIER_CMD_QUERY)) {
+            errno = fake.fences ? ENOSYS : EPERM;
             return -1;
         }
+        return (int)a[0] == MEMBARRIER_CMD_QUERY ? MEMBARRIER_CMD_PRIVATE_EXPEDITED : 0;
     }
     if (number == SYS_nanosleep) {
         atomic_fetch_add(&fake.ns, (uint64_t)((const struct timespec *)a[0])->tv_nsec);
