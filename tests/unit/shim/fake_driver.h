@@ -101,6 +101,7 @@ struct fake {
     unsigned int barriers;
     struct pool_config config; /* of the pool that was made last */
     unsigned int pools_refused; /* so many are not made */
+    unsigned int defer_never;   /* calls of pool_defer_never */
     void *next_of[REAL_COUNT]; /* what is behind each exported function */
 };
 extern struct fake fake;

@@ -32,6 +32,8 @@ void __wrap_decay_start(void);
 void __wrap_trace_write_behind(void);
 int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
+void __wrap_pool_defer_never(struct pool *pool);
+void __real_pool_defer_never(struct pool *pool);
 unsigned long __wrap_getauxval(unsigned long type);
 long __wrap_syscall(long number, ...);
 long __real_syscall(long number, ...);
@@ -115,6 +117,12 @@ int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
         return __real_pool_create(config, ret_pool);
     fake.pools_refused--;
     return -ENOMEM;
+}
+
+void __wrap_pool_defer_never(struct pool *pool)
+{
+    fake.defer_never++;
+    __real_pool_defer_never(pool);
 }
 
 /* --- system calls --- */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "calls.h"
 #include "capture.h"
 #include "context_internal.h"
 #include "fake_driver.h"
@@ -111,6 +112,7 @@ static void test_order(void **state)
 {
     const struct order *row = *state;
     struct context *context = ready();
+    uint64_t debts;
 
     fake.contexts[0].launched = row->works;
     atomic_store(&capture_count, row->captures);
@@ -123,6 +125,8 @@ static void test_order(void **state)
     assert_int_equal(order_ops.order(context, row->how), row->rc);
     assert_string_equal(fake_log(), row->log);
     assert_int_equal(context->failed, row->rc == -ENOTRECOVERABLE && row->error != CUDA_ERROR_NOT_PERMITTED);
+    assert_int_equal(policy_waits(&context->policy, &debts), strcmp(row->environment, STRICT) == 0);
+    assert_int_equal(fake.defer_never, context->failed);
     assert_true(fake_thread_is_clean(fake_context(row->away)));
     for (unsigned int i = 0; i < SLOTS_ALL; i++) { /* no slot is left taken; what failed orders nothing */
         assert_false(slot_is_busy(&context->slots[i]) || context->slots[i].waits);
@@ -280,6 +284,39 @@ static void test_slot_says_that_it_waits(void **state)
     assert_int_equal(fake.relaxes, 10);
 }
 
+/* While it waits in the driver, a context may go beside it. */
+static unsigned int slept;
+
+static void sleep_look(void *arg)
+{
+    (void)arg;
+    slept += atomic_load(&calls_own->sleeps);
+}
+
+static void test_sleeps(void **state)
+{
+    static const size_t waits[] = {FN(cuCtxSynchronize), FN(cuMemFree_v2), FN(cuStreamSynchronize)};
+    struct context *context = ready();
+    struct calls *own = call_begin((uintptr_t)context);
+
+    (void)state;
+    atomic_store(&context->stream, fake_stream(0, 0));
+    for (size_t i = 0; i < COUNT(waits); i++)
+        fake_before(waits[i], sleep_look, NULL);
+    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+    assert_int_equal(slept, 1);
+    assert_false(own->sleeps);
+    atomic_store(&capture_count, 1);
+    assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
+    atomic_store(&capture_count, 0);
+    assert_int_equal(slept, 2);
+    assert_false(own->sleeps);
+    assert_int_equal(order_filling_ops.filled(context), 0);
+    assert_int_equal(slept, 3);
+    assert_false(own->sleeps);
+    call_end(own);
+}
+
 /* --- beside other threads --- */
 
 static struct {
@@ -322,7 +359,7 @@ static void test_follow(void **state)
 {
     const struct follow *row = *state;
     struct context *context = ready();
-    uint64_t turn;
+    uint64_t turn, debts;
 
     fake.relax_step = 1000;
     lead.context = context;
@@ -334,6 +371,7 @@ static void test_follow(void **state)
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(fake.relaxes, row->relaxes);
     assert_string_equal(fake_log(), row->log);
+    assert_false(policy_waits(&context->policy, &debts));
     turn = atomic_load(&context->slots[SLOT_LEAD].turn);
     if (*row->log && row->turn == 2) { /* it led itself, and says so */
         assert_int_equal(turn, 4);
@@ -486,6 +524,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_slot_says_that_it_waits)};
     tests[n++] = (struct isolated){ISOLATED(test_slot_found), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_waits_outside_the_lead), .environment = STRICT};
+    tests[n++] = (struct isolated){ISOLATED(test_sleeps), .environment = STRICT};
     tests[n++] = (struct isolated){ISOLATED(test_enter)};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -396,6 +396,48 @@ static void test_own_slot(void **state)
     assert_int_equal(fake.contexts[0].over, 10000);
 }
 
+/* What was recorded there for something else is no free's. */
+static void test_own_slot_used(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    lead_take(context);
+    fake.contexts[0].launched = 10;
+    free_one(context);
+    assert_false(order_wait_until(context, 0));
+    fake.relaxes = 0;
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.relaxes, 0);
+}
+
+static void lead_covers(void *arg)
+{
+    struct context *context = arg;
+
+    atomic_store(&context->led[9].event, (CUevent)&fake.events[7]);
+    atomic_store(&context->led[9].turn, 3);
+    fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 10};
+    atomic_store(&context->slots[SLOT_LEAD].done, 3);
+    atomic_store(&context->slots[SLOT_LEAD].turn, 4);
+}
+
+/* Another thread has ordered this one's free: its event is waited for, and not what it records later. */
+static void test_own_by_another(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    lead_take(context);
+    fake.relax = lead_covers;
+    fake.relax_arg = context;
+    fake.contexts[0].launched = 20;
+    free_one(context);
+    works(0, 0);
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.contexts[0].over, 10);
+}
+
 static void turn_comes(void *arg)
 {
     struct context *context = arg;
@@ -526,6 +568,8 @@ static void test_order_wait_own(void **state)
 
     (void)state;
     assert_true(order_wait_own(context)); /* nobody has ordered anything */
+    elsewhere(free_one, context);         /* the first thread that does: this one will be the second */
+    assert_false(order_wait_own(context));
     works(0, 40);
     free_one(context);
     assert_true(order_wait_own(context));
@@ -586,6 +630,8 @@ int main(int argc, char **argv)
         {ISOLATED(test_context_goes), .environment = ORDERED},
         {ISOLATED(test_own_slot), .environment = ORDERED},
         {ISOLATED(test_own_slot_recorded_again), .environment = ORDERED},
+        {ISOLATED(test_own_slot_used), .environment = ORDERED},
+        {ISOLATED(test_own_by_another), .environment = ORDERED},
         {ISOLATED(test_others_slot), .environment = ORDERED},
         {ISOLATED(test_others_about_to_record), .environment = ORDERED},
         {ISOLATED(test_lead_about_to_record), .environment = ORDERED},
