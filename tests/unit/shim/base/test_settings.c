@@ -170,6 +170,12 @@ static const struct value {
     {"STATS", "signal:0", BAD},
     {"STATS", "signal:11", BAD},
     {"STATS", "signal:KILL", BAD},
+    {"STATS", "signal:SEGV", BAD},
+    {"STATS", "signal:32", BAD},
+    {"STATS", "Timer:5", UINT64_C(5) << 32},
+    {"STATS", "timer:1.5s", BAD},
+    {"STATS", "exit signal:USR2", BAD},
+    {"STATS", "signal:RTMIN+003", BAD},
     {"STATS", "signal:", BAD},
     {"STATS", "signal:USR", BAD},
     {"STATS", "signal:USR11", BAD},
@@ -339,7 +345,10 @@ static void test_nearest(void **state)
         {"CUPOOL_STAT", "CUPOOL_STATS"},         {"CUPOOL_HOOKS", "CUPOOL_HOOK"},
         {"CUPOOL_LOG_LEVELabcd", "CUPOOL_LOG_LEVEL"}, {"CUPOOL_LOG_LEVELabcde", NULL},
         {"xxxxCUPOOL_FREE", "CUPOOL_FREE"},      {"", NULL},
-        {"POOL_FREE", "CUPOOL_FREE"},
+        {"POOL_FREE", "CUPOOL_FREE"},            {"xxxxxCUPOOL_FREE", NULL},
+        {"OOL_LOG_LEVEL", "CUPOOL_LOG_LEVEL"},   {"OL_LOG_LEVEL", "CUPOOL_LOG_LEVEL"},
+        {"L_LOG_LEVEL", NULL},                   {"CUPOOL_LOGLEV", "CUPOOL_LOG_LEVEL"},
+        {"CUPOOL_trace_file", NULL},
     };
 
     (void)state;
