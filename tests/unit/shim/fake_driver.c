@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STACK       8
+#define STACK 8
 
 struct fake fake;
 
@@ -67,6 +67,10 @@ static CUresult script(size_t function)
 {
     struct fake_script *script = &fake.scripts[function];
 
+    if (fake_locks_held()) {
+        fprintf(stderr, "a lock is held over a call of the driver\n");
+        abort();
+    }
     script->calls++;
     if (script->before)
         script->before(script->arg);

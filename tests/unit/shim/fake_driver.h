@@ -99,10 +99,10 @@ struct fake {
     bool secure;                 /* the program is set-uid */
     bool barriers_refused;       /* it says that it has one, and refuses */
     unsigned int barriers;
-    struct pool_config config; /* of the pool that was made last */
+    struct pool_config config;  /* of the pool that was made last */
     unsigned int pools_refused; /* so many are not made */
     unsigned int defer_never;   /* calls of pool_defer_never */
-    void *next_of[REAL_COUNT]; /* what is behind each exported function */
+    void *next_of[REAL_COUNT];  /* what is behind each exported function */
 };
 extern struct fake fake;
 
@@ -117,6 +117,9 @@ void fake_current(CUcontext handle);
 bool fake_thread_is_clean(CUcontext handle);
 /* Say that there is memory at addr. */
 void fake_range_add(CUdeviceptr addr, size_t size, CUmemorytype type, int device);
+
+/* Locks of the library that this thread holds; a call of the driver below one ends the test. */
+unsigned int fake_locks_held(void);
 
 /* The log since the last call; the text stays until the next one. */
 const char *fake_log(void);

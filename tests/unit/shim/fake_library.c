@@ -5,6 +5,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,6 +33,10 @@ void __wrap_decay_start(void);
 void __wrap_trace_write_behind(void);
 int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 void __wrap_pool_defer_never(struct pool *pool);
 void __real_pool_defer_never(struct pool *pool);
 unsigned long __wrap_getauxval(unsigned long type);
@@ -123,6 +128,31 @@ void __wrap_pool_defer_never(struct pool *pool)
 {
     fake.defer_never++;
     __real_pool_defer_never(pool);
+}
+
+/* --- locks --- */
+
+/* Of this thread; each is given back once, and none is held over a call of the driver. */
+static __thread unsigned int held;
+
+unsigned int fake_locks_held(void)
+{
+    return held;
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    held++;
+    return __real_pthread_mutex_lock(mutex);
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+    if (!held--) {
+        fprintf(stderr, "a lock is given back that was not taken\n");
+        abort();
+    }
+    return __real_pthread_mutex_unlock(mutex);
 }
 
 /* --- system calls --- */

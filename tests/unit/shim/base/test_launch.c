@@ -170,8 +170,17 @@ static void test_expand(void **state)
     const struct {
         const char *pattern, *text;
     } patterns[] = {
-        {"", ""},           {"plain", "plain"}, {"%h.%e", "node.app"}, {"r%r", "r5"}, {"l%l", "lx"}, {"%%", "%"},
-        {"%%r", "%r"},      {"%z", "%z"},       {"100%", "100%"},      {"%p", pid},   {"%h%h%h", "nodenodenode"},
+        {"", ""},
+        {"plain", "plain"},
+        {"%h.%e", "node.app"},
+        {"r%r", "r5"},
+        {"l%l", "lx"},
+        {"%%", "%"},
+        {"%%r", "%r"},
+        {"%z", "%z"},
+        {"100%", "100%"},
+        {"%p", pid},
+        {"%h%h%h", "nodenodenode"},
         {"%r%p", NULL},
     };
 

@@ -262,8 +262,9 @@ static void test_no_type(void **state)
 
 static void test_defaults(void **state)
 {
-    static const uint64_t numbers[] = {1, FREE_AUTO, BACKEND_CUDA, REGISTER_OFF, 10,  HOOK_AUTO, 0, 10,       FILL_OFF,
-                                       0, 0,         TRACE_SEGMENT, G,           0,   0,         0, LOG_WARN, UNSET};
+    static const uint64_t numbers[] = {
+        1, FREE_AUTO, BACKEND_CUDA, REGISTER_OFF, 10, HOOK_AUTO, 0, 10, FILL_OFF, 0, 0, TRACE_SEGMENT, G, 0,
+        0, 0,         LOG_WARN,     UNSET};
 
     (void)state;
     assert_int_equal(conf_count, COUNT(numbers));
@@ -339,15 +340,24 @@ static void test_nearest(void **state)
     static const struct {
         const char *name, *nearest;
     } rows[] = {
-        {"CUPOOL_FREE", "CUPOOL_FREE"},          {"CUPOOL_ENABL", "CUPOOL_ENABLE"},
-        {"CUPOOL_ENABLED", "CUPOOL_ENABLE"},     {"CUPOOL_LOGLEVEL", "CUPOOL_LOG_LEVEL"},
-        {"CUPOOL_DECYA", "CUPOOL_DECAY"},        {"CUPOOL_TRACE_FILES", "CUPOOL_TRACE_FILE"},
-        {"CUPOOL_STAT", "CUPOOL_STATS"},         {"CUPOOL_HOOKS", "CUPOOL_HOOK"},
-        {"CUPOOL_LOG_LEVELabcd", "CUPOOL_LOG_LEVEL"}, {"CUPOOL_LOG_LEVELabcde", NULL},
-        {"xxxxCUPOOL_FREE", "CUPOOL_FREE"},      {"", NULL},
-        {"POOL_FREE", "CUPOOL_FREE"},            {"xxxxxCUPOOL_FREE", NULL},
-        {"OOL_LOG_LEVEL", "CUPOOL_LOG_LEVEL"},   {"OL_LOG_LEVEL", "CUPOOL_LOG_LEVEL"},
-        {"L_LOG_LEVEL", NULL},                   {"CUPOOL_LOGLEV", "CUPOOL_LOG_LEVEL"},
+        {"CUPOOL_FREE", "CUPOOL_FREE"},
+        {"CUPOOL_ENABL", "CUPOOL_ENABLE"},
+        {"CUPOOL_ENABLED", "CUPOOL_ENABLE"},
+        {"CUPOOL_LOGLEVEL", "CUPOOL_LOG_LEVEL"},
+        {"CUPOOL_DECYA", "CUPOOL_DECAY"},
+        {"CUPOOL_TRACE_FILES", "CUPOOL_TRACE_FILE"},
+        {"CUPOOL_STAT", "CUPOOL_STATS"},
+        {"CUPOOL_HOOKS", "CUPOOL_HOOK"},
+        {"CUPOOL_LOG_LEVELabcd", "CUPOOL_LOG_LEVEL"},
+        {"CUPOOL_LOG_LEVELabcde", NULL},
+        {"xxxxCUPOOL_FREE", "CUPOOL_FREE"},
+        {"", NULL},
+        {"POOL_FREE", "CUPOOL_FREE"},
+        {"xxxxxCUPOOL_FREE", NULL},
+        {"OOL_LOG_LEVEL", "CUPOOL_LOG_LEVEL"},
+        {"OL_LOG_LEVEL", "CUPOOL_LOG_LEVEL"},
+        {"L_LOG_LEVEL", NULL},
+        {"CUPOOL_LOGLEV", "CUPOOL_LOG_LEVEL"},
         {"CUPOOL_trace_file", NULL},
     };
 
@@ -377,5 +387,6 @@ int main(int argc, char **argv)
 
     for (size_t i = 0; i < COUNT(reports); i++)
         said[i] = (struct isolated){ISOLATED(test_report), .environment = reports[i].environment, .row = &reports[i]};
-    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) + isolated_run(said, COUNT(said), argc > 1 ? argv[1] : NULL);
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) +
+           isolated_run(said, COUNT(said), argc > 1 ? argv[1] : NULL);
 }

@@ -61,10 +61,12 @@ static const struct order {
     {ORDERED, POOL_ORDER_FREE, FAIL(cuEventCreate, CUDA_ERROR_OUT_OF_MEMORY), .log = "event:c0,2 sync:c0"},
     {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_OUT_OF_MEMORY), .log = FIRST " sync:c0"},
     {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxWaitEvent, CUDA_ERROR_INVALID_VALUE), .log = FIRST " wait:c0,e0 sync:c0"},
-    {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_ILLEGAL_ADDRESS), .rc = -ENOTRECOVERABLE, .log = FIRST},
+    {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_ILLEGAL_ADDRESS), .rc = -ENOTRECOVERABLE,
+     .log = FIRST},
     {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxWaitEvent, CUDA_ERROR_LAUNCH_FAILED), .rc = -ENOTRECOVERABLE,
      .log = FIRST " wait:c0,e0"},
-    {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), .rc = -EBUSY, .log = FIRST},
+    {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), .rc = -EBUSY,
+     .log = FIRST},
     {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD), .rc = -EBUSY,
      .log = FIRST},
     {ORDERED, POOL_ORDER_FREE, FAIL(cuCtxRecordEvent, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH), .log = FIRST " sync:c0"},
@@ -74,7 +76,8 @@ static const struct order {
     {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_OUT_OF_MEMORY), .rc = -EIO, .log = "sync:c0"},
     {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_ASSERT), .rc = -ENOTRECOVERABLE, .log = "sync:c0"},
     {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_NOT_PERMITTED), .rc = -EIO, .log = "sync:c0"},
-    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT), .rc = -EBUSY, .log = "sync:c0"},
+    {STRICT, POOL_ORDER_FREE, FAIL(cuCtxSynchronize, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT), .rc = -EBUSY,
+     .log = "sync:c0"},
     {STRICT, POOL_ORDER_FREE, FAIL(cuCtxGetCurrent, CUDA_ERROR_NOT_PERMITTED), .times = 9, .rc = -ENOTRECOVERABLE,
      .log = ""},
     {STRICT, POOL_ORDER_FREE, .away = true, FAIL(cuCtxPushCurrent_v2, CUDA_ERROR_INVALID_CONTEXT), .rc = -EIO,
@@ -208,13 +211,12 @@ static void test_debt_on_device(void **state)
 
 static void test_sticky(void **state)
 {
-    static const CUresult sticky[] = {CUDA_ERROR_ECC_UNCORRECTABLE,     CUDA_ERROR_NVLINK_UNCORRECTABLE,
-                                      CUDA_ERROR_CONTAINED,             CUDA_ERROR_ILLEGAL_ADDRESS,
-                                      CUDA_ERROR_LAUNCH_TIMEOUT,        CUDA_ERROR_ASSERT,
-                                      CUDA_ERROR_HARDWARE_STACK_ERROR,  CUDA_ERROR_ILLEGAL_INSTRUCTION,
-                                      CUDA_ERROR_MISALIGNED_ADDRESS,    CUDA_ERROR_INVALID_ADDRESS_SPACE,
-                                      CUDA_ERROR_INVALID_PC,            CUDA_ERROR_LAUNCH_FAILED,
-                                      CUDA_ERROR_TENSOR_MEMORY_LEAK};
+    static const CUresult sticky[] = {
+        CUDA_ERROR_ECC_UNCORRECTABLE,     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED,
+        CUDA_ERROR_ILLEGAL_ADDRESS,       CUDA_ERROR_LAUNCH_TIMEOUT,       CUDA_ERROR_ASSERT,
+        CUDA_ERROR_HARDWARE_STACK_ERROR,  CUDA_ERROR_ILLEGAL_INSTRUCTION,  CUDA_ERROR_MISALIGNED_ADDRESS,
+        CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED,
+        CUDA_ERROR_TENSOR_MEMORY_LEAK};
     unsigned int found = 0;
 
     (void)state;
@@ -345,9 +347,9 @@ static const struct follow {
     unsigned int relaxes;
     const char *log;
 } follows[] = {
-    {1, 2, 1, 1, FIRST " wait:c0,e0"},            /* the turn that was under way may have begun before our work */
-    {1, 4, 3, 1, ""},                             /* the next one has not */
-    {50, 9, 7, 50, ""},                           /* nor has a later one, whoever is at it now */
+    {1, 2, 1, 1, FIRST " wait:c0,e0"},                /* the turn that was under way may have begun before our work */
+    {1, 4, 3, 1, ""},                                 /* the next one has not */
+    {50, 9, 7, 50, ""},                               /* nor has a later one, whoever is at it now */
     {50, 5, 1, LOOKS + FOLLOWS, FIRST " wait:c0,e0"}, /* one that failed orders nothing */
     {1, 3, 1, LOOKS + FOLLOWS, FIRST " wait:c0,e0"},
     {LOOKS + FOLLOWS, 4, 3, LOOKS + FOLLOWS, ""},
@@ -425,96 +427,15 @@ static void test_waits_outside_the_lead(void **state)
     assert_int_equal(context->slots[1].done, 1);
 }
 
-/* --- entering a context --- */
-
-static void test_enter(void **state)
-{
-    struct context *context = ready();
-    struct visit visit;
-
-    (void)state;
-    assert_int_equal(context_enter(context, &visit), 0);
-    assert_true(!visit.pushed && visit.relaxed && visit.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-    assert_false(fake_thread_is_clean(context->handle));
-    context_leave(context, &visit);
-    assert_true(fake_thread_is_clean(context->handle));
-    fake_current(fake_context(1));
-    assert_int_equal(context_enter(context, &visit), 0);
-    assert_true(visit.pushed);
-    fake_fail(FN(cuCtxPopCurrent_v2), CUDA_ERROR_UNKNOWN, 1); /* the program's calls must not end up there */
-    context_leave(context, &visit);
-    assert_true(fake_thread_is_clean(fake_context(1)));
-    fake_fail(FN(cuCtxPushCurrent_v2), CUDA_ERROR_INVALID_CONTEXT, 1);
-    assert_int_equal(context_enter(context, &visit), CUDA_ERROR_INVALID_CONTEXT);
-    assert_true(!visit.pushed && !visit.relaxed);
-    context_leave(context, &visit);
-    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_DEINITIALIZED, 1);
-    assert_int_equal(context_enter(context, &visit), CUDA_ERROR_DEINITIALIZED);
-    context_leave(context, &visit);
-    fake_lack(FN(cuThreadExchangeStreamCaptureMode));
-    assert_int_equal(context_enter(context, &visit), 0);
-    assert_false(visit.relaxed);
-    context_leave(context, &visit);
-    assert_true(fake_thread_is_clean(fake_context(1)));
-}
-
-/* --- behind a fill --- */
-
-static const struct fill {
-    const char *environment;
-    size_t lacks, fails;
-    bool captures;
-    int rc;
-    const char *log;
-} fills[] = {
-    {ORDERED, FNS, FNS, false, 0, "event:c0,2 record:e0,s0 wait:c0,e0"},
-    {STRICT, FNS, FNS, false, 0, "event:c0,2 sync:s0"},
-    {ORDERED, FN(cuEventRecord), FNS, false, 0, "event:c0,2 sync:s0"},
-    {ORDERED, FN(cuCtxWaitEvent), FNS, false, 0, "event:c0,2 sync:s0"},
-    {ORDERED, FNS, FNS, true, -EBUSY, ""},
-    {ORDERED, FNS, FN(cuEventCreate), false, -EBUSY, "event:c0,2"},
-    {ORDERED, FNS, FN(cuEventRecord), false, -EBUSY, "event:c0,2 record:e0,s0"},
-    {ORDERED, FNS, FN(cuCtxWaitEvent), false, -EBUSY, "event:c0,2 record:e0,s0 wait:c0,e0"},
-    {STRICT, FNS, FN(cuStreamSynchronize), false, -EBUSY, "event:c0,2 sync:s0"},
-};
-
-static void test_filled(void **state)
-{
-    const struct fill *row = *state;
-    struct context *context = ready();
-
-    atomic_store(&context->stream, fake_stream(0, 0));
-    atomic_store(&capture_count, row->captures);
-    if (row->lacks < FNS)
-        fake_lack(row->lacks);
-    if (row->fails < FNS)
-        fake_fail(row->fails, CUDA_ERROR_OUT_OF_MEMORY, 1);
-    assert_int_equal(order_filling_ops.filled(context), row->rc);
-    assert_string_equal(fake_log(), row->log);
-    assert_int_equal(row->fails < FNS, strstr(fake.said, "2:filled memory could not be put in order (error 2)") != NULL);
-    assert_int_equal(context->slots[1].turn, 2);
-    assert_int_equal(context->slots[1].done, 0); /* nothing else is in order by this */
-    if (row->rc)
-        return;
-    assert_int_equal(order_filling_ops.filled(context), 0);
-    assert_null(strstr(fake_log(), "event:"));
-    fake_current(fake_context(1));
-    assert_int_equal(order_filling_ops.filled(context), 0);
-    assert_non_null(strstr(fake_log(), "push:c0 "));
-    assert_true(fake_thread_is_clean(fake_context(1)));
-}
-
 int main(int argc, char **argv)
 {
-    struct isolated tests[COUNT(orders) + COUNT(follows) + COUNT(fills) + 16];
+    struct isolated tests[COUNT(orders) + COUNT(follows) + 10];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(orders); i++)
         tests[n++] = (struct isolated){ISOLATED(test_order), .environment = orders[i].environment, .row = &orders[i]};
     for (size_t i = 0; i < COUNT(follows); i++)
         tests[n++] = (struct isolated){ISOLATED(test_follow), .environment = ORDERED, .row = &follows[i]};
-    for (size_t i = 0; i < COUNT(fills); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_filled), .environment = fills[i].environment, .row = &fills[i]};
     tests[n++] = (struct isolated){ISOLATED(test_event_is_kept), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_debt)};
     tests[n++] = (struct isolated){ISOLATED(test_debt_meanwhile)};
@@ -525,6 +446,5 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_slot_found), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_waits_outside_the_lead), .environment = STRICT};
     tests[n++] = (struct isolated){ISOLATED(test_sleeps), .environment = STRICT};
-    tests[n++] = (struct isolated){ISOLATED(test_enter)};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

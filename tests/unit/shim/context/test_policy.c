@@ -26,10 +26,10 @@ static struct context *ready(void)
 
 /* --- the setting --- */
 
-#define OLD    "driver older than 12.5"
-#define BLIND  "CUPOOL_HOOK=runtime sees too little"
-#define WAITS  "3:device 1: frees wait on the host: "
-#define NEEDS  " needs driver 12.5 or later; using strict\n"
+#define OLD           "driver older than 12.5"
+#define BLIND         "CUPOOL_HOOK=runtime sees too little"
+#define WAITS         "3:device 1: frees wait on the host: "
+#define NEEDS         " needs driver 12.5 or later; using strict\n"
 #define VERSIONS_FAIL 1
 
 static const struct init {
@@ -129,9 +129,9 @@ static void test_init_again(void **state)
 /* --- debts --- */
 
 /*
- * Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1, g
- * of a green context, L the legacy stream, P the per-thread one. C a wait for the current context, D for context 1. B a
- * wait begins, E it ends for a stream, X for the context. F a free. K another context is current. 0, 1: does the next
+ * Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
+ * g of a green context, L the legacy stream, P the per-thread one. C a wait for the current context, D for context 1. B
+ * a wait begins, E it ends for a stream, X for the context. F a free. K another context is current. 0, 1: does the next
  * free in context 0 wait?
  */
 static const char *const debts_of[] = {
@@ -261,10 +261,10 @@ static const struct copy {
     bool owes;
     unsigned int asked; /* addresses that the driver was asked about */
 } copies[] = {
-    {DEVICE, DEVICE, false, 2},   {HOST, DEVICE, true, 1},    {DEVICE, HOST, true, 2},     {HOST, HOST, true, 1},
-    {UNKNOWN, DEVICE, true, 1},   {DEVICE, UNKNOWN, true, 2}, {MANAGED, DEVICE, false, 2}, {0, DEVICE, false, 1},
-    {DEVICE, 0, false, 1},        {0, 0, false, 0},           {0, HOST, true, 1},          {POOLED, POOLED, false, 0},
-    {POOLED, DEVICE, false, 1},   {POOLED, HOST, true, 1},    {HOST, 0, true, 1},
+    {DEVICE, DEVICE, false, 2}, {HOST, DEVICE, true, 1},    {DEVICE, HOST, true, 2},     {HOST, HOST, true, 1},
+    {UNKNOWN, DEVICE, true, 1}, {DEVICE, UNKNOWN, true, 2}, {MANAGED, DEVICE, false, 2}, {0, DEVICE, false, 1},
+    {DEVICE, 0, false, 1},      {0, 0, false, 0},           {0, HOST, true, 1},          {POOLED, POOLED, false, 0},
+    {POOLED, DEVICE, false, 1}, {POOLED, HOST, true, 1},    {HOST, 0, true, 1},
 };
 
 static CUdeviceptr pooled(struct context *context)
@@ -311,8 +311,8 @@ static const struct graph_row {
     CUdeviceptr to;
     bool owes;
 } graphs[] = {
-    {GRAPH_NONE, 0, false},     {GRAPH_NODE, 0, true},       {GRAPH_CAPTURED, 0, true},   {GRAPH_SET, HOST, true},
-    {GRAPH_SET, DEVICE, false}, {GRAPH_SET, UNKNOWN, true},  {GRAPH_SET, MANAGED, false}, {GRAPH_SET, 0, false},
+    {GRAPH_NONE, 0, false},     {GRAPH_NODE, 0, true},      {GRAPH_CAPTURED, 0, true},   {GRAPH_SET, HOST, true},
+    {GRAPH_SET, DEVICE, false}, {GRAPH_SET, UNKNOWN, true}, {GRAPH_SET, MANAGED, false}, {GRAPH_SET, 0, false},
 };
 
 static void test_graph(void **state)

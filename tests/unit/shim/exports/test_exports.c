@@ -3,7 +3,8 @@
  * test_exports.c - shim/export.c and shim/core.c: what the exported functions do around the real ones for captures, for
  * the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
  *
- * What it is not: a test of each row of hooks.def, or of the ways in which a program reaches a hook; tests/rows has these.
+ * What it is not: a test of each row of hooks.def, or of the ways in which a program reaches a hook; tests/rows has
+ * these.
  */
 #include <string.h>
 
@@ -52,8 +53,7 @@ static int next(void)
     EACH(cudaStreamBeginCaptureToGraph_ptsz, PER_THREAD,                                                               \
          ((cudaStream_t)s, NULL, NULL, NULL, 0, cudaStreamCaptureModeGlobal))                                          \
     EACH(cudaStreamBeginRecaptureToGraph, LEGACY, ((cudaStream_t)s, cudaStreamCaptureModeGlobal, NULL, NULL))          \
-    EACH(cudaStreamBeginRecaptureToGraph_ptsz, PER_THREAD,                                                             \
-         ((cudaStream_t)s, cudaStreamCaptureModeGlobal, NULL, NULL))                                                   \
+    EACH(cudaStreamBeginRecaptureToGraph_ptsz, PER_THREAD, ((cudaStream_t)s, cudaStreamCaptureModeGlobal, NULL, NULL)) \
     EACH(cuStreamBeginCapture, LEGACY, (s))                                                                            \
     EACH(cuStreamBeginCapture_ptsz, PER_THREAD, (s))                                                                   \
     EACH(cuStreamBeginCapture_v2, LEGACY, (s, CU_STREAM_CAPTURE_MODE_GLOBAL))                                          \
@@ -85,9 +85,10 @@ static const struct form {
     enum real_symbol symbol;
     int (*call)(CUstream stream);
     CUstream unnamed; /* what stream 0 stands for */
-} begins[] = {
+} begins[] =
+    {
 #define FORM(symbol, unnamed, arguments) {#symbol, REAL_##symbol, call_##symbol, CU_STREAM_##unnamed},
-    BEGINS(FORM)},
+        BEGINS(FORM)},
   ends[] = {ENDS(FORM)};
 
 /* The gate is closed before the real call, stays so if that succeeded, and opens when this stream's capture ends. */
@@ -116,7 +117,8 @@ static void test_begin(void **state)
         assert_int_equal(closed, 1);
         assert_int_equal(atomic_load(&capture_count), 1);
         assert_int_equal(block(context, 3 * MIB), addr);
-        capture_check(form->unnamed == CU_STREAM_LEGACY ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY, true, UINT32_MAX / 2);
+        capture_check(form->unnamed == CU_STREAM_LEGACY ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY, true,
+                      UINT32_MAX / 2);
         capture_check(fake_stream(1, 0), true, UINT32_MAX / 2);
         assert_int_equal(atomic_load(&capture_count), 1); /* of another stream */
         capture_check(named, true, UINT32_MAX / 2);
