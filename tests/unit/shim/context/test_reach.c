@@ -130,9 +130,12 @@ static void test_reach_many_from(void **state)
     assert_int_equal(strict(), 3);
 }
 
+/* Each operand of each operation counts. */
 static void test_reach_batch(void **state)
 {
+    const uintptr_t which = (uintptr_t)*state;
     CUDA_MEMCPY3D_BATCH_OP operations[2] = {{.dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER}}};
+    CUmemcpy3DOperand *operand = which & 1 ? &operations[which / 2].src : &operations[which / 2].dst;
     CUstream stream;
 
     ready();
@@ -141,12 +144,12 @@ static void test_reach_batch(void **state)
     operations[0].src = operations[1].dst = operations[1].src = operations[0].dst;
     policy_reach_batch(operations, 2, stream);
     policy_reach_batch(NULL, 2, stream);
-    (*state ? &operations[1].src : &operations[1].dst)->op.ptr.ptr = FAR;
-    policy_reach_batch(operations, 1, stream);
-    (*state ? &operations[1].src : &operations[1].dst)->type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+    operand->op.ptr.ptr = FAR;
+    policy_reach_batch(operations, which / 2, stream);
+    operand->type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
     policy_reach_batch(operations, 2, stream);
     assert_int_equal(strict(), 0);
-    (*state ? &operations[1].src : &operations[1].dst)->type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    operand->type = CU_MEMCPY_OPERAND_TYPE_POINTER;
     policy_reach_batch(operations, 2, stream);
     assert_int_equal(strict(), 3);
 }
@@ -216,6 +219,20 @@ static void test_access_alone(void **state)
     assert_int_equal(strict(), ALL);
 }
 
+/* It is the memory's device that counts, not the current one. */
+static void test_access_elsewhere(void **state)
+{
+    const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
+
+    (void)state;
+    ready();
+    fake_current(fake_context(1));
+    policy_access(NEAR, &access, 1);
+    assert_int_equal(strict(), 0);
+    policy_access(UNKNOWN, &access, 1);
+    assert_int_equal(strict(), ALL);
+}
+
 /* Neither the memory's device nor the current one can be told: it may be any. */
 static void test_access_untold(void **state)
 {
@@ -257,7 +274,7 @@ static void test_places(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[2 * COUNT(reaches) + COUNT(accesses) + 16];
+    struct isolated tests[2 * COUNT(reaches) + COUNT(accesses) + 19];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(reaches); i++) {
@@ -276,9 +293,10 @@ int main(int argc, char **argv)
         tests[n++] = (struct isolated){ISOLATED(test_device_unanswered), .row = (const void *)i};
     tests[n++] = (struct isolated){ISOLATED(test_reach_many)};
     tests[n++] = (struct isolated){ISOLATED(test_reach_many_from)};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_batch)};
-    tests[n++] = (struct isolated){ISOLATED(test_reach_batch), .row = "source"};
+    for (uintptr_t i = 0; i < 4; i++)
+        tests[n++] = (struct isolated){ISOLATED(test_reach_batch), .row = (const void *)i};
     tests[n++] = (struct isolated){ISOLATED(test_access_alone)};
+    tests[n++] = (struct isolated){ISOLATED(test_access_elsewhere)};
     tests[n++] = (struct isolated){ISOLATED(test_access_untold)};
     tests[n++] = (struct isolated){ISOLATED(test_places)};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);

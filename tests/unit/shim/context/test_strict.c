@@ -29,7 +29,8 @@ static void test_strict(void **state)
 
 static void test_strict_no_effect(void **state)
 {
-    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
     (void)state;
     ready();
@@ -96,9 +97,9 @@ static void test_waits_for_earlier_frees(void **state)
     assert_int_equal(fake.contexts[0].over, 0);
     policy_strict(0, "test");
     assert_int_equal(fake.contexts[0].over, 10);
-    fake.contexts[0].launched = 20;
+    fake.scripts[FN(cuEventQuery)].calls = 0;
     policy_strict(0, "test"); /* once */
-    assert_int_equal(fake.contexts[0].over, 10);
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
 }
 
 static void *strict_too(void *arg)
@@ -165,11 +166,15 @@ static void test_second_context(void **state)
     policy_context_seen(fake_context(1), 1);
     policy_context_seen(fake_context(2), -1);
     policy_context_seen(fake_context(2), 64);
+    policy_context_seen(fake_context(3), -1);
+    policy_context_seen(fake_context(3), 64);
     policy_context_seen(fake_context(2), 63);
     assert_int_equal(strict(), 0);
     policy_context_gone(NULL);
     policy_context_gone(fake_context(1));
     policy_context_seen(fake_context(5), 1); /* after the first: alone */
+    policy_context_gone(fake_context(0));
+    policy_context_seen(fake_context(8), 0);
     assert_int_equal(strict(), 0);
     policy_context_seen(fake_context(4), 0);
     assert_int_equal(strict(), 1);
