@@ -249,10 +249,10 @@ static void slot_records(void *arg)
     if (fake.relaxes != 5)
         return;
     /* What it was about to record: 3 units of work, which end one after the other. */
-    atomic_store(&context->slots[9].event, (CUevent)&fake.events[7]);
+    atomic_store(&context->slots[0].event, (CUevent)&fake.events[7]);
     fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
     fake.contexts[0].launched = 3;
-    atomic_store(&context->slots[9].turn, 2);
+    atomic_store(&context->slots[0].turn, 2);
     fake.relax = device_moves;
     fake.relax_arg = fake_context(0);
 }
@@ -264,7 +264,7 @@ static void test_others_about_to_record(void **state)
     uint64_t start;
 
     (void)state;
-    atomic_store(&context->slots[9].turn, 1);
+    atomic_store(&context->slots[0].turn, 1);
     assert_true(context_wait_frees(0, false));
     assert_int_equal(fake.relaxes, 0);
     start = now();
@@ -305,6 +305,11 @@ static void test_lead_about_to_record(void **state)
     assert_int_equal(now(), start);
     assert_true(context_wait_frees(0, true));
     assert_int_equal(now() - start, SECOND_NS);
+    atomic_store(&context->slots[SLOTS - 1].turn, 1); /* a second for the slots, and one for the lead */
+    start = now();
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, 2 * SECOND_NS);
+    atomic_store(&context->slots[SLOTS - 1].turn, 2);
     fake.relaxes = 0;
     fake.relax = lead_records;
     fake.relax_arg = context;
