@@ -98,11 +98,6 @@ static CUresult script(size_t function)
             return scripted_;                                                                                          \
     } while (0)
 
-unsigned int fake_calls(size_t function)
-{
-    return fake.scripts[function].calls;
-}
-
 void fake_lack(size_t function)
 {
     memset((char *)&fake.driver + function * sizeof(void *), 0, sizeof(void *));
@@ -113,11 +108,6 @@ void fake_fail_after(size_t function, unsigned int skipped, CUresult result, uns
     fake.scripts[function].result = result;
     fake.scripts[function].from = skipped;
     fake.scripts[function].times = times;
-}
-
-void fake_fail(size_t function, CUresult result, unsigned int times)
-{
-    fake_fail_after(function, 0, result, times);
 }
 
 void fake_before(size_t function, void (*before)(void *arg), void *arg)
@@ -283,12 +273,6 @@ static CUresult stream_create(CUstream *stream, unsigned int flags)
 {
     CALLED(cuStreamCreate, "stream:%s,%u", context_name(current()), flags);
     *stream = fake_stream(fake.streams_made, (unsigned int)(fake_context_of(current()) - fake.contexts));
-    return CUDA_SUCCESS;
-}
-
-static CUresult stream_destroy(CUstream stream)
-{
-    CALLED(cuStreamDestroy_v2, "destroy:s%d", stream_number(stream));
     return CUDA_SUCCESS;
 }
 
@@ -488,7 +472,6 @@ static const struct real_driver complete = {.cuMemAlloc_v2 = mem_alloc,
                                             .cuDeviceGetName = device_name,
                                             .cuDeviceGetUuid_v2 = device_uuid,
                                             .cuMemcpyDtoHAsync_v2 = read_back,
-                                            .cuStreamDestroy_v2 = stream_destroy,
                                             .cuEventRecord = event_record};
 
 void fake_start(void)

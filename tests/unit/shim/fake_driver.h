@@ -84,7 +84,7 @@ struct fake {
     unsigned int streams_made, events_made;
     CUdeviceptr next; /* address of the next allocation */
     size_t free;
-    bool pools, exclusive; /* the device has the driver's pools; refuse memory beyond free */
+    bool pools; /* the device has the driver's memory pools */
     struct fake_script scripts[FNS];
     char log[16384], said[16384], traced[16384]; /* calls of the driver; log lines; events of the trace */
     size_t logged;
@@ -123,13 +123,18 @@ unsigned int fake_locks_held(void);
 
 /* The log since the last call; the text stays until the next one. */
 const char *fake_log(void);
-unsigned int fake_calls(size_t function);
+static inline unsigned int fake_calls(size_t function)
+{
+    return fake.scripts[function].calls;
+}
 /* From now on the driver lacks a function. */
 void fake_lack(size_t function);
-/* The next call fails, and so do the times - 1 after it. */
-void fake_fail(size_t function, CUresult result, unsigned int times);
-/* The same from the call after the next skipped ones on. */
+/* The next skipped calls succeed, and times calls after them fail. */
 void fake_fail_after(size_t function, unsigned int skipped, CUresult result, unsigned int times);
+static inline void fake_fail(size_t function, CUresult result, unsigned int times)
+{
+    fake_fail_after(function, 0, result, times);
+}
 void fake_before(size_t function, void (*before)(void *arg), void *arg);
 
 #endif

@@ -68,11 +68,11 @@ static bool passes(const struct isolated *test)
 
 int isolated_run(const struct isolated *tests, size_t count, const char *filter)
 {
-    int failed = 0;
+    bool failed = false;
 
     for (size_t i = 0; i < count; i++)
         if (!filter || strstr(tests[i].name, filter))
-            failed += !passes(&tests[i]);
+            failed |= !passes(&tests[i]);
     return failed;
 }
 

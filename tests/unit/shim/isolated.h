@@ -28,7 +28,7 @@ struct isolated {
 #define ISOLATED(function) .name = #function, .test = function
 #define COUNT(array)       (sizeof(array) / sizeof((array)[0]))
 
-/* Run the tests whose name contains filter (NULL: all). Prints those that fail; returns their number. */
+/* Run the tests whose name contains filter (NULL: all). Prints those that fail. 1: there are any; 0: none. */
 int isolated_run(const struct isolated *tests, size_t count, const char *filter);
 
 /* Run function in a thread of its own and wait for it. */
