@@ -98,7 +98,7 @@ struct fake {
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     bool secure;                 /* the program is set-uid */
     bool barriers_refused;       /* it says that it has one, and refuses */
-    unsigned int barriers;
+    unsigned int barriers, registrations;
     struct pool_config config;  /* of the pool that was made last */
     unsigned int pools_refused; /* so many are not made */
     unsigned int defer_never;   /* calls of pool_defer_never */

@@ -157,6 +157,19 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
 
 /* --- system calls --- */
 
+/* As the kernel's: refused to who has not registered. */
+static long membarrier(int command, int flags)
+{
+    const bool barrier = command == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+
+    fake.barriers += barrier;
+    fake.registrations += command == MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+    errno = fake.fences ? ENOSYS : flags ? EINVAL : EPERM;
+    if (fake.fences || flags || (barrier && (fake.barriers_refused || !fake.registrations)))
+        return -1;
+    return command == MEMBARRIER_CMD_QUERY ? MEMBARRIER_CMD_PRIVATE_EXPEDITED : 0;
+}
+
 long __wrap_syscall(long number, ...)
 {
     va_list args;
@@ -170,14 +183,8 @@ long __wrap_syscall(long number, ...)
         errno = ESRCH;
         return -1;
     }
-    if (number == SYS_membarrier) {
-        fake.barriers += (int)a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
-        if (fake.fences || (fake.barriers_refused && (int)a[0] != MEMBARRIER_CMD_QUERY)) {
-            errno = fake.fences ? ENOSYS : EPERM;
-            return -1;
-        }
-        return (int)a[0] == MEMBARRIER_CMD_QUERY ? MEMBARRIER_CMD_PRIVATE_EXPEDITED : 0;
-    }
+    if (number == SYS_membarrier)
+        return membarrier((int)a[0], (int)a[1]);
     if (number == SYS_nanosleep) {
         atomic_fetch_add(&fake.ns, (uint64_t)((const struct timespec *)a[0])->tv_nsec);
         return 0;

@@ -21,9 +21,14 @@ static void environment_set(const char *words)
 
     clearenv();
     snprintf(text, sizeof(text), "%s", words ? words : "");
-    for (char *rest = text, *word; (word = strsep(&rest, " "));)
-        if (*word)
-            putenv(strdup(word));
+    for (char *rest = text, *word; (word = strsep(&rest, " "));) {
+        char *value = strchr(word, '=');
+
+        if (!value)
+            continue;
+        *value = '\0';
+        setenv(word, value + 1, 1);
+    }
 }
 
 static int child(const struct isolated *test, int output)

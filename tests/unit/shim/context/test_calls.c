@@ -73,7 +73,7 @@ static void call_start(enum in in, struct context *context, uint64_t addr)
 static void test_calls(void **state)
 {
     struct context *context = ready(), *second = pooled(1);
-    const uint64_t addr = block(context, 1000), far = block(second, 1000);
+    const uint64_t addr = block(context, 3 * MIB), far = block(second, 1000);
     struct calls *own;
 
     (void)state;
@@ -166,28 +166,66 @@ static void test_sleepers(void **state)
     }
 }
 
+static struct {
+    struct calls *record;
+    pthread_key_t key; /* of the program: its destructor runs after ours */
+    bool seen;
+} ended;
+
+static void after_ours(void *arg)
+{
+    ended.seen = calls_own == NULL && arg; /* not a record that may be another thread's by now */
+}
+
 static void *call_left_open(void *arg)
 {
-    call_begin((uintptr_t)arg);
+    ended.record = call_begin((uintptr_t)arg);
     call_sleep(arg);
+    pthread_key_create(&ended.key, after_ours);
+    pthread_setspecific(ended.key, arg);
     return NULL;
 }
 
-/* A thread that ends leaves nothing behind, and its record serves the next one. */
+/* A thread that ends leaves nothing behind, and its record serves the next one; nobody else's does. */
 static void test_thread_ends(void **state)
 {
     struct context *context = ready();
-    struct calls *own = call_begin((uintptr_t)context), *next;
+    struct calls *own = call_begin((uintptr_t)context), *first;
 
     (void)state;
     call_end(own);
     elsewhere(call_left_open, context);
+    first = ended.record;
+    assert_true(ended.seen);
+    assert_ptr_not_equal(first, own);
     assert_false(busy(context, true));
-    next = own->next ? own->next : own;
+    assert_false(first->taken || first->sleeps);
     call_start(IN_CALL, context, 0);
     assert_true(busy(context, false)); /* awake */
-    assert_true(own->next == next || next == own);
+    assert_true(first->taken);
+    elsewhere(call_left_open, context);
+    assert_true(ended.record != first && ended.record != own);
+    assert_ptr_equal(ended.record->next, first);
+    assert_ptr_equal(first->next, own);
     call_finish();
+    elsewhere(call_left_open, context);
+    assert_true(ended.record == first || ended.record->next == first);
+    assert_null(own->next);
+}
+
+/* Once it sleeps, it is known whose memory a free is of. */
+static void test_sleep_resolves(void **state)
+{
+    struct context *context = ready(), *second = pooled(1);
+    struct calls *own = call_begin(CALL_ADDRESS(0x1000));
+
+    (void)state;
+    assert_true(busy(second, true));
+    call_sleep(context);
+    assert_true(busy(context, true));
+    assert_false(busy(second, true));
+    call_wake();
+    call_end(own);
 }
 
 static void test_barriers(void **state)
@@ -200,6 +238,7 @@ static void test_barriers(void **state)
     calls_fence();
     calls_fence();
     assert_int_equal(fake.barriers, fake.fences ? 0 : 2);
+    assert_int_equal(fake.registrations, fake.fences ? 0 : 1);
     assert_int_equal(now() - 1000 * SECOND_NS, fake.barriers_refused ? 40000000 : 0); /* a store's time */
 }
 
@@ -331,7 +370,7 @@ static void test_lingering_is_ended(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[15];
+    struct isolated tests[16];
     size_t n = 0;
 
     tests[n++] = (struct isolated){ISOLATED(test_calls)};
@@ -339,6 +378,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_pin_refused)};
     tests[n++] = (struct isolated){ISOLATED(test_sleepers)};
     tests[n++] = (struct isolated){ISOLATED(test_thread_ends)};
+    tests[n++] = (struct isolated){ISOLATED(test_sleep_resolves)};
     tests[n++] = (struct isolated){ISOLATED(test_barriers)};
     tests[n++] = (struct isolated){ISOLATED(test_barriers), .row = "none"};
     tests[n++] = (struct isolated){ISOLATED(test_barriers), .row = "promised"};

@@ -312,8 +312,10 @@ static void test_none_current(void **state)
     (void)state;
     ready();
     fake_current(NULL);
+    fake.scripts[FN(cuCtxGetDevice)].calls = 0;
     assert_null(context_current(&fake.driver));
     assert_null(context_begin(&fake.driver, &own));
+    assert_int_equal(fake_calls(FN(cuCtxGetDevice)), 0);
     assert_null(context_find(NULL));
     assert_null(context_policy(NULL));
     assert_null(context_find(fake_context(9)));

@@ -40,6 +40,17 @@ static void test_goes(void **state)
     assert_int_equal(fake.relaxes, 0);
 }
 
+/* The next one of the device is the only one, and its frees need not wait. */
+static void test_goes_alone(void **state)
+{
+    (void)state;
+    ready();
+    context_gone(context_leaving(fake_context(0)), true);
+    assert_false(policy_is_strict(&pooled(4)->policy));
+    context_gone(context_leaving(fake_context(4)), false);
+    assert_true(policy_is_strict(&pooled(5)->policy));
+}
+
 static void test_stays(void **state)
 {
     struct context *context = ready();
@@ -228,6 +239,26 @@ static void test_sweep(void **state)
     assert_int_equal(context->leaving + second->leaving + atomic_load(&contexts.endings) + context_endings, 0);
 }
 
+/* Of many contexts, those that are primary. */
+static void test_sweep_many(void **state)
+{
+    struct context_sweep sweep;
+
+    (void)state;
+    ready();
+    for (unsigned int i = 10; i < 90; i++)
+        pooled(i)->primary = i % 32 == 15;
+    context_sweep_begin(&sweep);
+    for (unsigned int i = 10; i < 90; i++)
+        assert_int_equal(context_find(fake_context(i))->leaving, i % 32 == 15);
+    assert_int_equal(sweep.marked[0], 1 | UINT64_C(1) << (15 - 9) | UINT64_C(1) << (47 - 9));
+    assert_int_equal(sweep.marked[1], UINT64_C(1) << (79 - 9 - 64));
+    fake.contexts[0].active = false;
+    context_sweep_end(&sweep);
+    for (unsigned int i = 10; i < 90; i++)
+        assert_int_equal(context_find(fake_context(i)) != NULL, i % 32 != 15);
+}
+
 /* --- beside such a call --- */
 
 static void decided(void *arg)
@@ -386,12 +417,14 @@ static void test_stats_beside(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[COUNT(ends) + 14];
+    struct isolated tests[COUNT(ends) + 16];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(ends); i++)
         tests[n++] = (struct isolated){ISOLATED(test_primary), .environment = ORDERED, .row = &ends[i]};
     tests[n++] = (struct isolated){ISOLATED(test_goes)};
+    tests[n++] = (struct isolated){ISOLATED(test_goes_alone)};
+    tests[n++] = (struct isolated){ISOLATED(test_sweep_many)};
     tests[n++] = (struct isolated){ISOLATED(test_stays)};
     tests[n++] = (struct isolated){ISOLATED(test_captures_since)};
     tests[n++] = (struct isolated){ISOLATED(test_unknown)};

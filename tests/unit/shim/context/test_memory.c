@@ -67,6 +67,12 @@ static void test_trim(void **state)
     assert_int_equal(pool_free(addr), 0);
     assert_true(context_trim(context_arrivals()));
     assert_int_equal(context->arrived, context->given);
+    addr = block(context, 3 * MIB);
+    assert_int_equal(pool_free(addr), 0);
+    fake.streams[0].launched++; /* it does not arrive: it went all the same */
+    assert_true(context_trim(context_arrivals()));
+    fake.streams[0].over++;
+    context_settle_device(0);
     assert_true(context_trim(context_arrivals() - 1));
     assert_false(context_trim(context_arrivals()));
     fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1);
