@@ -99,10 +99,11 @@ struct fake {
     bool secure;                 /* the program is set-uid */
     bool barriers_refused;       /* it says that it has one, and refuses */
     unsigned int barriers, registrations;
-    struct pool_config config;  /* of the pool that was made last */
-    unsigned int pools_refused; /* so many are not made */
-    unsigned int defer_never;   /* calls of pool_defer_never */
-    void *next_of[REAL_COUNT];  /* what is behind each exported function */
+    struct pool_config config;    /* of the pool that was made last */
+    unsigned int pools_refused;   /* so many are not made */
+    unsigned int defer_never;     /* calls of pool_defer_never */
+    const struct real_nccl *nccl; /* NULL: none is loaded */
+    void *next_of[REAL_COUNT];    /* what is behind each exported function */
 };
 extern struct fake fake;
 

@@ -220,7 +220,7 @@ void *real_find_for(enum real_symbol symbol, const void *caller)
 const struct real_nccl *real_nccl_get(const void *caller)
 {
     (void)caller;
-    return NULL;
+    return fake.nccl;
 }
 
 void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller)
