@@ -103,10 +103,10 @@ static void test_idle_bytes(void **state)
 {
     struct context *context = ready(), *second = pooled(4);
     struct pool_survey survey;
-    uint64_t addr = block(context, 3 * MIB), other = block(second, 5 * MIB);
+    uint64_t addr = block(context, 3 * MIB), other = block(second, 5 * MIB), live;
 
     (void)state;
-    block(context, 1000);
+    live = block(context, 1000);
     assert_int_equal(context_idle_bytes(0), 0);
     assert_int_equal(pool_free(addr) + pool_free(other), 0);
     assert_int_equal(context_idle_bytes(0), 10 * MIB);
@@ -124,6 +124,13 @@ static void test_idle_bytes(void **state)
                      survey.held);
     assert_int_equal(survey.segments, 1);
     assert_int_equal(survey.largest, 6 * MIB);
+    assert_int_equal(pool_free_later(block(context, 3 * MIB)), 0);
+    assert_int_equal(pool_withdraw(live), 0);
+    context_survey(0, true, &survey);
+    assert_true(survey.pending && survey.withdrawn);
+    assert_int_equal(survey.live + survey.pending + survey.idle + survey.holes + survey.withdrawn + survey.skipped +
+                         survey.leaving,
+                     survey.held);
     context_survey(1, true, &survey);
     assert_int_equal(survey.held, 0);
 }
@@ -153,15 +160,15 @@ static void test_decay(void **state)
 {
     const bool decays = *state == NULL;
     struct context *context = ready();
-    const uint64_t addr = block(context, 3 * MIB);
+    const uint64_t addr = block(context, 3 * MIB), kept = block(context, 5 * MIB);
 
-    assert_int_equal(pool_free(addr), 0);
+    assert_int_equal(pool_free(addr) + pool_free_later(kept), 0);
     context_decay_all(0);
     context_decay_all(2);
     assert_int_equal(context->given, 0);
     context_decay_all(2);
     context_decay_all(2);
-    assert_int_equal(context->given, decays ? 4 * MIB : 0);
+    assert_int_equal(context->given, decays ? 10 * MIB : 0);
     assert_int_equal(context->arrived, context->given);
 }
 
@@ -229,6 +236,10 @@ static void test_read(void **state)
     atomic_store(&capture_count, 1);
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
     atomic_store(&capture_count, 0);
+    fake_current(fake_context(1));
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), 0);
+    assert_string_equal(fake_log(), "push:c0 sync:c0 pop push:c0 read:0x1000,1,s0 sync:s0 pop");
+    assert_true(fake_thread_is_clean(fake_context(1)));
     fake_lack(FN(cuMemcpyDtoHAsync_v2));
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
     assert_string_equal(fake_log(), "");

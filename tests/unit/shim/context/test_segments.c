@@ -146,6 +146,10 @@ static void test_goes(void **state)
     assert_int_equal(context_arrivals(), arrivals + 1);
     assert_true(memory_ops.collected(context, &arriving)); /* once */
     assert_string_equal(fake_log(), "");
+    memory_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    fake.streams[0].launched = 2;
+    assert_false(memory_ops.collected(context, &arriving));
+    assert_int_equal(arriving, SEGMENT);
     assert_string_equal(fake.said, "");
 }
 
