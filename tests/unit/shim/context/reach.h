@@ -49,7 +49,7 @@ static inline unsigned int strict(void)
     unsigned int found = 0;
     const char *why;
 
-    for (int i = 0; i < 64 && i < 32; i++) {
+    for (int i = 0; i < 32; i++) {
         struct policy policy = {0};
 
         policy_init(&policy, i, true, &why);

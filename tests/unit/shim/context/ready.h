@@ -55,7 +55,7 @@ static inline uint64_t now(void)
 
 static inline bool busy(const struct context *context, bool sleepers)
 {
-    return calls_busy(context, context->pool, sleepers);
+    return context && calls_busy(context, context->pool, sleepers);
 }
 
 /* A thread whose free in the context is ordered. */

@@ -353,9 +353,10 @@ static void look(bool ending)
 
 static void test_stats(void **state)
 {
-    struct context *context = ready(), *beside;
+    struct context *context, *beside;
 
     (void)state;
+    ready();
     context_gone(context_leaving(fake_context(0)), true);
     look(false);
     assert_int_equal(seen.devices, 1); /* by what it has been */

@@ -47,11 +47,11 @@ static void count(struct policy *policy, const void *arg)
 
 static void test_each(void **state)
 {
-    struct context *found[8];
+    struct context *found[8] = {NULL}, *first;
     unsigned int n = 0;
 
     (void)state;
-    ready();
+    first = ready();
     pooled(1);
     pooled(4);
     context_exempt(fake_context(10));
@@ -60,7 +60,8 @@ static void test_each(void **state)
     for (unsigned int i = 0; (found[n] = context_next(&i, 0)); n++)
         assert_true(busy(found[n], true)); /* pinned */
     assert_int_equal(n, 2);
-    assert_ptr_equal(found[1]->handle, fake_context(4));
+    assert_ptr_equal(found[0], first);
+    assert_ptr_equal(found[1], context_find(fake_context(4)));
     for (unsigned int i = 0; i < n; i++)
         context_unpin(found[i]);
     assert_false(busy(found[0], true) || busy(found[1], true));

@@ -3,6 +3,7 @@
  * test_policy.c - shim/policy.c: what CUPOOL_FREE means with each driver, and the debts of CUPOOL_FREE=auto: which work
  * makes one, and which wait pays it. test_reach.c has what makes devices strict.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,7 +237,7 @@ static void test_debts(void **state)
     fake_current(fake_context(1));
     assert_non_null(context_current(&fake.driver));
     fake_current(fake_context(0));
-    strcpy(text, *state);
+    snprintf(text, sizeof(text), "%s", (const char *)*state);
     while ((word = strsep(&rest, " ")))
         word_do(policy, word);
 }
