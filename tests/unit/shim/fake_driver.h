@@ -102,6 +102,7 @@ struct fake {
     struct pool_config config;    /* of the pool that was made last */
     unsigned int pools_refused;   /* so many are not made */
     unsigned int defer_never;     /* calls of pool_defer_never */
+    const char *host, *exe;       /* what the system says; NULL: the truth; "": an error */
     const struct real_nccl *nccl; /* NULL: none is loaded */
     void *next_of[REAL_COUNT];    /* what is behind each exported function */
 };

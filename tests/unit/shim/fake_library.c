@@ -39,6 +39,10 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 void __wrap_pool_defer_never(struct pool *pool);
 void __real_pool_defer_never(struct pool *pool);
+int __wrap_gethostname(char *name, size_t len);
+int __real_gethostname(char *name, size_t len);
+ssize_t __wrap_readlink(const char *path, char *to, size_t len);
+ssize_t __real_readlink(const char *path, char *to, size_t len);
 unsigned long __wrap_getauxval(unsigned long type);
 long __wrap_syscall(long number, ...);
 long __real_syscall(long number, ...);
@@ -195,6 +199,30 @@ long __wrap_syscall(long number, ...)
 unsigned long __wrap_getauxval(unsigned long type)
 {
     return type == AT_SECURE && fake.secure;
+}
+
+/* As the system: without a NUL where there is no room. */
+int __wrap_gethostname(char *name, size_t len)
+{
+    const size_t n = fake.host ? strnlen(fake.host, len) : 0;
+
+    if (!fake.host)
+        return __real_gethostname(name, len);
+    memcpy(name, fake.host, n);
+    if (n < len)
+        name[n] = '\0';
+    return n ? 0 : -1;
+}
+
+ssize_t __wrap_readlink(const char *path, char *to, size_t len)
+{
+    const size_t n = fake.exe ? strnlen(fake.exe, len) : 0;
+
+    if (!fake.exe)
+        return __real_readlink(path, to, len);
+    memset(to, 'x', len);
+    memcpy(to, fake.exe, n);
+    return n ? (ssize_t)n : -1;
 }
 
 /* --- shim/real.c --- */

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "conf.h"
+#include "fake_driver.h"
 #include "isolated.h"
 #include "launch.h"
 
@@ -70,7 +70,7 @@ static const struct row {
     {TORCH " " OMPI, "slurmstepd", "torchrun 1 2"}, /* of a launcher whose variables are not there */
     {OMPI " " SLURM, "slurmstepd /torch.distributed.run", "slurm 8 9"},
     {TORCH " " SLURM, "torchrun slurmstepd a b c d e f g h i j k l m", "slurm 8 9"},
-    {MPICH " " SLURM, "slurmstepd a b c d e f g h i j k l m n", "slurm 8 9"},
+    {MPICH " " SLURM, "slurmstepd a b c d e f g h i j k l m n o", "slurm 8 9"},
     {MPICH " " SLURM, "slurmstepd a b c d e f g h i j k l m n o p", "mpich 6 7"}, /* not for ever upwards */
     {TORCH " " SLURM, "(odd) slurmstepd a)b", "slurm 8 9"},
     /* torchrun as a module. */
@@ -163,6 +163,49 @@ static void test_names(void **state)
     assert_string_equal(launch.exe, strrchr(path, '/') + 1);
 }
 
+/* Names that are long, odd or not to be had. */
+static void test_odd_names(void **state)
+{
+    static char longest[2001];
+    struct launch launch;
+
+    (void)state;
+    memset(longest, 'h', sizeof(longest) - 1);
+    fake.host = longest;
+    fake.exe = longest;
+    launch_detect(&launch);
+    assert_int_equal(strlen(launch.host), sizeof(launch.host) - 1);
+    assert_string_equal(launch.exe, "exe");
+    longest[1] = '/';
+    fake.host = "a/b";
+    launch_detect(&launch);
+    assert_string_equal(launch.host, "a");
+    assert_int_equal(strlen(launch.exe), 200);
+    assert_int_equal(strspn(launch.exe, "h"), 200);
+    fake.host = fake.exe = "";
+    launch_detect(&launch);
+    assert_string_equal(launch.host, "host");
+    assert_string_equal(launch.exe, "exe");
+    fake.exe = "/bin/app";
+    launch_detect(&launch);
+    assert_string_equal(launch.exe, "app");
+}
+
+/* With several launchers it looks into files, and leaves none open. */
+static void test_files_closed(void **state)
+{
+    struct launch launch;
+    const int before = dup(STDIN_FILENO);
+    int after;
+
+    (void)state;
+    close(before);
+    launch_detect(&launch);
+    after = dup(STDIN_FILENO);
+    assert_int_equal(after, before);
+    close(after);
+}
+
 static void test_expand(void **state)
 {
     const struct launch launch = {.rank = 5, .local_rank = -1, .host = "node", .exe = "app"};
@@ -187,6 +230,7 @@ static void test_expand(void **state)
     (void)state;
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
     for (size_t i = 0; i < COUNT(patterns); i++) {
+        memset(text, 'x', sizeof(text));
         assert_int_equal(launch_expand(&launch, patterns[i].pattern, text, sizeof(text)), 0);
         if (patterns[i].text)
             assert_string_equal(text, patterns[i].text);
@@ -197,12 +241,17 @@ static void test_expand(void **state)
     assert_int_equal(launch_expand(&launch, "ab%h", text, 6), -ENAMETOOLONG);
     assert_string_equal(text, "ab");
     assert_int_equal(launch_expand(&launch, "ab%hc", text, 6), -ENAMETOOLONG);
+    assert_int_equal(launch_expand(&launch, "%h", text, 4), -ENAMETOOLONG);
+    assert_string_equal(text, "");
     assert_int_equal(launch_expand(&launch, "", text, 0), -ENAMETOOLONG);
 }
 
 int main(int argc, char **argv)
 {
-    const struct isolated tests[] = {{ISOLATED(test_names)}, {ISOLATED(test_expand)}};
+    const struct isolated tests[] = {{ISOLATED(test_names)},
+                                     {ISOLATED(test_odd_names)},
+                                     {ISOLATED(test_files_closed), .environment = TORCH " " SLURM},
+                                     {ISOLATED(test_expand)}};
     struct isolated ranks[COUNT(rows)];
 
     if (argc > 2 && strcmp(argv[1], "--detect") == 0)
