@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of which job a process takes itself for: every launcher's variables, one launcher inside another, and a real
-mpirun. Seen from outside, through cupool-info and the header of a trace.
+"""Which rank of which job a process takes itself for, seen from outside, through cupool-info and the header of a trace; and a
+real mpirun. Every launcher's variables, and one launcher inside another, are in tests/unit/shim/base/test_launch.c.
 """
 from __future__ import annotations
 
@@ -16,34 +16,13 @@ from e2e import INFO, LIB, SIM, Case, Trace, Word, app, need
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 OPENMPI = {"OMPI_COMM_WORLD_RANK": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}
 PMIX = {"PMIX_RANK": "7", "PMIX_NAMESPACE": "x"}
-MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
 SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "77"}
 
 # Variables, and what they have to come to: rank, local rank, who says so.
 ALONE: "list[tuple[dict[str, str], tuple[int, int, str]]]" = [
     ({}, (-1, -1, "none")),
-    ({"CUPOOL_RANK": "12"}, (12, -1, "setting")),
-    ({"CUPOOL_RANK": "0"}, (0, -1, "setting")),
-    ({"CUPOOL_RANK": ""}, (-1, -1, "none")),
     ({"CUPOOL_RANK": "12", **TORCHRUN}, (12, 1, "setting")),
-    (TORCHRUN, (5, 1, "torchrun")),
-    # Kubernetes operators set RANK for whole pods; alone it says nothing about the process.
-    ({"RANK": "5", "WORLD_SIZE": "8"}, (-1, -1, "none")),
-    ({"LOCAL_RANK": "1"}, (-1, -1, "none")),
-    (PMIX, (7, -1, "pmix")),
-    (OPENMPI, (6, 2, "openmpi")),
     ({**OPENMPI, **PMIX}, (6, 2, "openmpi")),
-    (MPICH, (3, 1, "mpich")),
-    ({"PMI_RANK": "3"}, (3, -1, "mpich")),
-    (SLURM, (9, 4, "slurm")),
-    # A batch script is no rank, though the variable is there and 0.
-    ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "77"}, (-1, -1, "none")),
-    # Values that are no ranks.
-    ({"PMIX_RANK": "abc"}, (-1, -1, "none")),
-    ({"PMIX_RANK": "-2"}, (-1, -1, "none")),
-    ({"PMIX_RANK": ""}, (-1, -1, "none")),
-    ({"PMIX_RANK": "3x"}, (-1, -1, "none")),
-    ({"PMIX_RANK": "99999999999999999999"}, (-1, -1, "none")),
     ({**TORCHRUN, "LOCAL_RANK": "x"}, (5, -1, "torchrun")),
 ]
 
@@ -70,11 +49,6 @@ class Case_(Case):
 
 
 class Variables(Case_):
-    def test_alone(self) -> None:
-        for variables, wanted in ALONE:
-            with self.subTest(variables):
-                self.assertEqual(self.info(**variables), wanted)
-
     def test_header(self) -> None:
         for variables, (rank, local, source) in ALONE:
             with self.subTest(variables):
@@ -99,43 +73,16 @@ class Nested(Case_):
         self.assertEqual(self.info(self.named("slurmstepd"), *self.python_as("-m", "torch.distributed.run"), **both),
                          (5, 1, "torchrun"))
 
-    def test_torchrun_under_mpirun(self) -> None:
-        both = {**OPENMPI, **PMIX, **TORCHRUN}
-        for outer in ("orted", "prted", "mpirun"):
-            self.assertEqual(self.info(self.named(outer), self.named("torchrun"), **both), (5, 1, "torchrun"), outer)
-        # The form in which pip installs it: Python, and the script's path among the arguments.
-        self.assertEqual(self.info(self.named("orted"), *self.python_as("/opt/venv/bin/torchrun"), **both), (5, 1, "torchrun"))
-
     def test_torchrun_with_a_long_command_line(self) -> None:
         """Its own words stand first; hundreds of arguments of the script follow."""
         self.assertEqual(self.info(self.named("orted"), *self.python_as("torch.distributed.run"), self.named("wrapper"),
                                    *["env"] + [f"A{i}={'x' * 50}" for i in range(100)], **OPENMPI, **TORCHRUN),
                          (5, 1, "torchrun"))
 
-    def test_mpirun_inside_torchrun(self) -> None:
-        both = {**TORCHRUN, **OPENMPI, **PMIX}
-        self.assertEqual(self.info(self.named("torchrun"), self.named("mpirun"), **both), (6, 2, "openmpi"))
-        self.assertEqual(self.info(*self.python_as("torch.distributed.run"), self.named("orted"), **both), (6, 2, "openmpi"))
-
-    def test_srun_inside_torchrun(self) -> None:
-        self.assertEqual(self.info(self.named("torchrun"), self.named("slurmstepd"), **TORCHRUN, **SLURM), (9, 4, "slurm"))
-
-    def test_mpich_under_srun(self) -> None:
-        self.assertEqual(self.info(self.named("slurmstepd"), self.named("hydra_pmi_proxy"), **SLURM, **MPICH), (3, 1, "mpich"))
-
-    def test_wrappers_in_between(self) -> None:
-        self.assertEqual(self.info(self.named("torchrun"), self.named("orted"), self.named("numactl"), "sh", "-c", '"$@"; exit $?',
-                                   "sh", **TORCHRUN, **OPENMPI), (6, 2, "openmpi"))
-
     def test_a_process_name_with_brackets_and_blanks(self) -> None:
         """/proc/PID/stat does not quote the name."""
         self.assertEqual(self.info(self.named("torchrun"), self.named("orted"), self.named("a) R 1 (b"), **TORCHRUN, **OPENMPI),
                          (6, 2, "openmpi"))
-
-    def test_launcher_out_of_sight(self) -> None:
-        """In a container the tree ends before the launcher: torchrun is started in the others, not the other way round."""
-        self.assertEqual(self.info("setsid", "-w", self.named("wrapper"), **SLURM, **TORCHRUN), (5, 1, "torchrun"))
-        self.assertEqual(self.info(self.named("wrapper"), **SLURM, **OPENMPI), (6, 2, "openmpi"))
 
 
 class Mpirun(Case_):

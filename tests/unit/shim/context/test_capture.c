@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_capture.c - shim/capture.c: from when on and until when the gate is closed, for which streams and threads, and
+ * what is waited for before a capture begins.
+ */
+#include <limits.h>
+#include <string.h>
+
+#include "capture.h"
+#include "context_internal.h"
+#include "fake_driver.h"
+#include "isolated.h"
+
+#define ASK_NS  10000000u /* the driver is asked so often what still captures */
+#define ASK_MAX 16
+
+static CUstream s0, s1, other; /* two of the pooled context, one of another */
+
+static struct context *ready(void)
+{
+    struct context *context;
+
+    fake_start();
+    fake.devices = 2;
+    context = context_current(&fake.driver);
+    assert_non_null(context);
+    s0 = fake_stream(0, 0);
+    s1 = fake_stream(1, 0);
+    other = fake_stream(2, 1);
+    fake_log();
+    return context;
+}
+
+static struct fake_stream *of(CUstream stream)
+{
+    return (struct fake_stream *)stream;
+}
+
+/* A capture that the driver knows. */
+static void begin(CUstream stream)
+{
+    const CUcontext own = capture_begin(stream);
+
+    if ((uintptr_t)stream > 16)
+        of(stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    capture_begun(own, stream, true);
+}
+
+static void end(CUstream stream)
+{
+    of(stream)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    capture_check(stream, false, atomic_load(&capture_total));
+}
+
+static unsigned int closed(void)
+{
+    return atomic_load(&capture_count);
+}
+
+static void test_begin(void **state)
+{
+    (void)state;
+    ready();
+    assert_false(capture_active() || capture_active_now());
+    assert_ptr_equal(capture_begin(s0), fake_context(0));
+    assert_true(capture_active()); /* before the program's call is made */
+    assert_int_equal(atomic_load(&capture_total), 1);
+    capture_begun(fake_context(0), s0, false);
+    assert_false(capture_active());
+    assert_int_equal(atomic_load(&capture_total), 1);
+    begin(other);
+    assert_int_equal(closed(), 1);
+    assert_int_equal(atomic_load(&capture_total), 2);
+    assert_string_equal(fake_log(), ""); /* no call that a capture could be disturbed by */
+}
+
+static void test_end(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    capture_check(s0, false, 1); /* an end that failed: it still captures */
+    assert_int_equal(closed(), 1);
+    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    capture_check(s0, false, 1);
+    assert_int_equal(closed(), 1);
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_UNKNOWN, 1);
+    capture_check(s0, false, 1);
+    assert_int_equal(closed(), 1);
+    end(s0);
+    assert_int_equal(closed(), 0);
+    end(s0); /* twice is once */
+    assert_int_equal(closed(), 0);
+}
+
+static void test_end_without_driver_question(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    fake_lack(FN(cuStreamIsCapturing));
+    capture_check(s0, false, 1); /* it cannot be asked: the end is believed */
+    assert_int_equal(closed(), 0);
+}
+
+static void test_destroyed(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
+    capture_check(s0, true, 1); /* its handle must not be asked about */
+    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 0);
+    assert_int_equal(closed(), 0);
+    capture_check(s1, true, 1);
+    assert_int_equal(closed(), 0);
+}
+
+static void test_several(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    begin(s1);
+    begin(other);
+    assert_int_equal(closed(), 3);
+    end(s1);
+    assert_int_equal(closed(), 2);
+    end(s1);
+    assert_int_equal(closed(), 2);
+    end(other);
+    end(s0);
+    assert_int_equal(closed(), 0);
+}
+
+/* A handle comes back, for a stream that captures, before we hear that the first one is gone. */
+static void test_handle_reused(void **state)
+{
+    unsigned int before;
+
+    (void)state;
+    ready();
+    atomic_store(&capture_total, *state ? UINT_MAX - 1 : 0); /* the number may begin anew */
+    begin(s0);
+    before = atomic_load(&capture_total);
+    begin(s0);
+    capture_check(s0, true, before);
+    assert_int_equal(closed(), 1);
+    capture_check(s0, true, before + 1);
+    assert_int_equal(closed(), 0);
+}
+
+/* --- the per-thread stream --- */
+
+static void *end_per_thread(void *arg)
+{
+    capture_check(CU_STREAM_PER_THREAD, false, atomic_load(&capture_total));
+    return arg;
+}
+
+static void *begin_per_thread(void *arg)
+{
+    fake_current(fake_context(0));
+    begin(CU_STREAM_PER_THREAD);
+    return arg;
+}
+
+static void test_per_thread(void **state)
+{
+    (void)state;
+    ready();
+    begin(CU_STREAM_PER_THREAD);
+    elsewhere(begin_per_thread, NULL);
+    assert_int_equal(closed(), 2);
+    elsewhere(end_per_thread, NULL); /* a third thread's stream */
+    assert_int_equal(closed(), 2);
+    end_per_thread(NULL);
+    assert_int_equal(closed(), 1);
+}
+
+static void test_dead_thread(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    begin(CU_STREAM_PER_THREAD);
+    assert_true(capture_active_now());
+    assert_int_equal(closed(), 2);
+    fake.dead_threads = true;
+    assert_true(capture_active_now());
+    assert_int_equal(closed(), 1);
+    end(s0);
+    elsewhere(begin_per_thread, NULL);
+    assert_false(capture_active_now());
+    /* And before another capture begins. */
+    elsewhere(begin_per_thread, NULL);
+    capture_begin(s0);
+    assert_int_equal(closed(), 1);
+}
+
+/* --- captures that nobody told of --- */
+
+static void test_ask(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    begin(s1);
+    fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    assert_true(capture_active_now());
+    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 2);
+    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    atomic_fetch_add(&fake.ns, ASK_NS - 1);
+    assert_true(capture_active_now()); /* not each time */
+    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 2);
+    assert_int_equal(closed(), 2);
+    atomic_fetch_add(&fake.ns, 1);
+    assert_true(capture_active_now());
+    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 4);
+    assert_int_equal(closed(), 1);
+    of(s1)->captures = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    assert_true(capture_active_now());
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_UNKNOWN, 1);
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    assert_true(capture_active_now());
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_INVALID_HANDLE, 1);
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    assert_false(capture_active_now());
+}
+
+static void test_ask_some(void **state)
+{
+    (void)state;
+    ready();
+    begin(CU_STREAM_PER_THREAD); /* which only its own thread can ask about */
+    for (unsigned int i = 0; i < ASK_MAX + 1; i++)
+        begin(fake_stream(i, 0));
+    begin(CU_STREAM_PER_THREAD);
+    for (unsigned int i = 0; i < ASK_MAX + 1; i++)
+        of(fake_stream(i, 0))->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    assert_true(capture_active_now());
+    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), ASK_MAX);
+    assert_int_equal(closed(), 3);
+}
+
+static void test_ask_nobody(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    fake.absent = true;
+    assert_true(capture_active_now());
+    fake.absent = false;
+    fake_lack(FN(cuStreamIsCapturing));
+    assert_true(capture_active_now());
+    assert_int_equal(closed(), 1);
+}
+
+/* Before the next one begins. */
+static void test_begin_asks(void **state)
+{
+    (void)state;
+    ready();
+    begin(s0);
+    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    atomic_fetch_add(&fake.ns, ASK_NS);
+    begin(s1);
+    assert_int_equal(closed(), 1);
+    end(s1);
+    assert_int_equal(closed(), 0);
+}
+
+/* --- contexts --- */
+
+static void test_forget(void **state)
+{
+    unsigned int before;
+
+    (void)state;
+    ready();
+    begin(s0);
+    before = atomic_load(&capture_total);
+    begin(s1); /* in another context at the same handle */
+    begin(other);
+    capture_forget(fake_context(0), before);
+    assert_int_equal(closed(), 2);
+    end(s0);
+    assert_int_equal(closed(), 2);
+    end(s1);
+    assert_int_equal(closed(), 1);
+    capture_forget(fake_context(1), atomic_load(&capture_total));
+    assert_int_equal(closed(), 0);
+}
+
+static void test_forget_unpooled(void **state)
+{
+    (void)state;
+    ready();
+    capture_forget_unpooled();
+    begin(s0);
+    begin(other);
+    capture_forget_unpooled();
+    assert_int_equal(closed(), 1);
+    end(s0);
+    assert_int_equal(closed(), 0);
+}
+
+/* A thread without a context gets one by the call that begins the capture. */
+static void test_no_context(void **state)
+{
+    (void)state;
+    ready();
+    fake_current(NULL);
+    assert_null(capture_begin(CU_STREAM_LEGACY));
+    fake_current(fake_context(1));
+    capture_begun(NULL, CU_STREAM_LEGACY, true);
+    assert_int_equal(closed(), 1);
+    capture_forget(fake_context(0), 1);
+    assert_int_equal(closed(), 1);
+    capture_forget(fake_context(1), 1);
+    assert_int_equal(closed(), 0);
+}
+
+static void test_no_driver(void **state)
+{
+    (void)state;
+    ready();
+    fake.absent = true;
+    assert_null(capture_begin(s0));
+    assert_int_equal(closed(), 1);
+    capture_begun(NULL, s0, true);
+    assert_int_equal(closed(), 1);
+    assert_false(capture_active_on(s0));
+    capture_check(s0, true, 1);
+    assert_int_equal(closed(), 0);
+}
+
+/* --- one stream --- */
+
+static void test_active_on(void **state)
+{
+    (void)state;
+    ready();
+    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    assert_false(capture_active_on(s0)); /* the gate is open: nothing is asked */
+    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 0);
+    begin(s0);
+    assert_true(capture_active_on(s0));
+    assert_false(capture_active_on(s1));
+    of(s1)->captures = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    assert_true(capture_active_on(s1));
+    of(s1)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
+    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 1);
+    assert_true(capture_active_on(s1));
+    fake_lack(FN(cuStreamIsCapturing));
+    assert_false(capture_active_on(s0));
+}
+
+/* --- calls in flight --- */
+
+static struct context *busy;
+
+static void slot_leave(void *left)
+{
+    if (--*(int *)left == 0)
+        for (unsigned int i = 0; i < SLOTS_ALL; i++)
+            if (slot_is_busy(&busy->slots[i]))
+                atomic_fetch_add(&busy->slots[i].turn, 1);
+}
+
+/* The gate is closed first; then whoever was in a call that a capture would be disturbed by is waited for. */
+static void test_drains(void **state)
+{
+    static const unsigned int slots[] = {0, SLOTS - 1, SLOT_LEAD, SLOT_ASK};
+    int left;
+
+    (void)state;
+    busy = ready();
+    for (unsigned int i = 0; i < COUNT(slots); i++) {
+        atomic_store(&busy->slots[slots[i]].turn, 2 * i + 1);
+        fake.relax = slot_leave;
+        fake.relax_arg = &left;
+        left = 5000; /* for longer than any limit: it is not waiting, so it gets on */
+        begin(s0);
+        assert_int_equal(left, 0);
+        end(s0);
+    }
+    fake.relaxes = 0;
+    begin(other); /* in another context nothing is disturbed */
+    assert_int_equal(fake.relaxes, 0);
+}
+
+/* Who has been waiting on the host disturbs no capture, and may wait for what comes after its begin: a second. */
+static void test_drains_waiters(void **state)
+{
+    uint64_t start;
+
+    (void)state;
+    busy = ready();
+    for (unsigned int i = 3; i < 6; i++) { /* a second for all of them together */
+        atomic_store(&busy->slots[i].turn, 1);
+        atomic_store(&busy->slots[i].waits, true);
+    }
+    start = atomic_load(&fake.ns);
+    begin(s0);
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+}
+
+static void test_drains_all(void **state)
+{
+    int left = 3;
+
+    (void)state;
+    busy = ready();
+    fake_current(NULL); /* nobody knows which context the call will be in */
+    atomic_store(&busy->slots[7].turn, 1);
+    fake.relax = slot_leave;
+    fake.relax_arg = &left;
+    capture_begin(CU_STREAM_LEGACY);
+    assert_int_equal(left, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {
+        {ISOLATED(test_begin)},
+        {ISOLATED(test_end)},
+        {ISOLATED(test_end_without_driver_question)},
+        {ISOLATED(test_destroyed)},
+        {ISOLATED(test_several)},
+        {ISOLATED(test_handle_reused)},
+        {ISOLATED(test_handle_reused), .row = "from the last number"},
+        {ISOLATED(test_per_thread)},
+        {ISOLATED(test_dead_thread)},
+        {ISOLATED(test_ask)},
+        {ISOLATED(test_ask_some)},
+        {ISOLATED(test_ask_nobody)},
+        {ISOLATED(test_begin_asks)},
+        {ISOLATED(test_forget)},
+        {ISOLATED(test_forget_unpooled)},
+        {ISOLATED(test_no_context)},
+        {ISOLATED(test_no_driver)},
+        {ISOLATED(test_active_on)},
+        {ISOLATED(test_drains)},
+        {ISOLATED(test_drains_waiters)},
+        {ISOLATED(test_drains_all)},
+    };
+
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}

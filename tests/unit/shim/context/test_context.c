@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_context.c - shim/context.c: which contexts are pooled, from the first sight of one, and what a pool is made
+ * with. test_lookup.c has how they are found; test_leaving.c, how they end.
+ */
+#include <string.h>
+
+#include "ready.h"
+
+#define NEVER (SIZE_MAX / 2)
+
+static void gone(unsigned int i)
+{
+    context_gone(context_leaving(fake_context(i)), true);
+}
+
+/* --- first sight --- */
+
+static void test_first_sight(void **state)
+{
+    struct context *context;
+
+    (void)state;
+    fake_start();
+    context = context_current(&fake.driver);
+    assert_non_null(context);
+    assert_string_equal(fake_log(), "retain:0 release:0");
+    assert_ptr_equal(context_handle(context), fake_context(0));
+    assert_int_equal(context_device(context), 0);
+    assert_ptr_equal(context->driver, &fake.driver);
+    assert_true(context->primary && context->defers);
+    assert_int_equal(context->id, 1);
+    assert_int_equal(context->capacity, FAKE_CAPACITY);
+    assert_int_equal(context->device_free, FAKE_CAPACITY);
+    assert_ptr_equal(pool_arg(context_pool(context)), context);
+    assert_ptr_equal(context_of(context_pool(context)), context);
+    assert_string_equal(fake.traced,
+                        "device:\"d\":0,\"name\":\"Fake \",\"uuid\":\"00112233-4455-6677-8899-aabbccddeeff\",\"total\":"
+                        "8589934592\npolicy:\"d\":0,\"free\":\"ordered\",\"why\":\"default\"\n");
+    assert_int_equal(fake.opened, 1);
+    fake.scripts[FN(cuCtxGetDevice)].calls = 0;
+    assert_ptr_equal(context_current(&fake.driver), context);
+    assert_int_equal(fake_calls(FN(cuCtxGetDevice)), 0);
+    assert_int_equal(atomic_load(&contexts.count), 1);
+}
+
+static const struct told {
+    const char *environment;
+    size_t lacks;
+    const char *text;
+} told[] = {
+    {"CUPOOL_FREE=strict", FNS, "\"free\":\"strict\",\"why\":\"CUPOOL_FREE\""},
+    {"CUPOOL_FREE=relaxed", FNS, "\"free\":\"relaxed\",\"why\":\"CUPOOL_FREE\""},
+    {"CUPOOL_FREE=ordered", FNS, "\"free\":\"ordered\",\"why\":\"CUPOOL_FREE\""},
+    {"CUPOOL_FREE=relaxed", FN(cuCtxWaitEvent), "\"free\":\"strict\",\"why\":\"driver older than 12.5\""},
+    {"", FN(cuDeviceGetName), "\"name\":\"\",\"uuid\":\"0011"},
+    {"", FN(cuDeviceGetUuid_v2), "\"name\":\"Fake \",\"uuid\":\"\",\"total\":8589934592"},
+};
+
+static void test_told(void **state)
+{
+    const struct told *row = *state;
+
+    fake_start();
+    if (row->lacks < FNS)
+        fake_lack(row->lacks);
+    assert_non_null(context_current(&fake.driver));
+    assert_non_null(strstr(fake.traced, row->text));
+}
+
+/* The primary context goes with its last reference, any other one by a call that names it. */
+static const struct primary {
+    unsigned int context;
+    bool active;
+    size_t lacks, fails;
+    bool pooled, primary;
+    const char *log;
+} primaries[] = {
+    {0, true, FNS, FNS, true, true, "retain:0 release:0"},
+    {4, true, FNS, FNS, true, false, "retain:0 release:0"},
+    {4, false, FNS, FNS, true, false, ""}, /* not to be brought to life */
+    {0, true, FN(cuDevicePrimaryCtxGetState), FNS, true, false, ""},
+    {0, true, FN(cuDevicePrimaryCtxRetain), FNS, true, false, ""},
+    {0, true, FN(cuDevicePrimaryCtxRelease_v2), FNS, true, false, ""},
+    {0, true, FNS, FN(cuDevicePrimaryCtxGetState), false, false, ""}, /* it cannot be said now */
+    {0, true, FNS, FN(cuDevicePrimaryCtxRetain), false, false, "retain:0"},
+    {0, true, FNS, FN(cuCtxGetDevice), false, false, ""},
+    {0, true, FNS, FN(cuMemGetInfo_v2), false, false, ""},
+    {0, true, FNS, FN(cuCtxGetCurrent), false, false, ""},
+};
+
+static void test_primary(void **state)
+{
+    const struct primary *row = *state;
+    struct context *context;
+
+    fake_start();
+    fake.contexts[0].active = row->active;
+    fake_current(fake_context(row->context));
+    if (row->lacks < FNS)
+        fake_lack(row->lacks);
+    if (row->fails < FNS)
+        fake_fail(row->fails, CUDA_ERROR_UNKNOWN, 1);
+    context = context_current(&fake.driver);
+    assert_int_equal(context != NULL, row->pooled);
+    assert_string_equal(fake_log(), row->log);
+    assert_int_equal(atomic_load(&contexts.probing[0]), 0);
+    if (context)
+        assert_int_equal(context->primary, row->primary);
+    assert_non_null(context_current(&fake.driver)); /* what failed is not remembered */
+}
+
+static void probed(void *arg)
+{
+    *(unsigned int *)arg = atomic_load(&contexts.probing[0]);
+}
+
+/* Whoever looks whether the primary context has gone waits until our reference is given back. */
+static void test_probing_is_said(void **state)
+{
+    unsigned int during = 0, after = 0;
+
+    (void)state;
+    fake_start();
+    fake_before(FN(cuDevicePrimaryCtxRetain), probed, &during);
+    fake_before(FN(cuDevicePrimaryCtxRelease_v2), probed, &after);
+    assert_non_null(context_current(&fake.driver));
+    assert_int_equal(during, 1);
+    assert_int_equal(after, 1);
+}
+
+static void test_no_id(void **state)
+{
+    (void)state;
+    fake_start();
+    fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_current(&fake.driver)->id, 0);
+    fake_lack(FN(cuCtxGetId));
+    assert_int_equal(context_id(&fake.driver, fake_context(0)), 0);
+}
+
+/* --- what a pool is made with --- */
+
+static const struct config {
+    const char *environment;
+    bool pools; /* the device has the driver's pools */
+    int version;
+    bool fills;
+    size_t limit, excess, bound, slack;
+    unsigned int percent;
+} configs[] = {
+    {"", true, 13000, false, 0, 32 * MIB, 64 * MIB, 0, 0},
+    {"", false, 13000, false, 0, NEVER, NEVER, 0, 0},
+    {"CUPOOL_BACKEND=nccl", true, 13000, false, 0, NEVER, NEVER, 0, 0}, /* ranks have to agree */
+    {"CUPOOL_FILL=native", true, 13000, true, 0, 32 * MIB, 64 * MIB, 0, 0},
+    {"CUPOOL_FILL=0x00", true, 13000, true, 0, 32 * MIB, 64 * MIB, 0, 0},
+    {"CUPOOL_LIMIT=7M", true, 13000, false, 7 * MIB, 32 * MIB, 64 * MIB, 0, 0},
+    {"CUPOOL_FREE=ordered CUPOOL_SLACK=5", true, 13000, false, 0, 32 * MIB, 64 * MIB, 0, 0},
+    {"CUPOOL_FREE=relaxed", true, 13000, false, 0, 32 * MIB, 64 * MIB, 64 * MIB, 10},
+    {"CUPOOL_FREE=relaxed", true, 12040, false, 0, 32 * MIB, 64 * MIB, 0, 0},
+    {"CUPOOL_FREE=relaxed CUPOOL_SLACK=0", true, 13000, false, 0, 32 * MIB, 64 * MIB, 64 * MIB, 0},
+    {"CUPOOL_FREE=relaxed CUPOOL_SLACK=999", true, 13000, false, 0, 32 * MIB, 64 * MIB, 64 * MIB, 999},
+    {"CUPOOL_FREE=relaxed CUPOOL_SLACK=1001", true, 13000, false, 0, 32 * MIB, 64 * MIB, 64 * MIB, 1000},
+};
+
+static void test_config(void **state)
+{
+    const struct config *row = *state;
+
+    fake_start();
+    fake.pools = row->pools;
+    fake.version = row->version;
+    assert_non_null(context_current(&fake.driver));
+    assert_ptr_equal(fake.config.backend, &memory_ops);
+    assert_ptr_equal(fake.config.order, row->fills ? &order_filling_ops : &order_ops);
+    assert_non_null(fake.config.observer);
+    assert_int_equal(fake.config.limit, row->limit);
+    assert_int_equal(fake.config.break_max, FAKE_CAPACITY / 16);
+    assert_int_equal(fake.config.capacity, FAKE_CAPACITY);
+    assert_int_equal(fake.config.kind, MEMORY_CUDA);
+    assert_int_equal(fake.config.excess_min, row->excess);
+    assert_int_equal(fake.config.bound_min, row->bound);
+    assert_int_equal(fake.config.slack_min, row->slack);
+    assert_int_equal(fake.config.slack_percent, row->percent);
+}
+
+static void test_no_pool(void **state)
+{
+    (void)state;
+    fake_start();
+    fake.pools_refused = 1;
+    assert_null(context_current(&fake.driver));
+    assert_null(context_find(fake_context(0)));
+    assert_null(context_policy(fake_context(0)));
+    assert_int_equal(atomic_load(&contexts.count), 1); /* known, and not tried again and again */
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(fake.opened, 1);
+}
+
+/* An entry that another context had: nothing of that is left. */
+static void test_entry_again(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    for (unsigned int i = 0; i < SLOTS_ALL; i++)
+        atomic_store(&context->slots[i].event, (CUevent)&fake.events[i]);
+    for (unsigned int i = 0; i < SLOTS; i++) {
+        atomic_store(&context->led[i].event, (CUevent)&fake.events[i]);
+        atomic_store(&context->led[i].turn, 5);
+        atomic_store(&context->led[i].noted, 5);
+    }
+    atomic_store(&context->stream, fake_stream(0, 0));
+    atomic_store(&context->given, 100);
+    atomic_store(&context->gave_up, 100);
+    atomic_store(&context->failed, true);
+    atomic_store(&context->undecided, true);
+    atomic_store(&context->device_free, 1);
+    context_bypassed(context);
+    gone(0);
+    fake.contexts[4].device = 1;
+    fake.contexts[4].id = 44;
+    fake.pools = false;
+    assert_ptr_equal(pooled(4), context);
+    assert_int_equal(atomic_load(&contexts.count), 1);
+    for (unsigned int i = 0; i < SLOTS_ALL; i++)
+        assert_null(atomic_load(&context->slots[i].event));
+    for (unsigned int i = 0; i < SLOTS; i++) {
+        assert_null(atomic_load(&context->led[i].event));
+        assert_int_equal(context->led[i].turn + context->led[i].noted, 0);
+    }
+    assert_null(atomic_load(&context->stream));
+    assert_int_equal(context->arrived, 100);
+    assert_int_equal(context->gave_up + context->bypassed, 0);
+    assert_false(context->failed || context->undecided || context->primary || context->defers);
+    assert_int_equal(context->device, 1);
+    assert_int_equal(context->id, 44);
+    assert_int_equal(context->device_free, FAKE_CAPACITY);
+}
+
+/* An entry whose context is gone and whose pool is still in use is not for others. */
+static void test_entry_in_use(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    gone(0);
+    atomic_store(&context->ending, true);
+    assert_ptr_not_equal(pooled(0), context);
+    assert_int_equal(atomic_load(&contexts.count), 2);
+}
+
+static void test_crowd(void **state)
+{
+    (void)state;
+    fake_start();
+    for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
+        assert_non_null(pooled(i));
+    assert_string_equal(fake.said, "");
+    fake_current(fake_context(CONTEXTS_MAX));
+    assert_null(context_current(&fake.driver));
+    assert_non_null(strstr(fake.said, "2:more than 256 contexts at a time; the others are not pooled\n"));
+    gone(7);
+    assert_non_null(context_current(&fake.driver)); /* there is room again */
+}
+
+static void test_second_on_device(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    assert_false(policy_is_strict(&context->policy));
+    pooled(1);
+    assert_false(policy_is_strict(&context->policy));
+    pooled(4);
+    assert_true(policy_is_strict(&context->policy));
+    assert_non_null(strstr(fake.traced, "\"why\":\"a second context on the device\""));
+}
+
+/* --- contexts that are not pooled --- */
+
+static void test_exempt(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    context_exempt(fake_context(10));
+    fake_current(fake_context(10));
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(atomic_load(&contexts.count), 2);
+    assert_null(context_find(fake_context(10)));
+    assert_null(context_policy(fake_context(10)));
+    assert_false(context_pin(context_entry_find(fake_context(10))));
+    context_exempt(fake_context(10)); /* once more */
+    assert_int_equal(atomic_load(&contexts.count), 2);
+    fake_current(fake_context(0));
+    context_exempt(fake_context(0)); /* it is pooled: so it stays */
+    assert_ptr_equal(context_current(&fake.driver), context);
+    assert_ptr_equal(context_find(fake_context(0)), context);
+    gone(10);
+    assert_non_null(pooled(10)); /* its handle comes back for one that is pooled */
+    gone(0);
+    context_exempt(fake_context(0)); /* in place of one that was: the entry has nothing of it */
+    assert_ptr_equal(context_entry_find(fake_context(0)), context);
+    assert_false(context->primary || context->pool);
+}
+
+static void test_none_current(void **state)
+{
+    struct calls *own = NULL;
+
+    (void)state;
+    ready();
+    fake_current(NULL);
+    fake.scripts[FN(cuCtxGetDevice)].calls = 0;
+    assert_null(context_current(&fake.driver));
+    assert_null(context_begin(&fake.driver, &own));
+    assert_int_equal(fake_calls(FN(cuCtxGetDevice)), 0);
+    assert_null(context_find(NULL));
+    assert_null(context_policy(NULL));
+    assert_null(context_find(fake_context(9)));
+}
+
+/* --- the kind of new segments --- */
+
+static void test_back(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    context_exempt(fake_context(10));
+    assert_false(context_backed_by_nccl(context));
+    context_back(MEMORY_NCCL);
+    assert_true(context_backed_by_nccl(context));
+    assert_true(context_backed_by_nccl(pooled(1))); /* new ones, too */
+    assert_int_equal(fake.config.kind, MEMORY_NCCL);
+    context_back(MEMORY_CUDA);
+    assert_false(context_backed_by_nccl(context));
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[COUNT(told) + COUNT(primaries) + COUNT(configs) + 11];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(told); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_told), .environment = told[i].environment, .row = &told[i]};
+    for (size_t i = 0; i < COUNT(primaries); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_primary), .row = &primaries[i]};
+    for (size_t i = 0; i < COUNT(configs); i++)
+        tests[n++] =
+            (struct isolated){ISOLATED(test_config), .environment = configs[i].environment, .row = &configs[i]};
+    tests[n++] = (struct isolated){ISOLATED(test_first_sight)};
+    tests[n++] = (struct isolated){ISOLATED(test_probing_is_said)};
+    tests[n++] = (struct isolated){ISOLATED(test_no_id)};
+    tests[n++] = (struct isolated){ISOLATED(test_no_pool)};
+    tests[n++] = (struct isolated){ISOLATED(test_entry_again)};
+    tests[n++] = (struct isolated){ISOLATED(test_entry_in_use)};
+    tests[n++] = (struct isolated){ISOLATED(test_crowd), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_second_on_device)};
+    tests[n++] = (struct isolated){ISOLATED(test_exempt)};
+    tests[n++] = (struct isolated){ISOLATED(test_none_current)};
+    tests[n++] = (struct isolated){ISOLATED(test_back)};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

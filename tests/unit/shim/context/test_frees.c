@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_frees.c - shim/order.c: waiting for the work that came before frees, one's own and others', whoever has ordered
+ * them and in whichever slot.
+ */
+#include "ready.h"
+
+static void context_goes(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 7) {
+        atomic_store(&context->leaving, 1);
+        atomic_store(&context->ending, true);
+    }
+}
+
+/* --- what came before frees --- */
+
+static void test_no_context(void **state)
+{
+    (void)state;
+    fake_start();
+    assert_false(context_wait_frees(CONTEXT_ALL, true));
+    ready_all();
+    assert_true(context_wait_frees(1, true));
+    assert_false(context_wait_frees(2, true));
+    fake_lack(FN(cuEventQuery));
+    assert_true(context_wait_frees(CONTEXT_ALL, true));
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+/* One's own, for as long as it takes; once. */
+static void test_own(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    works(0, 5000);
+    free_one(context);
+    works(0, 1); /* what was launched since is not waited for */
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.contexts[0].over, 5000);
+    fake.scripts[FN(cuEventQuery)].calls = 0;
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+}
+
+/* Other threads' only if asked, for a second. */
+static void test_others(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start = now();
+
+    (void)state;
+    works(0, 5000);
+    elsewhere(free_one, context);
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(now(), start);
+    assert_true(context_wait_frees(1, true)); /* another device's */
+    assert_int_equal(now(), start);
+    assert_true(context_wait_frees(CONTEXT_ALL, true));
+    assert_int_equal(now() - start, SECOND_NS);
+    start = now();
+    fake.contexts[0].over = 4000;
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, SECOND_NS);
+    assert_int_equal(fake.contexts[0].over, 5000);
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, SECOND_NS);
+}
+
+/* A thread has ordered this one's free, and has recorded more since: a second for that. */
+static void *free_again(void *arg)
+{
+    struct context *context = arg;
+
+    fake.contexts[0].launched = 100000;
+    free_one(context);
+    return NULL;
+}
+
+static void test_own_recorded_again(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start;
+
+    (void)state;
+    works(0, 5000);
+    free_one(context); /* turn 1 of the lead, which this thread's event stands for */
+    atomic_store(&context->led[1].turn, 0);
+    elsewhere(free_again, context); /* a later one, by another thread: the first that is known */
+    start = now();
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(now() - start, SECOND_NS);
+}
+
+/* The first turn that is known from one's own on, whoever has recorded it. */
+static void test_led_found(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    fake.contexts[0].launched = 10;
+    elsewhere(free_one, context);
+    free_one(context);
+    fake.contexts[0].launched = 20;
+    elsewhere(free_one, context);
+    works(0, 0);
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.contexts[0].over, 10); /* the last one's work is another's */
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(fake.contexts[0].over, 20);
+}
+
+static void test_context_goes(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    fake.contexts[0].launched = 1;
+    free_one(context);
+    fake.relax = context_goes;
+    fake.relax_arg = context;
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.relaxes, 7);
+}
+
+/* --- frees that found the lead taken, each with a slot and an event of its own --- */
+
+static void lead_take(struct context *context)
+{
+    atomic_store(&context->slots[SLOT_LEAD].turn, 1);
+}
+
+static void test_own_slot(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    lead_take(context);
+    works(0, 10000);
+    free_one(context);
+    fake.relaxes = 0;
+    fake.contexts[0].over = 0;
+    fake.contexts[0].launched++;
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.contexts[0].over, 10000);
+}
+
+/* What was recorded there for something else is no free's. */
+static void test_own_slot_used(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    lead_take(context);
+    fake.contexts[0].launched = 10;
+    free_one(context);
+    assert_false(order_wait_until(context, 0));
+    fake.relaxes = 0;
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.relaxes, 0);
+}
+
+static void lead_covers(void *arg)
+{
+    struct context *context = arg;
+
+    atomic_store(&context->led[9].event, (CUevent)&fake.events[7]);
+    atomic_store(&context->led[9].turn, 3);
+    fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 10};
+    atomic_store(&context->slots[SLOT_LEAD].done, 3);
+    atomic_store(&context->slots[SLOT_LEAD].turn, 4);
+}
+
+/* Another thread has ordered this one's free: its event is waited for, and not what it records later. */
+static void test_own_by_another(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    lead_take(context);
+    fake.relax = lead_covers;
+    fake.relax_arg = context;
+    fake.contexts[0].launched = 20;
+    free_one(context);
+    works(0, 0);
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.contexts[0].over, 10);
+}
+
+static void turn_comes(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 10)
+        atomic_store(&context->slots[1].turn, 4);
+}
+
+/* The slot has had another turn meanwhile: a second from then on. */
+static void test_own_slot_recorded_again(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start;
+
+    (void)state;
+    lead_take(context);
+    fake.contexts[0].launched = 1;
+    free_one(context);
+    fake.relaxes = 0;
+    fake.relax = turn_comes;
+    fake.relax_arg = context;
+    start = now();
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(now() - start, SECOND_NS + 10 * MS);
+}
+
+static void test_others_slot(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start;
+
+    (void)state;
+    lead_take(context);
+    works(0, 0);
+    fake.contexts[0].launched = 10;
+    fake.relax = NULL;
+    elsewhere(free_one, context);
+    free_one(context); /* gives this thread a number */
+    atomic_store(&context->slots[SLOT_LEAD].turn, 2);
+    atomic_store(&context->slots[2].event, NULL);
+    start = now();
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(now(), start);
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, SECOND_NS);
+    fake.relax = context_goes;
+    fake.relax_arg = context;
+    fake.relaxes = 0;
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(fake.relaxes, 7);
+}
+
+static void slot_records(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes != 5)
+        return;
+    /* What it was about to record: 3 units of work, which end one after the other. */
+    atomic_store(&context->slots[0].event, (CUevent)&fake.events[7]);
+    fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
+    fake.contexts[0].launched = 3;
+    atomic_store(&context->slots[0].turn, 2);
+    fake.relax = device_moves;
+    fake.relax_arg = fake_context(0);
+}
+
+/* Another thread is about to record. */
+static void test_others_about_to_record(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start;
+
+    (void)state;
+    atomic_store(&context->slots[0].turn, 1);
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake.relaxes, 0);
+    start = now();
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, SECOND_NS);
+    fake.relaxes = 0;
+    fake.relax = slot_records;
+    fake.relax_arg = context;
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(fake.relaxes, 8);
+}
+
+static void lead_records(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes != 5)
+        return;
+    atomic_store(&context->led[9].event, (CUevent)&fake.events[7]);
+    atomic_store(&context->led[9].turn, 1);
+    fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
+    fake.contexts[0].launched = 3;
+    atomic_store(&context->slots[SLOT_LEAD].done, 1);
+    atomic_store(&context->slots[SLOT_LEAD].turn, 2);
+    fake.relax = device_moves;
+    fake.relax_arg = fake_context(0);
+}
+
+static void test_lead_about_to_record(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start;
+
+    (void)state;
+    lead_take(context);
+    start = now();
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(now(), start);
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, SECOND_NS);
+    atomic_store(&context->slots[SLOTS - 1].turn, 1); /* a second for the slots, and one for the lead */
+    start = now();
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(now() - start, 2 * SECOND_NS);
+    atomic_store(&context->slots[SLOTS - 1].turn, 2);
+    fake.relaxes = 0;
+    fake.relax = lead_records;
+    fake.relax_arg = context;
+    assert_true(context_wait_frees(0, true));
+    assert_int_equal(fake.relaxes, 8);
+}
+
+/* --- one's own, told apart --- */
+
+static void test_order_wait_own(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    assert_true(order_wait_own(context)); /* nobody has ordered anything */
+    elsewhere(free_one, context);         /* the first thread that does: this one will be the second */
+    assert_false(order_wait_own(context));
+    works(0, 40);
+    free_one(context);
+    assert_true(order_wait_own(context));
+    assert_int_equal(fake.contexts[0].over, 40);
+    works(0, 40);
+    elsewhere(free_one, context);
+    assert_false(order_wait_own(context)); /* another one has since */
+    assert_int_equal(fake.contexts[0].over, 40);
+    free_one(context);
+    assert_true(order_wait_own(context));
+    assert_true(fake_thread_is_clean(fake_context(0)));
+    elsewhere(free_one, context);
+    context->policy.strict = true;
+    free_one(context); /* a wait on the host: all that others have ordered is over, too */
+    assert_true(order_wait_own(context));
+    context->policy.strict = false;
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    fake.scripts[FN(cuEventQuery)].calls = 0;
+    free_one(context);
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    assert_true(order_wait_own(context));
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+}
+
+/* A wait on the host leaves nothing to wait for. */
+static void test_nothing_after_a_wait(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    works(0, 10);
+    free_one(context);
+    context->policy.strict = true;
+    free_one(context);
+    fake.scripts[FN(cuEventQuery)].calls = 0;
+    assert_true(context_wait_frees(0, false));
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[15];
+    size_t n = 0;
+
+    tests[n++] = (struct isolated){ISOLATED(test_no_context), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_own), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_others), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_own_recorded_again), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_led_found), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_context_goes), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_own_slot), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_own_slot_recorded_again), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_own_slot_used), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_own_by_another), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_others_slot), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_others_about_to_record), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_lead_about_to_record), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_order_wait_own), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_nothing_after_a_wait), .environment = ORDERED};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

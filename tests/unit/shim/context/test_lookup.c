@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_lookup.c - shim/context.c: the context of a request, all of a device's, whose streams' work is foreign to one,
+ * and what is found beside calls that may end one.
+ */
+#include <string.h>
+
+#include "ready.h"
+
+/* --- a request's context --- */
+
+static void test_begin(void **state)
+{
+    struct context *context = ready(), *other;
+    struct calls *own = NULL;
+
+    (void)state;
+    assert_ptr_equal(context_begin(&fake.driver, &own), context);
+    assert_true(busy(context, true));
+    call_end(own);
+    assert_false(busy(context, true));
+    fake_current(fake_context(1)); /* one that nobody has seen */
+    other = context_begin(&fake.driver, &own);
+    assert_ptr_equal(other->handle, fake_context(1));
+    assert_true(busy(other, true) && !busy(context, true));
+    call_end(own);
+    context_changed(); /* looked at again */
+    assert_ptr_equal(context_begin(&fake.driver, &own), other);
+    call_end(own);
+    context_exempt(fake_context(10));
+    fake_current(fake_context(10));
+    assert_null(context_begin(&fake.driver, &own));
+    assert_false(busy(other, true) || busy(context, true));
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    assert_null(context_begin(&fake.driver, &own));
+}
+
+/* --- several --- */
+
+static unsigned int each_count;
+
+static void count(struct policy *policy, const void *arg)
+{
+    assert_non_null(policy);
+    each_count += arg == &each_count;
+}
+
+static void test_each(void **state)
+{
+    struct context *found[8] = {NULL}, *first;
+    unsigned int n = 0;
+
+    (void)state;
+    first = ready();
+    pooled(1);
+    pooled(4);
+    context_exempt(fake_context(10));
+    context_policy_each(count, &each_count);
+    assert_int_equal(each_count, 3);
+    for (unsigned int i = 0; (found[n] = context_next(&i, 0)); n++)
+        assert_true(busy(found[n], true)); /* pinned */
+    assert_int_equal(n, 2);
+    assert_ptr_equal(found[0], first);
+    assert_ptr_equal(found[1], context_find(fake_context(4)));
+    for (unsigned int i = 0; i < n; i++)
+        context_unpin(found[i]);
+    assert_false(busy(found[0], true) || busy(found[1], true));
+    n = 0;
+    for (unsigned int i = 0; (found[n] = context_next_staying(&i, 1)); context_unpin(found[n]))
+        n++;
+    assert_int_equal(n, 1);
+    atomic_store(&context_find(fake_context(1))->leaving, 1);
+    each_count = 0;
+    context_policy_each(count, &each_count);
+    assert_int_equal(each_count, 2);
+}
+
+/* --- streams of others --- */
+
+static void test_stream(void **state)
+{
+    const CUstream stream = (ready(), fake_stream(0, 1));
+
+    (void)state;
+    assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(1));
+    assert_ptr_equal(context_stream(&fake.driver, CU_STREAM_LEGACY), fake_context(0));
+    assert_ptr_equal(context_stream(&fake.driver, CU_STREAM_PER_THREAD), fake_context(0));
+    fake_fail(FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, 1);
+    assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(0));
+    fake_lack(FN(cuStreamGetCtx));
+    assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(0));
+}
+
+#define OWN    0
+#define LEGACY 1000 /* with another context current */
+#define THREAD 1001
+
+static const struct foreign {
+    unsigned int context; /* of the stream */
+    size_t lacks, fails;
+    CUresult error, result;
+    unsigned int queries; /* how often the stream is asked before it is over */
+} foreigns[] = {
+    {OWN, FNS, FNS, 0, CUDA_SUCCESS, 0},
+    {1, FNS, FNS, 0, CUDA_SUCCESS, 11},
+    {4, FNS, FNS, 0, CUDA_SUCCESS, 11}, /* another one of the device, pooled */
+    {LEGACY, FNS, FNS, 0, CUDA_SUCCESS, 11},
+    {THREAD, FNS, FNS, 0, CUDA_SUCCESS, 11},
+    {10, FNS, FNS, 0, CUDA_SUCCESS, 0}, /* exempt: a part of one of the device's */
+    {11, FNS, FNS, 0, CUDA_SUCCESS, 0}, /* nobody has seen it; of the device */
+    {2, FNS, FNS, 0, CUDA_SUCCESS, 11}, /* nobody has seen it; of another one */
+    {2, FNS, FN(cuCtxPushCurrent_v2), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0},
+    {2, FNS, FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0},
+    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 0},
+    {1, FNS, FN(cuStreamGetCtx), CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, 0},
+    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, 1},
+    {1, FNS, FN(cuStreamQuery), CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 1},
+    {1, FN(cuStreamGetCtx), FNS, 0, CUDA_SUCCESS, 0},
+    {1, FN(cuStreamQuery), FNS, 0, CUDA_SUCCESS, 0},
+    {1, FN(cuThreadExchangeStreamCaptureMode), FNS, 0, CUDA_SUCCESS, 11},
+};
+
+static bool disturbs; /* a question was asked that would end a capture */
+
+static void stream_moves(void *arg)
+{
+    (void)arg;
+    fake.streams[0].over++;
+}
+
+static void stream_asked(void *arg)
+{
+    disturbs |= fake.driver.cuThreadExchangeStreamCaptureMode && fake_thread_is_clean(arg);
+}
+
+static CUresult query_default(CUstream stream)
+{
+    assert_true((uintptr_t)stream <= 16);
+    fake.scripts[FN(cuStreamQuery)].calls++;
+    return fake.streams[0].over < 10 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static void test_foreign(void **state)
+{
+    const struct foreign *row = *state;
+    struct context *context = ready();
+    CUstream stream = row->context == LEGACY   ? CU_STREAM_LEGACY
+                      : row->context == THREAD ? CU_STREAM_PER_THREAD
+                                               : fake_stream(0, row->context);
+
+    pooled(1);
+    pooled(4);
+    context_exempt(fake_context(10));
+    if (row->context >= LEGACY) {
+        fake_current(fake_context(1));
+        fake.driver.cuStreamQuery = query_default;
+    }
+    fake.streams[0].launched = 10;
+    fake.relax = stream_moves;
+    fake_before(FN(cuStreamQuery), stream_asked, fake_context(0));
+    if (row->lacks < FNS)
+        fake_lack(row->lacks);
+    if (row->fails < FNS)
+        fake_fail(row->fails, row->error, 1);
+    assert_int_equal(context_wait_foreign(context, stream), row->result);
+    assert_int_equal(fake_calls(FN(cuStreamQuery)), row->queries);
+    assert_false(disturbs);
+    assert_true(fake_thread_is_clean(fake_context(row->context >= LEGACY)));
+}
+
+static void test_foreign_limit(void **state)
+{
+    struct context *context = ready();
+    const uint64_t start = atomic_load(&fake.ns);
+
+    (void)state;
+    pooled(1);
+    fake_stream(0, 1);
+    fake.streams[0].launched = 1;
+    assert_int_equal(context_wait_foreign(context, fake_stream(0, 1)), CUDA_ERROR_NOT_READY);
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    fake_current(NULL);
+    assert_int_equal(context_wait_foreign(context, CU_STREAM_LEGACY), CUDA_SUCCESS);
+}
+
+/* --- beside calls that may end a context --- */
+
+static void leaving_ends(void *arg)
+{
+    if (fake.relaxes == 30)
+        atomic_store((atomic_uint *)arg, 0);
+}
+
+/* Another thread's call decides: that is waited for, a second at most. */
+static void test_beside_leaving(void **state)
+{
+    struct context *context = ready();
+    uint64_t start = atomic_load(&fake.ns);
+    unsigned int i = 0;
+
+    (void)state;
+    atomic_store(&context->leaving, 1);
+    context_changed();
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    start = atomic_load(&fake.ns);
+    assert_null(context_next_staying(&i, 0));
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    i = 0;
+    assert_null(context_next_staying(&i, 1)); /* of another device: not waited for */
+    i = 0;
+    assert_null(context_next(&i, 0));
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    context_endings = 1; /* this thread makes such a call itself */
+    context_changed();
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    context_endings = 0;
+    context_changed();
+    fake.relaxes = 0;
+    fake.relax = leaving_ends;
+    fake.relax_arg = &context->leaving;
+    assert_ptr_equal(context_current(&fake.driver), context);
+    assert_int_equal(fake.relaxes, 30);
+    atomic_store(&context->leaving, 1);
+    fake.relaxes = i = 0;
+    assert_ptr_equal(context_next_staying(&i, 0), context);
+    assert_int_equal(fake.relaxes, 30);
+    context_unpin(context);
+}
+
+/* A context that nobody knows may be ending. */
+static void test_beside_ending(void **state)
+{
+    uint64_t start;
+
+    (void)state;
+    fake_start();
+    atomic_store(&contexts.endings, 1);
+    start = atomic_load(&fake.ns);
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(atomic_load(&fake.ns) - start, SECOND_NS);
+    context_endings = 1;
+    start = atomic_load(&fake.ns);
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(atomic_load(&fake.ns), start);
+    context_endings = 0;
+    fake.relaxes = 0;
+    fake.relax = leaving_ends;
+    fake.relax_arg = &contexts.endings;
+    assert_non_null(context_current(&fake.driver));
+    assert_int_equal(fake.relaxes, 30);
+}
+
+static void ending_passes(void *arg)
+{
+    if (fake_calls(FN(cuMemGetInfo_v2)) == 1)
+        atomic_fetch_add(&contexts.ended, 1);
+    if (fake_calls(FN(cuMemGetInfo_v2)) == 2)
+        atomic_store((atomic_uint *)arg, 1);
+    if (fake_calls(FN(cuMemGetInfo_v2)) == 3)
+        atomic_store((atomic_uint *)arg, 0);
+}
+
+/* What was found out while one ended is found out anew. */
+static void test_ended_meanwhile(void **state)
+{
+    (void)state;
+    fake_start();
+    fake_before(FN(cuMemGetInfo_v2), ending_passes, &contexts.endings);
+    fake.relax = leaving_ends;
+    fake.relax_arg = &contexts.endings;
+    assert_non_null(context_current(&fake.driver));
+    assert_int_equal(fake_calls(FN(cuMemGetInfo_v2)), 3);
+}
+
+static void *see(void *arg)
+{
+    fake_current(fake_context(0));
+    *(struct context **)arg = context_current(&fake.driver);
+    return NULL;
+}
+
+static void seen_elsewhere(void *arg)
+{
+    fake_before(FN(cuMemGetInfo_v2), NULL, NULL);
+    elsewhere(see, arg);
+}
+
+/* Two threads see a context for the first time: one entry, and one line in the trace. */
+static void test_seen_meanwhile(void **state)
+{
+    struct context *other = NULL, *own;
+
+    (void)state;
+    fake_start();
+    fake_before(FN(cuMemGetInfo_v2), seen_elsewhere, &other);
+    own = context_current(&fake.driver);
+    assert_non_null(own);
+    assert_ptr_equal(own, other);
+    assert_int_equal(atomic_load(&contexts.count), 1);
+    assert_ptr_equal(strstr(fake.traced, "device:"), fake.traced);
+    assert_null(strstr(fake.traced + 1, "device:"));
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[COUNT(foreigns) + 8];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(foreigns); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_foreign), .row = &foreigns[i]};
+    tests[n++] = (struct isolated){ISOLATED(test_begin)};
+    tests[n++] = (struct isolated){ISOLATED(test_each)};
+    tests[n++] = (struct isolated){ISOLATED(test_stream)};
+    tests[n++] = (struct isolated){ISOLATED(test_foreign_limit)};
+    tests[n++] = (struct isolated){ISOLATED(test_beside_leaving)};
+    tests[n++] = (struct isolated){ISOLATED(test_beside_ending)};
+    tests[n++] = (struct isolated){ISOLATED(test_ended_meanwhile)};
+    tests[n++] = (struct isolated){ISOLATED(test_seen_meanwhile)};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

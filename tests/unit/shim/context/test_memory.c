@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_memory.c - shim/memory.c: what is given back without a request, what is told of the memory of all contexts of a
+ * device, and what is done in memory on our own account. test_segments.c has where segments come from and go.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "ready.h"
+
+/* --- for those who cannot ask us --- */
+
+static void test_scarce(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    assert_false(memory_ops.scarce(context));
+    atomic_store(&context->device_free, FAKE_CAPACITY / 128);
+    assert_false(memory_ops.scarce(context));
+    atomic_store(&context->device_free, FAKE_CAPACITY / 128 - 1);
+    assert_true(memory_ops.scarce(context));
+}
+
+static void test_scarce_always(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    assert_true(memory_ops.scarce(context));
+}
+
+static void test_never_scarce(void **state)
+{
+    struct context *context = ready(); /* ranks have to agree */
+
+    (void)state;
+    atomic_store(&context->device_free, 0);
+    assert_false(memory_ops.scarce(context));
+}
+
+static void test_gives_frozen(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    assert_true(memory_ops.gives_frozen(context));
+    atomic_store(&context->defers, false);
+    assert_false(memory_ops.gives_frozen(context));
+    atomic_store(&context->defers, true);
+    context_back(MEMORY_NCCL);
+    assert_false(memory_ops.gives_frozen(context));
+}
+
+/* --- contexts together --- */
+
+static void test_trim(void **state)
+{
+    struct context *context = ready();
+    const unsigned int before = context_arrivals();
+    uint64_t addr;
+
+    (void)state;
+    assert_false(context_trim(before));
+    addr = block(context, 3 * MIB);
+    assert_false(context_trim(context_arrivals()));
+    assert_int_equal(pool_free(addr), 0);
+    assert_true(context_trim(context_arrivals()));
+    assert_int_equal(context->arrived, context->given);
+    addr = block(context, 3 * MIB);
+    assert_int_equal(pool_free(addr), 0);
+    fake.streams[0].launched++; /* it does not arrive: it went all the same */
+    assert_true(context_trim(context_arrivals()));
+    fake.streams[0].over++;
+    context_settle_device(0);
+    assert_true(context_trim(context_arrivals() - 1));
+    assert_false(context_trim(context_arrivals()));
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1);
+    assert_false(context_trim(context_arrivals() - 1));
+    fake.absent = true;
+    assert_false(context_trim(context_arrivals() - 1));
+}
+
+static void test_release(void **state)
+{
+    struct context *context = ready(), *far = pooled(1);
+    uint64_t addr = block(context, 3 * MIB), other = block(far, 3 * MIB);
+
+    (void)state;
+    assert_int_equal(context_release(CONTEXT_ALL, "test"), 0);
+    assert_int_equal(pool_free(addr) + pool_free(other), 0);
+    atomic_store(&capture_count, 1);
+    assert_int_equal(context_release(0, "test"), 0);
+    atomic_store(&capture_count, 0);
+    assert_int_equal(context_release(0, "test"), 4 * MIB);
+    assert_int_equal(context->arrived, 4 * MIB);
+    assert_int_equal(far->given, 0);
+    assert_int_equal(context_release(CONTEXT_ALL, "test"), 4 * MIB);
+    assert_int_equal(far->arrived, 4 * MIB);
+}
+
+static void test_idle_bytes(void **state)
+{
+    struct context *context = ready(), *second = pooled(4);
+    struct pool_survey survey;
+    uint64_t addr = block(context, 3 * MIB), other = block(second, 5 * MIB), live;
+
+    (void)state;
+    live = block(context, 1000);
+    assert_int_equal(context_idle_bytes(0), 0);
+    assert_int_equal(pool_free(addr) + pool_free(other), 0);
+    assert_int_equal(context_idle_bytes(0), 10 * MIB);
+    assert_int_equal(context_idle_bytes(1), 0);
+    context_survey(0, false, &survey);
+    assert_int_equal(survey.live, 1024);
+    assert_int_equal(survey.held, 12 * MIB);
+    assert_int_equal(survey.segments, 0);
+    context_survey(0, true, &survey);
+    assert_int_equal(survey.live, 1024);
+    assert_int_equal(survey.held, 12 * MIB);
+    assert_int_equal(survey.idle, 10 * MIB);
+    assert_int_equal(survey.live + survey.pending + survey.idle + survey.holes + survey.withdrawn + survey.skipped +
+                         survey.leaving,
+                     survey.held);
+    assert_int_equal(survey.segments, 1);
+    assert_int_equal(survey.largest, 6 * MIB);
+    assert_int_equal(pool_free_later(block(context, 3 * MIB)), 0);
+    assert_int_equal(pool_withdraw(live), 0);
+    context_survey(0, true, &survey);
+    assert_true(survey.pending && survey.withdrawn);
+    assert_int_equal(survey.live + survey.pending + survey.idle + survey.holes + survey.withdrawn + survey.skipped +
+                         survey.leaving,
+                     survey.held);
+    context_survey(1, true, &survey);
+    assert_int_equal(survey.held, 0);
+}
+
+/* What was kept back, and the device has come past by now. */
+static void test_kept_ask(void **state)
+{
+    struct context *context = ready(), *second = pooled(1);
+    const uint64_t addr = block(context, 3 * MIB), other = block(second, 3 * MIB);
+
+    (void)state;
+    assert_int_equal(pool_free_later(addr) + pool_free_later(other), 0);
+    fake.contexts[0].launched = 1;
+    fake_log();
+    context_kept_ask(0);
+    assert_string_equal(fake_log(), "event:c0,2 record:c0,e0");
+    assert_int_equal(context_idle_bytes(0), 0);
+    fake.contexts[0].over = 1;
+    context_kept_ask(0);
+    assert_string_equal(fake_log(), "record:c0,e0 record:c0,e0");
+    context_kept_ask(0);
+    assert_string_equal(fake_log(), "");
+    assert_int_equal(context_idle_bytes(0), 4 * MIB);
+}
+
+static void test_decay(void **state)
+{
+    const bool decays = *state == NULL;
+    struct context *context = ready();
+    const uint64_t addr = block(context, 3 * MIB), kept = block(context, 5 * MIB);
+
+    assert_int_equal(pool_free(addr) + pool_free_later(kept), 0);
+    context_decay_all(0);
+    context_decay_all(2);
+    assert_int_equal(context->given, 0);
+    context_decay_all(2);
+    context_decay_all(2);
+    assert_int_equal(context->given, decays ? 10 * MIB : 0);
+    assert_int_equal(context->arrived, context->given);
+}
+
+static void test_decay_waits(void **state)
+{
+    struct context *context = ready();
+    const uint64_t addr = block(context, 3 * MIB);
+
+    (void)state;
+    assert_int_equal(pool_free(addr), 0);
+    atomic_store(&context->defers, false); /* it would hold up the program's launches */
+    for (unsigned int i = 0; i < 5; i++)
+        context_decay_all(1);
+    assert_int_equal(context_idle_bytes(0), 4 * MIB);
+}
+
+/* --- on our own account --- */
+
+static void test_write(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
+    assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s0 sync:s0");
+    fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
+    fake_fail(FN(cuMemsetD8Async), CUDA_ERROR_UNKNOWN, 1);
+    fake_log();
+    assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
+    assert_string_equal(fake_log(), "set:0x1000,7,99,s0");
+    fake_fail(FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
+    atomic_store(&capture_count, 1);
+    assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
+    atomic_store(&capture_count, 0);
+    fake_lack(FN(cuMemsetD8Async));
+    assert_int_equal(context_write(context, 0x1000, 7, 99), -EIO);
+    assert_string_equal(fake_log(), "");
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+static void test_read(void **state)
+{
+    struct context *context = ready();
+    unsigned char byte = 0;
+
+    (void)state;
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), 0);
+    assert_string_equal(fake_log(), "sync:c0 stream:c0,1 read:0x1000,1,s0 sync:s0");
+    assert_int_equal(byte, 0x5a);
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, now() + MS), 0);
+    assert_string_equal(fake_log(), "event:c0,2 record:c0,e0 read:0x1000,1,s0 sync:s0");
+    fake.contexts[0].launched = 1;
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, now() + MS), -EIO);
+    assert_string_equal(fake_log(), "record:c0,e0");
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
+    assert_string_equal(fake_log(), "sync:c0");
+    fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
+    fake_fail(FN(cuMemcpyDtoHAsync_v2), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
+    fake_log();
+    atomic_store(&capture_count, 1);
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
+    atomic_store(&capture_count, 0);
+    fake_current(fake_context(1));
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), 0);
+    assert_string_equal(fake_log(), "push:c0 sync:c0 pop push:c0 read:0x1000,1,s0 sync:s0 pop");
+    assert_true(fake_thread_is_clean(fake_context(1)));
+    fake_lack(FN(cuMemcpyDtoHAsync_v2));
+    assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), -EIO);
+    assert_string_equal(fake_log(), "");
+}
+
+static const struct fill {
+    const char *environment;
+    bool shared, fresh;
+    size_t lacks, fails;
+    int rc;
+    const char *log;
+} fills[] = {
+    {"CUPOOL_FILL=native", true, false, FNS, FNS, 0, ""}, /* the driver's own comes so */
+    {"CUPOOL_FILL=native", false, true, FNS, FNS, 0, ""},
+    {"CUPOOL_FILL=native", false, false, FNS, FNS, 1, "stream:c0,1 set:0x1000,0,99,s0"},
+    {"CUPOOL_FILL=0x5a", true, true, FNS, FNS, 1, "stream:c0,1 set:0x1000,90,99,s0"},
+    {"CUPOOL_FILL=0x5a", false, false, FN(cuMemsetD8Async), FNS, -EIO, "stream:c0,1"},
+    {"CUPOOL_FILL=0x5a", false, false, FN(cuStreamSynchronize), FNS, -EIO, "stream:c0,1"},
+    {"CUPOOL_FILL=0x5a", false, false, FNS, FN(cuStreamCreate), -EIO, "stream:c0,1"},
+    {"CUPOOL_FILL=0x5a", false, false, FNS, FN(cuMemsetD8Async), -EIO, "stream:c0,1 set:0x1000,90,99,s0"},
+    {"CUPOOL_FILL=0x5a", false, false, FNS, FN(cuCtxGetCurrent), -EIO, ""},
+};
+
+static void test_fill(void **state)
+{
+    const struct fill *row = *state;
+    struct context *context = ready();
+
+    if (row->lacks < FNS)
+        fake_lack(row->lacks);
+    if (row->fails < FNS)
+        fake_fail(row->fails, CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(memory_fill(context, 0x1000, 99, row->shared, row->fresh), row->rc);
+    assert_string_equal(fake_log(), row->log);
+    assert_int_equal(row->rc < 0, strstr(fake.said, "2:memory could not be filled (error ") != NULL);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+static void stream_made(void *arg)
+{
+    struct context *context = arg;
+
+    fake_before(FN(cuStreamCreate), NULL, NULL);
+    atomic_store(&context->stream, fake_stream(5, 0));
+}
+
+/* Two threads make it: the first one's is the context's. */
+static void test_stream_meanwhile(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    fake_before(FN(cuStreamCreate), stream_made, context);
+    assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
+    assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s5 sync:s5");
+    assert_ptr_equal(atomic_load(&context->stream), fake_stream(5, 0));
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[COUNT(fills) + 15];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(fills); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_fill), .environment = fills[i].environment, .row = &fills[i]};
+    tests[n++] = (struct isolated){ISOLATED(test_scarce), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_scarce_always), .environment = ORDERED " CUPOOL_DECAY=0"};
+    tests[n++] = (struct isolated){ISOLATED(test_never_scarce), .environment = ORDERED " CUPOOL_BACKEND=nccl"};
+    tests[n++] =
+        (struct isolated){ISOLATED(test_never_scarce), .environment = ORDERED " CUPOOL_BACKEND=nccl CUPOOL_DECAY=0"};
+    tests[n++] = (struct isolated){ISOLATED(test_gives_frozen), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_trim), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_release), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_idle_bytes), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_kept_ask), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_decay), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_decay), .environment = ORDERED " CUPOOL_BACKEND=nccl", .row = "agree"};
+    tests[n++] = (struct isolated){ISOLATED(test_decay_waits), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_write), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_read), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_stream_meanwhile), .environment = ORDERED};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

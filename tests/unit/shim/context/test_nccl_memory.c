@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_nccl_memory.c - shim/nccl.c and shim/memory.c: segments from ncclMemAlloc, and which of them may not go back
+ * because a graph that was captured since may have them registered.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "nccl.h"
+#include "ready.h"
+
+#define NCCL    ORDERED " CUPOOL_BACKEND=nccl"
+#define SEGMENT (2 * MIB)
+
+static struct {
+    uint64_t next;
+    unsigned int got, returned;
+    ncclResult_t result;
+} nccl;
+
+static ncclResult_t nccl_alloc(void **ptr, size_t size)
+{
+    *ptr = nccl.result ? NULL : (void *)(uintptr_t)nccl.next;
+    nccl.next += nccl.result ? 0 : size;
+    nccl.got += !nccl.result;
+    return nccl.result;
+}
+
+static ncclResult_t nccl_free(void *ptr)
+{
+    nccl.returned += ptr != NULL;
+    return nccl.result;
+}
+
+static ncclResult_t nccl_version(int *version)
+{
+    *version = 23000;
+    return ncclSuccess;
+}
+
+static const struct real_nccl copy = {
+    .ncclGetVersion = nccl_version, .ncclMemAlloc = nccl_alloc, .ncclMemFree = nccl_free};
+
+static struct context *with_nccl(void)
+{
+    struct context *context;
+
+    nccl.next = 0x600000000000;
+    fake_start();
+    fake.nccl = &copy;
+    context = pooled(0);
+    assert_true(nccl_backs() && context_backed_by_nccl(context));
+    assert_int_equal(nccl.got, 1); /* to see whether it can be shared */
+    assert_int_equal(nccl.returned, 1);
+    nccl.got = nccl.returned = 0;
+    fake_log();
+    return context;
+}
+
+static uint64_t born(struct context *context)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(memory_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), 0);
+    return addr;
+}
+
+/* How many of these segments go back to NCCL. */
+static unsigned int go_back(struct context *context, const uint64_t *addrs, unsigned int count)
+{
+    nccl.returned = 0;
+    for (unsigned int i = 0; i < count; i++)
+        memory_ops.free(context, MEMORY_NCCL, addrs[i], SEGMENT);
+    return nccl.returned;
+}
+
+static void capture(void)
+{
+    const CUstream stream = fake_stream(0, 0);
+
+    capture_begun(capture_begin(stream), stream, true);
+    capture_check(stream, true, atomic_load(&capture_total));
+}
+
+static void test_none(void **state)
+{
+    static const struct real_nccl lacks[] = {{.ncclMemAlloc = nccl_alloc}, {.ncclMemFree = nccl_free}};
+    const uintptr_t which = (uintptr_t)*state;
+
+    fake_start();
+    fake.nccl = which < 2 ? &lacks[which] : which == 2 ? NULL : &copy;
+    nccl.result = which == 3 ? (ncclResult_t)2 : ncclSuccess;
+    assert_false(context_backed_by_nccl(pooled(0)));
+    assert_non_null(strstr(fake.said, "2:CUPOOL_BACKEND=nccl is not possible: "));
+    assert_false(nccl_backs());
+}
+
+static void test_comes_and_goes(void **state)
+{
+    struct context *context = with_nccl();
+    const unsigned int arrivals = context_arrivals();
+    uint64_t addr = born(context);
+
+    (void)state;
+    assert_string_equal(fake_log(), "");
+    assert_int_equal(addr, 0x600000000000 + SEGMENT);
+    assert_int_equal(go_back(context, &addr, 1), 1);
+    assert_string_equal(fake_log(), "sync:c0"); /* NCCL does not take it back behind the work that uses it */
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    addr = born(context);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(go_back(context, &addr, 1), 0);
+    assert_non_null(strstr(fake.said, "cannot be waited for, and are not given back"));
+    nccl.result = (ncclResult_t)2;
+    assert_int_equal(memory_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -ENOMEM);
+    nccl.result = ncclSuccess;
+    nccl.next += 512; /* not as the pool needs it */
+    nccl.returned = 0;
+    assert_int_equal(memory_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -EIO);
+    assert_int_equal(nccl.returned, 1);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+/* What was there during a capture stays; what came after it goes. */
+static void test_captured(void **state)
+{
+    const bool stays = *state == NULL; /* else NCCL registers nothing for graphs */
+    struct context *context = with_nccl();
+    uint64_t before = born(context), beside, after, unknown = 0x700000000000;
+
+    assert_int_equal(go_back(context, &unknown, 1), 1); /* no capture yet */
+    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    beside = born(context); /* while one is under way */
+    capture_check(fake_stream(0, 0), true, atomic_load(&capture_total));
+    after = born(context);
+    assert_int_equal(go_back(context, &after, 1), 1);
+    assert_string_equal(fake.said, "");
+    assert_int_equal(go_back(context, &before, 1), !stays);
+    assert_int_equal(go_back(context, &beside, 1), !stays);
+    assert_int_equal(go_back(context, &unknown, 1), !stays);
+    assert_int_equal(stays, strstr(fake.said, "2:memory that was there when a graph was captured") != NULL);
+}
+
+/* An address that comes back, after its context went with it. */
+static void test_born_again(void **state)
+{
+    struct context *context = with_nccl();
+    const uint64_t addr = born(context);
+
+    (void)state;
+    capture();
+    nccl.next = addr;
+    assert_int_equal(born(context), addr);
+    assert_int_equal(go_back(context, &addr, 1), 1);
+    assert_int_equal(go_back(context, &addr, 1), 0); /* that is forgotten */
+}
+
+static void test_many(void **state)
+{
+    struct context *context = with_nccl();
+    uint64_t addrs[200];
+
+    (void)state;
+    for (unsigned int i = 0; i < COUNT(addrs); i++) {
+        if (i == 130)
+            capture();
+        addrs[i] = born(context);
+    }
+    assert_int_equal(go_back(context, addrs + 130, 70), 70);
+    assert_int_equal(go_back(context, addrs, 130), 0);
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[9];
+    size_t n = 0;
+
+    for (uintptr_t i = 0; i < 4; i++)
+        tests[n++] = (struct isolated){ISOLATED(test_none), .environment = NCCL, .row = (const void *)i};
+    tests[n++] = (struct isolated){ISOLATED(test_comes_and_goes), .environment = NCCL};
+    tests[n++] = (struct isolated){ISOLATED(test_captured), .environment = NCCL};
+    tests[n++] = (struct isolated){ISOLATED(test_captured), .environment = NCCL " NCCL_GRAPH_REGISTER=0", .row = "off"};
+    tests[n++] = (struct isolated){ISOLATED(test_born_again), .environment = NCCL};
+    tests[n++] = (struct isolated){ISOLATED(test_many), .environment = NCCL};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_reach.c - shim/policy.c: work that touches another device's or context's memory, memory that becomes accessible,
+ * and which devices are strict by that. test_strict.c has what that means; test_policy.c, the rest of CUPOOL_FREE.
+ */
+#include <string.h>
+
+#include "reach.h"
+
+/* --- work on a stream touches memory --- */
+
+static const struct reach {
+    CUdeviceptr addr;
+    unsigned int context; /* of the stream */
+    unsigned int strict;  /* devices, bits */
+} reaches[] = {
+    {POOLED, 0, 0},  {POOLED, 1, 3}, {POOLED, 4, 1}, /* another context of the device, not pooled */
+    {POOLED, 2, 5},                                  /* of a third device, not pooled */
+    {NEAR, 0, 0},    {NEAR, 1, 3},   {NEAR, 4, 0},   {FAR, 0, 3},
+    {FAR, 1, 0},     {FAR, 2, 6},    {HOST, 1, 0},   {MANAGED, 0, 0}, /* its own calls make all strict */
+    {UNKNOWN, 1, 0}, {0, 1, 0},
+};
+
+static void test_reach(void **state)
+{
+    const struct reach *row = *state;
+
+    ready();
+    fake.devices = 1; /* there is no other to reach */
+    policy_reach(address(row->addr), fake_stream(0, row->context));
+    assert_int_equal(strict(), 0);
+    policy_reach(address(row->addr), fake_stream(0, row->context));
+    assert_int_equal(fake_calls(FN(cuDeviceGetCount)), 1);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+static void test_reach_other(void **state)
+{
+    const struct reach *row = *state;
+
+    ready();
+    policy_reach(address(row->addr), fake_stream(0, row->context));
+    assert_int_equal(strict(), row->strict);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+    policy_reach(address(row->addr), fake_stream(0, row->context));
+    assert_int_equal(strict(), row->strict);
+    assert_int_equal(fake_calls(FN(cuDeviceGetCount)), 1);
+}
+
+/* The device of a context that is not pooled cannot be told: then the memory's alone. */
+static void test_reach_untold(void **state)
+{
+    const char *how = *state;
+
+    ready();
+    if (strcmp(how, "push") == 0)
+        fake_fail(FN(cuCtxPushCurrent_v2), CUDA_ERROR_INVALID_CONTEXT, 1);
+    if (strcmp(how, "device") == 0)
+        fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_INVALID_CONTEXT, 1);
+    if (strcmp(how, "none") == 0)
+        fake_current(NULL);
+    policy_reach(address(POOLED), strcmp(how, "none") == 0 ? CU_STREAM_LEGACY : fake_stream(0, 2));
+    assert_int_equal(strict(), 1);
+    assert_true(fake_thread_is_clean(strcmp(how, "none") == 0 ? NULL : fake_context(0)));
+}
+
+/* The stream's context is current, and not pooled. */
+static void test_reach_current(void **state)
+{
+    (void)state;
+    ready();
+    fake_current(fake_context(2));
+    policy_reach(FAR, CU_STREAM_LEGACY);
+    assert_int_equal(strict(), 6);
+    assert_string_equal(fake_log(), "push:c1 pop"); /* to wait for earlier frees; nowhere else */
+}
+
+static void test_reach_unanswered(void **state)
+{
+    ready();
+    if (*state)
+        fake_fail(FN(cuDeviceGetCount), CUDA_ERROR_UNKNOWN, 1);
+    else
+        fake_lack(FN(cuDeviceGetCount));
+    policy_reach(FAR, CU_STREAM_LEGACY);
+    assert_int_equal(strict(), 3);
+}
+
+/* A driver that cannot say where memory is, and one that fails to. */
+static void test_device_unanswered(void **state)
+{
+    const uintptr_t skipped = (uintptr_t)*state;
+
+    ready();
+    if (skipped)
+        fake_fail_after(FN(cuPointerGetAttribute), (unsigned int)skipped - 1, CUDA_ERROR_UNKNOWN, 1);
+    else
+        fake_lack(FN(cuPointerGetAttribute));
+    policy_strict_memory(FAR, "test");
+    assert_int_equal(strict(), 0);
+}
+
+static void test_reach_many(void **state)
+{
+    CUdeviceptr to[] = {NEAR, NEAR, HOST}, from[] = {HOST, NEAR, NEAR};
+    CUstream stream;
+
+    (void)state;
+    ready();
+    stream = fake_stream(0, 0);
+    policy_reach_many(to, from, 3, stream);
+    policy_reach_many(NULL, from, 3, stream);
+    policy_reach_many(to, NULL, 3, stream);
+    assert_int_equal(strict(), 0);
+    to[2] = FAR;
+    policy_reach_many(to, from, 2, stream);
+    policy_reach_many(to, NULL, 3, stream);
+    assert_int_equal(strict(), 0);
+    policy_reach_many(to, from, 3, stream);
+    assert_int_equal(strict(), 3);
+}
+
+static void test_reach_many_from(void **state)
+{
+    const CUdeviceptr to[] = {NEAR, NEAR}, from[] = {HOST, FAR};
+
+    (void)state;
+    ready();
+    policy_reach_many(to, from, 2, fake_stream(0, 0));
+    assert_int_equal(strict(), 3);
+}
+
+/* Each operand of each operation counts. */
+static void test_reach_batch(void **state)
+{
+    const uintptr_t which = (uintptr_t)*state;
+    CUDA_MEMCPY3D_BATCH_OP operations[2] = {{.dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER}}};
+    CUmemcpy3DOperand *operand = which & 1 ? &operations[which / 2].src : &operations[which / 2].dst;
+    CUstream stream;
+
+    ready();
+    stream = fake_stream(0, 0);
+    operations[0].dst.op.ptr.ptr = NEAR;
+    operations[0].src = operations[1].dst = operations[1].src = operations[0].dst;
+    policy_reach_batch(operations, 2, stream);
+    policy_reach_batch(NULL, 2, stream);
+    operand->op.ptr.ptr = FAR;
+    policy_reach_batch(operations, which / 2, stream);
+    operand->type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+    policy_reach_batch(operations, 2, stream);
+    assert_int_equal(strict(), 0);
+    operand->type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    policy_reach_batch(operations, 2, stream);
+    assert_int_equal(strict(), 3);
+}
+
+/* --- memory becomes accessible --- */
+
+#define RW   CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+#define NONE CU_MEM_ACCESS_FLAGS_PROT_NONE
+#define ON   CU_MEM_LOCATION_TYPE_DEVICE
+#define PART 6 /* of a device, of CUDA 13.5 */
+
+static const struct access {
+    CUdeviceptr addr;
+    int type, id;
+    CUmemAccess_flags flags;
+    const char *why; /* NULL: nothing becomes strict */
+} accesses[] = {
+    {NEAR, ON, 0, RW, NULL},
+    {NEAR, ON, 1, RW, "memory of other devices"},
+    {FAR, ON, 1, RW, NULL},
+    {FAR, ON, 0, CU_MEM_ACCESS_FLAGS_PROT_READ, "memory of other devices"},
+    {FAR, ON, 0, NONE, NULL},
+    {UNKNOWN, ON, 0, RW, NULL}, /* most likely the current device's */
+    {UNKNOWN, ON, 1, RW, "memory of other devices"},
+    {0, ON, 0, RW, "memory of other devices"}, /* a pool of the driver's: its own needs nobody to say so */
+    {NEAR, PART, 0x100, RW, NULL},
+    {NEAR, PART, 0x101, RW, "memory of other devices"},
+    {NEAR, CU_MEM_LOCATION_TYPE_HOST, 0, RW, "mapped host memory"},
+    {NEAR, CU_MEM_LOCATION_TYPE_HOST_NUMA, 0, RW, "mapped host memory"},
+    {NEAR, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READ, "mapped host memory"},
+    {NEAR, CU_MEM_LOCATION_TYPE_HOST, 0, NONE, NULL},
+    {NEAR, CU_MEM_LOCATION_TYPE_INVALID, 1, RW, NULL},
+    {NEAR, 5, 1, RW, NULL},
+};
+
+static void test_access(void **state)
+{
+    const struct access *row = *state;
+    const CUmemAccessDesc access[2] = {
+        {.location = {.type = ON, .id = 1}, .flags = NONE},
+        {.location = {.type = (CUmemLocationType)row->type, .id = row->id}, .flags = row->flags}};
+    const char *why = NULL;
+    struct policy policy = {0};
+
+    ready();
+    policy_access(row->addr, NULL, 2);
+    policy_access(row->addr, access, 1);
+    assert_int_equal(strict(), 0);
+    policy_access(row->addr, access, 2);
+    assert_int_equal(strict(), row->why ? ALL : 0);
+    policy_init(&policy, 63, true, &why);
+    assert_string_equal(why, row->why ? row->why : "default");
+}
+
+static void test_access_alone(void **state)
+{
+    const CUmemAccessDesc there = {.location = {.type = ON, .id = 1}, .flags = RW};
+    const CUmemAccessDesc host = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST}, .flags = RW};
+
+    (void)state;
+    ready();
+    fake.devices = 1;
+    policy_access(NEAR, &there, 1);
+    policy_access(0, &there, 1);
+    assert_int_equal(strict(), 0);
+    policy_access(NEAR, &host, 1);
+    assert_int_equal(strict(), ALL);
+}
+
+/* It is the memory's device that counts, not the current one. */
+static void test_access_elsewhere(void **state)
+{
+    const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
+
+    (void)state;
+    ready();
+    fake_current(fake_context(1));
+    policy_access(NEAR, &access, 1);
+    assert_int_equal(strict(), 0);
+    policy_access(UNKNOWN, &access, 1);
+    assert_int_equal(strict(), ALL);
+}
+
+/* Neither the memory's device nor the current one can be told: it may be any. */
+static void test_access_untold(void **state)
+{
+    const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
+
+    (void)state;
+    ready();
+    fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_INVALID_CONTEXT, 1);
+    policy_access(UNKNOWN, &access, 1);
+    assert_int_equal(strict(), ALL);
+}
+
+static void test_places(void **state)
+{
+    static const struct {
+        int type, id, device;
+        bool host;
+    } rows[] = {
+        {CU_MEM_LOCATION_TYPE_INVALID, 3, -1, false},
+        {ON, 0, 0, false},
+        {ON, 7, 7, false},
+        {CU_MEM_LOCATION_TYPE_HOST, 7, -1, true},
+        {CU_MEM_LOCATION_TYPE_HOST_NUMA, 1, -1, true},
+        {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 1, -1, true},
+        {5, 1, -1, false},
+        {PART, 0x205, 5, false},
+        {7, 1, -1, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const CUmemLocation location = {.type = (CUmemLocationType)rows[i].type, .id = rows[i].id};
+
+        assert_int_equal(policy_location_device(&location), rows[i].device);
+        assert_int_equal(policy_is_host(&location, CU_MEM_ALLOCATION_TYPE_PINNED), rows[i].host);
+        assert_true(policy_is_host(&location, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[2 * COUNT(reaches) + COUNT(accesses) + 19];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(reaches); i++) {
+        tests[n++] = (struct isolated){ISOLATED(test_reach), .row = &reaches[i]};
+        tests[n++] = (struct isolated){ISOLATED(test_reach_other), .row = &reaches[i]};
+    }
+    for (size_t i = 0; i < COUNT(accesses); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_access), .row = &accesses[i]};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_untold), .row = "push"};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_untold), .row = "device"};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_untold), .row = "none"};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_current)};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_unanswered)};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_unanswered), .row = "fails"};
+    for (uintptr_t i = 0; i < 3; i++)
+        tests[n++] = (struct isolated){ISOLATED(test_device_unanswered), .row = (const void *)i};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_many)};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_many_from)};
+    for (uintptr_t i = 0; i < 4; i++)
+        tests[n++] = (struct isolated){ISOLATED(test_reach_batch), .row = (const void *)i};
+    tests[n++] = (struct isolated){ISOLATED(test_access_alone)};
+    tests[n++] = (struct isolated){ISOLATED(test_access_elsewhere)};
+    tests[n++] = (struct isolated){ISOLATED(test_access_untold)};
+    tests[n++] = (struct isolated){ISOLATED(test_places)};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_segments.c - shim/memory.c: where segments come from, how they go back through a stream of our own, and how long
+ * their arrival is waited for.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "ready.h"
+
+#define FIRST   UINT64_C(0x7f0000000000) /* the first allocation */
+#define SEGMENT (2 * MIB)
+
+/* --- what the device can do --- */
+
+static void test_defers(void **state)
+{
+    static const size_t needed[] = {FN(cuMemFreeAsync), FN(cuStreamQuery), FN(cuStreamSynchronize),
+                                    FN(cuDeviceGetAttribute)};
+
+    (void)state;
+    fake_start();
+    assert_true(memory_defers(&fake.driver, 0));
+    assert_false(memory_defers(&fake.driver, 1)); /* there is no such device */
+    fake_fail(FN(cuDeviceGetAttribute), CUDA_ERROR_UNKNOWN, 1);
+    assert_false(memory_defers(&fake.driver, 0));
+    fake.pools = false;
+    assert_false(memory_defers(&fake.driver, 0));
+    for (size_t i = 0; i < COUNT(needed); i++) {
+        fake_start();
+        fake_lack(needed[i]);
+        assert_false(memory_defers(&fake.driver, 0));
+    }
+}
+
+/* --- a segment comes --- */
+
+static void test_comes(void **state)
+{
+    struct context *context = ready();
+    uint64_t addr = 0;
+
+    (void)state;
+    fake.free = 100 * MIB;
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, 4 * MIB, &addr), 0);
+    assert_int_equal(addr, FIRST);
+    assert_string_equal(fake_log(), "alloc:c0,4194304");
+    assert_int_equal(context->device_free, 96 * MIB);
+    assert_int_equal(fake.clocks, 1);
+    fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, 4 * MIB, &addr), 0);
+    assert_int_equal(context->device_free, 96 * MIB);
+    fake.next += 512; /* not as the pool needs it */
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -EIO);
+    assert_string_equal(fake_log(), "alloc:c0,4194304 alloc:c0,2097152 free:0x7f0000800200");
+    assert_non_null(strstr(fake.said, "2:the driver's memory is not aligned to 2 MiB"));
+    assert_int_equal(fake.clocks, 2);
+}
+
+static void test_refused(void **state)
+{
+    struct context *context = ready();
+    uint64_t addr = 1;
+
+    (void)state;
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -ENOMEM);
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_UNKNOWN, 1);
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -EIO);
+    assert_int_equal(addr, 1);
+    assert_string_equal(fake_log(), "alloc:c0,2097152 alloc:c0,2097152");
+    assert_int_equal(fake.clocks, 0);
+}
+
+static void arrives(void *arg)
+{
+    (void)arg;
+    if (fake_calls(FN(cuMemAlloc_v2)) == 1)
+        context_arrived();
+}
+
+/* Asked again: memory has arrived meanwhile, or another context of the device had some. */
+static void test_refused_again(void **state)
+{
+    struct context *context = ready(), *other = pooled(4), *far = pooled(1);
+    uint64_t addr = 0, idle[3] = {block(other, 3 * MIB), block(context, 3 * MIB), block(far, 3 * MIB)};
+
+    (void)state;
+    fake.scripts[FN(cuMemAlloc_v2)].calls = 0;
+    fake_before(FN(cuMemAlloc_v2), arrives, NULL);
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), 0);
+    fake_before(FN(cuMemAlloc_v2), NULL, NULL);
+    for (unsigned int i = 0; i < 3; i++)
+        assert_int_equal(pool_free(idle[i]), 0);
+    fake_log();
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), 0);
+    /* Not its own: the pool does that; nor another device's. */
+    assert_string_equal(fake_log(), "alloc:c0,2097152 push:c4 stream:c4,1 free:0x7f0000000000,s0 pop push:c4 pop "
+                                    "push:c4 sync:s0 pop push:c4 pop alloc:c0,2097152");
+    fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 2);
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -ENOMEM);
+}
+
+/* --- and goes --- */
+
+static uint64_t segment(struct context *context)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(memory_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), 0);
+    return addr;
+}
+
+static void test_goes(void **state)
+{
+    struct context *context = ready();
+    const uint64_t first = segment(context), second = segment(context);
+    const size_t before = context->device_free;
+    const unsigned int arrivals = context_arrivals();
+    size_t arriving = 1;
+
+    (void)state;
+    fake_log();
+    assert_true(memory_ops.collected(context, &arriving));
+    assert_int_equal(arriving, 0);
+    memory_ops.free(context, MEMORY_CUDA, first, SEGMENT);
+    assert_string_equal(fake_log(), "stream:c0,1 free:0x7f0000000000,s0");
+    assert_int_equal(context->device_free, before + SEGMENT);
+    assert_int_equal(context->given, SEGMENT);
+    fake.streams[0].launched = 1; /* behind other work */
+    assert_false(memory_ops.collected(context, &arriving));
+    assert_int_equal(arriving, SEGMENT);
+    assert_int_equal(context_idle_bytes(0), SEGMENT);
+    assert_int_equal(context_arrivals(), arrivals);
+    fake_current(fake_context(1));
+    memory_ops.free(context, MEMORY_CUDA, second, SEGMENT);
+    assert_string_equal(fake_log(), "push:c0 free:0x7f0000200000,s0 pop");
+    fake_current(fake_context(0));
+    fake.streams[0].over = 1;
+    assert_true(memory_ops.collected(context, &arriving));
+    assert_string_equal(fake_log(), "sync:s0");
+    assert_int_equal(arriving, 0);
+    assert_int_equal(context->arrived, 2 * SEGMENT);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    assert_true(memory_ops.collected(context, &arriving)); /* once */
+    assert_string_equal(fake_log(), "");
+    memory_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    fake.streams[0].launched = 2;
+    assert_false(memory_ops.collected(context, &arriving));
+    assert_int_equal(arriving, SEGMENT);
+    assert_string_equal(fake.said, "");
+}
+
+static void meanwhile(void *arg)
+{
+    const struct context *context = arg;
+
+    fake.relaxes = calls_busy(context, context->pool, false);
+}
+
+/* Where there is no stream the driver's own free is made, which waits: a context may go beside it. */
+static const struct put {
+    bool pools;
+    size_t lacks, fails;
+    CUresult error;
+    const char *log, *said;
+    bool defers;
+} puts_of[] = {
+    {false, FNS, FNS, 0, "free:0x7f0000000000", "", false},
+    {true, FN(cuStreamCreate), FNS, 0, "free:0x7f0000000000", "", true},
+    {true, FNS, FN(cuStreamCreate), CUDA_ERROR_UNKNOWN, "stream:c0,1 free:0x7f0000000000", "", true},
+    {true, FNS, FN(cuMemFreeAsync), CUDA_ERROR_NOT_SUPPORTED, "stream:c0,1 free:0x7f0000000000,s0 free:0x7f0000000000",
+     "", false},
+    {true, FNS, FN(cuCtxGetCurrent), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000", "", true},
+    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_UNKNOWN, "free:0x7f0000000000",
+     "2:the driver did not take back 2097152 bytes at 0x7f0000000000 (error 999)\n", false},
+    {false, FNS, FN(cuMemFree_v2), CUDA_ERROR_DEINITIALIZED, "free:0x7f0000000000", "", false},
+};
+
+static void test_put(void **state)
+{
+    const struct put *row = *state;
+    struct context *context;
+    unsigned int arrivals;
+    uint64_t addr;
+
+    fake_start();
+    fake.pools = row->pools;
+    context = pooled(0);
+    addr = segment(context);
+    arrivals = context_arrivals();
+    fake_log();
+    if (row->lacks < FNS)
+        fake_lack(row->lacks);
+    if (row->fails < FNS)
+        fake_fail(row->fails, row->error, 1);
+    fake_before(FN(cuMemFree_v2), meanwhile, context);
+    call_begin((uintptr_t)context);
+    memory_ops.free(context, MEMORY_CUDA, addr, SEGMENT);
+    assert_string_equal(fake_log(), row->log);
+    assert_string_equal(fake.said, row->said);
+    assert_int_equal(fake.relaxes, 0);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    assert_int_equal(context->given, 0);
+    assert_int_equal(context->defers, row->defers);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+/* --- what went has arrived --- */
+
+static void stream_moves(void *arg)
+{
+    fake.streams[0].over += *(uint64_t *)arg;
+}
+
+static uint64_t moves = 1;
+
+static struct context *with_gone(uint64_t work)
+{
+    struct context *context = ready();
+
+    memory_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    fake.streams[0].launched = work;
+    fake.relax = stream_moves;
+    fake.relax_arg = &moves;
+    fake_log();
+    return context;
+}
+
+/* A request waits for its own thread's frees, then a second; behind others' less, and again less. */
+static const struct arrival {
+    bool others;
+    uint64_t work; /* milliseconds until the stream is there */
+    uint64_t waits[2];
+} arrivals_of[] = {
+    {false, 20, {20, 0}}, {false, 1000, {1000, 0}}, {false, 5000, {1000, 1000}},
+    {true, 20, {20, 0}},  {true, 300, {300, 0}},    {true, 5000, {300, 30}},
+};
+
+static void test_collect(void **state)
+{
+    const struct arrival *row = *state;
+    struct context *context = with_gone(row->work);
+    uint64_t start;
+
+    if (row->others)
+        elsewhere(free_one, context);
+    for (unsigned int i = 0; i < 2; i++) {
+        start = now();
+        memory_ops.collect(context);
+        assert_int_equal(now() - start, row->waits[i] * MS);
+    }
+    assert_int_equal(context->arrived, row->waits[1] ? 0 : SEGMENT);
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+static void test_collect_since(void **state)
+{
+    struct context *context = with_gone(5000);
+    uint64_t start;
+
+    (void)state;
+    elsewhere(free_one, context);
+    memory_ops.collect(context);
+    memory_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT); /* more went: it may be another's */
+    start = now();
+    memory_ops.collect(context);
+    assert_int_equal(now() - start, 300 * MS);
+}
+
+/* At the bound: one's own frees', and nobody else's. */
+static void test_reclaim(void **state)
+{
+    struct context *context = with_gone(2000);
+    uint64_t start = now();
+
+    (void)state;
+    memory_ops.reclaim(context);
+    assert_int_equal(now() - start, SECOND_NS);
+    elsewhere(free_one, context);
+    start = now();
+    memory_ops.reclaim(context);
+    assert_int_equal(now(), start);
+    fake.streams[0].over = 2000;
+    memory_ops.reclaim(context);
+    assert_int_equal(context->arrived, SEGMENT);
+}
+
+static void test_collect_refused(void **state)
+{
+    struct context *context = with_gone(0);
+
+    (void)state;
+    atomic_store(&capture_count, 1);
+    fake_lack(FN(cuThreadExchangeStreamCaptureMode)); /* it would disturb a capture */
+    context_settle_device(0);
+    assert_string_equal(fake_log(), "");
+    atomic_store(&capture_count, 0);
+    fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    context_settle_device(0);
+    assert_int_equal(context->arrived, 0);
+    fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
+    context_settle_device(0); /* it cannot be asked, and nobody is to wait */
+    assert_string_equal(fake_log(), "sync:s0");
+    fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
+    memory_ops.collect(context); /* here somebody does */
+    assert_string_equal(fake_log(), "sync:s0");
+    assert_int_equal(context->arrived, SEGMENT);
+}
+
+static void context_goes(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 7)
+        atomic_store(&context->ending, true);
+}
+
+static void test_collect_context_goes(void **state)
+{
+    struct context *context = with_gone(100);
+
+    (void)state;
+    fake.relax = context_goes;
+    fake.relax_arg = context;
+    memory_ops.collect(context);
+    assert_int_equal(fake.relaxes, 7);
+}
+
+static void test_settle_device(void **state)
+{
+    struct context *context = with_gone(0);
+
+    (void)state;
+    pooled(1);
+    fake_log();
+    context_settle_device(1);
+    assert_int_equal(context->arrived, 0);
+    context_settle_device(0);
+    assert_int_equal(context->arrived, SEGMENT);
+    fake.streams[0].launched = 9;
+    memory_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    fake.relaxes = 0;
+    context_settle_device(0);
+    assert_int_equal(fake.relaxes, 0);
+    assert_int_equal(context->arrived, SEGMENT);
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[COUNT(puts_of) + COUNT(arrivals_of) + 10];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(puts_of); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_put), .environment = ORDERED, .row = &puts_of[i]};
+    for (size_t i = 0; i < COUNT(arrivals_of); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_collect), .environment = ORDERED, .row = &arrivals_of[i]};
+    tests[n++] = (struct isolated){ISOLATED(test_defers), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_comes), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_refused), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_refused_again), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_goes), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_collect_since), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_reclaim), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_collect_refused), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_collect_context_goes), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_settle_device), .environment = ORDERED};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

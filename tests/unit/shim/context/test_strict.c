@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_strict.c - shim/policy.c: devices that become strict: what is said of it, what that waits for, and a second
+ * context on a device.
+ */
+#include <string.h>
+
+#include "reach.h"
+
+/* --- strict --- */
+
+static void test_strict(void **state)
+{
+    (void)state;
+    ready();
+    policy_strict(1, "a reason");
+    policy_strict(1, "another one");
+    policy_strict(5, "no context there");
+    policy_strict(64 + 2, "beyond what we tell apart");
+    assert_int_equal(strict(), 1 << 1 | 1 << 2 | 1 << 5);
+    assert_string_equal(fake.traced, "policy:\"d\":1,\"free\":\"strict\",\"why\":\"a reason\"\n");
+    assert_non_null(strstr(fake.said, "3:device 1: frees wait on the host from now on: a reason\n"));
+    assert_null(strstr(fake.said, "device 5: frees wait on the host from now on"));
+    assert_null(strstr(fake.said, "from now on: another one"));
+    policy_strict(POLICY_ALL, "everywhere");
+    assert_int_equal(strict(), ALL);
+    assert_string_equal(strchr(fake.traced, '\n'), "\npolicy:\"d\":0,\"free\":\"strict\",\"why\":\"everywhere\"\n");
+}
+
+static void test_strict_no_effect(void **state)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+    (void)state;
+    ready();
+    policy_strict(POLICY_ALL, "test");
+    policy_strict_memory(NEAR, "test");
+    policy_reach(FAR, CU_STREAM_LEGACY);
+    policy_access(NEAR, &access, 1);
+    policy_context_seen(fake_context(4), 0);
+    assert_string_equal(fake.traced, "");
+    assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), 0);
+}
+
+static void test_strict_memory(void **state)
+{
+    static const CUdeviceptr none[] = {0, HOST, MANAGED, UNKNOWN};
+
+    (void)state;
+    ready();
+    for (size_t i = 0; i < COUNT(none); i++)
+        policy_strict_memory(none[i], "test");
+    assert_int_equal(strict(), 0);
+    policy_strict_memory(FAR, "test");
+    assert_int_equal(strict(), 2);
+    fake.scripts[FN(cuPointerGetAttribute)].calls = 0;
+    policy_strict_memory(address(POOLED), "test");
+    assert_int_equal(strict(), 3);
+    assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), 0);
+    fake.absent = true;
+    policy_strict_memory(FAR, "test");
+}
+
+/* --- what was freed before --- */
+
+static void device_moves(void *context)
+{
+    fake_context_of(context)->over++;
+}
+
+static void *free_one(void *arg)
+{
+    fake_current(fake_context(0));
+    assert_int_equal(order_ops.order(arg, POOL_ORDER_FREE), 0);
+    return NULL;
+}
+
+/* Another thread's free, of memory that the device still works on. */
+static struct context *with_free(void)
+{
+    struct context *context = ready();
+
+    policy_pay(&context->policy, 1);
+    fake_context_of(context->handle)->launched = 10;
+    elsewhere(free_one, context);
+    fake.relax = device_moves;
+    fake.relax_arg = context->handle;
+    return context;
+}
+
+static void test_waits_for_earlier_frees(void **state)
+{
+    (void)state;
+    with_free();
+    policy_strict(1, "the other device");
+    assert_int_equal(fake.contexts[0].over, 0);
+    policy_strict(0, "test");
+    assert_int_equal(fake.contexts[0].over, 10);
+    fake.scripts[FN(cuEventQuery)].calls = 0;
+    policy_strict(0, "test"); /* once */
+    assert_int_equal(fake_calls(FN(cuEventQuery)), 0);
+}
+
+static void *strict_too(void *arg)
+{
+    fake_current(fake_context(0));
+    fake.relax = device_moves;
+    policy_strict(0, "the second");
+    assert_int_equal(fake.contexts[0].over, 10);
+    return arg;
+}
+
+static void meanwhile(void *arg)
+{
+    fake.relax = NULL;
+    fake_before(FN(cuEventQuery), NULL, NULL);
+    elsewhere(strict_too, arg);
+}
+
+/* Whoever comes while the first one waits, waits as well. */
+static void test_second_waits_too(void **state)
+{
+    (void)state;
+    with_free();
+    fake_before(FN(cuEventQuery), meanwhile, NULL);
+    policy_strict(0, "test");
+    assert_int_equal(fake.contexts[0].over, 10);
+    assert_non_null(strstr(fake.traced, "test"));
+    assert_null(strstr(fake.traced, "second"));
+}
+
+static void *reach_too(void *arg)
+{
+    fake_current(fake_context(1));
+    fake.relax = device_moves;
+    policy_reach(NEAR, CU_STREAM_LEGACY);
+    assert_int_equal(fake.contexts[0].over, 10);
+    return arg;
+}
+
+static void reach_meanwhile(void *arg)
+{
+    fake.relax = NULL;
+    fake_before(FN(cuEventQuery), NULL, NULL);
+    elsewhere(reach_too, arg);
+}
+
+static void test_reach_waits_too(void **state)
+{
+    (void)state;
+    with_free();
+    fake_before(FN(cuEventQuery), reach_meanwhile, NULL);
+    policy_strict(0, "test");
+    assert_int_equal(strict(), 3);
+}
+
+/* --- contexts of a device --- */
+
+static void test_second_context(void **state)
+{
+    (void)state;
+    fake_start();
+    policy_context_seen(fake_context(0), 0);
+    policy_context_seen(fake_context(0), 0);
+    policy_context_seen(fake_context(1), 1);
+    policy_context_seen(fake_context(2), -1);
+    policy_context_seen(fake_context(2), 64);
+    policy_context_seen(fake_context(3), -1);
+    policy_context_seen(fake_context(3), 64);
+    policy_context_seen(fake_context(2), 63);
+    assert_int_equal(strict(), 0);
+    policy_context_gone(NULL);
+    policy_context_gone(fake_context(1));
+    policy_context_seen(fake_context(5), 1); /* after the first: alone */
+    policy_context_gone(fake_context(0));
+    policy_context_seen(fake_context(8), 0);
+    assert_int_equal(strict(), 0);
+    policy_context_seen(fake_context(4), 0);
+    assert_int_equal(strict(), 1);
+    policy_context_gone(fake_context(2));
+    policy_context_seen(fake_context(6), 63);
+    policy_context_gone(fake_context(6));
+    policy_context_seen(fake_context(7), 63);
+    policy_context_seen(fake_context(7), 63);
+    policy_context_seen(fake_context(6), 1);
+    assert_int_equal(strict(), 3);
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[8];
+    size_t n = 0;
+
+    tests[n++] = (struct isolated){ISOLATED(test_strict)};
+    tests[n++] = (struct isolated){ISOLATED(test_strict_no_effect), .environment = "CUPOOL_FREE=ordered"};
+    tests[n++] = (struct isolated){ISOLATED(test_strict_no_effect), .environment = "CUPOOL_FREE=relaxed"};
+    tests[n++] = (struct isolated){ISOLATED(test_strict_memory)};
+    tests[n++] = (struct isolated){ISOLATED(test_waits_for_earlier_frees)};
+    tests[n++] = (struct isolated){ISOLATED(test_second_waits_too)};
+    tests[n++] = (struct isolated){ISOLATED(test_reach_waits_too)};
+    tests[n++] = (struct isolated){ISOLATED(test_second_context)};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_waits.c - shim/order.c: what waits on the host for all of a context's or a device's work, for how long, and when
+ * it gives up. test_frees.c has what waits for the work before frees.
+ */
+#include <string.h>
+
+#include "ready.h"
+
+#define MEMORY "alloc:c0,1 free:0x7f0000000000"
+#define ASK_NS 100000 /* a device is given so long to say that it is at rest */
+
+static void context_goes(void *arg)
+{
+    struct context *context = arg;
+
+    if (fake.relaxes == 7) {
+        atomic_store(&context->leaving, 1);
+        atomic_store(&context->ending, true);
+    }
+}
+
+/* --- all work of a context --- */
+
+static void test_order_wait(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    assert_int_equal(order_wait(context), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), "sync:c0");
+    assert_int_equal(context->slots[1].done, 1);
+    atomic_store(&capture_count, 1);
+    assert_int_equal(order_wait(context), CUDA_SUCCESS);
+    assert_string_equal(fake_log(), MEMORY);
+    assert_int_equal(context->slots[1].turn, 4);
+    assert_int_equal(context->slots[1].done, 1);
+    fake_lack(FN(cuThreadExchangeStreamCaptureMode));
+    assert_int_equal(order_wait(context), CUDA_ERROR_NOT_READY);
+    assert_string_equal(fake_log(), "");
+    atomic_store(&capture_count, 0);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
+    assert_int_equal(order_wait(context), CUDA_ERROR_LAUNCH_FAILED);
+    assert_true(context_failed(context));
+    assert_int_equal(context->slots[1].turn, 8);
+    assert_int_equal(context->slots[1].done, 1); /* what failed orders nothing */
+}
+
+static void test_wait_device(void **state)
+{
+    struct context *context = ready_all();
+
+    (void)state;
+    assert_true(context_wait_device(0));
+    assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
+    assert_true(context_wait_device(1));
+    assert_string_equal(fake_log(), "push:c1 sync:c1 pop");
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    assert_false(context_wait_device(0)); /* and the others are waited for all the same */
+    assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
+    assert_false(context_wait_device(2)); /* no context there */
+    assert_string_equal(fake_log(), "");
+    assert_true(context_pin(context)); /* what was pinned is not any more */
+    context_unpin(context);
+}
+
+/* None of the device's contexts is pooled yet: the current one, which is then. */
+static void test_wait_device_current(void **state)
+{
+    const bool limited = *state != NULL;
+
+    fake_start();
+    fake.devices = 2;
+    assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
+    assert_null(strstr(fake_log(), "c0,e"));
+    context_gone(context_leaving(fake_context(0)), true);
+    fake_log();
+    fake.absent = true;
+    assert_false(limited ? context_wait_device_for(0, 10) : context_wait_device(0));
+    fake.absent = false;
+    assert_true(limited ? context_wait_device_for(0, 10) : context_wait_device(0));
+    assert_non_null(strstr(fake_log(), limited ? "record:c0,e0" : "sync:c0"));
+    fake_current(fake_context(1));
+    fake.contexts[1].launched = 1;
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
+    context_gone(context_leaving(fake_context(1)), true);
+    fake_current(NULL);
+    assert_false(limited ? context_wait_device_for(1, 10) : context_wait_device(1));
+}
+
+/* --- the same, for so long --- */
+
+static void test_wait_until(void **state)
+{
+    struct context *context = ready_all();
+    uint64_t start;
+
+    (void)state;
+    fake.relax_step = MS;
+    assert_true(order_wait_until(context, 0));
+    assert_string_equal(fake_log(), "event:c0,2 record:c0,e0");
+    assert_int_equal(context->slots[1].done, 0); /* a free may record it again */
+    works(0, 30);
+    start = now();
+    assert_true(order_wait_until(context, start + 30 * MS));
+    assert_int_equal(now() - start, 30 * MS);
+    works(0, 31);
+    start = now();
+    assert_false(order_wait_until(context, start + 30 * MS));
+    assert_int_equal(now() - start, 30 * MS);
+    fake.relax = NULL;
+    fake.relax_step = 1000;
+    start = now();
+    assert_false(order_wait_until(context, 0)); /* asked for a while in any case */
+    assert_int_equal(now() - start, ASK_NS);
+    fake.relax_step = MS;
+    fake_current(fake_context(1));
+    assert_false(order_wait_until(context, 0));
+    assert_true(fake_thread_is_clean(fake_context(1)));
+}
+
+static void test_wait_until_refused(void **state)
+{
+    static const size_t lacks[] = {FN(cuCtxRecordEvent), FN(cuEventQuery)};
+    struct context *context;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(lacks); i++) {
+        context = ready_all();
+        fake_lack(lacks[i]);
+        assert_false(order_wait_until(context, now() + MS));
+        context_gone(context_leaving(context->handle), true);
+    }
+    context = ready_all();
+    fake_fail(FN(cuCtxRecordEvent), CUDA_ERROR_UNKNOWN, 1);
+    assert_false(order_wait_until(context, now() + MS));
+    fake_fail_after(FN(cuCtxGetCurrent), 0, CUDA_ERROR_UNKNOWN, 1);
+    assert_false(order_wait_until(context, now() + MS));
+    fake_fail(FN(cuEventQuery), CUDA_ERROR_LAUNCH_FAILED, 1);
+    assert_false(order_wait_until(context, now() + MS));
+    assert_int_equal(fake.relaxes, 0);
+}
+
+static void capture_ends(void *arg)
+{
+    if (fake.relaxes == *(unsigned int *)arg)
+        atomic_store(&capture_count, 0);
+}
+
+/* A capture is waited for, a second at most, and no longer than asked. */
+static void test_wait_until_beside_capture(void **state)
+{
+    struct context *context = ready_all();
+    unsigned int ends = 20;
+    uint64_t start;
+
+    (void)state;
+    atomic_store(&capture_count, 1);
+    start = now();
+    assert_false(order_wait_until(context, start + 5 * MS));
+    assert_int_equal(now() - start, 5 * MS);
+    start = now();
+    assert_false(order_wait_until(context, start + 5000 * MS));
+    assert_int_equal(now() - start, SECOND_NS);
+    assert_string_equal(fake_log(), "");
+    fake.relaxes = 0;
+    fake.relax = capture_ends;
+    fake.relax_arg = &ends;
+    assert_true(order_wait_until(context, now() + 5000 * MS));
+    assert_int_equal(fake.relaxes, 20);
+    assert_string_equal(fake_log(), "event:c0,2 record:c0,e0");
+}
+
+/* Its context goes: nothing is waited for any more. */
+static void test_wait_until_context_goes(void **state)
+{
+    struct context *context = ready_all();
+
+    fake.relax = context_goes;
+    fake.relax_arg = context;
+    fake.contexts[0].launched = 1;
+    atomic_store(&capture_count, *state != NULL);
+    assert_false(order_wait_until(context, now() + 500 * MS));
+    assert_int_equal(fake.relaxes, 7);
+}
+
+static void test_wait_device_for(void **state)
+{
+    uint64_t start;
+
+    (void)state;
+    ready_all();
+    fake.relax_step = MS;
+    assert_true(context_wait_device_for(0, 10));
+    assert_string_equal(fake_log(), "event:c0,2 record:c0,e0 push:c4 event:c4,2 pop record:c4,e1 push:c4 pop");
+    works(0, 11);
+    start = now();
+    assert_false(context_wait_device_for(0, 10)); /* and the other one is asked all the same */
+    assert_int_equal(now() - start, 10 * MS);
+    assert_non_null(strstr(fake_log(), "record:c4,e1"));
+    fake.contexts[0].over = fake.contexts[0].launched;
+    works(1, 5);
+    assert_true(context_wait_device_for(0, 10));
+    assert_true(context_wait_device_for(1, 5));
+    assert_false(context_wait_device_for(2, 5));
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[10];
+    size_t n = 0;
+
+    tests[n++] = (struct isolated){ISOLATED(test_order_wait), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_device), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_device_current), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_device_current), .environment = ORDERED, .row = "for so long"};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_until), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_until_refused), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_until_beside_capture), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_until_context_goes), .environment = ORDERED};
+    tests[n++] =
+        (struct isolated){ISOLATED(test_wait_until_context_goes), .environment = ORDERED, .row = "beside a capture"};
+    tests[n++] = (struct isolated){ISOLATED(test_wait_device_for), .environment = ORDERED};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_exports.c - shim/export.c and shim/core.c: what the exported functions do around the real ones for captures, for
+ * the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
+ *
+ * What it is not: a test of each row of hooks.def, or of the ways in which a program reaches a hook; tests/rows has
+ * these.
+ */
+#include <string.h>
+
+#include "capture.h"
+#include "context_internal.h"
+#include "core.h"
+#include "fake_driver.h"
+#include "isolated.h"
+
+#define ORDERED "CUPOOL_FREE=ordered"
+
+static struct context *ready(void)
+{
+    struct context *context;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    fake_log();
+    return context;
+}
+
+static uint64_t block(struct context *context, size_t size)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(pool_alloc(context->pool, size, &addr), 0);
+    return addr;
+}
+
+/* --- captures --- */
+
+static unsigned int closed; /* captures under way when the real function was called */
+static int result;          /* what it returns */
+
+static int next(void)
+{
+    closed = atomic_load(&capture_count);
+    assert_true(core_inside()); /* what it calls itself passes our hooks */
+    return result;
+}
+
+#define BEGINS(EACH)                                                                                                   \
+    EACH(cudaStreamBeginCapture, LEGACY, ((cudaStream_t)s, cudaStreamCaptureModeGlobal))                               \
+    EACH(cudaStreamBeginCapture_ptsz, PER_THREAD, ((cudaStream_t)s, cudaStreamCaptureModeGlobal))                      \
+    EACH(cudaStreamBeginCaptureToGraph, LEGACY, ((cudaStream_t)s, NULL, NULL, NULL, 0, cudaStreamCaptureModeGlobal))   \
+    EACH(cudaStreamBeginCaptureToGraph_ptsz, PER_THREAD,                                                               \
+         ((cudaStream_t)s, NULL, NULL, NULL, 0, cudaStreamCaptureModeGlobal))                                          \
+    EACH(cudaStreamBeginRecaptureToGraph, LEGACY, ((cudaStream_t)s, cudaStreamCaptureModeGlobal, NULL, NULL))          \
+    EACH(cudaStreamBeginRecaptureToGraph_ptsz, PER_THREAD, ((cudaStream_t)s, cudaStreamCaptureModeGlobal, NULL, NULL)) \
+    EACH(cuStreamBeginCapture, LEGACY, (s))                                                                            \
+    EACH(cuStreamBeginCapture_ptsz, PER_THREAD, (s))                                                                   \
+    EACH(cuStreamBeginCapture_v2, LEGACY, (s, CU_STREAM_CAPTURE_MODE_GLOBAL))                                          \
+    EACH(cuStreamBeginCapture_v2_ptsz, PER_THREAD, (s, CU_STREAM_CAPTURE_MODE_GLOBAL))                                 \
+    EACH(cuStreamBeginCaptureToGraph, LEGACY, (s, NULL, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL))                 \
+    EACH(cuStreamBeginCaptureToGraph_ptsz, PER_THREAD, (s, NULL, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL))        \
+    EACH(cuStreamBeginRecaptureToGraph, LEGACY, (s, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, NULL))                  \
+    EACH(cuStreamBeginRecaptureToGraph_ptsz, PER_THREAD, (s, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, NULL))
+
+#define ENDS(EACH)                                                                                                     \
+    EACH(cudaStreamEndCapture, LEGACY, ((cudaStream_t)s, NULL))                                                        \
+    EACH(cudaStreamEndCapture_ptsz, PER_THREAD, ((cudaStream_t)s, NULL))                                               \
+    EACH(cuStreamEndCapture, LEGACY, (s, NULL))                                                                        \
+    EACH(cuStreamEndCapture_ptsz, PER_THREAD, (s, NULL))                                                               \
+    EACH(cudaStreamDestroy, LEGACY, ((cudaStream_t)s))                                                                 \
+    EACH(cuStreamDestroy, LEGACY, (s))                                                                                 \
+    EACH(cuStreamDestroy_v2, LEGACY, (s))
+
+#define CALL(symbol, unnamed, arguments)                                                                               \
+    static int call_##symbol(CUstream s)                                                                               \
+    {                                                                                                                  \
+        return (int)symbol arguments;                                                                                  \
+    }
+BEGINS(CALL)
+ENDS(CALL)
+
+static const struct form {
+    const char *name;
+    enum real_symbol symbol;
+    int (*call)(CUstream stream);
+    CUstream unnamed; /* what stream 0 stands for */
+} begins[] =
+    {
+#define FORM(symbol, unnamed, arguments) {#symbol, REAL_##symbol, call_##symbol, CU_STREAM_##unnamed},
+        BEGINS(FORM)},
+  ends[] = {ENDS(FORM)};
+
+/* The gate is closed before the real call, stays so if that succeeded, and opens when this stream's capture ends. */
+static void test_begin(void **state)
+{
+    const struct form *form = *state;
+    struct context *context = ready();
+    const CUstream streams[] = {NULL, fake_stream(0, 0)};
+    uint64_t addr;
+
+    fake.next_of[form->symbol] = (void *)next;
+    for (size_t i = 0; i < COUNT(streams); i++) {
+        const CUstream named = streams[i] ? streams[i] : form->unnamed;
+
+        fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_NONE;
+        closed = 0;
+        result = 1;
+        assert_int_equal(form->call(streams[i]), 1);
+        assert_int_equal(closed, 1);
+        assert_int_equal(atomic_load(&capture_count), 0);
+        /* What was kept back, and the device has come past, can be used by the capture. */
+        addr = block(context, 3 * MIB);
+        assert_int_equal(pool_free_later(addr), 0);
+        result = 0;
+        assert_int_equal(form->call(streams[i]), 0);
+        assert_int_equal(closed, 1);
+        assert_int_equal(atomic_load(&capture_count), 1);
+        assert_int_equal(block(context, 3 * MIB), addr);
+        capture_check(form->unnamed == CU_STREAM_LEGACY ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY, true,
+                      UINT32_MAX / 2);
+        capture_check(fake_stream(1, 0), true, UINT32_MAX / 2);
+        assert_int_equal(atomic_load(&capture_count), 1); /* of another stream */
+        capture_check(named, true, UINT32_MAX / 2);
+        assert_int_equal(atomic_load(&capture_count), 0);
+        assert_int_equal(pool_free(addr), 0);
+    }
+}
+
+static void test_end(void **state)
+{
+    const struct form *form = *state;
+    const bool destroys = strstr(form->name, "Destroy") != NULL;
+    const CUstream streams[] = {NULL, (ready(), fake_stream(0, 0))};
+
+    fake.next_of[form->symbol] = (void *)next;
+    for (size_t i = destroys; i < COUNT(streams); i++) {
+        const CUstream named = streams[i] ? streams[i] : form->unnamed;
+
+        capture_begun(capture_begin(named), named, true);
+        fake.streams[0].captures = destroys ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+        if (streams[i]) { /* it failed, and goes on */
+            fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+            result = 1;
+            assert_int_equal(form->call(streams[i]), 1);
+            assert_int_equal(atomic_load(&capture_count), 1);
+            fake.streams[0].captures = destroys ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+        }
+        result = 0;
+        assert_int_equal(form->call(streams[i]), 0);
+        assert_int_equal(closed, 1);
+        assert_int_equal(atomic_load(&capture_count), 0);
+    }
+}
+
+/* A destroyed stream's handle may come back: its debt is paid by no wait for another. */
+static void test_destroy_debt(void **state)
+{
+    const struct form *form = *state;
+    struct context *context = ready();
+    const CUstream stream = fake_stream(0, 0);
+    uint64_t debts;
+
+    policy_context_wait_end(NULL, policy_context_wait_begin(NULL));
+    fake.next_of[form->symbol] = (void *)next;
+    policy_host_work(stream);
+    form->call(stream);
+    policy_stream_wait_end(stream, policy_context_wait_begin(NULL));
+    assert_int_equal(policy_waits(&context->policy, &debts), strstr(form->name, "Destroy") != NULL);
+}
+
+/* Switched off: nothing is done around a call. */
+static void test_off(void **state)
+{
+    const struct form *form = *state;
+    const bool begins_one = strstr(form->name, "Begin") != NULL;
+
+    fake_start();
+    fake.next_of[form->symbol] = (void *)next;
+    core_bypass_begin();
+    closed = 1;
+    assert_int_equal(form->call(NULL), result);
+    assert_int_equal(closed, 0);
+    assert_int_equal(atomic_load(&capture_total), 0);
+    if (!begins_one) {
+        atomic_store(&capture_count, 1);
+        assert_int_equal(form->call(fake_stream(0, 0)), result);
+        assert_int_equal(atomic_load(&capture_count), 1);
+    }
+    core_bypass_end();
+}
+
+/* --- free memory --- */
+
+static size_t driver_free;
+static unsigned int questions;
+
+static int next_info(size_t *free, size_t *total)
+{
+    questions++;
+    if (free)
+        *free = driver_free;
+    if (total)
+        *total = FAKE_CAPACITY;
+    return result;
+}
+
+static const struct info {
+    size_t driver, idle, told;
+} infos[] = {
+    {100 * MIB, 0, 100 * MIB},
+    {100 * MIB, 4 * MIB, 104 * MIB},
+    {FAKE_CAPACITY - 4 * MIB, 4 * MIB, FAKE_CAPACITY},
+    {FAKE_CAPACITY - 4 * MIB + 1, 4 * MIB, FAKE_CAPACITY}, /* never more than there is */
+    {FAKE_CAPACITY, 4 * MIB, FAKE_CAPACITY},
+};
+
+static void test_info(void **state)
+{
+    const struct info *row = *state;
+    struct context *context = ready();
+    size_t free, total;
+
+    fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
+    fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
+    if (row->idle)
+        assert_int_equal(pool_free(block(context, row->idle)), 0);
+    for (unsigned int i = 0; i < 2; i++) {
+        driver_free = row->driver;
+        result = free = total = 0;
+        assert_int_equal(i ? (int)cudaMemGetInfo(&free, &total) : (int)cuMemGetInfo_v2(&free, &total), 0);
+        assert_int_equal(free, row->told);
+        assert_int_equal(total, FAKE_CAPACITY);
+        free = 0;
+        assert_int_equal(i ? (int)cudaMemGetInfo(&free, NULL) : (int)cuMemGetInfo_v2(&free, NULL), 0);
+        assert_int_equal(free, row->driver + row->idle);
+        assert_int_equal(i ? (int)cudaMemGetInfo(NULL, &total) : (int)cuMemGetInfo_v2(NULL, &total), 0);
+        result = 1;
+        assert_int_equal(i ? (int)cudaMemGetInfo(&free, &total) : (int)cuMemGetInfo_v2(&free, &total), 1);
+        assert_int_equal(free, row->driver);
+    }
+}
+
+/* Inside one of our own calls, and switched off: as the driver says. */
+static void test_info_passive(void **state)
+{
+    struct context *context = ready();
+    size_t free, total;
+
+    (void)state;
+    fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
+    fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
+    driver_free = MIB;
+    assert_int_equal(pool_free(block(context, 4 * MIB)), 0);
+    core_bypass_begin();
+    assert_int_equal(cudaMemGetInfo(&free, &total), 0);
+    assert_int_equal(free, MIB);
+    assert_int_equal(cuMemGetInfo_v2(&free, &total), 0);
+    assert_int_equal(free, MIB);
+    core_bypass_end();
+}
+
+static int next_info_arrives(size_t *free, size_t *total)
+{
+    if (questions < 3)
+        context_arrived();
+    return next_info(free, total);
+}
+
+/* Memory that arrived while the driver was asked would count twice. */
+static void test_info_again(void **state)
+{
+    size_t free, total;
+
+    (void)state;
+    ready();
+    fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info_arrives;
+    assert_int_equal(cuMemGetInfo_v2(&free, &total), 0);
+    assert_int_equal(questions, 4);
+}
+
+/* --- contexts that are not pooled --- */
+
+static int next_green(CUcontext *context, CUgreenCtx green)
+{
+    *context = (CUcontext)green;
+    return result;
+}
+
+static int next_ok(void)
+{
+    return result;
+}
+
+static void test_green(void **state)
+{
+    CUcontext handle = NULL;
+
+    (void)state;
+    ready();
+    fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
+    fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
+    result = CUDA_ERROR_INVALID_VALUE;
+    assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
+    assert_null(context_entry_find(fake_context(10)));
+    result = CUDA_SUCCESS;
+    core_bypass_begin();
+    assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
+    assert_null(context_entry_find(fake_context(10)));
+    core_bypass_end();
+    assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), 0);
+    assert_ptr_equal(handle, fake_context(10));
+    fake_current(handle);
+    assert_null(context_current(&fake.driver));
+    assert_int_equal(cuGreenCtxDestroy((CUgreenCtx)fake_context(10)), 0);
+    assert_null(context_entry_find(fake_context(10)));
+    assert_non_null(context_current(&fake.driver)); /* the handle came back for one that is none */
+}
+
+/* --- memory that is not pooled --- */
+
+static uint64_t given;
+
+static int next_alloc(CUdeviceptr *ptr, size_t size)
+{
+    (void)size;
+    *ptr = given;
+    return result;
+}
+
+/* The driver hands out what a pool believes to have: it was freed behind our back. */
+static void test_disowned(void **state)
+{
+    struct context *context = ready();
+    CUdeviceptr ptr = 0;
+    void *pointer = NULL;
+    uint64_t addr;
+
+    fake.next_of[REAL_cuMemAlloc_v2] = fake.next_of[REAL_cudaMalloc] = (void *)next_alloc;
+    for (unsigned int i = 0; i < 2; i++) {
+        addr = given = block(context, 3 * MIB);
+        assert_ptr_equal(pool_of(addr), context->pool);
+        if (i)
+            assert_int_equal(cudaMalloc(&pointer, 16 * MIB), 0);
+        else
+            assert_int_equal(cuMemAlloc_v2(&ptr, 16 * MIB), 0);
+        assert_null(pool_of(addr));
+        assert_int_equal(i ? (uint64_t)(uintptr_t)pointer : ptr, addr);
+    }
+    assert_int_equal(atomic_load(&context->bypassed), 2);
+    assert_null(*state);
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 8];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(begins); i++) {
+        tests[n++] = (struct isolated){begins[i].name, test_begin, ORDERED, &begins[i]};
+        tests[n++] = (struct isolated){begins[i].name, test_off, ORDERED, &begins[i]};
+        tests[n++] = (struct isolated){begins[i].name, test_off, "CUPOOL_ENABLE=0", &begins[i]};
+    }
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        tests[n++] = (struct isolated){ends[i].name, test_end, ORDERED, &ends[i]};
+        tests[n++] = (struct isolated){ends[i].name, test_off, ORDERED, &ends[i]};
+        tests[n++] = (struct isolated){ends[i].name, test_destroy_debt, NULL, &ends[i]};
+    }
+    for (size_t i = 0; i < COUNT(infos); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_info), .environment = ORDERED, .row = &infos[i]};
+    tests[n++] = (struct isolated){ISOLATED(test_info_passive), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_info_again), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_green), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_disowned), .environment = ORDERED " CUPOOL_LIMIT=4M"};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}

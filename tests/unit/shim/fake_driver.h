@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_driver.h - a driver, a clock and a trace for unit tests of the library, which is linked without shim/real.c.
+ *
+ * What it is: devices, contexts, streams, events and memory as a few tables; each call of the driver that has an effect
+ * leaves a word in a log ("record:c0,e0"), may be scripted to fail, to be missing, or to run a function of the test
+ * first, which stands for what other threads do meanwhile. Time stands still but for what waiting costs: so each limit
+ * is met exactly, at once, and on a loaded machine too.
+ *
+ * What it is not: the simulated GPU of tests/sim, which programs under the preload run on.
+ *
+ * Threads: the clock is atomic; everything else belongs to the thread that runs, of which tests have one at a time.
+ */
+#ifndef CUPOOL_TESTS_SHIM_FAKE_DRIVER_H
+#define CUPOOL_TESTS_SHIM_FAKE_DRIVER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "conf.h"
+#include "hooks.h"
+#include "pool.h"
+#include "real.h"
+
+#define MIB       ((size_t)1 << 20)
+#define SECOND_NS UINT64_C(1000000000)
+
+#define FAKE_DEVICES  4
+#define FAKE_CONTEXTS 300 /* the first ones are the devices' primary contexts */
+#define FAKE_STREAMS  32
+#define FAKE_EVENTS   256
+#define FAKE_RANGES   64
+#define FAKE_CAPACITY (8192 * MIB)
+
+struct fake_context {
+    int device;
+    unsigned long long id;
+    bool active;             /* primary: someone holds a reference */
+    CUresult error;          /* what its calls return; CUDA_ERROR_NOT_READY is left to the test */
+    uint64_t launched, over; /* work, by number: what is in the context's queue, and how far the device is */
+};
+
+struct fake_stream {
+    struct fake_context *context;
+    CUstreamCaptureStatus captures;
+    uint64_t launched, over;
+};
+
+struct fake_event {
+    struct fake_context *context;
+    uint64_t at; /* of the context's work: what it comes behind */
+};
+
+/* Memory, the host's too. */
+struct fake_range {
+    CUdeviceptr addr;
+    size_t size;
+    CUmemorytype type;
+    int device;
+};
+
+/* A member of struct real_driver, by number. */
+#define FN(name) (offsetof(struct real_driver, name) / sizeof(void *))
+#define FNS      (sizeof(struct real_driver) / sizeof(void *))
+
+struct fake_script {
+    CUresult result;
+    unsigned int from, times;  /* of the calls to come: the first one that fails, and how many do */
+    void (*before)(void *arg); /* runs before each call has an effect */
+    void *arg;
+    unsigned int calls;
+};
+
+struct fake {
+    struct real_driver driver; /* what real_driver_get returns, unless it is absent */
+    bool absent;
+    int version, devices;
+    struct fake_context contexts[FAKE_CONTEXTS];
+    struct fake_stream streams[FAKE_STREAMS];
+    struct fake_event events[FAKE_EVENTS];
+    struct fake_range ranges[FAKE_RANGES];
+    unsigned int streams_made, events_made;
+    CUdeviceptr next; /* address of the next allocation */
+    size_t free;
+    bool pools; /* the device has the driver's memory pools */
+    struct fake_script scripts[FNS];
+    char log[16384], said[16384], traced[16384]; /* calls of the driver; log lines; events of the trace */
+    size_t logged;
+    _Atomic(uint64_t) ns;
+    uint64_t step;       /* how far the clock goes with each look at it */
+    uint64_t relax_step; /* and while someone waits */
+    unsigned int relaxes;
+    void (*relax)(void *arg); /* runs each time that the library looks again; NULL: nothing */
+    void *relax_arg;
+    unsigned int opened, clocks; /* calls of trace_open, decay_start */
+    bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
+    bool secure;                 /* the program is set-uid */
+    bool barriers_refused;       /* it says that it has one, and refuses */
+    unsigned int barriers, registrations;
+    struct pool_config config;    /* of the pool that was made last */
+    unsigned int pools_refused;   /* so many are not made */
+    unsigned int defer_never;     /* calls of pool_defer_never */
+    const char *host, *exe;       /* what the system says; NULL: the truth; "": an error */
+    const struct real_nccl *nccl; /* NULL: none is loaded */
+    void *next_of[REAL_COUNT];    /* what is behind each exported function */
+};
+extern struct fake fake;
+
+/* Everything as at the start: one device has an active primary context, which is current on this thread. */
+void fake_start(void);
+
+CUcontext fake_context(unsigned int i);
+CUstream fake_stream(unsigned int i, unsigned int context); /* made if need be */
+struct fake_context *fake_context_of(CUcontext handle);
+void fake_current(CUcontext handle);
+/* Has each call of this thread that changed its context or capture mode been undone? */
+bool fake_thread_is_clean(CUcontext handle);
+/* Say that there is memory at addr. */
+void fake_range_add(CUdeviceptr addr, size_t size, CUmemorytype type, int device);
+
+/* Locks of the library that this thread holds; a call of the driver below one ends the test. */
+unsigned int fake_locks_held(void);
+
+/* The log since the last call; the text stays until the next one. */
+const char *fake_log(void);
+static inline unsigned int fake_calls(size_t function)
+{
+    return fake.scripts[function].calls;
+}
+/* From now on the driver lacks a function. */
+void fake_lack(size_t function);
+/* The next skipped calls succeed, and times calls after them fail. */
+void fake_fail_after(size_t function, unsigned int skipped, CUresult result, unsigned int times);
+static inline void fake_fail(size_t function, CUresult result, unsigned int times)
+{
+    fake_fail_after(function, 0, result, times);
+}
+void fake_before(size_t function, void (*before)(void *arg), void *arg);
+
+#endif

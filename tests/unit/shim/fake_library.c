@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_library.c - what stands in for shim/real.c, and what the linker puts in front of functions of the library and of
+ * libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See fake_driver.h.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/membarrier.h>
+
+#include "dlsym.h"
+#include "fake_driver.h"
+
+/* A wait that goes on for so long has no limit. */
+#define RELAXES_MAX 200000u
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
+void __wrap_lock_relax(unsigned int times);
+void __wrap_log_write(enum conf_log_level level, const char *format, ...);
+void __wrap_trace_event(const char *event, const char *format, ...);
+void __wrap_trace_open(void);
+void __wrap_decay_start(void);
+void __wrap_trace_write_behind(void);
+int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
+int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
+void __wrap_pool_defer_never(struct pool *pool);
+void __real_pool_defer_never(struct pool *pool);
+int __wrap_gethostname(char *name, size_t len);
+int __real_gethostname(char *name, size_t len);
+ssize_t __wrap_readlink(const char *path, char *to, size_t len);
+ssize_t __real_readlink(const char *path, char *to, size_t len);
+unsigned long __wrap_getauxval(unsigned long type);
+long __wrap_syscall(long number, ...);
+long __real_syscall(long number, ...);
+
+/* --- time --- */
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+{
+    const uint64_t ns = atomic_fetch_add(&fake.ns, fake.step);
+
+    (void)clock;
+    ts->tv_sec = (time_t)(ns / SECOND_NS);
+    ts->tv_nsec = (long)(ns % SECOND_NS);
+    return 0;
+}
+
+void __wrap_lock_relax(unsigned int times)
+{
+    (void)times;
+    atomic_fetch_add(&fake.ns, fake.relax_step);
+    if (++fake.relaxes > RELAXES_MAX) {
+        fprintf(stderr, "a wait without a limit\n");
+        abort();
+    }
+    if (fake.relax)
+        fake.relax(fake.relax_arg);
+}
+
+/* --- what is said --- */
+
+/* A line of its own, as far as there is room. */
+static void add(char *text, size_t len, const char *head, const char *format, va_list args)
+{
+    const size_t used = strlen(text);
+    size_t more;
+
+    snprintf(text + used, len - used, "%s:", head);
+    more = used + strlen(text + used);
+    vsnprintf(text + more, len - more, format, args);
+    more += strlen(text + more);
+    snprintf(text + more, len - more, "\n");
+}
+
+void __wrap_log_write(enum conf_log_level level, const char *format, ...)
+{
+    const char head[] = {(char)('0' + level), '\0'};
+    va_list args;
+
+    va_start(args, format);
+    add(fake.said, sizeof(fake.said), head, format, args);
+    va_end(args);
+}
+
+void __wrap_trace_event(const char *event, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    add(fake.traced, sizeof(fake.traced), event, format, args);
+    va_end(args);
+}
+
+void __wrap_trace_open(void)
+{
+    fake.opened++;
+}
+
+void __wrap_decay_start(void)
+{
+    fake.clocks++;
+}
+
+void __wrap_trace_write_behind(void)
+{
+}
+
+int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
+{
+    fake.config = *config;
+    if (!fake.pools_refused)
+        return __real_pool_create(config, ret_pool);
+    fake.pools_refused--;
+    return -ENOMEM;
+}
+
+void __wrap_pool_defer_never(struct pool *pool)
+{
+    fake.defer_never++;
+    __real_pool_defer_never(pool);
+}
+
+/* --- locks --- */
+
+/* Of this thread; each is given back once, and none is held over a call of the driver. */
+static __thread unsigned int held;
+
+unsigned int fake_locks_held(void)
+{
+    return held;
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    held++;
+    return __real_pthread_mutex_lock(mutex);
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+    if (!held--) {
+        fprintf(stderr, "a lock is given back that was not taken\n");
+        abort();
+    }
+    return __real_pthread_mutex_unlock(mutex);
+}
+
+/* --- system calls --- */
+
+/* As the kernel's: refused to who has not registered. */
+static long membarrier(int command, int flags)
+{
+    const bool barrier = command == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+
+    fake.barriers += barrier;
+    fake.registrations += command == MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+    errno = fake.fences ? ENOSYS : flags ? EINVAL : EPERM;
+    if (fake.fences || flags || (barrier && (fake.barriers_refused || !fake.registrations)))
+        return -1;
+    return command == MEMBARRIER_CMD_QUERY ? MEMBARRIER_CMD_PRIVATE_EXPEDITED : 0;
+}
+
+long __wrap_syscall(long number, ...)
+{
+    va_list args;
+    long a[6];
+
+    va_start(args, number);
+    for (unsigned int i = 0; i < 6; i++)
+        a[i] = va_arg(args, long);
+    va_end(args);
+    if (number == SYS_tgkill && fake.dead_threads) {
+        errno = ESRCH;
+        return -1;
+    }
+    if (number == SYS_membarrier)
+        return membarrier((int)a[0], (int)a[1]);
+    if (number == SYS_nanosleep) {
+        atomic_fetch_add(&fake.ns, (uint64_t)((const struct timespec *)a[0])->tv_nsec);
+        return 0;
+    }
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+unsigned long __wrap_getauxval(unsigned long type)
+{
+    return type == AT_SECURE && fake.secure;
+}
+
+/* As the system: without a NUL where there is no room. */
+int __wrap_gethostname(char *name, size_t len)
+{
+    const size_t n = fake.host ? strnlen(fake.host, len) : 0;
+
+    if (!fake.host)
+        return __real_gethostname(name, len);
+    memcpy(name, fake.host, n);
+    if (n < len)
+        name[n] = '\0';
+    return n ? 0 : -1;
+}
+
+ssize_t __wrap_readlink(const char *path, char *to, size_t len)
+{
+    const size_t n = fake.exe ? strnlen(fake.exe, len) : 0;
+
+    if (!fake.exe)
+        return __real_readlink(path, to, len);
+    memset(to, 'x', len);
+    memcpy(to, fake.exe, n);
+    return n ? (ssize_t)n : -1;
+}
+
+/* --- shim/real.c --- */
+
+const struct real_driver *real_driver_get(void)
+{
+    return fake.absent ? NULL : &fake.driver;
+}
+
+void *real_find(enum real_symbol symbol)
+{
+    if (!fake.next_of[symbol])
+        abort();
+    return fake.next_of[symbol];
+}
+
+void *real_find_for(enum real_symbol symbol, const void *caller)
+{
+    (void)caller;
+    return real_find(symbol);
+}
+
+const struct real_nccl *real_nccl_get(const void *caller)
+{
+    (void)caller;
+    return fake.nccl;
+}
+
+void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller)
+{
+    (void)symbol;
+    (void)caller;
+    abort();
+}
+
+void *dlsym_real(void *handle, const char *name)
+{
+    return dlsym(handle, name);
+}
+
+bool real_is_loaded(const char *name)
+{
+    return name && !*name;
+}
+
+void *real_route(void *function)
+{
+    return function;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* isolated.c - see isolated.h. */
+#include "isolated.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* No test takes that long: a deadlock, then. */
+#define DEADLOCK_SECONDS 60
+
+static void environment_set(const char *words)
+{
+    char text[4096];
+
+    clearenv();
+    snprintf(text, sizeof(text), "%s", words ? words : "");
+    for (char *rest = text, *word; (word = strsep(&rest, " "));) {
+        char *value = strchr(word, '=');
+
+        if (!value)
+            continue;
+        *value = '\0';
+        setenv(word, value + 1, 1);
+    }
+}
+
+static int child(const struct isolated *test, int output)
+{
+    const struct CMUnitTest one[] = {{.name = test->name, .test_func = test->test, .initial_state = (void *)test->row}};
+
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    alarm(DEADLOCK_SECONDS);
+    environment_set(test->environment);
+    return cmocka_run_group_tests(one, NULL, NULL);
+}
+
+static void output_show(int output)
+{
+    char text[4096];
+    ssize_t len;
+
+    lseek(output, 0, SEEK_SET);
+    while ((len = read(output, text, sizeof(text))) > 0)
+        fwrite(text, 1, (size_t)len, stdout);
+}
+
+static bool passes(const struct isolated *test)
+{
+    int output = memfd_create("output", MFD_CLOEXEC), status = 1;
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0)
+        exit(child(test, output));
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (status) {
+        output_show(output);
+        printf("FAILED: %s (%s), status %#x\n", test->name, test->environment ? test->environment : "", status);
+    }
+    close(output);
+    return !status;
+}
+
+int isolated_run(const struct isolated *tests, size_t count, const char *filter)
+{
+    bool failed = false;
+
+    for (size_t i = 0; i < count; i++)
+        if (!filter || strstr(tests[i].name, filter))
+            failed |= !passes(&tests[i]);
+    return failed;
+}
+
+void elsewhere(void *(*function)(void *), void *arg)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, function, arg), 0);
+    pthread_join(thread, NULL);
+}
