@@ -54,6 +54,7 @@ struct lane {
     cudaStream_t stream;
     int dev, capture;             /* capture: which one it is part of, or -1 */
     uint64_t sent, synced, freed; /* the last work; what the host waited for; what a cudaFree natively waited for */
+    uint64_t freed_by[THREADS];   /* the same, of one thread's */
     cudaEvent_t order;
     unsigned flags;
 };
@@ -136,7 +137,7 @@ extern struct exec execs[EXECS];
 extern struct capture captures[CAPTURES];
 extern struct context contexts[CONTEXTS];
 extern int self, devices; /* the thread that runs; how many devices are used */
-extern bool pressure;      /* devices get full */
+extern bool pressure;     /* devices get full */
 extern bool hazards;      /* rely on cudaFree having waited */
 extern bool abandon;      /* end all captures after this operation: they need not be alike with and without cupool */
 

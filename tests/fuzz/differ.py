@@ -38,6 +38,8 @@ RULES = {
     "malloc_in_capture": Rule("900", "0|900", "`cudaMalloc` in a capture in global mode"),
     "free_in_capture": Rule("900", "0|900", "`cudaFree` in a capture"),
     "query_after_free": Rule("0", "0|600", "`cudaEventQuery` and `cudaStreamQuery` right after", "auto ordered relaxed"),
+    "elapsed_after_free": Rule("0", "0|600", "`cudaEventQuery` and `cudaStreamQuery` right after", "auto ordered relaxed"),
+    "elapsed_after_own_free": Rule("0", "0|600", "`cudaEventQuery` and `cudaStreamQuery` right after", "relaxed"),
     "fresh": Rule("zero", "zero|other", "contents of fresh memory of 2 MiB and more"),
     "aligned": Rule("1", "0|1", "address of a block of 2 MiB and more"),
     "ipc": Rule("0:201", "0:201|1", "CUDA IPC handle of a block that shares"),

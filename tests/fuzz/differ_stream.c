@@ -234,6 +234,11 @@ void op_record(void)
     capture_check(l);
 }
 
+static bool own_free(struct mark m)
+{
+    return m.n <= lanes[m.lane].synced || m.n <= lanes[m.lane].freed_by[self];
+}
+
 void op_elapsed(void)
 {
     const struct event *a = &events[pick(EVENTS)], *b = &events[pick(EVENTS)];
@@ -244,7 +249,13 @@ void op_elapsed(void)
         out(" -");
         return;
     }
-    TOLD("elapsed", cudaEventElapsedTime(&ms, a->e, b->e));
+    const bool over = state_of(a->mark) == DONE && state_of(b->mark) == DONE;
+    const bool own = own_free(a->mark) && own_free(b->mark);
+    const int code = (int)cudaEventElapsedTime(&ms, a->e, b->e);
+    if (over || (code && code != cudaErrorNotReady))
+        told("elapsed", code);
+    else
+        out(" %s{%d}", own ? "elapsed_after_own_free" : "elapsed_after_free", code);
 }
 
 /* ---- captures ---- */

@@ -68,14 +68,15 @@ void synced(int dev)
     }
 }
 
-/* In a capture it waits natively, too, if it is allowed; under cupool for nothing (README, "`cudaFree` in a capture"). */
+/* In a capture it waits natively, too, if it is allowed; under cupool for nothing (README, "`cudaFree` in a capture").
+ */
 void freed(int dev)
 {
     if (captured_anywhere())
         return;
     for (int i = 0; i < LANES_ALL; i++) {
         if (lanes[i].dev == dev)
-            lanes[i].freed = lanes[i].sent;
+            lanes[i].freed = lanes[i].freed_by[self] = lanes[i].sent;
     }
 }
 
@@ -103,9 +104,13 @@ bool order(int lane, struct mark m)
         use(from->dev);
         if (!quiet("order", cudaEventRecord(from->order, from->stream)))
             return false;
+        (void)sent(m.lane);
     }
     use(to->dev);
-    return quiet("after", cudaStreamWaitEvent(to->stream, from->order, 0));
+    if (!quiet("after", cudaStreamWaitEvent(to->stream, from->order, 0)))
+        return false;
+    (void)sent(lane);
+    return true;
 }
 
 bool settle(struct mark m)
@@ -233,14 +238,7 @@ void op_fill(void)
         break;
     case 1:
         whole = whole && n % 4 == 0;
-        code = (int)cuMemsetD32Async(D(p), v * 0x01020301u, n / 4 ? n / 4 : 1, n < 4 ? NULL : s);
-        if (n < 4) { /* one word does not fit: told as it is, and not done */
-            out(" tiny=%d", code ? 1 : 0);
-            if (!code)
-                b->o.defined = false;
-            b->o.mark = sent(b->o.dev);
-            return;
-        }
+        code = n > 3 ? (int)cuMemsetD32Async(D(p), v * 0x01020301u, n / 4, s) : 0;
         break;
     case 2:
         whole = whole && n % 2 == 0 && n > 1;
