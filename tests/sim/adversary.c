@@ -3,7 +3,8 @@
  * adversary.c - see adversary.h.
  *
  * What it is: a generator, and numbers that say what the host can know. All that completes is numbered; when the host
- * has waited for anything, all that has completed so far is known. Of what is known a query tells the truth.
+ * has waited for anything, all that has completed so far is known; when a query has said that something is over, all
+ * that had completed before. Of what is known a query tells the truth.
  *
  * What it is not: it does not know what work does.
  *
@@ -74,18 +75,38 @@ static bool unknown(const struct CUstream_st *s)
     return s->number > known;
 }
 
+/* A query says that it is over, so the host knows that all is that completed before. */
+static void learn(uint64_t number)
+{
+    if (number > known)
+        known = number;
+}
+
 bool adversary_hides_stream(const struct CUstream_st *s)
 {
     bool may = unknown(s);
 
     for (CUstream other = s->legacy ? s->ctx->streams : NULL; other; other = other->next)
         may = may || (other->blocking && unknown(other));
-    return may && adversary_chance(2);
+    if (may && adversary_chance(2))
+        return true;
+    learn(may && s->legacy ? completed : s->number);
+    return false;
 }
 
 bool adversary_hides_point(const struct sim_point *p)
 {
-    return ((p->rec && p->rec->number > known) || (p->ctx && p->seq > p->ctx->known)) && adversary_chance(2);
+    const bool may = (p->rec && p->rec->number > known) || (p->ctx && p->seq > p->ctx->known);
+
+    if (may && adversary_chance(2))
+        return true;
+    if (p->rec)
+        learn(p->rec->number);
+    if (may && p->ctx) {
+        p->ctx->known = p->seq;
+        learn(completed);
+    }
+    return false;
 }
 
 bool adversary_keeps(int dev, size_t n)
