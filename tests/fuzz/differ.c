@@ -29,7 +29,7 @@ struct exec execs[EXECS];
 struct capture captures[CAPTURES];
 struct context contexts[CONTEXTS];
 int self, devices;
-bool hazards, abandon, pressure;
+bool hazards, abandon, pressure, sharing;
 
 static uint64_t seed, rng;
 static int current[THREADS];
@@ -209,17 +209,18 @@ static bool groups[GROUPS];
 static unsigned weight_all, threads_used;
 static size_t op_now;
 
-/* Each group but the basic ones is in a part of the seeds. */
+/* Each group but the basic ones is in a part of the seeds; what makes every later free wait in few. */
 static void groups_choose(void)
 {
-    static const unsigned rarity[GROUPS] = {1, 1, 2, 4, 4, 2, 4, 5, 6};
+    static const unsigned rarity[GROUPS] = {1, 1, 2, 8, 6, 2, 5, 8, 8};
 
     rng = mix(seed);
     for (int g = 0; g < GROUPS; g++)
         groups[g] = chance(rarity[g]);
     pressure = groups[PRESSURE];
+    sharing = chance(6);
     threads_used = chance(2) ? THREADS : 1;
-    if (!chance(3))
+    if (!groups[PEER] && !chance(3))
         devices = 1;
     for (size_t i = 0; i < OPS; i++)
         weight_all += groups[ops[i].group] ? ops[i].weight : 0;

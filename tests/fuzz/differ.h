@@ -137,6 +137,7 @@ extern struct exec execs[EXECS];
 extern struct capture captures[CAPTURES];
 extern struct context contexts[CONTEXTS];
 extern int self, devices; /* the thread that runs; how many devices are used */
+extern bool sharing;      /* memory that device and host share at any time: cupool's frees wait from then on */
 extern bool pressure;     /* devices get full */
 extern bool hazards;      /* rely on cudaFree having waited */
 extern bool abandon;      /* end all captures after this operation: they need not be alike with and without cupool */
@@ -154,12 +155,13 @@ void devices_forget(void); /* no thread counts on its current device any more */
 void free_later(void *p);  /* once the captures have been abandoned */
 void errors_forget(void);  /* the thread's last error is not compared */
 
-/* ---- differ_work.c: what work is done ---- */
+/* ---- differ_order.c, differ_work.c ---- */
 enum state { DONE, FREED, BUSY };
 enum state state_of(struct mark m);
 bool order(int lane, struct mark m); /* work of the lane comes after m; false: cannot be had now */
 bool settle(struct mark m);          /* the host has waited for m */
 bool lane_capturing(int lane);
+bool disturbs(int lane); /* would its use end captures? Now and then it is used all the same. */
 struct mark sent(int lane);
 void synced(int dev);
 void freed(int dev);
@@ -172,6 +174,7 @@ int lane_pick(int dev); /* a live one, of a device unless -1 */
 
 /* ---- operations ---- */
 typedef void op_fn(void);
+op_fn op_after_free; /* a part of op_block */
 op_fn op_block, op_errors, op_attributes, op_info, op_near_full, op_stale, op_host, op_host_errors;
 op_fn op_fill, op_copy, op_transfer, op_read, op_host_look, op_count, op_stream, op_sync, op_query, op_event, op_record,
     op_elapsed, op_peer_copy;

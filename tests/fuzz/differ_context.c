@@ -20,7 +20,7 @@ static int host_get(struct host *h)
     void *p = NULL;
     int code;
 
-    switch (pick(6)) {
+    switch (sharing ? pick(6) : 1 + pick(5)) {
     case 0:
         h->kind = HOST_MAPPED;
         code = (int)cudaHostAlloc(&p, h->size, cudaHostAllocMapped | cudaHostAllocPortable);
@@ -98,7 +98,7 @@ void op_host(void)
         return;
     }
     h->o.dev = (int)pick((uint32_t)devices);
-    if (chance(8)) {
+    if (sharing && chance(8)) {
         use(0);
         managed_get();
         return;
@@ -122,7 +122,7 @@ void op_host_errors(void)
         out(" -");
         return;
     }
-    switch (pick(6)) {
+    switch (pick(sharing ? 6 : 5)) {
     case 0:
         TOLD("stack", cudaFreeHost(local));
         break;
@@ -136,15 +136,15 @@ void op_host_errors(void)
         TOLD("huge", cudaMallocHost(&p, (size_t)1 << 60));
         break;
     case 4:
-        TOLD("pointer", cudaHostGetDevicePointer(&p, local, 1));
-        break;
-    default:
         for (int i = 0; i < HOSTS; i++) {
             if (!hosts[i].o.live || hosts[i].kind == HOST_PAGEABLE)
                 continue;
             TOLD("device_free", cudaFree(hosts[i].p + 1));
             break;
         }
+        break;
+    default:
+        TOLD("pointer", cudaHostGetDevicePointer(&p, local, 1));
     }
 }
 
@@ -332,13 +332,21 @@ void op_reset(void)
     const int dev = (int)pick((uint32_t)devices);
     const struct block *b = &blocks[pick(BLOCKS)];
     const bool was = b->o.live && b->o.dev == dev && b->kind == BLOCK_PLAIN;
+    CUcontext ctx;
 
     if (captured_anywhere() || !quiet_before(dev)) {
         out(" -");
         return;
     }
     use(dev);
-    TOLD("reset", cudaDeviceReset());
+    if (chance(3)) { /* the runtime knows nothing of it; a reference of our own makes the context anew */
+        TOLD("driver_reset", cuDevicePrimaryCtxReset(dev));
+        if (was)
+            TOLD("stale", cuMemFree(D(b->p)));
+        TOLD("retain", cuDevicePrimaryCtxRetain(&ctx, dev));
+    } else {
+        TOLD("reset", cudaDeviceReset());
+    }
     everything_dead(dev);
     devices_forget();
     use(dev);

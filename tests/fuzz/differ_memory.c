@@ -223,7 +223,9 @@ static void block_free(struct block *b)
     if (b->kind == BLOCK_PLAIN)
         freed(b->o.dev);
     block_dead(b);
-    if (chance(8))
+    if (hazards && b->kind == BLOCK_PLAIN && chance(2)) /* what the wait is good for */
+        op_after_free();
+    else if (chance(8))
         TOLD("again", form < 5 ? (int)cuMemFree(D(b->p)) : (int)cudaFree(b->p));
 }
 
