@@ -3,8 +3,9 @@
  * fuzz_launch.c - any bytes as what /proc says of this process's parents, and as what launchers leave in the
  * environment: the search ends, reads nothing beyond what it was given, and its answer is one that the trace can hold.
  *
- * How to run it: fuzz.h. An input is a byte whose bits are launchers that seem to have been here, a number that they
- * say, and then the files as they are opened, each up to a byte 0xff. It has launch.c inside, whose files these are.
+ * How to run it: fuzz.h. An input is a byte whose bits are launchers that seem to have been here, the rank and the
+ * local rank that they say, and then the files as they are opened, each up to a byte 0xff, and again from the start
+ * when they are used up. A file that begins with 0xfe cannot be read. It has launch.c inside, whose files these are.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,8 +31,8 @@ static ssize_t given_readlink(const char *path, char *buf, size_t len);
 
 #define OPENED_MAX 200
 
-static const uint8_t *given;
-static size_t left;
+static const uint8_t *given, *start;
+static size_t left, all;
 static unsigned int opened;
 static char fault[256];
 
@@ -40,6 +41,10 @@ static char fault[256];
 /* The next file's bytes. */
 static size_t take(void *buf, size_t len)
 {
+    if (!left) {
+        given = start;
+        left = all;
+    }
     const uint8_t *end = left ? memchr(given, 0xff, left) : NULL;
     const size_t size = end ? (size_t)(end - given) : left, n = size < len ? size : len;
 
@@ -57,12 +62,14 @@ static int given_open(const char *path, int flags)
     if (strncmp(path, "/proc/", 6) != 0)
         FAULT("%.99s is opened", path);
     errno = ENOENT;
-    return left ? 1000 : -1;
+    return all && opened <= OPENED_MAX ? 1000 : -1;
 }
 
 static ssize_t given_read(int fd, void *buf, size_t len)
 {
-    return (ssize_t)take(buf, len);
+    const size_t n = take(buf, len);
+
+    return n && *(const uint8_t *)buf == 0xfe ? -1 : (ssize_t)n;
 }
 
 static int given_close(int fd)
@@ -72,28 +79,32 @@ static int given_close(int fd)
 
 static ssize_t given_readlink(const char *path, char *buf, size_t len)
 {
-    return left ? (ssize_t)take(buf, len) : -1;
+    return all ? (ssize_t)take(buf, len) : -1;
 }
 
 static const char *fuzz_run(const uint8_t *data, size_t size)
 {
     struct launch launch = {0};
-    char path[4096], value[32] = "";
+    char path[4096], value[32] = "", local[32] = "";
 
     fault[0] = '\0';
     opened = 0;
-    given = data;
-    left = size;
+    given = start = data;
+    left = all = size;
     clearenv();
     if (left) {
         const uint8_t seen = *given++;
         left--;
         take(value, sizeof(value) - 1);
+        take(local, sizeof(local) - 1);
         for (unsigned int i = 0; i < LAUNCHERS; i++) {
             if (!(seen >> i % 8 & 1))
                 continue;
             setenv(launchers[i].rank, value, 1);
-            setenv(launchers[i].local_rank, value, 1);
+            if (launchers[i].local_rank)
+                setenv(launchers[i].local_rank, local, 1);
+            if (launchers[i].needs && strcmp(launchers[i].needs, launchers[i].local_rank) != 0)
+                setenv(launchers[i].needs, "0", 1);
         }
     }
     launch_detect(&launch);
@@ -120,6 +131,7 @@ static uint64_t next(uint64_t *rng)
 
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
+    static const char *const numbers[] = {"3\377-2\377", "0\3771\377", "5\377\377"};
     static const char *const pieces[] = {"slurmstepd",
                                          "mpirun",
                                          "python3",
@@ -133,6 +145,7 @@ static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
                                          "\xff",
                                          "\xff",
                                          "7",
+                                         "\xfe",
                                          "99999999999",
                                          "bin/torchrun",
                                          "hydra_pmi_proxy",
@@ -141,6 +154,11 @@ static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
     size_t size = 0;
 
     buffer[size++] = (uint8_t)next(rng);
+    if (next(rng) % 4) {
+        const char *both = numbers[next(rng) % 3];
+        memcpy(buffer + size, both, strlen(both));
+        size += strlen(both);
+    }
     for (uint64_t n = next(rng) % 60; n; n--) {
         const char *piece = pieces[next(rng) % (sizeof(pieces) / sizeof(pieces[0]))];
         memcpy(buffer + size, piece, strlen(piece));

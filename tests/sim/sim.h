@@ -393,7 +393,7 @@ void sim_stream_wait(CUstream s);
 void sim_point_wait(const struct sim_point *p, CUcontext ctx); /* of an event of ctx */
 bool sim_ctx_idle(CUcontext ctx);
 bool sim_stream_idle(CUstream s);
-void sim_stream_left(CUstream s); /* the driver has back what was freed in it */
+void sim_stream_left(CUstream s);                             /* the driver has back what was freed in it */
 void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
 extern __thread bool sim_in_hostfn;
 
