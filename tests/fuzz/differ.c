@@ -73,12 +73,14 @@ static void log_flush(void)
 void out(const char *format, ...)
 {
     va_list list;
+    int n;
 
+    va_start(list, format);
+    n = vsnprintf(log_text + log_size, 512, format, list);
+    va_end(list);
+    log_size += n < 0 ? 0 : n < 512 ? (size_t)n : 511;
     if (log_size > sizeof(log_text) - 512)
         log_flush();
-    va_start(list, format);
-    log_size += (size_t)vsnprintf(log_text + log_size, 512, format, list);
-    va_end(list);
 }
 
 bool told(const char *name, int code)
@@ -363,7 +365,7 @@ int main(int argc, char **argv)
     bool usage = false;
 
     devices = DEVICES;
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc && argv[i]; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(argv[i], "--hazards"))
             hazards = true;

@@ -158,12 +158,10 @@ static enum state lane_state(int index)
 
 static void asked(const char *name, enum state state, int code)
 {
-    if (code && code != cudaErrorNotReady)
+    if (state == DONE || (code && code != cudaErrorNotReady))
         told(name, code);
     else if (state == FREED)
         out(" query_after_free{%d}", code);
-    else if (state == DONE)
-        told(name, code);
 }
 
 void op_query(void)

@@ -103,7 +103,8 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
             setenv(launchers[i].rank, value, 1);
             if (launchers[i].local_rank)
                 setenv(launchers[i].local_rank, local, 1);
-            if (launchers[i].needs && strcmp(launchers[i].needs, launchers[i].local_rank) != 0)
+            if (launchers[i].needs && launchers[i].local_rank &&
+                strcmp(launchers[i].needs, launchers[i].local_rank) != 0)
                 setenv(launchers[i].needs, "0", 1);
         }
     }
@@ -156,13 +157,13 @@ static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
     buffer[size++] = (uint8_t)next(rng);
     if (next(rng) % 4) {
         const char *both = numbers[next(rng) % 3];
-        memcpy(buffer + size, both, strlen(both));
-        size += strlen(both);
+        for (; *both; both++)
+            buffer[size++] = (uint8_t)*both;
     }
     for (uint64_t n = next(rng) % 60; n; n--) {
         const char *piece = pieces[next(rng) % (sizeof(pieces) / sizeof(pieces[0]))];
-        memcpy(buffer + size, piece, strlen(piece));
-        size += strlen(piece);
+        for (; *piece; piece++)
+            buffer[size++] = (uint8_t)*piece;
         if (next(rng) % 16 == 0)
             buffer[size++] = (uint8_t)next(rng);
     }
