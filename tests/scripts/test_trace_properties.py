@@ -36,7 +36,8 @@ events = st.fixed_dictionaries({
     "t": st.integers(0, 1 << 50), "e": st.sampled_from(["alloc", "free_requested", "free_completed"]), "tid": st.integers(0, 1 << 22),
     "d": st.integers(0, 15), "p": st.integers(1, 1 << 47).map(lambda p: f"{512 * p:#x}"), "n": sizes,
 }, optional={"block": sizes, "x": scalars})
-noise = st.one_of(st.binary(max_size=40), st.recursive(scalars, lambda x: st.lists(x, max_size=3), max_leaves=8).map(lambda v: json.dumps(v).encode()))
+values = st.recursive(scalars, lambda x: st.lists(x, max_size=3), max_leaves=8)
+noise = st.one_of(st.binary(max_size=40), values.map(lambda v: json.dumps(v).encode()))
 
 
 def line(event: "dict[str, Any]", spaces: bool) -> bytes:
