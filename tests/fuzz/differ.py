@@ -6,8 +6,8 @@
 For each seed: natively and with CUPOOL_FREE=auto and strict where the program relies on cudaFree having waited
 (--hazards), and natively and with ordered and relaxed where it does not. A difference is a failure unless one of RULES,
 each of which cites a row of README's table, allows it. Of a failure the seed is told, and a short part of its operations
-that shows it. Without --sim it runs on the real GPUs, with a
-program of `cc -D_GNU_SOURCE -pthread -o differ tests/fuzz/differ*.c -lcudart -lcuda`.
+that shows it. Without --sim it runs on the real GPUs, with a program of
+`cc -D_GNU_SOURCE -pthread -o differ tests/fuzz/differ*.c -lcudart -lcuda`.
 
 What it is not: a judge of CUDA: what both runs do alike is right.
 """
