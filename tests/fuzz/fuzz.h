@@ -2,7 +2,7 @@
 /*
  * fuzz.h - what the fuzz targets share: the entry of libFuzzer, or, with FUZZ_PLAIN, a main that needs no fuzzer:
  *
- *     TARGET_plain FILE...             replay files, e.g. the findings of a fuzzer
+ *     TARGET_plain FILE...             replay files, e.g. the findings of a fuzzer; of folders, all that is in them
  *     TARGET_plain -r N [SEED]         run N random inputs; an input that fails is left in fuzz.crash
  *     TARGET_plain -w DIR N [SEED]     write N random inputs, to start a fuzzer with
  *
@@ -11,6 +11,7 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
+#include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,26 @@ static int replay(const char *path)
     return fault[0] != '\0';
 }
 
+/* 1 also where there is none: a corpus that is not found is not run. */
+static int replay_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    char name[4096];
+    int bad = 0, count = 0;
+
+    if (!folder)
+        return replay(path);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
+        bad |= replay(name);
+        count++;
+    }
+    closedir(folder);
+    return bad || !count;
+}
+
 static int run_random(unsigned long count, uint64_t rng)
 {
     for (unsigned long i = 0; i < count; i++) {
@@ -113,7 +134,7 @@ int main(int argc, char **argv)
         return 2;
     }
     for (int i = 1; i < argc; i++)
-        bad |= replay(argv[i]);
+        bad |= replay_folder(argv[i]);
     return bad;
 }
 

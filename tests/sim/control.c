@@ -121,6 +121,7 @@ static void settings_read(void)
     sim_settings.name = (s = getenv("SIMGPU_NAME")) && *s ? s : "Simulated GPU";
     sim_settings.delay_us = (s = getenv("SIMGPU_DELAY_US")) && *s ? (unsigned)atoi(s) : 20;
     sim_settings.seed = (s = getenv("SIMGPU_SEED")) && *s ? strtoull(s, NULL, 0) : 1;
+    sim_settings.adversary = (s = getenv("SIMGPU_ADVERSARY")) && *s ? strtoull(s, NULL, 0) : 0;
     sim_settings.driver_version = (s = getenv("SIMGPU_DRIVER_VERSION")) && *s ? atoi(s) : 13000;
     faults_parse(getenv("SIMGPU_FAULT"));
     pthread_atfork(NULL, NULL, child_start);

@@ -12,7 +12,7 @@
  *
  * Locking: this file owns the lock behind sim_lock(). Waiting (for operations, for queue space) drops it.
  */
-#include "sim.h"
+#include "adversary.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -172,11 +172,16 @@ static void stream_ready(CUstream s)
 {
     s->state = SIM_READY;
     s->next_ready = NULL;
-    if (ready_tail)
-        ready_tail->next_ready = s;
-    else
+    if (ready_head && adversary_chance(2)) {
+        s->next_ready = ready_head;
         ready_head = s;
-    ready_tail = s;
+    } else {
+        if (ready_tail)
+            ready_tail->next_ready = s;
+        else
+            ready_head = s;
+        ready_tail = s;
+    }
     if (idle) {
         struct sim_worker *w = idle;
         idle = w->next;
@@ -245,12 +250,10 @@ static void op_complete(struct sim_op *op)
     s->head = op->next;
     if (!s->head) {
         s->tail = NULL;
-        for (struct sim_alloc *a = s->leaving, *next; a; a = next) {
-            next = a->leaving;
-            sim_alloc_free(a);
-        }
-        s->leaving = NULL;
+        if (!adversary_on())
+            sim_stream_left(s);
     }
+    s->number = adversary_number();
     s->depth--;
     s->done = op->seq;
     op->done = true;
@@ -304,9 +307,13 @@ static void stream_run(CUstream s, uint64_t last)
             blocked = s;
             return;
         }
-        if (op->work.kind != SIM_WAIT)
+        if (op->work.kind != SIM_WAIT) {
             op_delay(s);
+            adversary_nap();
+        }
         sim_work_run(s, &op->work);
+        if (op->work.kind != SIM_RECORD)
+            adversary_nap();
         op_complete(op);
     }
     s->state = SIM_IDLE;
@@ -340,22 +347,23 @@ static void *worker_main(void *arg)
 
 /* ---- waiting ---- */
 
-static void wait_for(struct sim_waiter *w)
+static void wait_for(struct sim_waiter *w, CUcontext ctx)
 {
-    if (waiter_met(w))
-        return;
-    pthread_cond_init(&w->cond, NULL);
-    w->met = false;
-    w->next = waiters;
-    waiters = w;
-    while (!w->met)
-        pthread_cond_wait(&w->cond, &lock);
-    pthread_cond_destroy(&w->cond);
+    if (!waiter_met(w)) {
+        pthread_cond_init(&w->cond, NULL);
+        w->met = false;
+        w->next = waiters;
+        waiters = w;
+        while (!w->met)
+            pthread_cond_wait(&w->cond, &lock);
+        pthread_cond_destroy(&w->cond);
+    }
+    adversary_waited(ctx, w->stream, w->ctx != NULL);
 }
 
 void sim_ctx_wait(CUcontext ctx)
 {
-    wait_for(&(struct sim_waiter){.ctx = ctx, .all = ctx->last_seq});
+    wait_for(&(struct sim_waiter){.ctx = ctx, .all = ctx->last_seq}, ctx);
 }
 
 void sim_ctx_stall(CUcontext ctx)
@@ -374,15 +382,15 @@ void sim_stream_wait(CUstream s)
         w.ctx = s->ctx;
         w.blk = s->ctx->last_seq;
     }
-    wait_for(&w);
+    wait_for(&w, s->ctx);
 }
 
-void sim_point_wait(const struct sim_point *p)
+void sim_point_wait(const struct sim_point *p, CUcontext ctx)
 {
     struct sim_point own = *p; /* the event may be recorded again meanwhile */
 
     sim_point_take(&own);
-    wait_for(&(struct sim_waiter){.point = &own});
+    wait_for(&(struct sim_waiter){.point = &own}, ctx);
     sim_point_drop(&own);
 }
 
@@ -482,7 +490,7 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
         }
     }
     if (sync)
-        wait_for(&(struct sim_waiter){.stream = s, .seq = op->seq});
+        wait_for(&(struct sim_waiter){.stream = s, .seq = op->seq}, ctx);
     /* NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): whoever meets a waiter takes it off the list. */
     return sync ? ctx->error : CUDA_SUCCESS;
 }

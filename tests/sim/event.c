@@ -9,7 +9,7 @@
  *
  * Locking: each function takes sim_lock() itself. Event objects are recycled, never unmapped.
  */
-#include "sim.h"
+#include "adversary.h"
 
 static CUevent spare, every; /* every: events that programs forget are no leaks of ours */
 
@@ -185,7 +185,7 @@ CUresult cuEventQuery(CUevent e)
     SIM_ENTER(cuEventQuery);
     sim_lock();
     CUresult r = look_check(e);
-    if (r == CUDA_SUCCESS && !sim_point_done(&e->point))
+    if (r == CUDA_SUCCESS && (!sim_point_done(&e->point) || adversary_hides_point(&e->point)))
         r = CUDA_ERROR_NOT_READY;
     sim_unlock();
     return r;
@@ -198,7 +198,7 @@ CUresult cuEventSynchronize(CUevent e)
     CUresult r = look_check(e);
     if (r == CUDA_SUCCESS) {
         CUcontext ctx = e->ctx;
-        sim_point_wait(&e->point);
+        sim_point_wait(&e->point, ctx);
         r = ctx->error;
     }
     sim_unlock();
@@ -228,7 +228,8 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
     if (r == CUDA_SUCCESS &&
         (!start->recorded || !end->recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)))
         r = CUDA_ERROR_INVALID_HANDLE;
-    if (r == CUDA_SUCCESS && (!sim_point_done(&start->point) || !sim_point_done(&end->point)))
+    if (r == CUDA_SUCCESS &&
+        (!sim_point_done(&start->point) || !sim_point_done(&end->point) || adversary_hides_point(&end->point)))
         r = CUDA_ERROR_NOT_READY;
     if (r == CUDA_SUCCESS)
         *ms = (float)((double)(int64_t)(time_of(end) - time_of(start)) / 1e6);

@@ -95,6 +95,42 @@ static void part_name(void)
     CHECK(strcmp(prop.name, "NVIDIA H200 MIG 1g.18gb") == 0);
 }
 
+static void flag_set(void *flag)
+{
+    __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE);
+}
+
+/* Work that is over seems not to be until somebody waits, and what was freed in a stream is taken for as long. */
+static void part_adversary(void)
+{
+    size_t before, freed, after, total;
+    int hidden = 0, flag = 0;
+    cudaStream_t s;
+    void *p;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    for (int i = 0; i < 200; i++) {
+        flag = 0;
+        OK(cudaLaunchHostFunc(s, flag_set, &flag));
+        while (!__atomic_load_n(&flag, __ATOMIC_ACQUIRE))
+            nap_ms(1);
+        hidden += cudaStreamQuery(s) == cudaErrorNotReady;
+        OK(cudaStreamSynchronize(s));
+        OK(cudaStreamQuery(s));
+    }
+    CHECK(hidden > 0);
+    OK(cudaMemGetInfo(&before, &total));
+    OK(cudaMalloc(&p, (size_t)4 << 20));
+    OK(cudaFreeAsync(p, s));
+    while (cudaStreamQuery(s) == cudaErrorNotReady)
+        nap_ms(1);
+    OK(cudaMemGetInfo(&freed, &total));
+    CHECK_EQ((before - freed) >> 20, 4);
+    OK(cudaStreamSynchronize(s));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(after == before);
+}
+
 int selftest_part(const char *part)
 {
     if (strcmp(part, "fault") == 0)
@@ -107,6 +143,8 @@ int selftest_part(const char *part)
         part_count();
     else if (strcmp(part, "name") == 0)
         part_name();
+    else if (strcmp(part, "adversary") == 0)
+        part_adversary();
     else
         return 97;
     return failures != 0;
@@ -207,6 +245,7 @@ void test_env(void)
     OK(run_self("old-driver", "SIMGPU_DRIVER_VERSION", "12040"));
     OK(run_self("memory", "SIMGPU_MEMORY", "64M"));
     OK(run_self("name", "SIMGPU_NAME", "NVIDIA H200 MIG 1g.18gb"));
+    OK(run_self("adversary", "SIMGPU_ADVERSARY", "1"));
     test_counts();
     test_vmm();
 }

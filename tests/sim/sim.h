@@ -123,7 +123,7 @@ struct sim_settings {
     size_t memory;
     const char *name; /* of each device */
     unsigned delay_us;
-    uint64_t seed;
+    uint64_t seed, adversary;
 };
 extern struct sim_settings sim_settings;
 
@@ -224,7 +224,7 @@ int sim_memory_fd(int dev);
 struct sim_rec { /* one record of an event in a stream */
     int refs;
     bool done;
-    uint64_t time;
+    uint64_t time, number; /* number: adversary.c's, of its completion */
 };
 
 /* A point in time, complete when rec is done (if any) and all of ctx's operations up to seq are (if any). */
@@ -323,6 +323,7 @@ struct CUstream_st {
     uint64_t id, rng;
     struct sim_op *head, *tail;
     uint64_t last, done; /* numbers of the newest operation enqueued and completed */
+    uint64_t number;     /* adversary.c's, of the last completion */
     enum sim_state state;
     CUstream next_ready, next_blocked; /* scheduler */
     CUstream next, prev;               /* in its context */
@@ -341,6 +342,7 @@ struct CUctx_st {
     bool stopping; /* its end waits for its work, without the lock */
     uint64_t id, peers;
     uint64_t last_seq, fence; /* newest number given out; new operations wait for all up to fence */
+    uint64_t known;           /* adversary.c: the host knows that all up to it is over */
     struct sim_barrier *barrier;
     struct sim_fifo all, blk; /* unfinished operations in order: of the context, of its blocking streams */
     struct CUstream_st legacy;
@@ -388,9 +390,10 @@ void sim_point_drop(struct sim_point *p);
 void sim_ctx_wait(CUcontext ctx);
 void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches stall */
 void sim_stream_wait(CUstream s);
-void sim_point_wait(const struct sim_point *p);
+void sim_point_wait(const struct sim_point *p, CUcontext ctx); /* of an event of ctx */
 bool sim_ctx_idle(CUcontext ctx);
 bool sim_stream_idle(CUstream s);
+void sim_stream_left(CUstream s);                             /* the driver has back what was freed in it */
 void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
 extern __thread bool sim_in_hostfn;
 

@@ -9,7 +9,7 @@
  * Locking: each function takes sim_lock() itself. A thread's per-thread streams are found through a thread-local table
  * and retired when the thread ends.
  */
-#include "sim.h"
+#include "adversary.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -50,12 +50,22 @@ void sim_stream_init(CUstream s, CUcontext ctx, unsigned flags, int priority)
     s->rng = (sim_settings.seed + s->id) * 0x9e3779b97f4a7c15u | 1;
 }
 
+void sim_stream_left(CUstream s)
+{
+    for (struct sim_alloc *a = s->leaving, *next; a; a = next) {
+        next = a->leaving;
+        sim_alloc_free(a);
+    }
+    s->leaving = NULL;
+}
+
 void sim_stream_retire(CUstream s)
 {
     s->magic = 0;
     s->destroyed = true;
     if (s->head || s->state != SIM_IDLE)
         return; /* its worker comes back here */
+    sim_stream_left(s);
     s->next = spare_streams;
     spare_streams = s;
 }
@@ -251,7 +261,7 @@ static CUresult query(CUstream handle, bool pt)
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
         r = look_check(s);
-    if (r == CUDA_SUCCESS && !sim_stream_idle(s))
+    if (r == CUDA_SUCCESS && (!sim_stream_idle(s) || adversary_hides_stream(s)))
         r = CUDA_ERROR_NOT_READY;
     sim_unlock();
     return r;

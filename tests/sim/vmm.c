@@ -10,7 +10,7 @@
  *
  * Locking: each function takes sim_lock() itself.
  */
-#include "sim.h"
+#include "adversary.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -30,7 +30,8 @@ static void physical_drop(struct physical *p)
 {
     if (--p->refs)
         return;
-    sim_memory_discharge(p->dev, p->size);
+    if (!adversary_keeps(p->dev, p->size))
+        sim_memory_discharge(p->dev, p->size);
     p->magic = 0;
     free(p);
 }

@@ -11,7 +11,7 @@
  * Locking: called with sim_lock(); the lock is dropped while memory is touched or a host function runs. Allocations are
  * pinned meanwhile, so that memory of another context that is freed under a running copy stays mapped.
  */
-#include "sim.h"
+#include "adversary.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -213,6 +213,7 @@ void sim_work_run(CUstream s, struct sim_work *w)
     if (w->kind == SIM_RECORD) {
         w->rec->time = sim_now();
         w->rec->done = true;
+        w->rec->number = adversary_number();
         return;
     }
     if (s->ctx->error)

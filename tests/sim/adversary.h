@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * adversary.h - SIMGPU_ADVERSARY: the simulated GPU behaves as badly as CUDA allows, by seed.
+ *
+ * What it is: work starts and completes late, streams that became ready later may run first, a query says "not ready"
+ * of work that is over until the host has waited for something that came after it, and memory that was freed or
+ * released while the device was at work stays taken until somebody waits.
+ *
+ * What it is not: an error of any kind; a program that is right by CUDA's rules does not notice.
+ *
+ * Locking: sim_lock() is held. Without the setting each function says no, or does nothing.
+ */
+#ifndef SIM_ADVERSARY_H
+#define SIM_ADVERSARY_H
+
+#include "sim.h"
+
+bool adversary_on(void);
+bool adversary_chance(unsigned n); /* one time in n */
+void adversary_nap(void);          /* now and then, for up to half a millisecond; drops the lock */
+uint64_t adversary_number(void);   /* of what completes now */
+/*
+ * The host has waited for work of this context, for all of the stream's if there is one, or the context's: what is over
+ * is known to be over, and what was freed comes back.
+ */
+void adversary_waited(CUcontext ctx, CUstream s, bool all);
+/* Work is over; may a query say that it is not? */
+bool adversary_hides_stream(const struct CUstream_st *s);
+bool adversary_hides_point(const struct sim_point *p);
+/* May this much be taken for longer? If so, it is given back when somebody waits. */
+bool adversary_keeps(int dev, size_t n);
+
+#endif
