@@ -128,11 +128,10 @@ class Trial:
     """Tries mutants in some trees, one thread for each. Verdicts of killed mutants are kept in the folder: tests are added, seldom
     lost, so that a second run tries only what lived; again: forget them."""
 
-    def __init__(self, place: Path, only_unit: bool, all_tests: bool, budget: float, again: bool) -> None:
-        self.place, self.all_tests, self.budget = place, all_tests, budget
-        self.nearest = nearest.Nearest(place)
-        self.nearest.measure(only_unit)
-        self.only_unit = only_unit
+    def __init__(self, place: Path, suites: "list[str]", all_tests: bool, budget: float, again: bool, top: Path = TOP) -> None:
+        self.place, self.suites, self.all_tests, self.budget, self.top = place, suites, all_tests, budget, top
+        self.nearest = nearest.Nearest(place, top)
+        self.nearest.measure(suites)
         self.listed = listed()
         self.lock = threading.Lock()
         self.file = place / "verdicts.jsonl"
@@ -144,7 +143,7 @@ class Trial:
         waiting: "queue.SimpleQueue[Drawn]" = queue.SimpleQueue()
         for mutant in drawn:
             waiting.put(mutant)
-        trees = [Tree(self.place / f"worker{n}", SETUP) for n in range(jobs)]
+        trees = [Tree(self.place / f"worker{n}", SETUP, self.top) for n in range(jobs)]
         workers = [threading.Thread(target=self._work, args=(tree, waiting), daemon=True) for tree in trees]
         for worker in workers:
             worker.start()
@@ -159,7 +158,7 @@ class Trial:
                 mutant = waiting.get_nowait()
             except queue.Empty:
                 return
-            key = hashlib.sha1(f"{mutant.file} {mutant.change} {(TOP / mutant.file).read_text()}".encode()).hexdigest()
+            key = hashlib.sha1(f"{mutant.file} {mutant.change} {(self.top / mutant.file).read_text()}".encode()).hexdigest()
             verdict = self.before.get(key)
             if not verdict:
                 clean = clean or tree.fingerprints()
@@ -179,13 +178,11 @@ class Trial:
             if tree.fingerprints() == clean:
                 return "equivalent", ""
             near = self.nearest.tests(mutant.file, mutant.line, mutant.last, mutant.function)
-            if self.only_unit:
-                near = [name for name in near if name in nearest.chosen(tree, True)]
             noticed = self._first(tree, near, self.budget)
             if noticed:
                 return "nearest", noticed
             if self.all_tests:
-                rest = [name for name in nearest.chosen(tree, False) if name not in near]
+                rest = [name for name in nearest.chosen(tree, nearest.SUITES) if name not in near]
                 noticed = self._first(tree, rest, float("inf"))
             return ("suite", noticed) if noticed else ("lived", f"{len(near)} tests" if near else "no test executes it")
         except RuntimeError:
@@ -219,5 +216,5 @@ class Trial:
 
     def report(self, seed: int) -> str:
         lived = sorted((m for m, (v, _) in self.results.items() if v == "lived"), key=lambda m: (m.file, m.line))
-        lines = [f"Seed {seed}, {'unit tests alone' if self.only_unit else 'all tests that execute the line'}.", "", self.table(), "", "Lived:", ""]
+        lines = [f"Seed {seed}, tests of {', '.join(self.suites)} that execute the line{', then all others' if self.all_tests else ''}.", "", self.table(), "", "Lived:", ""]
         return "\n".join(lines + [f"* `{m.file}:{m.line}` `{m.old}` => `{m.new}` ({self.results[m][1]})" for m in lived]) + "\n"

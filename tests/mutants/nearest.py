@@ -9,39 +9,35 @@ import json
 import subprocess
 from pathlib import Path
 
-from tree import HANG_SECONDS, Tree
+from tree import HANG_SECONDS, TOP, Tree
 
 SETUP = ["-Db_coverage=true", "-Doptimization=1", "-Ddebug=false", "-Dwerror=false"]
-LEFT_OUT = ("slow", "gpu", "scripts", "sim", "behaviour-native")  # suites: they are slow, or do not run the library
+SUITES = ["unit", "behaviour", "e2e", "fuzz"]  # those that run the library; others are slow, or of scripts and stand-ins
 
 
-def chosen(tree: Tree, only_unit: bool) -> "list[str]":
-    """The names of the tests that may be near: the unit tests, or all that run the library."""
-    found = []
-    for name, test in tree.tests.items():
-        suites = {suite.rpartition(":")[2] for suite in test["suite"]}
-        if "unit" in suites if only_unit else not suites & set(LEFT_OUT):
-            found.append(name)
-    return found
+def chosen(tree: Tree, suites: "list[str]") -> "list[str]":
+    """The names of the tests that may be near: those of the suites, unit tests first."""
+    found = [(name, [suite.rpartition(":")[2] for suite in test["suite"]]) for name, test in tree.tests.items()]
+    return [name for suite in suites for name, of in found if suite in of and "slow" not in of]
 
 
 class Nearest:
     """lines[file][line] and functions[file][(first, last)]: the tests that execute it. cost[test]: seconds of the processor."""
 
-    def __init__(self, place: Path) -> None:
-        self.place, self.file = place, place / "coverage.json"
+    def __init__(self, place: Path, top: Path = TOP) -> None:
+        self.place, self.top, self.file = place, top, place / "coverage.json"
         self.known: "dict[str, dict]" = json.loads(self.file.read_text()) if self.file.exists() else {}
 
-    def measure(self, only_unit: bool) -> None:
-        tree = Tree(self.place / "coverage", SETUP)
-        names = chosen(tree, only_unit)
+    def measure(self, suites: "list[str]") -> None:
+        tree = Tree(self.place / "coverage", SETUP, self.top)
+        names = chosen(tree, suites)
         for name in names:
             tree.prepare(name)
             key = self._key(tree, name)
             if self.known.get(name, {}).get("key") != key:
                 self.known[name] = dict(self._measure(tree, name), key=key)
-                self.file.write_text(json.dumps(self.known))
-        self.known = {name: row for name, row in self.known.items() if name in tree.tests}
+                self.file.write_text(json.dumps(self.known))  # at once: to measure all takes long
+        self.known = {name: self.known[name] for name in names}
 
     @staticmethod
     def _key(tree: Tree, name: str) -> str:
@@ -55,13 +51,14 @@ class Nearest:
 
     @staticmethod
     def _measure(tree: Tree, name: str) -> dict:
-        for old in tree.build.rglob("*.gcda"):
-            old.unlink()
+        for object_name in tree.objects:
+            (tree.build / f"{object_name[:-2]}.gcda").unlink(missing_ok=True)
         result = tree.run(name, 10 * HANG_SECONDS)
         if not result.passed:
             print(f"fails without any mutant, and is not used: {name}", flush=True)
             return {"cost": result.cpu, "wall": result.wall, "lines": {}, "functions": {}}
-        data = [str(path) for folder in ("pool", "nccl_reg", "shim", "tests/unit") for path in (tree.build / folder).rglob("*.gcda")]
+        counts = [tree.build / f"{name[:-2]}.gcda" for name in tree.objects]  # of a.c.o: a.c.gcda
+        data = [str(path) for path in counts if path.exists()]
         lines: "dict[str, set[int]]" = {}
         functions: "dict[str, set[str]]" = {}
         done = subprocess.run(["gcov", "--json-format", "--stdout", *data], cwd=tree.build, stdout=subprocess.PIPE,
@@ -79,10 +76,10 @@ class Nearest:
                 "lines": {f: sorted(rows) for f, rows in lines.items() if f.startswith(kept)},
                 "functions": {f: sorted(rows) for f, rows in functions.items() if f.startswith(kept)}}
 
-    def tests(self, file: str, first: int, last: int, function: str, only_unit: "set[str] | None" = None) -> "list[str]":
+    def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
         """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else those
         that run anything of the file, or of its folder where it holds no code. By cost."""
-        rows = {name: row for name, row in self.known.items() if only_unit is None or name in only_unit}
+        rows = self.known
         found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
         if not found and function:
             found = [n for n, row in rows.items() if function in row["functions"].get(file, ())]
