@@ -199,6 +199,30 @@ static void closed(void **state)
     comm_end(1);
 }
 
+/* What is parked of one device stays so while another's is settled. */
+static void each_device_settles_alone(void **state)
+{
+    struct nccl_reg_comm *used[2];
+
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++) {
+        comm_new(i, (int)i, false);
+        segment(i, (int)i);
+        nccl_reg_before_call(reg, nccl_fake_comm(i), &used[i]);
+    }
+    for (unsigned int i = 0; i < 2; i++)
+        remove_segment(i);
+    for (unsigned int i = 0; i < 2; i++)
+        nccl_reg_after_op(used[i]);
+    assert_int_equal(nccl_fake.releases, 0);
+    assert_int_equal(nccl_reg_settle(reg, 2), 0);
+    assert_int_equal(nccl_reg_settle(reg, 0), UNIT);
+    assert_int_equal(nccl_reg_settle(reg, 0), 0);
+    assert_int_equal(nccl_reg_settle(reg, 1), UNIT);
+    comm_end(0);
+    comm_end(1);
+}
+
 /* A call that is no operation keeps others from the communicator as well. */
 static void not_within_a_call(void **state)
 {
@@ -288,6 +312,7 @@ int nccl_ends_run(void)
         TEST(used_under_a_trim),
         TEST(closed),
         TEST(asked_under_an_end),
+        TEST(each_device_settles_alone),
         TEST(not_within_a_call),
         TEST(lost_beside_others),
     };
