@@ -21,7 +21,7 @@ KEYWORDS = {"if", "else", "for", "while", "do", "switch", "case", "default", "re
             "const", "static", "struct", "enum", "union", "unsigned", "signed", "int", "char", "long", "short", "bool", "void", "double",
             "float", "typedef", "extern", "volatile", "register", "inline", "_Thread_local", "_Atomic", "_Static_assert"}
 BEGINS = {";", "{", "}", ":"}
-BOUNDS = {"(", "[", "{", ",", ";", "?", ":", "=", "return", "&&", "||", "+=", "-=", "|="}
+BOUNDS = {",", ";", "?", ":", "=", "return", "&&", "||", "+=", "-=", "|="}
 
 
 class Change(NamedTuple):

@@ -75,7 +75,7 @@ static const int table[3] = {7};
 int f(int a, char *b)
 {
     char text[64]; /* a < b */
-    int *c = g("a < b", a && b);
+    int *c = g("a < b", a && b(a));
 
     h(a,
       b);
@@ -84,7 +84,7 @@ int f(int a, char *b)
 """
         self.assertEqual(texts(source, generate.changes(source)), {
             ("4", "5"), ("4", "3"), ("8", "9"), ("8", "7"), ("*", "/"), ("7", "8"), ("7", "6"), ("&&", "||"), ("a &&", ""),
-            ("&& b", ""), ("h(a, b)", ""), ("*c - a", "0"), ("*c - a", "1"), ("-", "+")})
+            ("&& b(a)", ""), ("h(a, b)", ""), ("*c - a", "0"), ("*c - a", "1"), ("-", "+")})
 
     def test_rows(self) -> None:
         source = """#define NOTHING 0

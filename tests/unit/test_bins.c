@@ -175,6 +175,19 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
     assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &inner);
 }
 
+/* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
+static void test_find_of_close_fits_ends_at_an_eighth(void **state)
+{
+    struct segment segment = {.addr = 64 * MIB, .used = G};
+    struct block start = {.addr = 64 * MIB, .size = 73 * G, .segment = &segment};
+    struct block inner = {.addr = 128 * MIB, .size = 72 * G, .segment = &segment};
+
+    bins_insert(&bins, &start);
+    bins_insert(&bins, &inner);
+    assert_ptr_equal(bins_find(&bins, 64 * G, ANY, true), &inner);
+    assert_ptr_equal(bins_find(&bins, 65 * G, ANY, true), &start);
+}
+
 /* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
 static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
 {
@@ -247,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),
         cmocka_unit_test_setup(test_find_of_all_looks_at_every_block, setup),
         cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
+        cmocka_unit_test_setup(test_find_of_close_fits_ends_at_an_eighth, setup),
         cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
         cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),
     };
