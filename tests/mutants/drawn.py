@@ -100,28 +100,34 @@ def draw(every: "list[Drawn]", seed: int, count: Optional[int]) -> "list[Drawn]"
     return [chance.choice(places[place]) for place in order[:count]]
 
 
-def listed() -> "dict[tuple[str, str], str]":
-    """The equivalents that are known: (old, new) and the reason. ValueError: a row lacks something."""
-    found: "dict[tuple[str, str], str]" = {}
-    reason, old = "", ""
+
+
+def listed() -> "dict[tuple[str, str, str], str]":
+    """The equivalents that are known, (function or "", old, new), with their reasons. ValueError: a row lacks something."""
+    found: "dict[tuple[str, str, str], str]" = {}
+    reason, old, function = "", "", ""
     for number, row in enumerate(LISTED.read_text().splitlines() if LISTED.exists() else [], 1):
         kind, text = row[:2], _blanks(row[2:])
         if kind == "# ":
             continue
         if kind == "= ":
             reason = text
+        elif kind == "@ ":
+            function = text
         elif kind == "- ":
             old = text
         elif kind == "+ " and reason and old:
-            found[old, text] = reason
+            found[function, old, text] = reason
+            function = ""
         elif row.strip():
-            raise ValueError(f"{LISTED.name}:{number}: not '= reason', '- old' or '+ new' in this order")
+            raise ValueError(f"{LISTED.name}:{number}: not '= reason', '@ function', '- old' or '+ new' in this order")
     return found
 
 
-def stale(top: Path) -> "list[tuple[str, str]]":
-    made = {(m.old, m.new) for m in all_mutants(top, [])}
-    return [pair for pair in listed() if pair not in made]
+def stale(top: Path) -> "list[tuple[str, str, str]]":
+    every = all_mutants(top, [])
+    made = {(m.function, m.old, m.new) for m in every} | {("", m.old, m.new) for m in every}
+    return [key for key in listed() if key not in made]
 
 
 class Trial:
@@ -170,7 +176,7 @@ class Trial:
                 print(f"{len(self.results)}: {verdict[0]}{' by ' + verdict[1] if verdict[1] else ''}: {mutant}", flush=True)
 
     def _try(self, tree: Tree, mutant: Drawn, clean: "dict[str, str]") -> "tuple[str, str]":
-        reason = self.listed.get((mutant.old, mutant.new))
+        reason = self.listed.get((mutant.function, mutant.old, mutant.new)) or self.listed.get(("", mutant.old, mutant.new))
         if reason:
             return "equivalent", reason
         before = tree.write({mutant.file: apply((tree.source / mutant.file).read_text(), mutant.change)})
