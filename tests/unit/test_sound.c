@@ -31,7 +31,7 @@ static void says(struct pool *pool, void *field, size_t size, uint64_t value, co
     assert_int_equal(rc, fault ? -EINVAL : 0);
 }
 
-#define SAYS(field, value, fault) says(pool, (void *)&(field), sizeof(field), (uint64_t)(value), fault)
+#define SAYS(field, value, fault) says(pool, (void *)&(field), sizeof(__typeof__(field)), (uint64_t)(value), fault)
 
 /* A shared segment: live, freed last, live, free; one with a tail; one of a single block; one idle. */
 struct scene {
