@@ -175,6 +175,21 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
     assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &inner);
 }
 
+/* Without need a search looks at eight blocks of a bin. */
+static void test_find_looks_at_eight_blocks(void **state)
+{
+    struct block fit = block_of(67 * G), small[8];
+
+    bins_insert(&bins, &fit);
+    for (int i = 0; i < 8; i++) {
+        assert_ptr_equal(bins_find(&bins, 67 * G, ANY, false), &fit);
+        small[i] = block_of(64 * G);
+        bins_insert(&bins, &small[i]);
+    }
+    assert_null(bins_find(&bins, 67 * G, ANY, false));
+    assert_ptr_equal(bins_find(&bins, 67 * G, ANY, true), &fit);
+}
+
 /* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
 static void test_find_of_close_fits_ends_at_an_eighth(void **state)
 {
@@ -260,6 +275,7 @@ int main(void)
         cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),
         cmocka_unit_test_setup(test_find_of_all_looks_at_every_block, setup),
         cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
+        cmocka_unit_test_setup(test_find_looks_at_eight_blocks, setup),
         cmocka_unit_test_setup(test_find_of_close_fits_ends_at_an_eighth, setup),
         cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
         cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),
