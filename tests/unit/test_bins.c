@@ -176,6 +176,50 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
     assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &inner);
 }
 
+/* A bin for each size of less than 32 granules, then 16 for each power of two; the last one holds all that is larger.
+ */
+static void test_bins_are_narrow(void **state)
+{
+    static const size_t granules[][2] = {{1, 1},   {15, 15}, {16, 16}, {31, 31}, {32, 32}, {33, 32},
+                                         {34, 33}, {63, 47}, {64, 48}, {67, 48}, {68, 49}, {(size_t)1 << 40, 592}};
+
+    for (size_t i = 0; i < sizeof(granules) / sizeof(*granules); i++) {
+        struct block block = block_of(granules[i][0] * G);
+
+        bins_insert(&bins, &block);
+        assert_ptr_equal(bins.head[granules[i][1]], &block);
+        bins_remove(&bins, &block);
+    }
+}
+
+/* Without need a search looks at eight blocks of a bin. */
+static void test_find_looks_at_eight_blocks(void **state)
+{
+    struct block fit = block_of(67 * G), small[8];
+
+    bins_insert(&bins, &fit);
+    for (int i = 0; i < 8; i++) {
+        assert_ptr_equal(bins_find(&bins, 67 * G, ANY, false), &fit);
+        small[i] = block_of(64 * G);
+        bins_insert(&bins, &small[i]);
+    }
+    assert_null(bins_find(&bins, 67 * G, ANY, false));
+    assert_ptr_equal(bins_find(&bins, 67 * G, ANY, true), &fit);
+}
+
+/* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
+static void test_find_of_close_fits_ends_at_an_eighth(void **state)
+{
+    struct segment segment = {.addr = 64 * MIB, .used = G};
+    struct block start = {.addr = 64 * MIB, .size = 73 * G, .segment = &segment};
+    struct block inner = {.addr = 128 * MIB, .size = 72 * G, .segment = &segment};
+
+    bins_insert(&bins, &start);
+    bins_insert(&bins, &inner);
+    assert_ptr_equal(bins_find(&bins, 64 * G, ANY, true), &inner);
+    assert_ptr_equal(bins_find(&bins, 65 * G, ANY, true), &start);
+}
+
 /* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
 static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
 {
@@ -248,6 +292,9 @@ int main(void)
         cmocka_unit_test_setup(test_find_less_than_unit_below_idle_segment_serves_whole, setup),
         cmocka_unit_test_setup(test_find_of_all_looks_at_every_block, setup),
         cmocka_unit_test_setup(test_find_prefers_segment_start_among_close_fits, setup),
+        cmocka_unit_test_setup(test_bins_are_narrow, setup),
+        cmocka_unit_test_setup(test_find_looks_at_eight_blocks, setup),
+        cmocka_unit_test_setup(test_find_of_close_fits_ends_at_an_eighth, setup),
         cmocka_unit_test_setup(test_find_in_random_bins_finds_fit_iff_there_is_one, setup),
         cmocka_unit_test_setup(test_find_with_other_addresses_makes_same_choice, setup),
     };

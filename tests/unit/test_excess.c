@@ -56,6 +56,59 @@ static void test_growth_within_the_excess_hands_nothing_back(void **state)
     }
 }
 
+static uint64_t bound_told; /* how often, as the observer was told last */
+
+static void on_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
+{
+    assert_true(held > 0 && bound > 0);
+    bound_told = count;
+}
+
+/* A request waits at the bound, which the slack raises; what another thread is asking for counts. */
+static void test_growth_beyond_the_bound_waits(void **state)
+{
+    enum { PLAIN, SLACK, ASKED, KINDS };
+    struct env *env = *state;
+
+    for (int kind = PLAIN; kind < KINDS; kind++) {
+        struct pool_config config = fake_config(env->fake);
+        struct pool_observer_ops observer = *config.observer;
+        struct call other = {.size = 20 * MIB};
+        uint64_t addr;
+
+        config.bound_min = 16 * MIB;
+        bound_told = 0;
+        observer.bound = on_bound;
+        config.observer = &observer;
+        config.slack_min = kind == SLACK ? 64 * MIB : 0;
+        env->fake->late = false;
+        env_pool(env, &config);
+        env->fake->late = true;
+        env->fake->arriving = 0;
+        other.pool = env->pool;
+        alloc(env->pool, 100 * MIB);
+        addr = alloc(env->pool, 30 * MIB);
+        if (kind == ASKED) {
+            fake_stop(env->fake, FAKE_ALLOC);
+            call_start(&other, call_alloc);
+            fake_wait(env->fake, FAKE_ALLOC);
+        } else {
+            call_alloc(&other);
+        }
+        release(addr);
+        alloc(env->pool, 32 * MIB); /* 182, of 152 and their tenth and 16, less a sixteenth: 181.25; or 64 more */
+        assert_int_equal(stats_of(env->pool).bound, kind != SLACK);
+        assert_int_equal(bound_told, kind != SLACK);
+        if (kind == ASKED) {
+            fake_go(env->fake, FAKE_ALLOC);
+            call_join(&other);
+        }
+        assert_int_equal(other.rc, 0);
+        config = fake_config(env->fake);
+        env_pool(env, &config); /* the observer goes */
+    }
+}
+
 /* Nobody gives 256 MiB back because 2 are too much, and asks for them again. */
 static void test_growth_by_little_does_not_hand_much_back(void **state)
 {
@@ -297,6 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_growth_hands_back_the_longest_idle_until_it_is_enough),
         POOL_TEST(test_growth_within_the_excess_hands_nothing_back),
+        POOL_TEST(test_growth_beyond_the_bound_waits),
         POOL_TEST(test_growth_by_little_does_not_hand_much_back),
         POOL_TEST(test_growth_tolerates_little_in_all),
         POOL_TEST(test_growth_leaves_room_for_the_slack),

@@ -199,6 +199,99 @@ static void closed(void **state)
     comm_end(1);
 }
 
+/* The next calls of malloc, calloc and realloc until one is refused; 0: none is. The linker's --wrap sends them here.
+ */
+static atomic_uint until_refused;
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+
+static bool refused(void)
+{
+    return atomic_load(&until_refused) && atomic_fetch_sub(&until_refused, 1) == 1;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return refused() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return refused() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+    return refused() ? NULL : __real_realloc(old, size);
+}
+
+/* Each allocation of host memory is refused once. No rule of NCCL's is broken, and after the next change all is
+ * registered. */
+static void no_host_memory(void **state)
+{
+    unsigned int n = 0;
+
+    (void)state;
+    do {
+        const struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
+        const struct nccl_reg_op send = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
+        int comm, segments[2];
+
+        nccl_reg_destroy(reg);
+        nccl_fake_reset();
+        nccl_fake.front = UNIT;
+        nccl_fake_comm_make(0, 0, true);
+        assert_int_equal(nccl_reg_create(&nccl_fake_ops, &reg), 0);
+        atomic_store(&until_refused, ++n);
+        comm = nccl_reg_comm_add(reg, nccl_fake_comm(0), &info);
+        for (unsigned int i = 0; i < 2; i++)
+            segments[i] = nccl_fake_segment_add(reg, AT(i), UNIT, 0);
+        op_with(0, &send, 0);
+        collective(0, 0, 0);
+        assert_true(comm == 0 || comm == -ENOMEM);
+        n = atomic_exchange(&until_refused, 0) ? 0 : n;
+        segment(2, 0);
+        if (!comm && !segments[0] && !segments[1])
+            assert_int_equal(collective(0, AT(0), AT(1)), 0);
+        nccl_fake_finish();
+        for (unsigned int i = 0; i < 2; i++)
+            assert_int_equal(segments[i] ? segments[i] : nccl_reg_segment_remove(reg, AT(i), nccl_fake_release, NULL),
+                             segments[i] ? -ENOMEM : 0);
+        assert_int_equal(comm ? 0 : nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), 0);
+        nccl_fake_comm_destroy(0, false);
+        assert_string_equal(nccl_fake.fault, "");
+    } while (n);
+}
+
+/* What is parked of one device stays so while another's is settled. */
+static void each_device_settles_alone(void **state)
+{
+    struct nccl_reg_comm *used[2];
+
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++) {
+        comm_new(i, (int)i, false);
+        segment(i, (int)i);
+        nccl_reg_before_call(reg, nccl_fake_comm(i), &used[i]);
+    }
+    for (unsigned int i = 0; i < 2; i++)
+        remove_segment(i);
+    for (unsigned int i = 0; i < 2; i++)
+        nccl_reg_after_op(used[i]);
+    assert_int_equal(nccl_fake.releases, 0);
+    assert_int_equal(nccl_reg_settle(reg, 2), 0);
+    assert_int_equal(nccl_reg_settle(reg, 0), UNIT);
+    assert_int_equal(nccl_reg_settle(reg, 0), 0);
+    assert_int_equal(nccl_reg_settle(reg, 1), UNIT);
+    comm_end(0);
+    comm_end(1);
+}
+
 /* A call that is no operation keeps others from the communicator as well. */
 static void not_within_a_call(void **state)
 {
@@ -321,6 +414,8 @@ int nccl_ends_run(void)
         TEST(closed),
         TEST(unknown),
         TEST(asked_under_an_end),
+        TEST(no_host_memory),
+        TEST(each_device_settles_alone),
         TEST(not_within_a_call),
         TEST(lost_beside_others),
     };

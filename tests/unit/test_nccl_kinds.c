@@ -241,6 +241,29 @@ static void a_front_that_is_refused(void **state)
     comm_end(0);
 }
 
+/* A communicator that is not ready is not called: the operation may not use what it has. */
+static void a_front_of_one_that_is_not_ready(void **state)
+{
+    const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
+    segment(0, 0);
+    point_to_point(0, AT(0));
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), NCCL_REG_UNSAFE);
+    nccl_reg_after_op(used);
+    assert_int_equal(nccl_fake.attaches, 1);
+    atomic_store(&nccl_fake.comms[0].ready, true);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.attaches, 2);
+    nccl_fake_finish();
+    comm_end(0);
+}
+
 /* Without a front: there is none any more, and the operation that asked for it knows. */
 static void a_renewal_that_is_refused(void **state)
 {
@@ -412,6 +435,7 @@ int nccl_kinds_run(void)
         TEST(a_front_that_is_used_up),
         TEST(a_front_that_is_used_up_beside_work),
         TEST(a_front_that_is_refused),
+        TEST(a_front_of_one_that_is_not_ready),
         TEST(a_renewal_that_is_refused),
         TEST(plain_memory),
         TEST(graphs),

@@ -104,12 +104,17 @@ static void test_large_sizes_of_all_kinds(void **state)
 static void test_large_ones_join_for_large_ones(void **state)
 {
     struct env *env = *state;
-    const uint64_t larger = alloc(env->pool, 32 * MIB), close = alloc(env->pool, 8 * MIB);
+    const uint64_t larger = alloc(env->pool, 32 * MIB), close = alloc(env->pool, 8 * MIB),
+                   small = alloc(env->pool, 4 * KIB);
 
     release(larger);
     alloc(env->pool, 100 * MIB); /* now the larger one is free for all sizes */
     release(close);
+    release(small);
     assert_int_equal(alloc(env->pool, 7 * MIB), close);
+    assert_int_equal(hits_close_at_hand(env->pool), 0);
+    assert_int_equal(alloc(env->pool, 4 * KIB), small); /* which stays close at hand */
+    assert_int_equal(hits_close_at_hand(env->pool), 1);
     assert_int_equal(alloc(env->pool, 7 * MIB), larger);
     assert_sound(env->pool, env->fake);
 }

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests execute a line, found by running each test once with gcov, and what each costs. Kept in the folder of the work and
+measured again for tests whose program, script or library has changed. What a process executes that is killed is not known.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+from tree import HANG_SECONDS, TOP, Tree
+
+SETUP = ["-Db_coverage=true", "-Doptimization=1", "-Ddebug=false", "-Dwerror=false"]
+SUITES = ["unit", "behaviour", "e2e", "fuzz"]  # those that run the library; others are slow, or of scripts and stand-ins
+
+
+def chosen(tree: Tree, suites: "list[str]") -> "list[str]":
+    """The names of the tests that may be near: those of the suites, unit tests first."""
+    found = [(name, [suite.rpartition(":")[2] for suite in test["suite"]]) for name, test in tree.tests.items()]
+    return [name for suite in suites for name, of in found if suite in of and "slow" not in of]
+
+
+class Nearest:
+    """lines[file][line] and functions[file][(first, last)]: the tests that execute it. cost[test]: seconds of the processor."""
+
+    def __init__(self, place: Path, top: Path = TOP) -> None:
+        self.place, self.top, self.file = place, top, place / "coverage.json"
+        self.known: "dict[str, dict]" = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def measure(self, suites: "list[str]") -> None:
+        tree = Tree(self.place / "coverage", SETUP, self.top)
+        names = chosen(tree, suites)
+        for name in names:
+            tree.prepare(name)
+            key = self._key(tree, name)
+            if self.known.get(name, {}).get("key") != key:
+                self.known[name] = dict(self._measure(tree, name), key=key)
+                self.file.write_text(json.dumps(self.known))  # at once: to measure all takes long
+        self.known = {name: self.known[name] for name in names}
+
+    @staticmethod
+    def _key(tree: Tree, name: str) -> str:
+        """The test's own files, and the library's if it is preloaded."""
+        test, sha = tree.tests[name], hashlib.sha1()
+        for word in [*test["cmd"], *(v for value in test["env"].values() for v in value.split(":"))]:
+            path = Path(word)
+            if path.is_absolute() and path.is_file() and tree.source.parent in path.parents:
+                sha.update(path.read_bytes())
+        return sha.hexdigest()
+
+    @staticmethod
+    def _measure(tree: Tree, name: str) -> dict:
+        for object_name in tree.objects:
+            (tree.build / f"{object_name[:-2]}.gcda").unlink(missing_ok=True)
+        result = tree.run(name, 10 * HANG_SECONDS)
+        if not result.passed:
+            print(f"fails without any mutant, and is not used: {name}", flush=True)
+            return {"cost": result.cpu, "wall": result.wall, "lines": {}, "functions": {}}
+        counts = [tree.build / f"{name[:-2]}.gcda" for name in tree.objects]  # of a.c.o: a.c.gcda
+        data = [str(path) for path in counts if path.exists()]
+        lines: "dict[str, set[int]]" = {}
+        functions: "dict[str, set[str]]" = {}
+        done = subprocess.run(["gcov", "--json-format", "--stdout", *data], cwd=tree.build, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True) if data else None
+        for document in done.stdout.splitlines() if done else []:
+            for file in json.loads(document)["files"] if document.startswith("{") else []:
+                path = (tree.build / file["file"]).resolve()
+                if tree.source.resolve() not in path.parents:
+                    continue
+                short = path.relative_to(tree.source.resolve()).as_posix()
+                lines.setdefault(short, set()).update(row["line_number"] for row in file["lines"] if row["count"])
+                functions.setdefault(short, set()).update(f["name"] for f in file["functions"] if f["execution_count"])
+        kept = ("pool/", "nccl_reg/", "shim/")
+        return {"cost": result.cpu, "wall": result.wall,
+                "lines": {f: sorted(rows) for f, rows in lines.items() if f.startswith(kept)},
+                "functions": {f: sorted(rows) for f, rows in functions.items() if f.startswith(kept)}}
+
+    def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
+        """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else those
+        that run anything of the file, or of its folder where it holds no code. By cost."""
+        rows = self.known
+        found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
+        if not found and function:
+            found = [n for n, row in rows.items() if function in row["functions"].get(file, ())]
+        elif not found:
+            found = [n for n, row in rows.items() if row["lines"].get(file)]
+            folder = file.split("/")[0] + "/"
+            found = found or [n for n, row in rows.items() if any(f.startswith(folder) for f in row["lines"])]
+        return sorted(found, key=lambda name: self.known[name]["cost"])
+
+    def limit(self, name: str) -> float:
+        """How long the test may take: several times what it took, on a machine that is busy."""
+        return max(15.0, 8 * self.known.get(name, {}).get("wall", HANG_SECONDS / 8))

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of the project with a build folder of its own, in which mutants are built and tests are run. Not the place to decide
+which mutants or tests. One thread at a time for each tree.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+TOP = Path(__file__).resolve().parents[2]
+COPIED = ["meson.build", "meson_options.txt", "README.md", "docs", "examples", "include", "nccl_reg", "pool", "scripts", "shim", "tests"]
+HANG_SECONDS = 60  # how long a test may take whose usual time is not known
+MARK = "of-scripts-mutate"
+
+
+class Result(NamedTuple):
+    passed: bool
+    hung: bool
+    wall: float
+    cpu: float
+
+
+def copy(source: Path, target: Path) -> None:
+    """Only what differs, and as of now: a run that was cut short leaves a mutant behind, and objects made from it."""
+    if not source.is_dir():
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            shutil.copy(source, target)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    names = {path.name for path in source.iterdir()} - {"__pycache__"}
+    for name in names:
+        copy(source / name, target / name)
+    for path in target.iterdir():
+        if path.name not in names:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class Tree:
+    def __init__(self, place: Path, setup: "list[str]", top: Path = TOP) -> None:
+        """RuntimeError: the place holds something else, or the project does not configure."""
+        mark = place / MARK
+        if place.exists() and any(place.iterdir()) and not mark.exists():
+            raise RuntimeError(f"{place} is not empty, and none of mine")
+        place.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        self.source, self.build = place / "source", place / "build"
+        self.source.mkdir(exist_ok=True)
+        for name in COPIED:
+            if (top / name).exists():
+                copy(top / name, self.source / name)
+        os.environ["PATH"] = f"{TOP / '.deps' / 'bin'}:{os.environ['PATH']}"
+        if not (self.build / "build.ninja").exists():
+            if (top / "scripts" / "find-headers").exists():
+                setup = ["-Dheaders=" + self.command(str(top / "scripts" / "find-headers"), "cuda_runtime_api.h").strip(), *setup]
+            self.command("meson", "setup", str(self.build), str(self.source), *setup)
+        self.compile("build.ninja")  # meson runs again if its files have changed
+        self.tests = {t["name"]: t for t in json.loads(self.command("meson", "introspect", "--tests", str(self.build)))}
+        self.whole = False
+        self.objects = self._objects()
+
+    def command(self, *words: str) -> str:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.source, errors="replace")
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words[:6])} failed:\n{done.stdout[-3000:]}")
+        return done.stdout
+
+    def compile(self, *targets: str) -> None:
+        self.command("ninja", "-C", str(self.build), *targets)
+
+    def _objects(self) -> "list[str]":
+        """The objects that hold code of the library, or of its headers."""
+        found = []
+        for entry in json.loads((self.build / "compile_commands.json").read_text()):
+            file = (self.build / entry["file"]).resolve()
+            if file.relative_to(self.source.resolve()).as_posix().startswith(("pool/", "nccl_reg/", "shim/", "tests/unit/")):
+                found.append(entry["output"])
+        return sorted(set(found))
+
+    def fingerprints(self) -> "dict[str, str]":
+        """Builds the objects. The tree's build has no debugging information, so what is left is code and data."""
+        self.compile(*self.objects)
+        return {name: hashlib.sha1((self.build / name).read_bytes()).hexdigest() for name in self.objects}
+
+    def write(self, texts: "dict[str, str]") -> "dict[str, str]":
+        """Replaces files; what was in them."""
+        before = {file: (self.source / file).read_text() for file in texts}
+        for file, text in texts.items():
+            (self.source / file).write_text(text)
+        self.whole = False
+        return before
+
+    def prepare(self, test: str) -> None:
+        """Builds what the test runs: its own program if that holds all of the code, else everything."""
+        if test not in self.tests:
+            raise RuntimeError(f"no test is called {test}")
+        if self.whole:
+            return
+        program = Path(self.tests[test]["cmd"][0])
+        if any(suite.endswith(":unit") for suite in self.tests[test]["suite"]) and self.build in program.parents:
+            self.compile(program.relative_to(self.build).as_posix())
+        else:
+            self.compile()
+            self.whole = True
+
+    def run(self, row: str, limit: float = HANG_SECONDS) -> Result:
+        """Runs a test, or one argument of it: NAME / ARGUMENT. What it runs must have been built."""
+        name, _, argument = row.partition(" / ")
+        known = self.tests[name]
+        env = dict(os.environ, **known["env"])
+        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        with tempfile.TemporaryDirectory() as cwd, tempfile.TemporaryFile() as out:
+            run = subprocess.Popen(known["cmd"] + ([argument] if argument else []), env=env, cwd=cwd, stdin=subprocess.DEVNULL,
+                                   stdout=out, stderr=out, start_new_session=True)
+            hung, status = False, 1
+            try:
+                status = run.wait(limit)
+            except subprocess.TimeoutExpired:
+                hung = True
+            finally:
+                try:
+                    os.killpg(run.pid, signal.SIGKILL)  # it, and what it has started
+                except ProcessLookupError:
+                    pass
+                run.wait()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Result(status in (0, 77), hung, time.monotonic() - start, cpu)
