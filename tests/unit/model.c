@@ -57,8 +57,8 @@ static bool size_is_close(size_t size, size_t requested)
     return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
 }
 
-/* Reckon how much the smallest block of a broken segment could keep from going back. While a small one has been in it the
- * pool does not look for the smallest again. */
+/* Reckon how much the smallest block of a broken segment could keep from going back. While a small one has been in it
+ * the pool does not look for the smallest again. */
 static void expose(struct model *model, struct fake_segment *segment)
 {
     const size_t was = segment->exposed;
