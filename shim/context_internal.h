@@ -136,9 +136,8 @@ void context_changed(void);
 extern const struct pool_order_ops order_ops, order_filling_ops;
 extern const struct pool_backend_ops memory_ops;
 
-/* Wait on the host for all that was handed to the context; a stream that captures beside it loses its capture. */
-CUresult order_on_host(struct context *context);
-/* The same, in a way that disturbs no capture. CUDA_ERROR_NOT_READY: the driver has none. */
+/* Wait on the host for all work of the context, in a way that disturbs no capture. CUDA_ERROR_NOT_READY: the driver has
+ * no such way. */
 CUresult order_wait(struct context *context);
 /* Has everything ended that was launched in the context before? Asked until limit, of the monotonic clock, and for some
  * microseconds at least. False as well: a stream captures, for a second or until limit, or the driver cannot be asked.

@@ -436,7 +436,7 @@ int context_read(struct context *context, uint64_t addr, void *buf, size_t size,
 
     if (capture_active() || !driver->cuMemcpyDtoHAsync_v2)
         return -EIO;
-    if (limit ? !order_wait_until(context, limit) : order_on_host(context) != CUDA_SUCCESS)
+    if (limit ? !order_wait_until(context, limit) : order_wait(context) != CUDA_SUCCESS)
         return -EIO;
     result = context_enter(context, &visit);
     stream = result ? NULL : own_stream(context);

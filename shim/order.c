@@ -208,8 +208,9 @@ static CUresult order_on_device(struct context *context, struct slot *slot, bool
     return result;
 }
 
-/* The host waits, as in the driver's own cudaFree. */
-CUresult order_on_host(struct context *context)
+/* The host waits, as in the driver's own cudaFree. The caller has a slot of the context, for which a capture that
+ * begins waits: beside a capture this wait would destroy it. */
+static CUresult order_on_host(struct context *context)
 {
     struct visit visit;
     CUresult result = context_enter(context, &visit);
