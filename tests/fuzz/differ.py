@@ -51,6 +51,7 @@ RULES = {
     "near_full": Rule("0|2", "0|2", "a request for nearly all of the card"),
 }
 FIELD = re.compile(r"(\w+)\{([^}]*)\}")
+QUERY = re.compile(r"((?:\bstream=|\bevent=|\bquery_after_free\{))600")
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -115,7 +116,9 @@ class Fuzzer:
 
     def difference(self, seed: int, policy: str, hazards: bool, native: list[str], cupool: list[str]) -> str:
         """The first difference that no rule allows, in words, or nothing."""
-        for number, (a, b) in enumerate(zip(native, cupool)):
+        for a, b in zip(native, cupool):
+            if self.adversary:  # which answers queries as it likes
+                a, b = QUERY.sub(r"\g<1>0", a), QUERY.sub(r"\g<1>0", b)
             if (a != b or "{" in a) and not allowed(a, b, policy):
                 return f"natively  {a}\n  {policy:8}  {b}"
         if len(native) != len(cupool):

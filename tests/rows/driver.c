@@ -139,6 +139,7 @@ static int effect_range(const struct expectation *e)
 static int effect_range_attribute(const struct expectation *e)
 {
     const CUdeviceptr ptr = memory_take(1000);
+    const bool several = strcmp(e->row->symbol, "cuPointerGetAttributes") == 0;
 
     given.ptr = ptr + 100;
     given.attribute = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
@@ -147,8 +148,10 @@ static int effect_range_attribute(const struct expectation *e)
     given.attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
     OK(row_call(e->row));
     CHECK(is_small(given.data));
+    /* Several at a time succeed natively, with zeros. */
     OK(memory_give(ptr));
-    CHECK(row_call(e->row));
+    IS(row_call(e->row) != 0, !several);
+    CHECK(!several || !given.data);
     return 0;
 }
 
