@@ -249,7 +249,7 @@ MUTANTS = [
     Mutant("strays have no end", ["sizes"], [
         ("(stray && magazine->strays_count >= STRAY_MAX)", "false")]),
     Mutant("who looks moves the slack", ["magazine"], [
-        ("*ret_stats = pool->stats; ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); *ret_stats = pool->stats; ret")]),
+        ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("what was asked for is joined before anybody looks", ["magazine"], [
         ("if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
@@ -375,7 +375,7 @@ MUTANTS = [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         ("pool->releasing || atomic_load(&pool->shown.ordering);", "pool->releasing;")]),
     Mutant("who looks changes where memory lies", ["magazine"], [
-        ("*ret_stats = pool->stats; ret", "if (taken) recent_flush(pool); *ret_stats = pool->stats; ret")]),
+        ("stats_copy(pool, ret_stats); ret", "if (taken) recent_flush(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         ("bool entered; int rc; lock_take(&pool->lock); segment_size",
          "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),

@@ -228,12 +228,14 @@ static int resolved(const char *base, int version, cuuint64_t flags, void *want)
 {
     const struct row *first = row_find("cuGetProcAddress"), *second = row_find("cuGetProcAddress_v2");
     CUdriverProcAddressQueryResult status;
+    const __typeof__(&cuGetProcAddress) ask = first->function;
+    const __typeof__(&cuGetProcAddress_v2) ask_v2 = second->function;
     void *function = NULL;
 
-    OK(((__typeof__(&cuGetProcAddress))first->function)(base, &function, version, flags));
+    OK(ask(base, &function, version, flags));
     CHECK(function == want);
     function = NULL;
-    OK(((__typeof__(&cuGetProcAddress_v2))second->function)(base, &function, version, flags, &status));
+    OK(ask_v2(base, &function, version, flags, &status));
     CHECK(function == want);
     return 0;
 }
@@ -274,6 +276,8 @@ int ways(const struct expectation *e)
 static int effect_routes(const struct expectation *e)
 {
     const bool second = strstr(e->row->symbol, "_v2");
+    const __typeof__(&cuGetProcAddress) ask = e->row->function;
+    const __typeof__(&cuGetProcAddress_v2) ask_v2 = e->row->function;
     CUdriverProcAddressQueryResult status;
 
     for (int i = 0; i < 2; i++) {
@@ -281,9 +285,9 @@ static int effect_routes(const struct expectation *e)
         void *function = NULL;
 
         if (second)
-            OK(((__typeof__(&cuGetProcAddress_v2))e->row->function)(name, &function, 12000, 0, &status));
+            OK(ask_v2(name, &function, 12000, 0, &status));
         else
-            OK(((__typeof__(&cuGetProcAddress))e->row->function)(name, &function, 12000, 0));
+            OK(ask(name, &function, 12000, 0));
         CHECK(function);
         IS(is_ours(function), !i);
     }

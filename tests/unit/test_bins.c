@@ -23,6 +23,12 @@ static struct block block_of(size_t size)
     return (struct block){.size = size, .segment = &busy};
 }
 
+/* The blocks are on the stack of a test that ends. */
+static void forget(void)
+{
+    memset(&bins, 0, sizeof(bins));
+}
+
 static void test_find_in_empty_bins_returns_null(void **state)
 {
     assert_null(bins_find(&bins, G, ANY, true));
@@ -48,6 +54,7 @@ static void test_find_of_any_size_finds_block_of_that_size(void **state)
             assert_null(bins_find(&bins, G, ANY, true));
         }
     }
+    forget();
 }
 
 static void test_find_among_sizes_returns_tightest(void **state)
@@ -61,6 +68,7 @@ static void test_find_among_sizes_returns_tightest(void **state)
     for (size_t want = 1; want <= 200; want++)
         assert_int_equal(bins_find(&bins, want * 16 * G, ANY, true)->size, want * 16 * G);
     assert_null(bins_find(&bins, 201 * 16 * G, ANY, true));
+    forget();
 }
 
 static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
@@ -82,6 +90,7 @@ static void test_remove_of_head_middle_and_tail_leaves_others(void **state)
         }
         assert_null(bins_find(&bins, G, ANY, true));
     }
+    forget();
 }
 
 static void test_find_breaks_idle_segment_for_an_eighth_of_it(void **state)
@@ -94,6 +103,7 @@ static void test_find_breaks_idle_segment_for_an_eighth_of_it(void **state)
     assert_ptr_equal(bins_find(&bins, 8 * MIB, ANY, false), &block);
     idle.used = G; /* something is handed out: no reason to spare it */
     assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, false), &block);
+    forget();
 }
 
 static void test_find_in_idle_segment_is_for_large_requests(void **state)
@@ -105,6 +115,7 @@ static void test_find_in_idle_segment_is_for_large_requests(void **state)
     bins_insert(&bins, &block);
     assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, true), &block);
     assert_null(bins_find(&bins, 2 * MIB - G, ANY, true)); /* it had better go back */
+    forget();
 }
 
 static void test_find_in_idle_segment_respects_room(void **state)
@@ -120,6 +131,7 @@ static void test_find_in_idle_segment_respects_room(void **state)
     /* larger than for two: with more room alone */
     assert_null(bins_find(&bins, 6 * MIB, 16 * 8 * MIB - 1, false));
     assert_ptr_equal(bins_find(&bins, 6 * MIB, 16 * 8 * MIB, false), &block);
+    forget();
 }
 
 static void test_find_in_packed_segment_respects_room(void **state)
@@ -133,6 +145,7 @@ static void test_find_in_packed_segment_respects_room(void **state)
     assert_null(bins_find(&bins, 6 * MIB, 2 * MIB - 1, false));
     assert_ptr_equal(bins_find(&bins, 6 * MIB, 2 * MIB, false), &block);
     assert_ptr_equal(bins_find(&bins, G, 0, true), &block); /* in need, whatever that exposes */
+    forget();
 }
 
 static void test_find_less_than_unit_below_idle_segment_serves_whole(void **state)
@@ -146,6 +159,7 @@ static void test_find_less_than_unit_below_idle_segment_serves_whole(void **stat
     assert_ptr_equal(bins_find(&bins, 14 * MIB + G, 0, false), &block);
     assert_null(bins_find(&bins, 14 * MIB, 0, false));
     assert_null(bins_find(&bins, 16 * MIB + G, 0, true));
+    forget();
 }
 
 /* Many in one bin, and only the one inserted first is large enough: the last of its list. */
@@ -174,6 +188,7 @@ static void test_find_prefers_segment_start_among_close_fits(void **state)
     assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &start);
     bins_remove(&bins, &start);
     assert_ptr_equal(bins_find(&bins, 32 * MIB, ANY, true), &inner);
+    forget();
 }
 
 /* A bin for each size of less than 32 granules, then 16 for each power of two; the last one holds all that is larger.
@@ -190,6 +205,7 @@ static void test_bins_are_narrow(void **state)
         assert_ptr_equal(bins.head[granules[i][1]], &block);
         bins_remove(&bins, &block);
     }
+    forget();
 }
 
 /* Without need a search looks at eight blocks of a bin. */
@@ -205,6 +221,7 @@ static void test_find_looks_at_eight_blocks(void **state)
     }
     assert_null(bins_find(&bins, 67 * G, ANY, false));
     assert_ptr_equal(bins_find(&bins, 67 * G, ANY, true), &fit);
+    forget();
 }
 
 /* Up to an eighth larger is close; of what is not, the tightest is taken, wherever it lies. */
@@ -218,6 +235,7 @@ static void test_find_of_close_fits_ends_at_an_eighth(void **state)
     bins_insert(&bins, &inner);
     assert_ptr_equal(bins_find(&bins, 64 * G, ANY, true), &inner);
     assert_ptr_equal(bins_find(&bins, 65 * G, ANY, true), &start);
+    forget();
 }
 
 /* Against a search of everything, with few enough blocks for each bin to be looked at in full. */
@@ -247,6 +265,7 @@ static void test_find_in_random_bins_finds_fit_iff_there_is_one(void **state)
         for (int i = 0; i < 8; i++)
             bins_remove(&bins, &blocks[i]);
     }
+    forget();
 }
 
 /* The choice depends on the order of calls alone. */

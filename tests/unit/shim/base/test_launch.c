@@ -104,15 +104,16 @@ static int leaf(const char *expected)
 /* One process within the other, as rest names them, and one more, which looks; its exit status. */
 static int nest(char *rest, const char *expected)
 {
-    char *word = rest ? strsep(&rest, " ") : NULL, *args[16] = {"test_launch", "--detect", (char *)expected};
+    char none[] = "", *args[16] = {"test_launch", "--detect", (char *)expected};
+    char *word = rest ? strsep(&rest, " ") : none;
     int status = 1;
     pid_t pid;
 
     pid = fork();
     if (pid == 0) {
-        if (!word || !*word)
+        if (!*word)
             _exit(leaf(expected));
-        if (word[0] == '/') {
+        if (*word == '/') {
             /* The words of a command line are separated by NULs. */
             for (unsigned int i = 3; i < 15 && (args[i] = strsep(&word, ",")); i++)
                 ;
