@@ -12,7 +12,7 @@
  * block, which it leaves of the last 2 MiB of a segment of its own, is for nobody: with a small block there nothing of
  * the segment could go back, and tails are so many that soon nothing could at all.
  *
- * What it is not: it calls nobody. Order and memory come from pool.c and release.c. Which magazine's segments serve a
+ * It calls nobody. Order and memory come from pool.c and release.c. Which magazine's segments serve a
  * small request is shards.c's business.
  *
  * Locking: every function is called with pool->lock, those above block_take for a segment that a magazine owns with the

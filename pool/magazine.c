@@ -41,7 +41,7 @@ void magazine_use(struct pool *pool, struct magazine *magazine)
         atomic_fetch_add(&pool->shown.magazines_used, 1);
 }
 
-/* Who has the pool's lock can rely on it that nobody comes to the magazines beyond. */
+/* With the pool's lock held, no thread comes to the magazines beyond. */
 static void places_reach(struct pool *pool, unsigned int past)
 {
     lock_take(&pool->lock);

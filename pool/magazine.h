@@ -196,7 +196,7 @@ void magazines_leave(struct pool *pool);
 /* With the pool's lock. Nothing is recent or kept. */
 void magazines_reset(struct pool *pool);
 /* With the magazine's lock: off its lists and strays all, or what is of segments of owner (NULL: the pool); of the
- * lists of these sets. What comes back is still RECENT. */
+ * lists of these sets. The blocks returned are still RECENT. */
 struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all);
 /* With both locks: the pool learns what the magazine has counted. */
