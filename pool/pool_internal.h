@@ -108,7 +108,7 @@ struct spares {
     unsigned int count;
 };
 
-/* What the blocks of some segments add up to that are not free. Read without the lock. */
+/* Sums over the blocks of some segments that are not free. Read without the lock. */
 struct books {
     _Atomic size_t live;
     _Atomic size_t idle; /* bytes in segments without such blocks */
@@ -117,7 +117,7 @@ struct books {
 /* See magazine.c, and shards.c for its segments. */
 struct magazine {
     /* Guards the rest of it, and link, requested and, but from LIVE to PENDING, state of the blocks on its lists; the
-     * lists, sizes and states of the blocks of its own segments, and the map there. What is atomic is read without it.
+     * lists, sizes and states of the blocks of its own segments, and the map there. Atomic members are read without it.
      */
     struct lock lock;
     struct spares spares; /* survives recycling, like the lock itself */
@@ -165,7 +165,7 @@ struct pool {
     /*
      * Guards spares and everything below, the list of segments, the lists and sizes of the blocks of those that no
      * magazine owns, and writes to the map at their addresses. block->state alone is also changed without it, from LIVE
-     * to PENDING, and under a magazine's. Who takes the locks of two magazines has this one.
+     * to PENDING, and under a magazine's. A thread that takes the locks of two magazines has this one.
      */
     struct lock lock;
     struct books books;    /* of what no magazine owns */
@@ -383,7 +383,7 @@ void pool_descriptor_retire(struct pool *pool);
  */
 void locks_take(struct pool *pool);
 void locks_give(struct pool *pool);
-/* Without locks: about so much. What the books of all segments add up to. */
+/* Without locks, so about: the sums of the books of all segments. */
 size_t live_bytes(const struct pool *pool);
 size_t native_bytes(const struct pool *pool);
 size_t idle_bytes(const struct pool *pool);

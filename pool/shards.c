@@ -10,10 +10,10 @@
  * next requests find the rest of it. A program with one thread uses one magazine, which owns all of these segments:
  * where its blocks lie is decided as if there were no others.
  *
- * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. What is of its own
- * segments a magazine joins by itself, the rest is joined when all locks are taken.
+ * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. A magazine
+ * joins the blocks of its own segments by itself; the others are joined when all locks are taken.
  *
- * What it is not: it asks nobody for memory. Large requests are blocks.c's business.
+ * It asks nobody for memory. Large requests are blocks.c's business.
  *
  * Locking: each function says which lock its caller has. All locks: see locks_take.
  */

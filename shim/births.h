@@ -4,7 +4,7 @@
  *
  * For what a captured operation uses NCCL registers the whole allocation by itself, and does not look again as long as
  * the graph may run; without CUPOOL_REGISTER nobody tells the library what that was, so a segment that was there during
- * a capture stays. What it is not: it gives nothing back and asks nobody. Called by nccl.c alone.
+ * a capture stays. It gives nothing back and asks nobody. Called by nccl.c alone.
  *
  * Threads: every function, from any thread. One lock, private to births.c.
  */
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a segment that is asked for now is to be remembered with: a capture that is under way may come to use it. */
+/* The time to remember with a segment that is asked for now: a capture that is under way may come to use it. */
 unsigned int births_now(void);
 /* NCCL has given a segment at addr, which was asked for at that time. Without host memory it counts as one that was
  * there from the start. */

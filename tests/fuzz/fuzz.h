@@ -19,6 +19,16 @@
 
 #define FUZZ_INPUT_MAX ((size_t)64 << 10)
 
+/* The next number of a sequence (splitmix64). */
+__attribute__((unused)) static uint64_t next(uint64_t *rng)
+{
+    uint64_t x = *rng += 0x9e3779b97f4a7c15;
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
 /* Run one input. What went wrong, or an empty string; valid until the next call. */
 static const char *fuzz_run(const uint8_t *data, size_t size);
 

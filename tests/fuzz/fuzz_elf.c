@@ -52,15 +52,6 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
     return fault;
 }
 
-static uint64_t next(uint64_t *rng)
-{
-    uint64_t x = *rng += 0x9e3779b97f4a7c15;
-
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
-
 /* A small file with one symbol, some of whose numbers are others. */
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {

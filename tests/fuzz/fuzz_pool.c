@@ -17,7 +17,7 @@ struct input {
 };
 
 /* The next bytes as a number; zeros after the end. */
-static uint32_t next(struct input *input, unsigned int bytes)
+static uint32_t taken(struct input *input, unsigned int bytes)
 {
     uint32_t value = 0;
 
@@ -52,7 +52,7 @@ static void step(struct model *model, struct input *input)
     static const int order_rcs[] = {0, 0, -EBUSY, -EIO};
     static const int fail_rcs[] = {-ENOMEM, -EBUSY};
     struct fake *fake = model->fake;
-    const uint32_t op = next(input, 1);
+    const uint32_t op = taken(input, 1);
     uint64_t addr;
 
     switch (op % 16) {
@@ -60,7 +60,7 @@ static void step(struct model *model, struct input *input)
     case 9:
     case 10:
     case 11:
-        model_free_nth(model, next(input, 1));
+        model_free_nth(model, taken(input, 1));
         break;
     case 12:
         fake->order_rc = order_rcs[op / 16 % 4];
@@ -79,10 +79,10 @@ static void step(struct model *model, struct input *input)
         else if (op < 0x50)
             model_restart(model);
         else
-            model_free_bad(model, fake->base + (uint64_t)next(input, 2) * (op < 0xa0 ? 256 : 64 << 10));
+            model_free_bad(model, fake->base + (uint64_t)taken(input, 2) * (op < 0xa0 ? 256 : 64 << 10));
         break;
     default:
-        model_alloc(model, size_from(next(input, 2)), &addr);
+        model_alloc(model, size_from(taken(input, 2)), &addr);
     }
 }
 
@@ -92,7 +92,7 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
     static const size_t excesses[] = {SIZE_MAX / 2, 0, 0, (size_t)8 << 20};
     static char fault[sizeof(((struct model *)NULL)->fault)];
     struct input input = {.data = data, .left = size};
-    const uint32_t flags = next(&input, 1);
+    const uint32_t flags = taken(&input, 1);
     struct model *model =
         model_new(flags & 1 ? (size_t)64 << 20 : 0, break_maxima[flags >> 4 & 3], excesses[flags >> 6], flags & 2);
 

@@ -329,15 +329,6 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
 
 /* --- inputs --- */
 
-static uint64_t next(uint64_t *rng)
-{
-    uint64_t x = *rng += 0x9e3779b97f4a7c15;
-
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
-
 /* Words of what may stand in such words, so that a part of them is accepted. */
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
