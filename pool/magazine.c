@@ -226,7 +226,7 @@ static size_t recent_add_up(const struct magazine *magazine)
 size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
 {
     const unsigned int count = places(pool);
-    size_t recent = 0, idle = 0;
+    size_t recent = 0, idle;
     bool taken[MAGAZINES], all = true;
 
     /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
@@ -235,6 +235,7 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
         taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
         all = all && taken[i];
     }
+    idle = idle_bytes(pool);
     for (unsigned int i = 0; i < count && all; i++)
         recent += recent_add_up(&pool->magazines[i]);
     *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
