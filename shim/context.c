@@ -77,7 +77,8 @@ struct context *context_entry_find(CUcontext handle)
     return NULL;
 }
 
-/* An entry that is not in use, or a new one; with the lock. NULL: no room. */
+/* An entry that is not in use, nor being left by a thread that another one was faster than; or a new one; with the
+ * lock. NULL: no room. */
 static struct context *entry_new(void)
 {
     const unsigned int count = atomic_load(&contexts.count);
@@ -85,7 +86,7 @@ static struct context *entry_new(void)
 
     for (unsigned int i = 0; i < count; i++) {
         context = atomic_load(&contexts.entries[i]);
-        if (!atomic_load(&context->handle) && !atomic_load(&context->ending))
+        if (!atomic_load(&context->handle) && !atomic_load(&context->ending) && !atomic_load(&context->leaving))
             return context;
     }
     context = count < CONTEXTS_MAX ? aligned_alloc(64, sizeof(*context)) : NULL;

@@ -277,17 +277,19 @@ void context_lingering_end(void)
     }
 }
 
-/* The pool of a context that is gone, for one of those who saw it go; NULL: somebody else has it. Threads that are in
- * calls still find it in the entry. */
-static struct pool *pool_claim(struct context *context)
+/* Take over what is to be done for a context that is gone, for one of the threads that saw it go; false: another thread
+ * has. ret_pool: NULL for a green one, which has none. Threads that are in calls still find it in the entry. */
+static bool entry_claim(struct context *context, struct pool **ret_pool)
 {
-    struct pool *pool;
+    bool claimed;
 
     pthread_mutex_lock(&contexts.lock);
-    pool = atomic_load(&context->ending) ? NULL : context->pool;
-    atomic_store(&context->ending, atomic_load(&context->ending) || pool);
+    claimed = atomic_load(&context->handle) && !atomic_load(&context->ending);
+    if (claimed)
+        atomic_store(&context->ending, true);
+    *ret_pool = context->pool;
     pthread_mutex_unlock(&contexts.lock);
-    return pool;
+    return claimed;
 }
 
 static void forget(struct context *context, struct pool *pool)
@@ -303,13 +305,12 @@ static void forget(struct context *context, struct pool *pool)
     if (pool && !lingers)
         pool_end(context, pool);
     pthread_mutex_lock(&contexts.lock);
-    context->primary = false;
     atomic_store(&context->handle, NULL);
     pthread_mutex_unlock(&contexts.lock);
     if (lingers) {
         atomic_fetch_add(&contexts_closing, 1);
         atomic_store(&context->lingering, pool);
-    } else if (pool) {
+    } else {
         atomic_store(&context->ending, false);
     }
 }
@@ -318,11 +319,8 @@ static void entry_gone(struct context *context, bool gone)
 {
     struct pool *pool;
 
-    if (gone) {
-        pool = pool_claim(context);
-        if (pool || !context->primary) /* a green one has none */
-            forget(context, pool);
-    }
+    if (gone && entry_claim(context, &pool))
+        forget(context, pool);
     atomic_fetch_sub(&context->leaving, 1);
     atomic_fetch_sub(&contexts_closing, 1);
     context_changed();
