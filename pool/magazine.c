@@ -50,6 +50,11 @@ static void places_reach(struct pool *pool, unsigned int past)
     lock_give(&pool->lock);
 }
 
+static bool is_visited(const struct magazine *magazine)
+{
+    return atomic_load_explicit(&magazine->visitors, memory_order_relaxed) != 0;
+}
+
 struct magazine *magazine_enter_other(struct pool *pool)
 {
     struct magazine *magazine;
@@ -62,9 +67,15 @@ struct magazine *magazine_enter_other(struct pool *pool)
             places_reach(pool, place + 1);
         if (lock_try(&magazine->lock))
             break;
-        /* A visitor is gone in a moment: who left the magazine to him would find nothing in another one. */
-        if (!atomic_load_explicit(&magazine->visitors, memory_order_relaxed) || i % PATIENCE == PATIENCE - 1)
+        /* A visitor is gone in a moment: a thread that left the magazine to it would find nothing in another one, and
+         * its share of the slack would be less. The one that was met may have gone before this looks: try again. */
+        if (!is_visited(magazine)) {
+            if (lock_try(&magazine->lock))
+                break;
+            magazine_place += !is_visited(magazine);
+        } else if (i % PATIENCE == PATIENCE - 1) {
             magazine_place++;
+        }
         lock_relax(i / MAGAZINES);
     }
     magazine_use(pool, magazine);
