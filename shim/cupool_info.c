@@ -3,7 +3,6 @@
  * cupool_info.c - the program cupool-info: every setting with its value, what cupool sees of this process, and what it
  * will catch of a program. docs/settings.md comes from --markdown, the manual's list from --man. It loads no CUDA.
  */
-#include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,8 +43,7 @@ static void print_sentence(const char *text)
             putchar(next_line ? '\n' : ' ');
             column = next_line ? 0 : column + 1;
         }
-        putchar(word == text ? toupper((unsigned char)*word) : *word);
-        printf("%.*s", (int)length - 1, word + 1);
+        printf("%.*s", (int)length, word);
         column += length;
         word += length + strspn(word + length, " ");
     }
