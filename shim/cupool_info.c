@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cupool_info.c - the program cupool-info: every setting with its value, what cupool sees of this process, and what it
- * will catch of a program. The README's table comes from --markdown, the manual's from --man. It loads no CUDA.
+ * will catch of a program. docs/settings.md comes from --markdown, the manual's list from --man. It loads no CUDA.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,17 +29,39 @@ static void print_settings(void)
     }
 }
 
+/* A setting's help as a sentence, in lines no longer than the documentation's (scripts/check-docs). */
+static void print_sentence(const char *text)
+{
+    size_t column = 0;
+
+    for (const char *word = text; *word;) {
+        const size_t length = strcspn(word, " ");
+
+        if (column > 0) {
+            const bool next_line = column + 1 + length >= 120; /* a full stop may follow */
+
+            putchar(next_line ? '\n' : ' ');
+            column = next_line ? 0 : column + 1;
+        }
+        printf("%.*s", (int)length, word);
+        column += length;
+        word += length + strspn(word + length, " ");
+    }
+    puts(".");
+}
+
 static void print_markdown(void)
 {
-    puts("| setting | accepted | default | meaning |\n|---|---|---|---|");
     for (unsigned int i = 0; i < conf_count; i++) {
         const struct conf_row *row = &conf_rows[i];
 
-        printf("| `%s` | ", row->name);
+        printf("\n## `%s`\n\nAccepted: ", row->name);
         for (const char *c = row->choices; *c; c++)
             fputs(*c == '|' ? ", " : (char[]){*c, '\0'}, stdout);
-        printf(" | %s%s%s | %s |\n", *row->def ? "`" : "", row->def, *row->def ? "`" : "", row->help);
+        printf(". %s%s%s.\n\n", *row->def ? "Default: `" : "No default", row->def, *row->def ? "`" : "");
+        print_sentence(row->help);
     }
+    putchar('\n');
 }
 
 /* Text for troff: a backslash or a hyphen would be taken for something else, and so would a dot that begins a line. */
@@ -88,7 +111,7 @@ static int usage(FILE *to, int code)
     fputs("usage: cupool-info [--settings | --markdown | --man | --process | --version | --help]\n"
           "       cupool-info --check COMMAND [ARGUMENT]...\n"
           "  --settings  every setting, its value and where that comes from (the default)\n"
-          "  --markdown  the settings as a Markdown table\n"
+          "  --markdown  the settings as Markdown\n"
           "  --man       the settings for a manual page\n"
           "  --process   rank, host and trace file name as a program started here would get them\n"
           "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n",

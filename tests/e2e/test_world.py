@@ -415,7 +415,7 @@ class Ranks(World):
 
 
 class Errors(World):
-    """Where an error of the GPU surfaces. The README's table names every difference."""
+    """Where an error of the GPU surfaces. docs/differences.md names every difference."""
 
     def lines(self, kind: str, what: str, preload: "str | None" = str(LIB), **more: str) -> "list[str]":
         done = self.go(BIN / f"world_errors_{kind}", what, preload=preload, **more)

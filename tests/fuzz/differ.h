@@ -4,8 +4,8 @@
  *
  * What it is: a program that makes a random sequence of CUDA calls and writes what each one answered, so that differ.py
  * can compare a run without cupool with runs under it. The log has no addresses and nothing that depends on time: bytes
- * are read only where CUDA says what they are. What README says may differ stands in braces, with a rule's name before
- * it: malloc_in_capture{900}.
+ * are read only where CUDA says what they are. What docs/differences.md allows to differ stands in braces, with a
+ * rule's name before it: malloc_in_capture{900}.
  *
  * What it is not: in need of the simulated GPU. It knows nothing of cupool either.
  *

@@ -5,7 +5,7 @@
 
 For each seed: natively and with CUPOOL_FREE=auto and strict where the program relies on cudaFree having waited
 (--hazards), and natively and with ordered and relaxed where it does not. A difference is a failure unless one of RULES,
-each of which cites a row of README's table, allows it. Of a failure the seed is told, and a short part of its operations
+each of which cites a heading of docs/differences.md, allows it. Of a failure the seed is told, and a short part of its operations
 that shows it. Without --sim it runs on the real GPUs, with a program of
 `cc -D_GNU_SOURCE -pthread -o differ tests/fuzz/differ*.c -lcudart -lcuda`.
 
@@ -28,11 +28,11 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """What a field of this name says natively, and may say under cupool. row: how README's row begins."""
+    """A field's answers natively and under cupool. heading: how the heading of docs/differences.md begins."""
 
     native: str
     cupool: str
-    row: str
+    heading: str
     policies: str = "auto ordered strict relaxed"
 
 
@@ -53,16 +53,16 @@ RULES = {
 FIELD = re.compile(r"(\w+)\{([^}]*)\}")
 QUERY = re.compile(r"((?:\bstream=|\bevent=|\bquery_after_free\{))600")
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+DIFFERENCES = Path(__file__).resolve().parents[2] / "docs" / "differences.md"
 
 # Does the program rely on cudaFree having waited? The policies that promise that.
 MODES = [(True, ["auto", "strict"]), (False, ["ordered", "relaxed"])]
 
 
-def rows_missing() -> list[str]:
-    """Rules whose row is not in README's table any more."""
-    text = README.read_text(encoding="utf-8") if README.exists() else None
-    return [name for name, rule in RULES.items() if text is not None and f"| {rule.row}" not in text]
+def headings_missing() -> list[str]:
+    """Rules whose heading is not in docs/differences.md any more."""
+    text = DIFFERENCES.read_text(encoding="utf-8") if DIFFERENCES.exists() else None
+    return [name for name, rule in RULES.items() if text is not None and f"\n### {rule.heading}" not in text]
 
 
 def allowed(native: str, cupool: str, policy: str) -> bool:
@@ -203,8 +203,8 @@ def main() -> int:
     parser.add_argument("--policies", default="auto,ordered,strict,relaxed")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     args = parser.parse_args()
-    for name in rows_missing():
-        print(f"README's table has no row that begins with: {RULES[name].row} (rule {name})")
+    for name in headings_missing():
+        print(f"docs/differences.md has no heading that begins with: {RULES[name].heading} (rule {name})")
         return 1
     fuzzer = Fuzzer(args.program, os.path.abspath(args.library), args.sim, args.ops, args.adversary, args.timeout)
     calls = compared = failed = seeds = 0

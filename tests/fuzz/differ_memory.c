@@ -413,7 +413,7 @@ void op_attributes(void)
     out(" %d,%d,%d", (int)a.type, a.device, (char *)a.devicePointer == b->p + at);
 }
 
-/* What cupool holds has a bound (README, "Held memory has a bound"); what is idle is counted as free. */
+/* docs/memory.md has the bound of held memory; what is idle is counted as free. */
 void op_info(void)
 {
     const int dev = (int)pick((uint32_t)devices);

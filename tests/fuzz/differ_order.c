@@ -63,7 +63,8 @@ void synced(int dev)
     }
 }
 
-/* In a capture it waits natively, too, if it is allowed; under cupool for nothing (README, "`cudaFree` in a capture").
+/* In a capture it waits natively, too, if it is allowed; under cupool for nothing (docs/differences.md, "`cudaFree` in
+ * a capture").
  */
 void freed(int dev)
 {

@@ -3,7 +3,7 @@
  * differ_stream.c - the differential fuzzer's streams, events, captures and graphs.
  *
  * What it is: they are made and end, are waited for and asked. A question has one answer only where the host has waited
- * before; after a cudaFree, which natively waits, README says that the answer may differ.
+ * before; after a cudaFree, which natively waits, docs/differences.md says that it may differ.
  *
  * What it is not: the work in them (differ_work.c).
  *

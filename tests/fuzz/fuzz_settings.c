@@ -25,7 +25,8 @@ static char fault[512];
 
 /* --- one value --- */
 
-/* Digits, a fraction, a unit, a B, each but the first optional: what the README promises. ret_bytes: its meaning. */
+/* Digits, a fraction, a unit, a B, each but the first optional: what docs/settings.md promises. ret_bytes: its meaning.
+ */
 static bool is_size(const char *text, long double *ret_bytes)
 {
     const char *units = "kmgt", *at = text, *unit;
