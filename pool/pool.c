@@ -434,14 +434,28 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     return rc;
 }
 
+/* With size bytes more, does the pool hold more than the program has had at a time and the slack? */
+static bool slack_is_used_up(struct pool *pool, size_t size)
+{
+    bool is_beyond;
+
+    lock_take(&pool->lock);
+    is_beyond = pool->stats.held + pool->asked + size >
+                pool->stats.peak_live + atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed);
+    lock_give(&pool->lock);
+    return is_beyond;
+}
+
 /*
  * Before the driver is asked for more: what was kept, if all that came before it has ended. With slack not each time,
- * or the calls that deferring saves would be made here. False: not asked.
+ * or the calls that deferring saves would be made here; but each time that it may help once the slack is used up. False:
+ * not asked.
  */
-static bool kept_ask(struct pool *pool)
+static bool kept_ask(struct pool *pool, size_t size)
 {
     const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed), kept = kept_bytes(pool);
-    const bool due = !slack || kept >= atomic_load_explicit(&pool->shown.ask_from, memory_order_relaxed);
+    const bool due = !slack || kept >= atomic_load_explicit(&pool->shown.ask_from, memory_order_relaxed) ||
+                     (kept >= size && slack_is_used_up(pool, size));
 
     if (due && slack)
         atomic_store_explicit(&pool->shown.ask_from, kept + slack / 8, memory_order_relaxed);
@@ -465,7 +479,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
-        if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr))
+        if (kept_ask(pool, size) && magazines_take(pool, NULL, requested, ret_addr))
             return 0;
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;

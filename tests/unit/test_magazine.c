@@ -406,6 +406,29 @@ static void test_what_was_asked_for_stays_close_at_hand(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* Once the slack is used up by other sizes, what was kept serves a request before the driver does. */
+static void test_kept_serves_when_the_slack_is_used_up(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t last;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    env->fake->prompt = true;
+    for (size_t size = 4 * MIB; size < 12 * MIB; size += MIB)
+        for (unsigned int i = 0; i < 4; i++)
+            release(alloc(env->pool, size));
+    assert_true(stats_of(env->pool).held > 44 * MIB);
+    for (env->fake->calls[FAKE_ALLOC] = 0; !env->fake->calls[FAKE_ALLOC];)
+        last = alloc(env->pool, 5 * MIB);
+    release(last);
+    assert_int_equal(kept_bytes(env->pool), 6 * MIB); /* as the driver counts */
+    assert_int_equal(alloc(env->pool, 5 * MIB), last);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_sound(env->pool, env->fake);
+}
+
 static void test_withdrawn_is_in_no_magazine(void **state)
 {
     struct env *env = env_plain(state);
@@ -492,6 +515,7 @@ int main(void)
         POOL_TEST(test_who_goes_on_is_left_alone),
         POOL_TEST(test_another_size_joins_nothing),
         POOL_TEST(test_what_was_asked_for_stays_close_at_hand),
+        POOL_TEST(test_kept_serves_when_the_slack_is_used_up),
         POOL_TEST(test_withdrawn_is_in_no_magazine),
         POOL_TEST(test_empty_magazines_have_no_share),
         POOL_TEST(test_side_by_side),
