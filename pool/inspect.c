@@ -127,8 +127,7 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     stats_copy(pool, ret_stats);
     ret_stats->idle = idle_bytes(pool);
     if (taken) {
-        ret_stats->idle = recent_idle(pool, STATS_WAIT_NS, &ret_stats->live);
-        most = handed_most(pool); /* after live, which it must not be less than */
+        ret_stats->idle = recent_idle(pool, STATS_WAIT_NS, &ret_stats->live, &most);
         lock_give(&pool->lock);
     } else {
         ret_stats->live = (size_t)handed_now(pool) + kept_bytes(pool);

@@ -234,7 +234,7 @@ static size_t recent_add_up(const struct magazine *magazine)
     return bytes;
 }
 
-size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
+size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most)
 {
     const unsigned int count = places(pool);
     size_t recent = 0, idle;
@@ -250,6 +250,7 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live)
     for (unsigned int i = 0; i < count && all; i++)
         recent += recent_add_up(&pool->magazines[i]);
     *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
+    *ret_most = handed_most(pool); /* with the locks: threads that free now would make it less than live */
     for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
         if (segment->recent && segment->recent == segment->used)
             idle += segment->size;

@@ -205,8 +205,8 @@ void handed_settle(struct pool *pool, struct magazine *magazine);
 void peak_reach(struct pool *pool, ptrdiff_t handed);
 /* shards.c, with the magazine's lock. Hand out a block from what is free in its own segments. False: nothing fits. */
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr);
-/* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; and how much
- * was handed out or kept just then. Waits so long for the lock of a magazine. */
-size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live);
+/* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; how much was
+ * handed out or kept just then, and the most that was handed out. Waits so long for the lock of a magazine. */
+size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most);
 
 #endif
