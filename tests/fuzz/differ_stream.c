@@ -134,7 +134,9 @@ void op_sync(void)
             synced(lanes[l].dev);
         break;
     case 2:
-        if (e->live && TOLD("event", cudaEventSynchronize(e->e)) && lanes[e->mark.lane].synced < e->mark.n)
+        /* The mark of an event whose stream is gone stands for all of that stream, which is more than the event. */
+        if (e->live && TOLD("event", cudaEventSynchronize(e->e)) && e->mark.lane < ORPHANS &&
+            lanes[e->mark.lane].synced < e->mark.n)
             lanes[e->mark.lane].synced = e->mark.n;
         break;
     default:
