@@ -657,7 +657,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
 {
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         core_rdma_prepared(ptr, CALLER);
-    return real_next(cuPointerSetAttribute)(value, attribute, ptr);
+    return real_next(cuPointerSetAttribute)(value, attribute, asked_for(ptr, CALLER));
 }
 
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,

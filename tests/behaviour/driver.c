@@ -88,6 +88,8 @@ static int freed_address(void)
         CHECK(!(unsigned int)freed[0] && !freed[1] && !freed[2] && !freed[3]);
         for (int k = 0; k < 4; k++)
             EXPECT(cuPointerGetAttribute(&one, of[k], at), CUDA_ERROR_INVALID_VALUE);
+        one = 1;
+        EXPECT(cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at), CUDA_ERROR_INVALID_VALUE);
         OK(cudaPointerGetAttributes(&attributes, ptr(at)));
         CHECK(attributes.type == cudaMemoryTypeUnregistered && !attributes.devicePointer);
     }
