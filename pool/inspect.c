@@ -63,12 +63,12 @@ static void segment_unlock(struct pool *pool, struct segment *segment)
     lock_give(&pool->lock);
 }
 
-/* With its locks. Is any of it handed out, or on its way back? */
+/* With its locks. Is any of it handed out? What the program has freed and the device still uses is not. */
 static bool segment_in_use(const struct segment *segment)
 {
     const struct block *block = segment->first;
 
-    while (block && is_unused(block))
+    while (block && (is_unused(block) || atomic_load(&block->state) == BLOCK_PENDING))
         block = block->next;
     return block != NULL;
 }

@@ -258,6 +258,21 @@ static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uin
     return rc;
 }
 
+/*
+ * Does the driver answer this thread? It refuses on the threads of its own that run host functions, and a free that has
+ * no need of the driver has to be refused there too. Every other thread keeps its answers, so it asks once.
+ */
+static inline bool thread_is_answered(void)
+{
+    static __thread bool answered __attribute__((tls_model("initial-exec")));
+    const struct real_driver *driver = answered ? NULL : real_driver_get();
+    CUcontext ignored;
+
+    if (driver)
+        answered = driver->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
+    return answered || !driver;
+}
+
 static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct calls *own;
@@ -266,6 +281,8 @@ static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 
     if (core_passive())
         return CORE_FORWARD;
+    if (!thread_is_answered())
+        return pool_of(addr) ? CORE_FAILED : CORE_FORWARD;
     own = call_begin(CALL_ADDRESS(addr));
     closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
     rc = closing ? 0 : release_now(release, addr);
@@ -295,7 +312,7 @@ enum core_verdict core_free_later(uint64_t addr, CUstream stream)
 
     if (!pool)
         return free_with(pool_free_later, addr);
-    if (context_failed(context_of(pool)))
+    if (!thread_is_answered() || context_failed(context_of(pool)))
         return CORE_FAILED;
     /* Its context's next order is behind what its own streams have to do, and behind nobody else's. */
     switch (context_wait_foreign(context_of(pool), stream)) {

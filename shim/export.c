@@ -588,9 +588,15 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
     return result;
 }
 
+/* The address to ask the driver about: its allocation outlives the program's block. */
+static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)
+{
+    return core_is_freed(ptr, caller) ? NOWHERE : ptr;
+}
+
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
-    const CUresult result = real_next(cuMemGetAddressRange_v2)(base, size, ptr);
+    const CUresult result = real_next(cuMemGetAddressRange_v2)(base, size, asked_for(ptr, CALLER));
     uint64_t block;
     size_t length;
 
@@ -603,12 +609,6 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     if (size)
         *size = length;
     return CUDA_SUCCESS;
-}
-
-/* The address to ask the driver about: its allocation outlives the program's block. */
-static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)
-{
-    return core_is_freed(ptr, caller) ? NOWHERE : ptr;
 }
 
 /* After the driver has answered: where it has told of its allocation, tell of the block. */
@@ -657,7 +657,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
 {
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         core_rdma_prepared(ptr, CALLER);
-    return real_next(cuPointerSetAttribute)(value, attribute, ptr);
+    return real_next(cuPointerSetAttribute)(value, attribute, asked_for(ptr, CALLER));
 }
 
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,

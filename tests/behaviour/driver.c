@@ -56,8 +56,10 @@ static int address_range(void)
         OK(cuMemGetAddressRange(&base, NULL, p));
         OK(cuMemGetAddressRange(NULL, &size, p));
         CHECK(base == p && size == n);
-        if (n == 1000 && dlsym(RTLD_DEFAULT, "simgpu_count")) /* what a real one says there has not been asked */
+        if (n == 1000 && dlsym(RTLD_DEFAULT, "simgpu_count")) { /* what a real one says there has not been asked */
             EXPECT(cuMemGetAddressRange(&base, &size, p + n), CUDA_ERROR_NOT_FOUND);
+            CHECK(base == p && size == n); /* it has written nothing */
+        }
         OK(cuMemFree(p));
     }
     return 0;
@@ -87,6 +89,8 @@ static int freed_address(void)
         CHECK((unsigned int)freed[0] != CU_MEMORYTYPE_DEVICE && freed[1] != p && freed[2] != sizes[i]);
         for (int k = 0; k < 4; k++)
             EXPECT(cuPointerGetAttribute(&one, of[k], at), CUDA_ERROR_INVALID_VALUE);
+        one = 1;
+        EXPECT(cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at), CUDA_ERROR_INVALID_VALUE);
         OK(cudaPointerGetAttributes(&attributes, ptr(at)));
         CHECK(attributes.type == cudaMemoryTypeUnregistered && !attributes.devicePointer);
     }

@@ -188,11 +188,15 @@ static int after_reset(void)
 }
 
 /* Natively nothing can be freed in there: then the memory stays the program's. */
-static int host_result;
+static int host_result, host_async_result, host_native_result;
 
 static void CUDART_CB free_on_host(void *p)
 {
+    size_t avail, total;
+
+    host_native_result = (int)cudaMemGetInfo(&avail, &total);
     host_result = (int)cudaFree(p);
+    host_async_result = (int)cudaFreeAsync(p, 0);
 }
 
 #define ODD ((size_t)77777) /* bytes, of which there is nothing else */
@@ -207,8 +211,9 @@ static int host_function(void)
     TRY(bt_fill(p, ODD, 5));
     OK(cudaLaunchHostFunc(s, free_on_host, p));
     OK(cudaStreamSynchronize(s));
-    if (!host_result)
+    if (!host_native_result)
         SKIP("nothing was refused");
+    CHECK(host_result == host_native_result && host_async_result == host_native_result);
     (void)cudaGetLastError();
     for (int i = 0; i < 4; i++) {
         OK(cudaMalloc(&q[i], 1000)); /* what a free keeps back comes with a later one */

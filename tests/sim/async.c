@@ -115,8 +115,9 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
     sim_lock();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    /* While the stream captures, only memory of the graph may be freed, of which there is none. */
     if (r == CUDA_SUCCESS &&
-        (!a || a->addr != ptr || a->freeing || (a->kind != SIM_MEM_ASYNC && a->kind != SIM_MEM_DEVICE)))
+        (s->cap || !a || a->addr != ptr || a->freeing || (a->kind != SIM_MEM_ASYNC && a->kind != SIM_MEM_DEVICE)))
         r = CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS) {
         a->freeing = true;
