@@ -251,7 +251,7 @@ MUTANTS = [
     Mutant("who looks moves the slack", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("what was asked for is joined before anybody looks", ["magazine"], [
-        ("if (kept_ask(pool) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
+        ("if (kept_ask(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
         ("if (handed > balance(&magazine->handed_most))", "if (0)")]),
     Mutant("who frees in his own is visited by all", ["magazine"], [
