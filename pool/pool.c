@@ -448,14 +448,14 @@ static bool slack_is_used_up(struct pool *pool, size_t size)
 
 /*
  * Before the driver is asked for more: what was kept, if all that came before it has ended. With slack not each time,
- * or the calls that deferring saves would be made here; but each time that it may help once the slack is used up. False:
- * not asked.
+ * or the calls that deferring saves would be made here; but each time that it may help a large request once the slack
+ * is used up. False: not asked.
  */
 static bool kept_ask(struct pool *pool, size_t size)
 {
     const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed), kept = kept_bytes(pool);
     const bool due = !slack || kept >= atomic_load_explicit(&pool->shown.ask_from, memory_order_relaxed) ||
-                     (kept >= size && slack_is_used_up(pool, size));
+                     (size >= LARGE_MIN && kept >= size && slack_is_used_up(pool, size));
 
     if (due && slack)
         atomic_store_explicit(&pool->shown.ask_from, kept + slack / 8, memory_order_relaxed);
