@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calls.c - see calls.h. */
+/*
+ * calls.c - see calls.h.
+ *
+ * Locking: none; the list of records only grows.
+ */
 #include "calls.h"
 
 #include <linux/membarrier.h>
@@ -12,17 +16,18 @@
 #include "clock.h"
 #include "pool.h"
 
-/* Without membarrier although it was promised (a filter that came later): no store stays in a processor for so long. */
+/* The wait, in nanoseconds, if membarrier fails although the kernel announced it (a seccomp filter installed later): no
+ * store stays in a processor's buffer for so long. */
 #define STORE_NS 20000000
 
 __thread struct calls *calls_own __attribute__((tls_model("initial-exec")));
 
 static struct {
-    _Atomic(struct calls *) first; /* records are never unmapped: another thread may read one at any time */
+    _Atomic(struct calls *) first; /* records are never unmapped, because another thread may read one at any time */
     pthread_once_t once;
-    pthread_key_t key; /* a thread that ends gives its record back */
+    pthread_key_t key; /* the key's destructor gives the record of an ending thread back */
     atomic_bool has_key;
-    atomic_bool fences; /* there is no membarrier: records are found by the key, and marks have a fence */
+    atomic_bool fences; /* there is no membarrier: threads find their record by the key, and marks have a fence */
     atomic_bool registered;
 } calls = {.once = PTHREAD_ONCE_INIT};
 
@@ -51,7 +56,7 @@ static void calls_start(void)
     calls.fences = calls.has_key && (commands < 0 || !(commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
 
-/* A record that no thread has any more, or a new one; NULL: no host memory. */
+/* A record of a thread that has ended, or a new one; NULL: no host memory. */
 static struct calls *record_take(void)
 {
     struct calls *record;
@@ -72,7 +77,7 @@ static struct calls *record_take(void)
     return record;
 }
 
-/* The same, made if need be; NULL: no host memory. */
+/* This thread's record, made if it is missing; NULL: no host memory. */
 static struct calls *record_get(void)
 {
     struct calls *record = own_record();
@@ -156,7 +161,7 @@ void calls_fence(void)
     atomic_thread_fence(memory_order_seq_cst);
     if (calls.fences)
         return;
-    /* Here and not at the start, because with several threads it takes the kernel some milliseconds. */
+    /* Registered here and not at the start, because with several threads this takes the kernel some milliseconds. */
     if (!atomic_load(&calls.registered) &&
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0)
         atomic_store(&calls.registered, true);
@@ -164,7 +169,8 @@ void calls_fence(void)
         nap_ns(STORE_NS);
 }
 
-/* Of a free whose address is in no pool nobody knows yet where it belongs, or any more. */
+/* The mark of a free whose address is in no pool may belong to any context: the address is not known yet, or not any
+ * more. */
 static bool is_on(uintptr_t on, const struct context *context, const struct pool *pool)
 {
     const struct pool *other = on & 1 ? pool_of(on - 1) : NULL;

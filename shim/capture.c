@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* capture.c - see capture.h. */
+/*
+ * capture.c - see capture.h.
+ *
+ * Locking: gate.lock guards the list of captures; a leaf, never held over a CUDA call.
+ */
 #include "capture.h"
 
 #include <pthread.h>
@@ -12,16 +16,17 @@
 #include "context.h"
 #include "real.h"
 
-/* So often the driver is asked what still captures, and of so many streams at a time. */
+/* The shortest time, in nanoseconds, between two rounds in which the driver is asked about captures, and the number of
+ * streams in one round. */
 #define ASK_NS  10000000
 #define ASK_MAX 16
 
-/* A stream that captures. The per-thread stream has one handle for all threads, so it takes the thread to tell. */
+/* A capturing stream. The per-thread stream has one handle for all threads, so the thread is part of its name. */
 struct capture {
     CUcontext context;
     CUstream stream;
-    pid_t thread;        /* 0: any */
-    unsigned int number; /* capture_total when it had begun */
+    pid_t thread;        /* 0: any thread */
+    unsigned int number; /* capture_total when the capture had begun */
     struct capture *next;
 };
 
@@ -32,7 +37,7 @@ static struct {
     struct capture *list;
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Take captures off the list for which wanted says yes; each opens the gate by one. */
+/* Remove the captures from the list for which wanted returns true; each decrements capture_count. */
 static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
 {
     struct capture **link, *found;
@@ -51,7 +56,7 @@ static void captures_remove(bool (*wanted)(const struct capture *capture, const 
     pthread_mutex_unlock(&gate.lock);
 }
 
-/* A handle may come back, for another stream or context, before we hear that the one that had it is gone. */
+/* The handle of a stream or context may be reused before we hear that its former owner is gone. */
 static bool is_older(const struct capture *capture, const struct capture *wanted)
 {
     return (int)(wanted->number - capture->number) >= 0;
@@ -64,7 +69,7 @@ static bool is_of_context(const struct capture *capture, const void *arg)
     return capture->context == wanted->context && is_older(capture, wanted);
 }
 
-/* A thread took the capture of its per-thread stream with it. */
+/* The capture of a per-thread stream ends with its thread. */
 static bool is_of_dead_thread(const struct capture *capture, const void *arg)
 {
     return capture->thread && syscall(SYS_tgkill, getpid(), capture->thread, 0) != 0;
@@ -77,7 +82,7 @@ static bool is_same_stream(const struct capture *capture, const void *arg)
     return capture->stream == wanted->stream && capture->thread == wanted->thread && is_older(capture, wanted);
 }
 
-/* Some of the captures whose streams any thread can name. */
+/* Copies of up to ASK_MAX captures whose stream handles mean the same on every thread. */
 static unsigned int captures_copy(struct capture ret_copies[ASK_MAX])
 {
     unsigned int count = 0;
@@ -90,7 +95,7 @@ static unsigned int captures_copy(struct capture ret_copies[ASK_MAX])
     return count;
 }
 
-/* Captures that ended past our hooks: the driver is asked, which disturbs none, but not each time. */
+/* Drop captures that ended without a call of our hooks. Asking the driver disturbs no capture, but takes time. */
 static void captures_ask(void)
 {
     static _Atomic(uint64_t) asked;
@@ -128,7 +133,7 @@ static pid_t capture_thread(CUstream stream)
     return stream == CU_STREAM_PER_THREAD ? (pid_t)syscall(SYS_gettid) : 0;
 }
 
-/* Contexts that are not pooled: nothing that a capture there would be disturbed by is done in them. */
+/* Captures in contexts that are not pooled: cupool makes no calls there that would disturb a capture. */
 static bool is_unpooled(const struct capture *capture, const void *arg)
 {
     (void)arg;
@@ -147,9 +152,9 @@ void capture_forget(CUcontext handle, unsigned int before)
 }
 
 /*
- * Waits for calls in flight in the stream's own context only: in another one they disturb nothing, and the work that
- * they may wait for there can itself wait for what is launched after this capture. A thread without a context gets one
- * by the real call, and nobody knows which.
+ * Waits for calls in flight in the stream's own context only: in another context they disturb nothing, and the work
+ * that they may wait for there can itself wait for work launched after this capture. A thread without a context gets
+ * one during the real call, and we cannot know which.
  */
 CUcontext capture_begin(CUstream stream)
 {
@@ -182,7 +187,7 @@ void capture_begun(CUcontext own, CUstream stream, bool success)
         capture->next = gate.list;
         gate.list = capture;
         pthread_mutex_unlock(&gate.lock);
-    } /* else the gate stays closed for good: frees are kept back, nothing breaks */
+    } /* without memory for the entry the gate stays closed for good: frees are deferred, nothing breaks */
 }
 
 bool capture_active_on(CUstream stream)

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c - see context.h. */
+/*
+ * context.c - the registry of contexts; see context.h. leaving.c ends them, order.c orders their frees.
+ *
+ * Locking: contexts.lock guards making entries; it is never held over a CUDA call.
+ */
 #include "context.h"
 
 #include <pthread.h>
@@ -22,19 +26,20 @@
 #include "trace.h"
 #include "use.h"
 
-/* How long a free waits for another context's stream, on which it natively happens. */
+/* The longest time, in nanoseconds, that a free waits for a stream of another context, on which it natively happens. */
 #define FOREIGN_WAIT_NS 1000000000
 
 /*
- * This part of the device's memory may lie in broken segments while nothing of it is handed out; less the more is, so
- * that a program that fills the device finds nearly all that the driver would have.
+ * The part of the device's memory that large blocks sharing a segment may keep from going back while the device is
+ * empty. It shrinks as the pool hands memory out, so that a program that fills the device finds nearly all the memory
+ * that the driver would have.
  */
 #define BREAK_PART 16
-/* So much may be held without need when the pool grows: a small program need not be sparing. */
+/* Idle bytes that a growing pool may keep in any case: a small program need not be sparing. */
 #define EXCESS_MIN ((size_t)32 << 20)
-/* How far a pool may grow beyond a tenth more than the driver would have in use, before it waits for memory. */
+/* Bytes by which a pool may exceed 1.10 times the driver's own use before a request waits for memory. */
 #define BOUND_MIN ((size_t)64 << 20)
-/* CUPOOL_SLACK is at least so much: for small programs a percentage would be next to nothing. */
+/* The least slack in bytes, because a percentage of a small program's memory would be next to nothing. */
 #define SLACK_MIN ((size_t)64 << 20)
 
 struct contexts contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -77,8 +82,7 @@ struct context *context_entry_find(CUcontext handle)
     return NULL;
 }
 
-/* An entry that is not in use, nor being left by a thread that another one was faster than; or a new one; with the
- * lock. NULL: no room. */
+/* A new entry, or an unused one that no ending thread still uses. The caller holds the lock. NULL: no room. */
 static struct context *entry_new(void)
 {
     const unsigned int count = atomic_load(&contexts.count);
@@ -99,8 +103,9 @@ static struct context *entry_new(void)
 }
 
 /*
- * Is handle the device's primary context? It is current somewhere, so retaining it does not bring it to life. False: it
- * cannot be said now; a primary context that we took for another would go without our noticing.
+ * Is handle the device's primary context? It is current on some thread, so retaining the primary context does not
+ * create it. False: the driver cannot say now, and the context must not be pooled: a primary context that we took for
+ * another kind would end without our noticing.
  */
 static bool find_primary(const struct real_driver *driver, CUcontext handle, int device, bool *ret_primary)
 {
@@ -113,7 +118,8 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
     if (!driver->cuDevicePrimaryCtxGetState || !driver->cuDevicePrimaryCtxRetain ||
         !driver->cuDevicePrimaryCtxRelease_v2)
         return true;
-    /* With our reference somebody's last one would not look like the last, or what is gone come back: he waits. */
+    /* While we hold a reference, another thread's final release would not destroy the context, or a destroyed context
+     * could come back; context_primary_gone therefore waits for `probing`. */
     atomic_fetch_add(&contexts.probing[device % DEVICES_MAX], 1);
     known = driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
     if (known && active) {
@@ -126,23 +132,23 @@ static bool find_primary(const struct real_driver *driver, CUcontext handle, int
     return known;
 }
 
-/* What a new entry is made of. */
+/* The driver's facts about a context, collected without the lock, for a new entry. */
 struct facts {
     const struct real_driver *driver;
     int device;
     bool primary, defers, orders;
     unsigned long long id;
-    size_t capacity; /* of the device */
+    size_t capacity; /* of the device, in bytes */
 };
 
-/* So much may be held without need when the pool grows, or, at the bound, at all. No limit where giving back waits for
- * the device, which a request must not, and where ranks have to lay memory out alike. */
+/* Bounds of idle memory: no limit where giving memory back waits for the device, which a request must not do, and where
+ * ranks have to lay memory out alike. */
 static size_t unless_kept(size_t least, bool defers)
 {
     return defers && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
 }
 
-/* Fill in an entry that is not in use; with the lock. */
+/* Fill in an unused entry. The caller holds the lock. */
 static void entry_fill(struct context *context, const struct facts *as, const char **ret_why)
 {
     struct pool_config config = {.backend = &memory_ops,
@@ -162,7 +168,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
         config.slack_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
     }
 
-    /* An earlier context's events and stream went with it. */
+    /* The earlier context's events and stream were destroyed with it. */
     for (int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, NULL);
     for (int i = 0; i < SLOTS; i++) {
@@ -189,7 +195,8 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     atomic_store(&context->pool, pool);
 }
 
-/* Which device it is: an ordinal says little where CUDA_VISIBLE_DEVICES or MIG are in use. */
+/* Write the device's name, UUID and memory to the trace: an ordinal says little where CUDA_VISIBLE_DEVICES or MIG are
+ * in use. */
 static void device_trace(const struct real_driver *driver, int device, size_t total)
 {
     char name[128] = "", text[2 * sizeof(CUuuid) + 5] = "";
@@ -199,7 +206,7 @@ static void device_trace(const struct real_driver *driver, int device, size_t to
     if (driver->cuDeviceGetName)
         driver->cuDeviceGetName(name, sizeof(name), device);
     name[strcspn(name, "\"\\")] = '\0';
-    /* As nvidia-smi writes it. */
+    /* In the form that nvidia-smi prints. */
     if (driver->cuDeviceGetUuid_v2 && driver->cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
         for (unsigned int i = 0; i < sizeof(uuid); i++)
             at +=
@@ -215,14 +222,14 @@ unsigned long long context_id(const struct real_driver *driver, CUcontext handle
     return driver->cuCtxGetId && driver->cuCtxGetId(handle, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-/* False: the context is of no use now. */
+/* False: the context cannot be used now. */
 static bool facts_find(CUcontext handle, struct facts *as)
 {
     const struct real_driver *driver = as->driver;
     size_t free;
     CUdevice device;
 
-    /* A context that was reset stays current, but is of no use until the runtime has brought it to life again. */
+    /* A context that was reset stays current, but cannot be used until the runtime has initialised it again. */
     if (driver->cuCtxGetDevice(&device) || driver->cuMemGetInfo_v2(&free, &as->capacity))
         return false;
     as->device = device;
@@ -234,7 +241,8 @@ static bool facts_find(CUcontext handle, struct facts *as)
     return true;
 }
 
-/* Until no call is under way that may end a context, of which nobody may know yet; false: one takes long. */
+/* Wait until no call is under way that may end a context, because such a call may end one without an entry. False: a
+ * call takes longer than a second, or this thread makes one. */
 static bool endings_wait(unsigned int *ret_ended)
 {
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
@@ -249,8 +257,8 @@ static bool endings_wait(unsigned int *ret_ended)
     }
 }
 
-/* The entry of the context with this handle; made if none of the calls that may end a context came in between. False:
- * one did. */
+/* The entry of the context with this handle, made if it is missing. False: a call that may end a context came in
+ * between, so the facts may be out of date. */
 static bool entry_enter(CUcontext handle, const struct facts *as, unsigned int ended, struct context **ret_context,
                         const char **ret_why)
 {
@@ -277,10 +285,10 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
 {
     struct facts as = {.driver = driver};
     struct context *context = NULL;
-    const char *why = NULL; /* set by whoever makes the entry */
+    const char *why = NULL; /* set by the thread that makes the entry */
     unsigned int ended;
 
-    nccl_backs(); /* decided without the lock */
+    nccl_backs(); /* called here because the decision must not be made with the lock held */
     do {
         if (!endings_wait(&ended) || !facts_find(handle, &as))
             return NULL;
@@ -302,8 +310,9 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
 }
 
 /*
- * Another thread is in a call that may end this context: releasing a reference that is not the last, mostly. That is
- * waited for: a request that went to the driver instead would be one that other ranks serve from their pools.
+ * Another thread is in a call that may end this context; usually it releases a reference that is not the last one. The
+ * request waits, because a request that went to the driver instead would be one that other ranks serve from their
+ * pools.
  */
 static bool is_leaving(const struct context *context)
 {
@@ -348,7 +357,7 @@ struct context *context_current(const struct real_driver *driver)
         return NULL;
     if (handle == here.handle && epoch == here.epoch)
         return here.context;
-    /* Again if the entry became another context's meanwhile. */
+    /* Repeated if the entry came to mean another context meanwhile. */
     do {
         context = context_entry_find(handle);
         leaving = context && is_leaving(context);
@@ -356,7 +365,7 @@ struct context *context_current(const struct real_driver *driver)
     if (!context)
         context = entry_make(driver, handle);
     if (!context)
-        return NULL; /* not remembered: it may be of use later */
+        return NULL; /* not cached: the context may become usable later */
     here.handle = handle;
     here.context = context->pool && !leaving && !atomic_load(&context->failed) ? context : NULL;
     here.epoch = epoch;
@@ -367,7 +376,7 @@ struct context *context_begin(const struct real_driver *driver, struct calls **r
 {
     CUcontext handle = NULL;
 
-    /* Again if a context has come, or begun to leave, before this thread's mark could be seen. */
+    /* Repeated if an entry changed, or a context began to end, before this thread's mark was visible. */
     do {
         if (driver->cuCtxGetCurrent(&handle) || !handle)
             return NULL;
@@ -416,8 +425,8 @@ CUcontext context_stream(const struct real_driver *driver, CUstream stream)
     return handle;
 }
 
-/* Is work in the context of this handle not ordered by ours? A green context's is: it is a part of one of the device.
- */
+/* True if our context's queue does not order work in the context with this handle. A green context's work it does
+ * order: a green context is part of a context of the device. */
 static bool is_foreign(const struct context *context, CUcontext handle)
 {
     const struct real_driver *driver = context->driver;
@@ -484,8 +493,8 @@ bool context_backed_by_nccl(const struct context *context)
 
 void context_back(enum memory_kind kind)
 {
-    /* With the lock, so that of two that come at a time all contexts follow the same, new ones too; and so that no pool
-     * goes meanwhile. */
+    /* The lock makes all contexts, new ones too, follow the same one of two calls made at once, and keeps pools from
+     * being destroyed meanwhile. */
     pthread_mutex_lock(&contexts.lock);
     nccl_backing_set(kind == MEMORY_NCCL);
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {

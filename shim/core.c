@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core.c - see core.h. */
+/*
+ * core.c - see core.h.
+ *
+ * Locking: none; state is atomic, and start() runs once.
+ */
 #include "core.h"
 
 #include <errno.h>
@@ -28,8 +32,8 @@
 #include "use.h"
 
 enum state {
-    STATE_NEW,     /* nothing has been pooled yet */
-    STATE_ACTIVE,  /* at least one request has been looked at */
+    STATE_NEW,     /* no request has been handled yet */
+    STATE_ACTIVE,  /* at least one request has been handled */
     STATE_PASSIVE, /* switched off, or a forked child */
 };
 
@@ -37,7 +41,7 @@ static atomic_int state;
 static atomic_bool ending; /* our destructor has begun */
 static pthread_once_t started = PTHREAD_ONCE_INIT;
 
-/* Our own calls into CUDA, and calls of exempt libraries: hooks that are reached with depth > 0 pass through. */
+/* Greater than 0 between core_bypass_begin and core_bypass_end: hooks then pass calls through. */
 static __thread unsigned int depth __attribute__((tls_model("initial-exec")));
 
 bool core_hooks_driver(void)
@@ -71,7 +75,7 @@ bool core_inside(void)
     return depth > 0;
 }
 
-/* Whose call a hook of the runtime has passed on, to be served by one of the driver. */
+/* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
 static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
 
 void core_call_from(const void *caller)
@@ -89,7 +93,7 @@ void core_bypass_end(void)
     depth--;
 }
 
-/* Who started the library. */
+/* The process that started the library. */
 static pid_t starter;
 
 bool core_is_foreign(void)
@@ -106,7 +110,7 @@ bool core_traces(void)
 
 static void forked_child(void)
 {
-    /* CUDA does not work in a child of a process that has used it; the parent's pool and file are not ours. */
+    /* CUDA does not work in a child of a process that has used it; the pool and the file belong to the parent. */
     atomic_store(&state, STATE_PASSIVE);
     trace_forget();
     decay_forget();
@@ -132,13 +136,13 @@ void core_begin(void)
     trace_open();
 }
 
-/* Libraries whose own memory is left to the driver. */
+/* Libraries whose own memory comes from the driver. */
 static bool is_outside(enum caller caller)
 {
     return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
 }
 
-/* A request in a context that stays meanwhile. */
+/* Serve a request in a context that stays valid meanwhile. */
 static inline enum core_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
 {
     const int rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
@@ -237,7 +241,8 @@ static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
     return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
 }
 
-/* While a call is under way that may end a context, maybe the memory's. Out of the way of what most frees are. */
+/* A free while a call is under way that may end a context, perhaps this memory's. Kept out of line, away from the usual
+ * path. */
 static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
 {
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
@@ -314,7 +319,8 @@ enum core_verdict core_free_later(uint64_t addr, CUstream stream)
         return free_with(pool_free_later, addr);
     if (!thread_is_answered() || context_failed(context_of(pool)))
         return CORE_FAILED;
-    /* Its context's next order is behind what its own streams have to do, and behind nobody else's. */
+    /* The next order in the context covers the work of its own streams only; a stream of another context has to be
+     * waited for. */
     switch (context_wait_foreign(context_of(pool), stream)) {
     case CUDA_SUCCESS:
         return free_with(pool_free_later, addr);
@@ -333,7 +339,7 @@ bool core_lacks_context(void)
     const struct real_driver *driver = had ? NULL : real_driver_get();
     CUcontext handle = NULL;
 
-    if (!driver || driver->cuCtxGetCurrent(&handle)) /* where the driver does not say, its error is not the program's */
+    if (!driver || driver->cuCtxGetCurrent(&handle)) /* if the driver fails here, its error is not the program's */
         return false;
     had = handle != NULL;
     return !had && !capture_active();
@@ -346,7 +352,7 @@ unsigned int core_arrivals(void)
 
 bool core_give_back(unsigned int before)
 {
-    /* Also below a bypass: giving back never comes through our hooks. */
+    /* Also inside a bypass: giving memory back never comes through our hooks. */
     return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim(before);
 }
 
@@ -355,7 +361,7 @@ uint64_t core_release(int device, const char *why)
     const struct real_driver *driver = core_has_begun() ? real_driver_get() : NULL;
     CUcontext handle;
 
-    /* Not where the driver has gone already: exit handlers of the program run behind those of CUDA. */
+    /* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
     return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device, why) : 0;
 }
 
@@ -404,13 +410,14 @@ bool core_ipc_allowed(uint64_t addr)
     pool = core_passive() ? NULL : pool_of(addr);
     if (!pool)
         return true;
-    /* Whoever names the start of a driver allocation has asked the driver for it, and counts from there. */
+    /* A caller that passes the start of a driver allocation has asked the driver for it, and computes offsets from
+     * there. */
     allowed = pool_segment_find(addr, &segment, &size) == 0 &&
               (addr == segment || (pool_block_find(addr, &base, &size, &segment) == 0 && base == segment));
     trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
                 (unsigned long long)addr, allowed);
     if (!allowed) {
-        pool_pack_never(pool); /* its next ones had better have driver allocations of their own */
+        pool_pack_never(pool); /* so that its later segments are driver allocations of their own */
         log_write(
             LOG_WARN,
             "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
@@ -427,7 +434,8 @@ void core_ipc_exported(uint64_t addr, const void *caller)
     if (core_passive())
         return;
     pool = pool_of(addr);
-    /* UCX and MPI say when they are done with a buffer, so it can be used again after its free; others do not. */
+    /* UCX and MPI tell the exporter when they have finished with a buffer, so it can be reused after its free; other
+     * callers do not. */
     if (caller_of(caller) == CALLER_PROGRAM && pool) {
         pool_withdraw(addr);
         pool_pack_never(pool);
@@ -473,7 +481,7 @@ void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
         policy_strict_memory(addr, "MPI or UCX moves its memory");
 }
 
-/* At exit: no CUDA call, no memory given back; the driver does that. */
+/* At exit: no CUDA call, and no memory given back; the driver releases it. */
 __attribute__((destructor)) static void finish(void)
 {
     int cancel;
@@ -481,7 +489,7 @@ __attribute__((destructor)) static void finish(void)
     if (atomic_load(&state) != STATE_ACTIVE || core_is_foreign())
         return;
     atomic_store(&ending, true);
-    /* Half a line or half an update is what a thread that is cancelled in here would leave. */
+    /* A thread cancelled in here would leave half a line or half an update. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     stats_finish();
     live_finish();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - the exported functions, one for each line of hooks.def. The only file that speaks cudaError_t and CUresult
- * to the program. What is decided is in core.c; here stands how each call passes that on.
+ * export.c - the exported functions of the runtime and driver API, one for each line of hooks.def. The only file that
+ * returns cudaError_t and CUresult to the program. core.c makes the decisions; this file translates them for each call.
  *
- * Errors are made by the real functions, so that code and last error are theirs: freeing the address 1 fails
- * harmlessly, and asking for the free memory answers with an error only if the context is in error.
+ * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
+ * harmlessly, and asking for free memory returns an error only if the context has one.
  */
 #include "caller.h"
 #include "capture.h"
@@ -19,12 +19,12 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
-/* An address that is nobody's. */
+/* An address that belongs to no allocation. */
 #define NOWHERE 1
-/* More than any device has. */
+/* More bytes than any device has. */
 #define TOO_MUCH ((size_t)1 << 60)
 
-/* The value of a call with our hooks further down switched off. */
+/* The value of a call, made with our hooks further down switched off. */
 #define BYPASS(call)                                                                                                   \
     __extension__({                                                                                                    \
         core_bypass_begin();                                                                                           \
@@ -90,14 +90,15 @@ EXPORT cudaError_t cudaFree(void *ptr)
     const enum core_verdict verdict = ptr ? core_free((uintptr_t)ptr) : CORE_FORWARD;
 
     if (verdict == CORE_DONE) {
-        if (core_lacks_context()) /* the runtime gives it one on the way */
+        if (core_lacks_context()) /* natively the runtime gives the thread a context here */
             BYPASS(real_runtime(cudaFree, CALLER)(NULL));
         return cudaSuccess;
     }
     return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : runtime_free_failed(verdict, CALLER);
 }
 
-/* While its stream captures, natively only memory of the graph can be freed: such a call fails whatever the address. */
+/* While its stream captures, cudaFreeAsync natively accepts only memory of the graph and fails for any other
+ * address. */
 static enum core_verdict free_async(uint64_t addr, CUstream stream)
 {
     if (pool_of(addr) && !core_passive() && capture_active_on(stream))
@@ -111,7 +112,7 @@ EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would end a capture */
+    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would invalidate a capture */
         return BYPASS(real_runtime(cudaFreeAsync, CALLER)((void *)NOWHERE, stream));
     return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync, CALLER)(ptr, stream)
                                    : runtime_free_failed(verdict, CALLER);
@@ -124,14 +125,14 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
-    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would end a capture */
+    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would invalidate a capture */
         return BYPASS(real_runtime(cudaFreeAsync_ptsz, CALLER)((void *)NOWHERE, stream));
     return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync_ptsz, CALLER)(ptr, stream)
                                    : runtime_free_failed(verdict, CALLER);
 }
 
-/* A question for free memory, which is asked again if memory has arrived meanwhile: or that would count twice, in the
- * answer and as being on its way. */
+/* A query for free memory, repeated if released memory has arrived meanwhile: that memory would count twice, as free
+ * and as on its way. */
 #define SETTLED(call)                                                                                                  \
     __extension__({                                                                                                    \
         __typeof__(call) answer_;                                                                                      \
@@ -158,7 +159,7 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 
 EXPORT cudaError_t cudaDeviceReset(void)
 {
-    /* Which device, only the runtime knows. Where the driver's reset below is hooked too, that does it. */
+    /* Only the runtime knows which device. Where the driver's reset below is hooked too, that hook does the work. */
     const bool alone = !core_passive() && !core_hooks_driver();
     struct context_sweep sweep;
     cudaError_t error;
@@ -271,7 +272,7 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 /* --- driver API --- */
 
-/* A call that takes memory; made again if it was refused and the pools had some to give back. */
+/* A call that takes memory, repeated if the driver refused it and the pools had memory to give back. */
 #define TWICE(call)                                                                                                    \
     __extension__({                                                                                                    \
         const unsigned int before_ = core_arrivals();                                                                  \
@@ -281,7 +282,7 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
         taken_;                                                                                                        \
     })
 
-/* The same for a call that needs no current context: it has a parameter `device`. */
+/* As TWICE, for a call that needs no current context and has a parameter `device`. */
 #define TWICE_ON_DEVICE(call)                                                                                          \
     __extension__({                                                                                                    \
         const unsigned int before_ = core_arrivals();                                                                  \
@@ -292,7 +293,7 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
         taken_;                                                                                                        \
     })
 
-/* And for one that NCCL makes when it is asked for a segment: it must not be asked to take one back inside of that. */
+/* As TWICE, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment back. */
 #define TWICE_OUTSIDE(call) (core_inside() ? (call) : TWICE(call))
 
 #define ONCE(call) (call)
@@ -321,7 +322,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     }
 }
 
-/* What the rows of hooks.def are written in. */
+/* Macros and functions that the rows of hooks.def use. */
 #define OWN                            (caller_of(CALLER) == CALLER_PROGRAM)
 #define STRICT(condition, device, why) ((condition) ? (policy_strict(device, why), 0) : 0)
 #define IS_DEVICE(type)                ((type) == CU_MEMORYTYPE_DEVICE || (type) == CU_MEMORYTYPE_UNIFIED)
@@ -335,7 +336,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
          : policy_copy((copy)->dstMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->dstDevice : 0,                         \
                        (copy)->srcMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->srcDevice : 0,                         \
                        named(stream, unnamed)))
-/* In every form of CUgraphNodeParams that there has been, what is looked at here is in its place. */
+/* The members read here have the same place in every version of CUgraphNodeParams. */
 #define GRAPH_NODE(parameters)                                                                                         \
     ((parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? policy_graph_set((parameters)->memset.dst)                      \
      : stays_on_device((parameters)->type)           ? (void)0                                                         \
@@ -345,10 +346,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 
 #define GRAPH_REACH(parameters) reach_of_node(parameters, unnamed)
 
-/* Kinds that came after CUDA 13.0: CU_GRAPH_NODE_TYPE_MEMCPY_BATCH and _FABRIC_CPY_BATCH. */
+/* Kinds of nodes added after CUDA 13.0: CU_GRAPH_NODE_TYPE_MEMCPY_BATCH and _FABRIC_CPY_BATCH. */
 #define NODE_COPIES 14
 #define NODE_FABRIC 18
-/* How the parameters of the first one begin. */
+/* The first members of the parameters of CU_GRAPH_NODE_TYPE_MEMCPY_BATCH. */
 struct node_copies {
     size_t count;
     CUdeviceptr *to, *from;
@@ -374,12 +375,12 @@ static int reach_of_node(const CUgraphNodeParams *parameters, CUstream by)
     }
 }
 
-/* Kinds of nodes that touch no host memory and run nothing on the host; others, new ones too, may. */
+/* Kinds of nodes that touch no host memory and run nothing on the host. Other kinds, new ones included, may. */
 static bool stays_on_device(CUgraphNodeType type)
 {
     switch (type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-    case CU_GRAPH_NODE_TYPE_GRAPH: /* its own nodes have been seen */
+    case CU_GRAPH_NODE_TYPE_GRAPH: /* hooks have seen the nodes of the child graph */
     case CU_GRAPH_NODE_TYPE_EMPTY:
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -442,7 +443,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
     return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : driver_free_failed(verdict);
 }
 
-/* In its stream's capture such a call fails, which the driver says. */
+/* While its stream captures, such a call fails; the driver returns the error. */
 static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_result)
 {
     return !capture_active_on(stream) && use_free(ptr, /* waits: */ false, ret_result);
@@ -482,7 +483,8 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
-/* Errors of a call that has done nothing. Others come from earlier work: the context is gone all the same. */
+/* Errors of a call that had no effect. Any other error comes from earlier work, and the context is gone all the
+ * same. */
 static bool did_nothing(CUresult result)
 {
     switch (result) {
@@ -498,7 +500,7 @@ static bool did_nothing(CUresult result)
     }
 }
 
-/* A call that ends the life of a context. */
+/* A call that ends a context. */
 #define LEAVE(found, call)                                                                                             \
     __extension__({                                                                                                    \
         struct context *leaving_ = core_passive() ? NULL : (found);                                                    \
@@ -517,7 +519,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));
 }
 
-/* A call that takes a reference away; the primary context goes with the last one. */
+/* A call that releases a reference; the primary context ends with the last one. */
 #define RELEASE(device, call)                                                                                          \
     __extension__({                                                                                                    \
         struct context *leaving_ = core_passive() ? NULL : context_leaving_primary(device);                            \
@@ -554,7 +556,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
     return result;
 }
 
-/* Has a green context been made current? */
+/* True once a context has been made from a green context. */
 static atomic_bool green_exempt;
 
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
@@ -568,7 +570,7 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
     return result;
 }
 
-/* Its handle may come back for a context that is pooled. */
+/* Its context's handle may be reused for a context that is pooled. */
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUcontext context = NULL;
@@ -611,7 +613,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return CUDA_SUCCESS;
 }
 
-/* After the driver has answered: where it has told of its allocation, tell of the block. */
+/* After the driver has answered: replace the range of its allocation by the range of the block. */
 static CUresult range_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
 {
     uint64_t block;
@@ -667,7 +669,7 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, siz
     return real_next(cuMemGetHandleForAddressRange)(handle, ptr, size, type, flags);
 }
 
-/* After a free natively everything is over that was launched before, and its time can be told. */
+/* Natively all work launched before a free has ended once the free returns, so its elapsed time is known. */
 #define ELAPSED(call)                                                                                                  \
     __extension__({                                                                                                    \
         CUresult told_ = (call);                                                                                       \

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * leaving.c - how contexts go: which calls may end one, what is waited for before, and what is left of it afterwards.
- * See context.h and context_internal.h.
+ * leaving.c - how contexts end: which calls may end one, which threads are waited for, and which counters remain. See
+ * context.h and context_internal.h. It makes no call that ends a context itself; the exported functions do.
  *
- * A call of the program that may end a context is made in three steps. First the context is marked as leaving: no new
- * request, pin or free begins to use its pool. Threads in a call on it are waited for, because they hand its handles to
- * the driver; but not those that wait for the device in the driver, as they natively do beside such a call. Then the
- * program's call is made. If the context is gone, all threads are waited for, and the pool is destroyed. A thread that
- * does not come out within a second keeps the pool: it lingers, and goes when another context comes or goes.
+ * A call of the program that may end a context has three steps. First the context is marked as leaving: no new request,
+ * pin or free begins to use its pool. This thread then waits for all threads in a call on the context, because they
+ * pass its handles to the driver, except those that wait for the device in the driver, as they natively do beside such
+ * a call. Second the program's call is made. Third, if the context is gone, this thread waits for all threads and
+ * destroys the pool. If a thread does not leave within a second, the pool lingers, and is destroyed when another
+ * context comes or goes.
  *
  * Locking: contexts.lock, never held over a wait or a call of the driver.
  */
@@ -21,7 +22,7 @@
 #include "policy.h"
 #include "use.h"
 
-/* How long threads in calls are waited for, before and after the call that ends their context. */
+/* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */
 #define CALLS_WAIT_NS 1000000000
 
 __thread unsigned int context_endings __attribute__((tls_model("initial-exec")));
@@ -42,7 +43,7 @@ void context_unpin(struct context *context)
     calls_unpin(context);
 }
 
-/* Until no thread is in a call on the context; false: one has been for too long. */
+/* Wait until no thread is in a call on the context. False: a thread was in one for more than a second. */
 static bool calls_wait(const struct context *context, const struct pool *pool, bool sleepers)
 {
     const uint64_t limit = now_ns() + CALLS_WAIT_NS;
@@ -56,7 +57,7 @@ static bool calls_wait(const struct context *context, const struct pool *pool, b
     return true;
 }
 
-/* Does another thread's call decide just now whether the context stays? */
+/* True while a call of another thread decides whether the context stays. */
 static bool is_decided_on(const struct context *context)
 {
     return atomic_load(&context->leaving) && !atomic_load(&context->ending) && !atomic_load(&context->undecided);
@@ -67,7 +68,7 @@ bool context_stays(const struct context *context)
     while (is_decided_on(context)) {
         if (context_endings)
             return false;
-        /* It may go beside this thread, which asks the driver for nothing until that is decided. */
+        /* The context may end beside this thread, which makes no call of the driver until that is decided. */
         call_sleep(context);
         for (unsigned int i = 0; is_decided_on(context); i++)
             lock_relax(i);
@@ -90,10 +91,10 @@ enum context_free context_may_free(uint64_t addr, uint64_t limit)
     return context_endings || now_ns() >= limit ? FREE_LATER : FREE_WAIT;
 }
 
-/* Stands for a context that has no entry: one may be about to be made. */
+/* Stands for a context without an entry; an entry may be about to be made. */
 static struct context unknown;
 
-/* From now on nobody makes an entry. */
+/* From now on no thread makes an entry. */
 static void ending_begin(void)
 {
     context_endings++;
@@ -109,12 +110,12 @@ static void ending_end(void)
     atomic_fetch_sub(&contexts.endings, 1);
 }
 
-/* With an ending begun. NULL: there is no such entry. */
+/* Mark the entry as leaving, after ending_begin. NULL: there is no such entry. */
 static struct context *entry_leaving(CUcontext handle)
 {
     struct context *context;
 
-    /* An entry that became another context's in between is let alone. */
+    /* If the entry came to mean another context in between, it is left alone. */
     while ((context = handle ? context_entry_find(handle) : NULL)) {
         atomic_fetch_add(&context->leaving, 1);
         if (atomic_load(&context->handle) == handle)
@@ -154,11 +155,12 @@ struct context *context_leaving_primary(CUdevice device)
 
 /* --- counters --- */
 
-/* The counters of an entry's pool, which may be about to go; false: it has none. ending: at exit, see context.h. */
+/* The counters of an entry's pool, which may be about to be destroyed. False: it has none. ending: at exit, see
+ * context.h. */
 static bool stats_get(struct context *context, int device, bool ending, struct pool_stats *ret_stats)
 {
     const bool pinned = calls_pin(context);
-    struct pool *const pool = context->pool; /* once: what was found to be there is what is read */
+    struct pool *const pool = context->pool; /* read once, so that the pool checked is the pool read */
     const bool there = (pinned || ending) && atomic_load(&context->handle) && !atomic_load(&context->ending) && pool &&
                        context->device == device;
 
@@ -169,7 +171,7 @@ static bool stats_get(struct context *context, int device, bool ending, struct p
     return there;
 }
 
-/* All but the peaks add up over contexts; peaks of contexts that are there at a time do. */
+/* All members but the peaks add up over contexts; peaks add up over contexts that exist at the same time. */
 static void stats_add(struct pool_stats *sum, const struct pool_stats *more)
 {
     uint64_t *to = (uint64_t *)sum;
@@ -186,7 +188,7 @@ static void peak_raise(struct pool_stats *to, uint64_t peak_live, uint64_t peak_
     to->peak_held = peak_held > to->peak_held ? peak_held : to->peak_held;
 }
 
-/* The counters of a context that goes, into those of its device. */
+/* Add the counters of an ending context to those of its device. */
 static void past_add(struct context *context, const struct pool_stats *stats)
 {
     struct past *past = &contexts.past[context->device % DEVICES_MAX];
@@ -195,7 +197,7 @@ static void past_add(struct context *context, const struct pool_stats *stats)
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++)
         if (stats_get(atomic_load(&contexts.entries[i]), context->device, /* ending: */ false, &other))
             stats_add(&beside, &other);
-    /* What it still held went with it. */
+    /* The memory that it still held went with it. */
     gone.segments_free = gone.segments_alloc;
     gone.held = gone.live = gone.idle = gone.peak_live = gone.peak_held = 0;
     pthread_mutex_lock(&contexts.lock);
@@ -206,7 +208,7 @@ static void past_add(struct context *context, const struct pool_stats *stats)
     pthread_mutex_unlock(&contexts.lock);
 }
 
-/* What a device's contexts that are gone have counted. At exit nothing waits for the lock. */
+/* The counters of a device's contexts that are gone. At exit the lock is not waited for. */
 static struct past past_get(int device, bool ending)
 {
     struct past past;
@@ -247,7 +249,7 @@ void context_stats_each(bool ending,
 
 /* --- gone --- */
 
-/* Nobody is in a call on it any more, and nobody begins one. */
+/* Destroy the pool. No thread is in a call on it, and none begins one. */
 static void pool_end(struct context *context, struct pool *pool)
 {
     struct pool_stats stats;
@@ -273,12 +275,12 @@ void context_lingering_end(void)
             continue;
         pool_end(context, pool);
         atomic_fetch_sub(&contexts_closing, 1);
-        atomic_store(&context->ending, false); /* from now on the entry may be used again */
+        atomic_store(&context->ending, false); /* from now on the entry can be reused */
     }
 }
 
-/* Take over what is to be done for a context that is gone, for one of the threads that saw it go; false: another thread
- * has. ret_pool: NULL for a green one, which has none. Threads that are in calls still find it in the entry. */
+/* Claim the end of a context for one of the threads that saw it end. False: another thread has claimed it. *ret_pool:
+ * NULL for a green context, which has none. Threads that are in calls still find the pool in the entry. */
 static bool entry_claim(struct context *context, struct pool **ret_pool)
 {
     bool claimed;
@@ -346,15 +348,15 @@ static void entry_primary_gone(struct context *context)
 
     for (unsigned int i = 0; atomic_load(&contexts.probing[context->device % DEVICES_MAX]); i++)
         lock_relax(i);
-    /* Asked twice: where it cannot be said, it stays one that is leaving: nothing is served from a pool that may be
-     * gone. */
+    /* Asked twice. If the driver cannot say, the entry stays marked as leaving: no request may be served from a pool
+     * that may be gone. */
     if (driver->cuDevicePrimaryCtxGetState &&
         driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS &&
         driver->cuDevicePrimaryCtxGetState(context->device, &flags, &active) != CUDA_SUCCESS) {
         atomic_store(&context->undecided, true);
         return;
     }
-    /* Somebody may have brought another one to life meanwhile. */
+    /* The program may have created another primary context meanwhile, with the same handle. */
     id = active ? context_id(driver, atomic_load(&context->handle)) : 0;
     entry_gone(context, !active || (id && id != context->id));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - where a context's segments come from and how they go back; what is done in them on our own account. See
+ * memory.c - where a context's segments come from and how they go back; also our own fills and copies in them. See
  * context.h and context_internal.h.
  *
  * Locking: none; counters are atomic.
@@ -18,10 +18,11 @@
 #include "nccl.h"
 #include "trace.h"
 
-/* Less than this part of the device's memory is left: what is idle goes back, for those who cannot ask us for it. */
+/* While less than this part of the device's memory is free, idle segments go back at once, for programs that cannot ask
+ * us for memory. */
 #define RESERVE_PART 128
 
-/* How often memory has gone back to a driver, and is there. */
+/* How often released memory has become available at a driver. */
 static atomic_uint arrivals;
 
 unsigned int context_arrivals(void)
@@ -45,7 +46,7 @@ bool memory_defers(const struct real_driver *driver, int device)
            supported;
 }
 
-/* The stream for work of our own in a context that has been entered; NULL: cannot be made. */
+/* The stream for our own work in a context that has been entered; NULL: it cannot be made. */
 static CUstream own_stream(struct context *context)
 {
     CUstream stream = atomic_load(&context->stream), made = NULL;
@@ -53,7 +54,7 @@ static CUstream own_stream(struct context *context)
     if (stream || !context->driver->cuStreamCreate ||
         context->driver->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return stream;
-    /* Somebody else's came first: ours stays behind unused, until the context goes. */
+    /* Another thread's stream came first: ours stays unused until the context ends. */
     return atomic_compare_exchange_strong(&context->stream, &stream, made) ? made : stream;
 }
 
@@ -65,7 +66,7 @@ int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
     CUstream stream;
     CUresult result;
 
-    /* The driver's own memory of 2 MiB and more comes zeroed, smaller as it is. */
+    /* The driver's own allocations of 2 MiB and more are zeroed, smaller ones are not. */
     if (fill == FILL_NATIVE && (shared || fresh))
         return 0;
     result = context_enter(context, &visit);
@@ -80,16 +81,17 @@ int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
     return result ? -EIO : 1;
 }
 
-/* How long memory is waited for that has nothing more to wait for on the device. */
+/* The longest wait for released memory that waits for no other work on the device, in nanoseconds. */
 #define ARRIVAL_NS 1000000000u
-/* How long a request that was refused waits for memory that other threads' frees left behind. Natively a free that has
- * returned has left its memory behind; but where it would not have returned yet, the request would be refused at once,
- * and what the device is at may be waiting for this thread. Less long for memory that was waited for in vain before. */
+/* The longest wait of a refused request for memory that other threads' frees have released, in nanoseconds. Natively a
+ * free that has returned has released its memory, but a free that would not have returned yet would let the request
+ * fail at once; and the device's work may be waiting for this thread. The shorter time is for memory that was waited
+ * for in vain before. */
 #define OTHERS_WAIT_NS       300000000u
 #define OTHERS_WAIT_AGAIN_NS 30000000u
 
-/* Segments that went back through our stream reach the driver when somebody waits for that stream: they do so here once
- * it has nothing left to do, for which this looks for so long. True: some have. */
+/* Segments released through our stream reach the driver when a thread synchronises that stream. This function does so
+ * once the stream is idle, and polls for patience_ns nanoseconds until it is. True: some memory has arrived. */
 static bool releases_collect(struct context *context, uint64_t patience_ns)
 {
     const struct real_driver *driver = context->driver;
@@ -102,14 +104,14 @@ static bool releases_collect(struct context *context, uint64_t patience_ns)
 
     if (arrived >= given)
         return false;
-    /* A capture elsewhere is not disturbed, because the thread is in relaxed mode. */
+    /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
     if (!context_enter(context, &visit) && (visit.relaxed || !capture_active_now())) {
         for (unsigned int i = 0; (result = driver->cuStreamQuery(context->stream)) == CUDA_ERROR_NOT_READY; i++) {
             if (!limit || now_ns() >= limit || !context_stays(context))
                 break;
             lock_relax(i);
         }
-        /* Where it cannot be asked, it is waited for, if that is what the caller is here for. */
+        /* If the stream cannot be queried, synchronise it, provided that the caller is ready to wait. */
         done = (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit)) &&
                driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
     }
@@ -121,8 +123,8 @@ static bool releases_collect(struct context *context, uint64_t patience_ns)
     return done;
 }
 
-/* The same after a refusal, for what this thread's frees have left behind as long as natively they would have waited,
- * and for what others' have. */
+/* As releases_collect, after a refusal: waits for this thread's own frees for as long as they natively would have
+ * waited, and for those of other threads for a limited time. */
 static bool releases_collect_refused(struct context *context)
 {
     const bool alone = order_wait_own(context);
@@ -135,7 +137,7 @@ static bool releases_collect_refused(struct context *context)
     return any;
 }
 
-/* Give back what the contexts of a device, except one, hold without need. True if that was anything. */
+/* Give back the idle segments of a device's contexts, except one. True if any bytes went back. */
 static bool device_trim(int device, const struct context *except)
 {
     struct context *other;
@@ -158,7 +160,7 @@ bool context_trim(unsigned int before)
 
     if (!driver || driver->cuCtxGetDevice(&device))
         return false;
-    /* What could not be deregistered before may go now, too. */
+    /* Memory that could not be deregistered before may go now. */
     settled = nccl_settle_refused(device);
     return device_trim(device, NULL) || settled || context_arrivals() != before;
 }
@@ -174,11 +176,11 @@ uint64_t context_release(int device, const char *why)
         released += pool_trim(context->pool, why);
         releases_collect(context, order_wait_own(context) ? ARRIVAL_NS : OTHERS_WAIT_NS);
     }
-    /* Also what was to go before, and could not. */
+    /* Also memory that could not be released before. */
     return released + nccl_settle(device);
 }
 
-/* Memory of a kind: the driver's, or NCCL's, which does not say why it has none. */
+/* Get memory of a kind: from the driver, or from NCCL, which gives no reason when it fails. */
 static CUresult memory_get(const struct context *context, unsigned int kind, CUdeviceptr *ptr, size_t size)
 {
     uint64_t addr;
@@ -196,7 +198,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
     unsigned int before;
     CUresult result;
 
-    /* Memory that arrived while the driver was being asked, for another thread, may be what this one needs. */
+    /* Memory that arrived for another thread during the driver's call may be enough for this one. */
     do {
         before = context_arrivals();
         result = memory_get(context, kind, ptr, size);
@@ -232,7 +234,7 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
     return 0;
 }
 
-/* Give memory back that nobody else knows of: the driver's, or NCCL's. */
+/* Give memory back that is registered nowhere. */
 static void memory_put(void *arg, uint64_t addr, size_t size)
 {
     struct context *context = arg;
@@ -244,14 +246,14 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
     result = context_enter(context, &visit);
     stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
     /*
-     * The driver's cuMemFree waits for the device, for work too that was launched after the program's own free, and
-     * holds up every launch meanwhile. This does neither: it takes place when our stream comes there, which waits for
-     * what the frees have ordered and nothing else, and arrives when somebody waits for that stream.
+     * cuMemFree waits for the device, including work launched after the program's own free, and holds up every launch
+     * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have
+     * ordered, and the memory arrives when a thread synchronises the stream.
      */
     if (stream && driver->cuMemFreeAsync(addr, stream) == CUDA_SUCCESS) {
         atomic_fetch_add(&context->given, size);
     } else {
-        /* Whatever became of enter: the address alone names the memory. */
+        /* Also after an error of context_enter: the address alone names the memory. */
         if (stream)
             atomic_store(&context->defers, false);
         call_sleep(context);
@@ -279,8 +281,8 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
     struct context *context = arg;
 
     call_resolve(context);
-    /* The driver takes memory back behind the work that uses it; NCCL does not, and what peers write into it by a
-     * registration has to be over first, too. */
+    /* The driver takes memory back behind the work that uses it. NCCL does not, and writes by peers into registered
+     * memory must have ended as well. */
     if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context)) {
         log_once(LOG_WARN, "%zu bytes at %#llx cannot be waited for, and are not given back", size,
                  (unsigned long long)addr);
@@ -298,7 +300,7 @@ static void backend_collect(void *arg)
     releases_collect_refused(context);
 }
 
-/* Bytes that have been given back and have not arrived. */
+/* Bytes that have been given back and have not arrived at the driver yet. */
 static size_t arriving(const struct context *context)
 {
     const uint64_t arrived = atomic_load(&context->arrived), given = atomic_load(&context->given);
@@ -312,7 +314,7 @@ static bool backend_collected(void *arg, size_t *ret_arriving)
 
     releases_collect(context, 0);
     *ret_arriving = arriving(context);
-    /* Not where the driver does not free through a stream: then a request would wait for the device. */
+    /* False where the driver does not free through a stream: a request would then wait for the device. */
     return atomic_load(&context->defers) && !*ret_arriving;
 }
 
@@ -323,8 +325,8 @@ static void backend_reclaim(void *arg)
     releases_collect(context, order_wait_own(context) ? ARRIVAL_NS : 0);
 }
 
-/* While a stream captures: memory goes back through our own stream, which does not. NCCL's does not go back so, and
- * what is registered may be part of a graph. */
+/* During a capture, memory may go back through our own stream, which does not capture. NCCL's memory does not go back
+ * this way, and registered memory may be part of a graph. */
 static bool backend_gives_frozen(void *arg)
 {
     const struct context *context = arg;
@@ -336,7 +338,7 @@ static bool backend_scarce(void *arg)
 {
     const struct context *context = arg;
 
-    /* What is left of the device's memory differs from rank to rank, which matters to NCCL. */
+    /* The free memory of the device differs from rank to rank, which matters to NCCL. */
     return (conf_get()->decay.number == 0 ||
             atomic_load_explicit(&context->device_free, memory_order_relaxed) < context->capacity / RESERVE_PART) &&
            !nccl_ranks_agree();
@@ -452,7 +454,7 @@ void context_decay_all(unsigned int age)
     struct context *context;
 
     for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
-        /* Never in a way that holds up the program's launches. */
+        /* Never where cuMemFree would hold up the program's launches. */
         if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {
             pool_flush(context->pool);
             pool_decay(context->pool, age);

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.c - see nccl.h. */
+/*
+ * nccl.c - see nccl.h. The implementation of nccl_reg's table with NCCL's functions, and ncclMemAlloc as the pool's
+ * backend.
+ *
+ * Locking: none of its own; `state` is atomic or set once.
+ */
 #include "nccl.h"
 
 #include <errno.h>
@@ -22,37 +27,38 @@
 
 typedef unsigned long long ull;
 
-/* What ncclMemAlloc is asked for to see what it gives. */
+/* The bytes of the ncclMemAlloc call that finds out whether NCCL can give memory. */
 #define PROBE_BYTES ((size_t)2 << 20)
-/* What lies in front of a segment where NCCL needs a registration for each kind of operation; as segments are aligned.
- */
+/* The bytes in front of a segment where NCCL needs one registration for each kind of operation. Segments are aligned to
+ * as much. */
 #define FRONT_BYTES ((size_t)2 << 20)
-/* How long a refused request waits for what other threads are about to let go. */
+/* The longest time, in milliseconds, that a refused request waits for other threads that are releasing memory. */
 #define SETTLE_MS 1000u
 
 enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
 
 static struct {
     pthread_once_t once;
-    _Atomic(struct nccl_reg *) reg;            /* NULL: nothing is registered; set once */
-    atomic_int backend;                        /* one of the above */
-    _Atomic(const struct real_nccl *) backing; /* where the pool's memory comes from, if it does; set once */
-    atomic_size_t front;                       /* of each of its segments; written before backing is */
+    _Atomic(struct nccl_reg *) reg; /* NULL: nothing is registered; set once */
+    atomic_int backend;             /* one of the values above */
+    /* The copy of NCCL that the pool's memory comes from, if any; set once. */
+    _Atomic(const struct real_nccl *) backing;
+    atomic_size_t front; /* bytes in front of each of its segments; written before backing */
 } state = {.once = PTHREAD_ONCE_INIT};
 
-/* Threads that are letting go what could not go before; is this one of them, in a call of NCCL's? */
+/* Threads that are inside nccl_settle; `settles`: this thread is one of them, perhaps in a call of NCCL. */
 static atomic_uint settling;
 static __thread bool settles __attribute__((tls_model("initial-exec")));
 
-/* In this thread's group a communicator was made, which is not ready before the group has ended. */
+/* This thread has made a communicator in its open group; the communicator is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
-/* Communicators that the group ends. Until then NCCL has them, and what is registered with them. */
+/* Communicators that the end of this thread's group destroys. Until then NCCL has them and their registrations. */
 struct ending {
     struct ending *next;
     ncclComm_t comm;
 };
 static __thread struct ending *ending __attribute__((tls_model("initial-exec")));
-/* What the real ncclMemFree has returned. */
+/* The result of the real ncclMemFree, for nccl_user_memory_free. */
 static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
 
 /* --- our own calls --- */
@@ -208,7 +214,8 @@ bool nccl_ranks_agree(void)
 
 /* --- the pool's memory --- */
 
-/* Memory of cudaMalloc's kind, which NCCL gives where it can do no better, cannot be registered between GPUs. */
+/* Where NCCL can do no better, ncclMemAlloc returns memory of cudaMalloc's kind, which cannot be registered between
+ * GPUs. */
 static bool is_shareable(uint64_t addr)
 {
     const struct real_driver *driver = real_driver_get();
@@ -218,7 +225,7 @@ static bool is_shareable(uint64_t addr)
            driver->cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr) || !legacy;
 }
 
-/* One that does not say is taken for the oldest that has known bugs. */
+/* An NCCL that does not say its version counts as the oldest version with known bugs. */
 static int version_of(const struct real_nccl *nccl)
 {
     int version = 0;
@@ -226,7 +233,7 @@ static int version_of(const struct real_nccl *nccl)
     return nccl->ncclGetVersion(&version) || !version ? NCCL_VERSION_MAPS : version;
 }
 
-/* Must a collective not use a registration that send or receive has used first? */
+/* True if a collective must not use a registration that send or receive has used first. */
 static bool kinds_matter(const struct real_nccl *nccl)
 {
     const int version = version_of(nccl);
@@ -235,7 +242,7 @@ static bool kinds_matter(const struct real_nccl *nccl)
            version < NCCL_VERSION_KINDS;
 }
 
-/* Why NCCL cannot back the pool, or NULL if it can: *ret_nccl. */
+/* The reason why NCCL cannot back the pool, or NULL if it can; *ret_nccl is the copy found. */
 static const char *backing_find(const struct real_nccl **ret_nccl)
 {
     const struct real_nccl *nccl = real_nccl_get(NULL);
@@ -259,7 +266,7 @@ static const char *backing_find(const struct real_nccl **ret_nccl)
     return why;
 }
 
-/* What one copy of NCCL gave, no other takes back: the first stays. */
+/* Only the copy of NCCL that gave memory takes it back, so the first copy stays. */
 static void backing_set(const struct real_nccl *nccl)
 {
     const struct real_nccl *none = NULL;
@@ -277,7 +284,7 @@ bool nccl_backs(void)
 
     if (decided != UNDECIDED || conf_get()->backend.number != BACKEND_NCCL)
         return decided == BACKED_BY_NCCL;
-    /* Several threads may find out at a time, and find the same; the first one's answer stands. */
+    /* Several threads may get here at once; they find the same answer, and the first one's is kept. */
     why = backing_find(&nccl);
     if (!why)
         backing_set(nccl);
@@ -311,7 +318,8 @@ void nccl_backing_set(bool nccl)
 
 static bool graphs_register(void)
 {
-    const char *text = getenv("NCCL_GRAPH_REGISTER"); /* where NCCL's own files put it, too */
+    /* NCCL copies the settings of its own files into the environment, too. */
+    const char *text = getenv("NCCL_GRAPH_REGISTER");
 
     return !nccl_registers() && !(text && strcmp(text, "0") == 0);
 }
@@ -353,7 +361,7 @@ void nccl_memory_free(uint64_t addr, size_t size)
         log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
 }
 
-/* What nccl_memory_alloc has put in front of it, if it comes from there. */
+/* The bytes that nccl_memory_alloc has put in front of addr; 0 if the memory does not come from there. */
 static size_t front_of(uint64_t addr)
 {
     const struct real_driver *driver = real_driver_get();
@@ -379,7 +387,7 @@ void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t s
     info.plain = !is_shareable(addr);
     rc = nccl_reg_segment_add(state.reg, &info);
     if (rc == -EEXIST) {
-        /* What was here went with its context, which nobody has said yet, or will. */
+        /* The earlier segment here went with its context, and we were not told, or not yet. */
         nccl_reg_range_lost(state.reg, addr, size);
         rc = nccl_reg_segment_add(state.reg, &info);
     }
@@ -389,7 +397,7 @@ void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t s
 
 int nccl_segment_use(struct context *owner, int device, uint64_t addr, size_t size)
 {
-    /* What has no owner is mapped. */
+    /* Memory without an owner was mapped with cuMemMap. */
     const struct nccl_reg_segment_info info = {
         .addr = addr, .size = size, .device = device, .plain = owner != NULL, .own = true, .owner = owner};
 
@@ -441,14 +449,14 @@ size_t nccl_settle_refused(int device)
 
 bool nccl_watches(const void *caller)
 {
-    /* Of what an operation costs this is a good part: so the settings are looked at until it is known. */
+    /* This check is a large part of an operation's overhead, so the settings are read only until reg is set. */
     const bool there = atomic_load(&state.reg) != NULL;
 
     return (there || conf_get()->registration.number != REGISTER_OFF) && !core_passive() &&
            caller_of(caller) != CALLER_INSIDE && (there || nccl_registers());
 }
 
-/* Ask a communicator that is ready what it is. */
+/* Read the device, rank and size of a communicator that is ready. */
 static bool comm_describe(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_reg_comm_info *info)
 {
     struct nccl_visit visit;
@@ -462,13 +470,14 @@ static bool comm_describe(const struct real_nccl *nccl, ncclComm_t comm, struct 
 }
 
 /*
- * Make a communicator known. However it was made, it is ready when the program uses it, or the use fails; but in the
- * group that it was made in it looks as if it were.
+ * Add a communicator to the registry. However it was made, it is ready when the program uses it, or that use fails.
+ * Only inside the group that made it, it looks ready too early.
  */
 static bool comm_meet(ncclComm_t comm, const void *caller)
 {
     const struct real_nccl *nccl = real_nccl_get(caller);
-    const char *legacy = getenv("NCCL_LEGACY_CUDA_REGISTER"); /* where NCCL's own files put it, too */
+    /* NCCL copies the settings of its own files into the environment, too. */
+    const char *legacy = getenv("NCCL_LEGACY_CUDA_REGISTER");
     struct nccl_reg_comm_info info = {.arg = (void *)nccl};
     int version;
 
@@ -512,7 +521,7 @@ void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *cal
 {
     if (!comm || !*comm || (result && result != ncclInProgress))
         return;
-    /* One that was there before has gone without our hearing of it. */
+    /* An earlier communicator at this address has gone without a call of our hooks. */
     nccl_reg_comm_remove(state.reg, *comm, /* talk: */ false);
     if (nccl_reg_group_depth())
         made_in_group = true;
@@ -533,7 +542,7 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
         trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":1", info.device, (void *)comm);
 }
 
-/* What was left to NCCL was its until now. */
+/* Registrations left with the communicator belonged to NCCL until now. */
 static void comm_gone(ncclComm_t comm)
 {
     struct nccl_reg_comm_info info;
@@ -546,7 +555,8 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
 {
     if (!comm)
         return;
-    /* It was refused, and goes on; another error comes when NCCL has given its work up already. */
+    /* ncclInvalidArgument: the revocation was refused, and the communicator goes on. After any other error NCCL has
+     * already given up the communicator's work. */
     if (how == NCCL_END_CLOSE && result == ncclInvalidArgument)
         nccl_reg_comm_reopen(state.reg, comm);
     if (how == NCCL_END_SILENT || how == NCCL_END_TALK) {
@@ -559,7 +569,7 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
             comm_gone(comm);
         }
     }
-    /* After an abort nothing is asked of other communicators: their peers may hang, too. */
+    /* After an abort no call is made on other communicators: their peers may hang, too. */
     if (how == NCCL_END_TALK || how == NCCL_END_FINALIZE)
         nccl_settle(-1);
 }
@@ -645,12 +655,12 @@ static void user_release(void *arg, uint64_t addr, size_t size)
 
 ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
 {
-    /* What cannot go now goes later; the program has no more to do with it. */
+    /* Memory that cannot go now is released later; the program has no more to do with it. */
     int rc;
 
     freed = ncclSuccess;
     rc = nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next);
-    /* One that waits to go is nobody's any more: natively the driver knows nothing of it. */
+    /* -EALREADY: the memory waits to be released and has no owner; natively the driver would not know the address. */
     return rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed;
 }
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * order.c - what a free costs: the order of a context's frees, on the device or on the host. See context.h and
- * context_internal.h; who has to wait is policy.c's business.
+ * order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host. See
+ * context.h and context_internal.h. policy.c decides whether a free waits on the host.
  *
- * Locking: slots, taken with an atomic operation and held over the CUDA calls of one free; nobody waits for a slot that
- * he holds, and for the lead's only a while.
+ * Flat combining: the thread that holds the slot SLOT_LEAD, the combiner, orders the frees of all threads that came
+ * before its turn began. The other threads wait for it for a short while and then take a slot of their own.
+ *
+ * Locking: slots, taken with an atomic operation and held over the CUDA calls of one free. A thread never waits for a
+ * slot that it holds itself, and it waits for the combiner's slot only for FOLLOW_NS.
  */
 #include <errno.h>
 
@@ -16,18 +19,19 @@
 #include "lock.h"
 #include "log.h"
 
-/* How long others' frees are waited for; see context_wait_frees. */
+/* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
 #define OTHERS_WAIT_NS 1000000000
-/* How long another thread's capture is waited for; this one's does not end meanwhile. */
+/* The longest wait for a capture, in nanoseconds. A capture of the calling thread itself would never end meanwhile. */
 #define CAPTURE_WAIT_NS 1000000000
-/* How long a device is given to say that it is at rest. A guess: how long that takes has not been measured. */
+/* The shortest time for which an idle device is polled, in nanoseconds. A guess: the time that a device takes to report
+ * that it is idle has not been measured. */
 #define ASK_NS 100000
 
-/* How often a free looks whether another thread has ordered it, at once, and for how long after that. */
+/* A free polls the combiner LOOKS times, and then for FOLLOW_NS nanoseconds more. */
 #define LOOKS     100u
 #define FOLLOW_NS 200000u
 
-/* Where this thread starts to look for a free slot; 0: it has had none. */
+/* The index from which this thread searches for a free slot; 0: the thread has had no slot yet. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
 static atomic_uint threads_seen;
 
@@ -68,7 +72,8 @@ static void slot_release(struct slot *slot, CUresult result)
     atomic_store_explicit(&slot->turn, turn + 1, memory_order_release);
 }
 
-/* This thread's free is ordered by a turn of the lead; 0: what is noted is over. */
+/* Record that the combiner's turn ordered this thread's last free. 0: the thread need not wait for that turn any
+ * more. */
 static inline void note(struct context *context, uint64_t turn)
 {
     struct led *led = &context->led[thread_slot_get() % SLOTS];
@@ -76,7 +81,8 @@ static inline void note(struct context *context, uint64_t turn)
     atomic_store_explicit(&led->noted, (uint64_t)thread_slot << LED_TURN_BITS | turn, memory_order_relaxed);
 }
 
-/* The turn that has ordered its last one; 0: none that it had to wait for, or another thread has the place. */
+/* The combiner's turn that ordered this thread's last free. 0: there is nothing to wait for, or another thread has
+ * overwritten the entry. */
 static uint64_t noted(const struct context *context)
 {
     const uint64_t last = atomic_load(&context->led[thread_slot % SLOTS].noted);
@@ -84,15 +90,16 @@ static uint64_t noted(const struct context *context)
     return last >> LED_TURN_BITS == thread_slot ? last & (((uint64_t)1 << LED_TURN_BITS) - 1) : 0;
 }
 
-/* Has somebody ordered what came before, or is the lead to be had? Looks for a short while only. */
+/* Wait for a short while until the combiner has ordered all work up to now (true), or until its slot can be taken
+ * (*ret_leads). */
 static bool follow(struct context *context, bool *ret_leads)
 {
     struct slot *lead = &context->slots[SLOT_LEAD];
     uint64_t seen, limit = 0, done;
 
     *ret_leads = false;
-    /* What this thread has launched, and why it may have to wait on the host, is visible before it looks. The turn that
-     * is under way may have begun before that; the one after it will not have. */
+    /* This thread's launches, and the reason why it may have to wait on the host, must be visible before it reads the
+     * turn. The turn under way may have begun before that, so only the turn after it counts. */
     atomic_thread_fence(memory_order_seq_cst);
     seen = atomic_load(&lead->turn);
     for (unsigned int i = 0; i < LOOKS || now_ns() < limit; i++) {
@@ -112,9 +119,10 @@ static bool follow(struct context *context, bool *ret_leads)
 }
 
 /*
- * The driver's calls take many times as long when threads are about them together, so one thread at a time orders, for
- * all who came before it began. NULL: another one has done so for this thread. Else the lead's slot, or, since nobody
- * depends on anybody's getting on, after a while one of this thread's own.
+ * The driver's calls take many times as long when several threads make them at once, so one thread at a time, the
+ * combiner, orders for all threads that came before its turn began. Returns NULL if the combiner has ordered this
+ * thread's free, the lead slot if this thread is the combiner, and, if the combiner stalls, another slot in which the
+ * thread orders its own free.
  */
 static struct slot *slot_lead(struct context *context)
 {
@@ -126,12 +134,12 @@ static struct slot *slot_lead(struct context *context)
     if (!leads)
         return slot_acquire(context);
 #if !defined(__x86_64__)
-    atomic_thread_fence(memory_order_seq_cst); /* there the exchange in slot_try is one: see follow */
+    atomic_thread_fence(memory_order_seq_cst); /* on x86-64 the exchange in slot_try is this fence: see follow */
 #endif
     return lead;
 }
 
-/* Make context current, and the thread one whose calls disturb no capture; leave puts the caller's own back. */
+/* See context_internal.h. The thread switches to relaxed capture mode, in which its calls disturb no capture. */
 CUresult context_enter(const struct context *context, struct visit *visit)
 {
     const struct real_driver *driver = context->driver;
@@ -155,7 +163,7 @@ void context_leave(const struct context *context, struct visit *visit)
 
     if (visit->relaxed)
         context->driver->cuThreadExchangeStreamCaptureMode(&visit->mode);
-    /* Once more if it fails: the program's calls must not end up in another context. */
+    /* Tried again if it fails: the program's calls must not end up in another context. */
     if (visit->pushed && context->driver->cuCtxPopCurrent_v2(&ignored))
         context->driver->cuCtxPopCurrent_v2(&ignored);
 }
@@ -174,7 +182,7 @@ static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
     return result;
 }
 
-/* Record all that was launched in the context, with a slot's turn. */
+/* Record an event behind all work launched in the context so far. The caller holds the slot. */
 static inline __attribute__((always_inline)) CUresult record(struct context *context, struct slot *slot,
                                                              CUevent *ret_event)
 {
@@ -187,15 +195,17 @@ static inline __attribute__((always_inline)) CUresult record(struct context *con
     *ret_event = atomic_load_explicit(place, memory_order_relaxed);
     if (!result)
         result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
-    if (!result && led) /* not before: whoever waits for an earlier turn must find it, or what holds it by then */
+    /* After the record: a thread that waits for an earlier turn must find that turn, or a later event that covers
+     * it. */
+    if (!result && led)
         atomic_store_explicit(&led->turn, atomic_load_explicit(&slot->turn, memory_order_relaxed),
                               memory_order_release);
     return result;
 }
 
 /*
- * The device waits: what is launched in the context after this starts when everything launched before has ended. Where
- * that is not enough nobody waits: CUDA_ERROR_NOT_READY unless all has ended already.
+ * Make the device wait: work launched in the context from now on starts when all earlier work has ended. Where the
+ * device's order is not enough (!is_enough), nothing waits: CUDA_ERROR_NOT_READY unless all work has ended already.
  */
 static CUresult order_on_device(struct context *context, struct slot *slot, bool is_enough)
 {
@@ -208,8 +218,8 @@ static CUresult order_on_device(struct context *context, struct slot *slot, bool
     return result;
 }
 
-/* The host waits, as in the driver's own cudaFree. The caller has a slot of the context, for which a capture that
- * begins waits: beside a capture this wait would destroy it. */
+/* Wait on the host, as the driver's own cudaFree does. The caller holds a slot of the context, and capture_begin waits
+ * for held slots: during a capture this wait would invalidate the capture. */
 static CUresult order_on_host(struct context *context)
 {
     struct visit visit;
@@ -223,7 +233,7 @@ static CUresult order_on_host(struct context *context)
     return result;
 }
 
-/* Errors that a context does not recover from: natively every call returns them from now on. */
+/* Errors that a context never recovers from: natively every later call returns them. */
 static bool is_sticky(CUresult result)
 {
     switch (result) {
@@ -246,10 +256,11 @@ static bool is_sticky(CUresult result)
     }
 }
 
-/* From now on requests go to the driver, for its error. */
+/* After a sticky error, requests go to the driver, which returns its error. */
 static void fail(struct context *context, CUresult result)
 {
-    struct pool *pool = atomic_load(&context->pool); /* it may go just now, but its descriptor stays */
+    /* The pool may be destroyed at this moment, but its descriptor stays mapped. */
+    struct pool *pool = atomic_load(&context->pool);
 
     if (is_sticky(result) && !atomic_exchange(&context->failed, true)) {
         context_changed();
@@ -259,8 +270,8 @@ static void fail(struct context *context, CUresult result)
 }
 
 /*
- * The host waits although a stream captures: synchronising would destroy the capture, but a free by a thread in relaxed
- * mode does not, and waits just as well.
+ * Wait on the host while a stream captures. cuCtxSynchronize would invalidate the capture; a cuMemFree by a thread in
+ * relaxed mode does not, and it waits for the device as well.
  */
 static CUresult order_beside_capture(struct context *context)
 {
@@ -274,15 +285,15 @@ static CUresult order_beside_capture(struct context *context)
     if (!result)
         result = context->driver->cuMemFree_v2(ptr);
     call_wake();
-    if (result && ptr) /* not to be lost */
+    if (result && ptr) /* tried again, so that the byte is not leaked */
         context->driver->cuMemFree_v2(ptr);
-    if (!visit.relaxed) /* in another mode it may have been the capture's end */
+    if (!visit.relaxed) /* in another mode the call may have invalidated the capture */
         result = result ? result : CUDA_ERROR_NOT_SUPPORTED;
     context_leave(context, &visit);
     return result;
 }
 
-/* The same with a slot, so that no capture begins in between; see context_settle. */
+/* As order_on_host, with slot->waits set, so that context_settle does not wait for this slot without limit. */
 static CUresult order_on_host_in(struct slot *slot, struct context *context)
 {
     CUresult result;
@@ -296,7 +307,7 @@ static CUresult order_on_host_in(struct slot *slot, struct context *context)
 CUresult order_wait(struct context *context)
 {
     struct slot *slot = slot_acquire(context);
-    /* Whoever begins a capture now waits for the slot. */
+    /* The slot is held, so a capture that begins after this check waits for it. */
     const bool beside_capture = capture_active_now();
     CUresult result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
 
@@ -317,7 +328,7 @@ bool context_wait_device(int device)
         any = true;
         all &= order_wait(context) == CUDA_SUCCESS;
     }
-    /* The gate holds for contexts that have an entry: this makes one. */
+    /* capture_begin waits only for slots of contexts that have an entry; context_current makes the entry. */
     context = !any && driver ? context_current(driver) : NULL;
     return any ? all : context && context->device == device && order_wait(context) == CUDA_SUCCESS;
 }
@@ -328,8 +339,8 @@ static bool is_capture_error(CUresult result)
 }
 
 /*
- * A free. After taking the slot: whoever makes the device strict waits for what slots have recorded, and capture_begin
- * closes the gate first and then waits for the slots.
+ * Order a free. The slot is taken before the policy and the gate are read: policy_strict waits for the events that
+ * slots have recorded, and capture_begin closes the gate first and then waits for the slots.
  */
 static CUresult order_free(struct context *context, uint64_t *ret_debts)
 {
@@ -349,10 +360,11 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
             note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
         if (!result)
             atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
-        /* Where the device cannot be made to wait, the host can. */
+        /* If the device cannot be made to wait, the host waits. */
         wait = result && !is_capture_error(result) && !is_sticky(result);
     }
-    if (wait && slot == lead) { /* nobody looks on meanwhile, or follows */
+    /* Other threads must not poll the lead slot, or have to follow it, during a wait on the host. */
+    if (wait && slot == lead) {
         slot_release(slot, CUDA_ERROR_NOT_READY);
         slot = slot_acquire(context);
         beside_capture = capture_active();
@@ -361,18 +373,18 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
     if (wait && !result) {
         note(context, 0);
-        atomic_store(&lead->user, 0); /* all that others have ordered is over, too */
+        atomic_store(&lead->user, 0); /* all orders of other threads have completed, too */
     }
     slot_release(slot, result);
-    /* This disturbs no capture, so none has to wait for it. */
+    /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
     return result;
 }
 
 /*
- * What is no free must hold up nothing, host or device, behind work that was launched since the frees: has everything
- * ended by now? CUDA_ERROR_NOT_READY: no.
+ * Publish without a free: this must not delay the host or the device behind work launched since the frees, so it only
+ * asks whether all work has ended. CUDA_ERROR_NOT_READY: it has not.
  */
 static CUresult order_ask(struct context *context)
 {
@@ -387,7 +399,8 @@ static CUresult order_ask(struct context *context)
     return result;
 }
 
-/* The device waits, and where that is not enough nobody does: CUDA_ERROR_NOT_READY unless all has ended already. */
+/* Order on the device. Where that is not enough, nothing waits: CUDA_ERROR_NOT_READY unless all work has ended
+ * already. */
 static CUresult order_device(struct context *context)
 {
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -403,7 +416,8 @@ static CUresult order_device(struct context *context)
     return result;
 }
 
-/* In a host function the driver refuses whatever it is asked. The program is told so, and nothing is freed. */
+/* Inside a host function (cuLaunchHostFunc) the driver refuses every call. The program gets that error, and nothing is
+ * freed. */
 static bool is_refused(const struct context *context, CUresult result)
 {
     CUcontext ignored;
@@ -440,8 +454,8 @@ static bool context_frozen(void *arg)
     return capture_active_now();
 }
 
-/* Later work of the context runs behind what our stream has been given. Where the device's order is not enough for the
- * block's next user, the host waits; all that the stream waits for is over then. */
+/* Make later work of the context run behind the work on our own stream. Where the device's order is not enough (a
+ * strict policy), the host waits for the stream, and with it for all that the stream waits for. */
 static CUresult order_behind_stream(struct context *context, struct slot *slot)
 {
     const struct real_driver *driver = context->driver;
@@ -469,7 +483,8 @@ static int context_filled(void *arg)
     struct slot *slot = slot_acquire(context);
     const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);
 
-    slot_release(slot, CUDA_ERROR_NOT_READY); /* nothing else is in order by this */
+    /* CUDA_ERROR_NOT_READY, because this orders the fills only: the slot's turn must not count as done. */
+    slot_release(slot, CUDA_ERROR_NOT_READY);
     if (result && result != CUDA_ERROR_NOT_READY)
         log_once(LOG_WARN, "filled memory could not be put in order (error %d); it is kept back", (int)result);
     return result ? -EBUSY : 0;
@@ -480,8 +495,9 @@ const struct pool_order_ops order_filling_ops = {
     .order = context_order, .fill = memory_fill, .filled = context_filled, .frozen = context_frozen};
 
 /*
- * Until no call is under way that a capture would be disturbed by. That is asked when a call begins, so one that has
- * been waiting for long disturbs none; and it may be waiting for what the caller does after his capture has begun.
+ * Wait until no call is in flight that would disturb a capture. Every call reads the gate when it begins, so a call
+ * that has waited on the host for long (slot->waits) disturbs no capture, and it may be waiting for work that the
+ * caller launches after its capture has begun: wait for such calls only until *limit, which the first of them sets.
  */
 static void settle(const struct context *context, uint64_t *limit)
 {
@@ -502,7 +518,7 @@ static void settle(const struct context *context, uint64_t *limit)
 void context_settle(CUcontext handle)
 {
     struct context *context = context_find(handle);
-    uint64_t limit = 0; /* for all that wait */
+    uint64_t limit = 0; /* shared by all slots that wait on the host */
 
     if (context)
         settle(context, &limit);
@@ -520,14 +536,14 @@ void context_saw(CUresult result)
 }
 
 /*
- * Wait for what came before one free; until limit, in nanoseconds of the monotonic clock; 0: none, but where the slot
- * has had another turn than this, a second.
+ * Wait for the event of a slot, which covers the work before one free. limit: in nanoseconds of the monotonic clock; 0:
+ * without limit, or one second once another turn has recorded the event again.
  */
 static void slot_wait(const struct context *context, const struct slot *slot, uint64_t turn, uint64_t limit)
 {
     CUevent event;
 
-    /* Another thread's may be about to be recorded. */
+    /* Another thread may be about to record the event. */
     for (unsigned int i = 0; limit && slot_is_busy(slot) && now_ns() < limit; i++)
         lock_relax(i);
     event = atomic_load(&slot->event);
@@ -558,7 +574,7 @@ bool order_wait_until(struct context *context, uint64_t limit)
         capturing = capture_active_now();
         if (!capturing)
             result = record(context, slot, &event);
-        /* A free may record it again: then that is waited for, too. */
+        /* A free may record the event again; the wait below then covers that, too. */
         slot_release(slot, CUDA_ERROR_NOT_READY);
         if (!capturing || now_ns() >= captured || !context_stays(context))
             break;
@@ -591,8 +607,8 @@ bool context_wait_device_for(int device, unsigned int ms)
     return any ? all : context && context->device == device && order_wait_until(context, limit);
 }
 
-/* Who has recorded a turn of the lead, or the first one after it that is known: what came before the turn is behind
- * that, too. NULL: nobody in this context's time. */
+/* The entry of the thread that recorded this turn of the combiner, or the next later turn on record, which covers the
+ * work before the earlier one as well. NULL: no such turn was recorded in this context. */
 static const struct led *led_find(const struct context *context, uint64_t turn, uint64_t *ret_turn)
 {
     const struct led *found = NULL;
@@ -609,8 +625,8 @@ static const struct led *led_find(const struct context *context, uint64_t turn, 
 }
 
 /*
- * Wait for what came before a turn of the lead, until limit; 0: none, but where more has come before what is known of
- * it, a second.
+ * Wait for the work before a turn of the combiner. limit: in nanoseconds of the monotonic clock; 0: without limit, or
+ * one second if only a later turn's event is on record, which covers more work.
  */
 static void led_wait(const struct context *context, uint64_t turn, uint64_t limit)
 {
@@ -646,14 +662,14 @@ static void slots_wait(struct context *context, bool others)
     }
     if (own) {
         led_wait(context, own, 0);
-        note(context, 0); /* or not to be known */
+        note(context, 0); /* otherwise the thread would wait again */
     }
     if (!others)
         return;
     limit = now_ns() + OTHERS_WAIT_NS;
     for (unsigned int i = 0; slot_is_busy(lead) && now_ns() < limit; i++)
         lock_relax(i);
-    if (atomic_load(&lead->done)) /* the last one covers those before it */
+    if (atomic_load(&lead->done)) /* the last turn covers all earlier ones */
         led_wait(context, atomic_load(&lead->done), limit);
 }
 
@@ -677,7 +693,7 @@ bool context_wait_frees(int device, bool others)
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         any = true;
-        /* Entered, so that no capture is disturbed. */
+        /* Entered, so that the queries disturb no capture. */
         if (!context_enter(context, &visit))
             slots_wait(context, others);
         context_leave(context, &visit);

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy.c - see policy.h. */
+/*
+ * policy.c - see policy.h.
+ *
+ * Locking: `seen` is atomic; each policy has a lock for its own members.
+ */
 #include "policy.h"
 
 #include "capture.h"
@@ -11,17 +15,17 @@
 #include "trace.h"
 
 #define DEVICES_MAX 64
-/* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the device is the lowest byte of the id. */
+/* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the lowest byte of the id is the device. */
 #define LOCATION_TYPE_PART_OF_DEVICE 6
-/* Debts on several streams, or on the per-thread stream, which one handle names for every thread. */
+/* Host work on several streams, or on the per-thread stream, whose one handle means another stream on every thread. */
 #define STREAM_MIXED ((CUstream)-1)
 
 static struct {
-    _Atomic(const char *) strict[DEVICES_MAX]; /* why a device is strict; NULL: it is not */
-    atomic_bool settled[DEVICES_MAX];          /* and what was freed before that is over */
-    _Atomic(CUcontext) first[DEVICES_MAX];     /* the first context seen on it */
-    atomic_int devices;                        /* that the process can use; 0: not known yet */
-    atomic_bool graphs_touch_host;             /* a node that does has been captured or added */
+    _Atomic(const char *) strict[DEVICES_MAX]; /* the reason why a device is strict; NULL: it is not */
+    atomic_bool settled[DEVICES_MAX];          /* the work before frees ordered before that has completed */
+    _Atomic(CUcontext) first[DEVICES_MAX];     /* the first context seen on each device */
+    atomic_int devices;                        /* number of devices that the process can use; 0: not known yet */
+    atomic_bool graphs_touch_host;             /* a graph has, or may have, a node that touches host memory */
 } seen;
 
 bool policy_driver_orders(const struct real_driver *driver)
@@ -39,7 +43,7 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
 
     policy->device = device % DEVICES_MAX;
     policy->automatic = wanted == FREE_AUTO;
-    /* One debt to begin with: for what was launched in the context before it was known. */
+    /* The counter starts with one report, for work launched in the context before we knew it. */
     atomic_store(&policy->paid, atomic_fetch_add(&policy->debts, policy->automatic));
     policy->debtor = STREAM_MIXED;
     policy->strict = wanted == FREE_STRICT || !orders || (policy->automatic && !core_hooks_driver());
@@ -77,15 +81,15 @@ void policy_pay(struct policy *policy, uint64_t debts)
     pthread_mutex_unlock(&policy->lock);
 }
 
-/* --- debts --- */
+/* --- host work --- */
 
-/* The driver, if anybody is interested in what hooks report; else NULL. */
+/* The driver, with CUPOOL_FREE=auto; otherwise NULL, because reports have no effect. */
 static const struct real_driver *auto_driver(void)
 {
     return conf_get()->free.number == FREE_AUTO ? real_driver_get() : NULL;
 }
 
-/* The policy that work on a stream is of interest to; NULL: none. */
+/* The policy for work on a stream; NULL: none. */
 static struct policy *of_stream(CUstream stream)
 {
     const struct real_driver *driver = auto_driver();
@@ -123,11 +127,11 @@ void policy_host_work(CUstream stream)
     policy = of_stream(stream);
     if (policy)
         owe(policy, stream);
-    else /* a green context's, say, whose work every free of the device waits for */
+    else /* for example a green context's stream, whose work every free on the device waits for */
         context_policy_each(owe, STREAM_MIXED);
 }
 
-/* Is there, or could there be, host memory at addr? */
+/* True if addr is, or may be, host memory. */
 static bool is_host(const struct real_driver *driver, CUdeviceptr addr)
 {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
@@ -182,7 +186,8 @@ void policy_stream_wait_end(CUstream stream, uint64_t debts)
 {
     struct policy *policy = debts ? of_context(NULL) : NULL;
 
-    /* Now that the wait has succeeded the driver can be asked about the handle. Of another context: not paid. */
+    /* The driver can be asked about the handle, because the wait has succeeded. A stream of another context completes
+     * nothing. */
     if (!policy || policy != of_stream(stream) || atomic_load_explicit(&policy->paid, memory_order_relaxed) >= debts)
         return;
     pthread_mutex_lock(&policy->lock);
@@ -228,7 +233,7 @@ static void strict_one(int device, const char *why)
 
     if (!first && atomic_load(&seen.settled[device]))
         return;
-    /* What was freed before has been ordered on the device only. Whoever comes meanwhile waits as well. */
+    /* Frees before this were ordered on the device only. A thread that comes here meanwhile waits as well. */
     known = context_wait_frees(device, /* others: */ true);
     atomic_store(&seen.settled[device], true);
     if (first && known) {
@@ -247,7 +252,7 @@ void policy_strict(int device, const char *why)
         strict_one(i, why);
 }
 
-/* The device that memory is on, where that is not ours; -1: none. */
+/* The device of memory that is not pooled; -1: none. */
 static int device_of(const struct real_driver *driver, CUdeviceptr addr)
 {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
@@ -311,7 +316,7 @@ void policy_reach(CUdeviceptr addr, CUstream stream)
     CUcontext handle;
     int device, from;
 
-    /* With one device there is no other to reach: a second context has made it strict. */
+    /* With one device, the only other memory to reach is that of a second context, which has made the device strict. */
     if (!driver || is_alone(driver))
         return;
     pool = pool_of(addr);
@@ -350,7 +355,7 @@ void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, 
     }
 }
 
-/* The processor's own memory; INVISIBLE and a part of a device's come after them. */
+/* The processor's own memory. The kinds listed after these, INVISIBLE and a part of a device, are not. */
 static bool is_host_location(CUmemLocationType type)
 {
     return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
@@ -383,7 +388,7 @@ void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count
         return;
     own = addr ? device_of(driver, addr) : -1;
     if (addr && own < 0 &&
-        driver->cuCtxGetDevice(&own)) /* where the driver does not say: most likely the current one */
+        driver->cuCtxGetDevice(&own)) /* if the driver does not say, the current device is most likely */
         own = -1;
     for (size_t i = 0; i < count; i++) {
         if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)

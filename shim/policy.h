@@ -2,15 +2,20 @@
 /*
  * policy.h - CUPOOL_FREE: does a free wait on the host?
  *
- * A free natively waits until the device is idle. `ordered` keeps what work of the same context can see of that; `auto`
- * is `ordered` plus what others can see of it, from the calls that hooks report here:
- *  - A debt: work was launched that touches host memory or runs on the host (a copy to or from it, a host function).
- * The context's next free waits, once.
- *  - Something from which on the context's own queue does not order all that touches memory. From then on all frees of
- *    the device's contexts wait, as with `strict`; the reason goes to the trace and the log.
- * With `ordered` and `strict` set by the user nothing of this has an effect.
+ * A free natively waits until the device is idle. `ordered` keeps the effects that work of the same context can
+ * observe. `auto` also keeps the effects that host code and other devices can observe, by the calls that hooks report
+ * here:
+ * * Host work: work was launched that touches host memory or runs on the host (a copy to or from it, a host
+ *   function). The context's next free waits on the host, once.
+ * * A hazard: from now on the context's queue does not order all work that touches its memory. All frees of the
+ *   device's contexts wait, as with `strict`; the trace and the log say why.
  *
- * Threads: every function, from any thread. A policy's lock is private to policy.c and never held over a CUDA call.
+ * If the user sets `ordered`, `relaxed` or `strict`, the reports have no effect.
+ *
+ * Not here: the wait itself, which is in order.c.
+ *
+ * Threads: every function may be called from any thread. A policy's lock is private to policy.c and never held over a
+ * CUDA call.
  */
 #ifndef CUPOOL_SHIM_POLICY_H
 #define CUPOOL_SHIM_POLICY_H
@@ -23,70 +28,80 @@
 #include "hooks.h"
 #include "real.h"
 
-/* Of one context. */
+/* The policy of one context. */
 struct policy {
-    bool strict;    /* every free waits, whatever is seen */
+    bool strict;    /* every free waits on the host, whatever hooks report */
     bool automatic; /* CUPOOL_FREE=auto */
     int device;
-    pthread_mutex_t lock;    /* guards changes of the rest */
-    _Atomic(uint64_t) debts; /* so far; never set back, so that nobody pays another context's */
-    _Atomic(uint64_t) paid;  /* of these, the first so many are known to be over */
-    CUstream debtor;         /* the stream of all that are not paid, or STREAM_MIXED */
+    pthread_mutex_t lock; /* guards writes to the members below */
+    /* The number of host work reports so far; never reset, so that a wait for an earlier context at this entry cannot
+     * count. */
+    _Atomic(uint64_t) debts;
+    _Atomic(uint64_t) paid; /* the first so many of them are known to have completed */
+    CUstream debtor;        /* the stream of all reports that have not completed, or STREAM_MIXED */
 };
 
-/* For a new context of a device, in zeroed memory or in place of a context that is gone; ret_why: for the trace. */
+/* Initialise the policy of a new context, in zeroed memory or in the entry of a context that is gone. orders: the
+ * driver can order on the device. *ret_why: the reason, for the trace; a string literal. */
 void policy_init(struct policy *policy, int device, bool orders, const char **ret_why);
-/* Does this driver have the calls that order on the device? */
+/* True if this driver can order on the device (12.5 and later). */
 bool policy_driver_orders(const struct real_driver *driver);
 
-/* Does every free wait? */
+/* True if every free waits on the host. */
 bool policy_is_strict(const struct policy *policy);
-/* Must this free wait? ret_debts: what to hand to policy_pay when it has. */
+/* Must this free wait on the host? *ret_debts: the value for policy_pay once the wait has succeeded. */
 bool policy_waits(const struct policy *policy, uint64_t *ret_debts);
-/* The context's work was waited for; debts as policy_waits, or policy_debts before the wait. */
+/* The host has waited for the context's work; debts as returned by policy_waits or policy_context_wait_begin before the
+ * wait. */
 void policy_pay(struct policy *policy, uint64_t debts);
 
-/* What hooks report. Streams are handles, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. All may be called with no driver.
+/*
+ * Reports of the hooks. Streams are handles, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. All of them may be called before
+ * a driver is loaded.
  *
- * Asynchronous work that was just launched touches host memory or runs on the host. */
+ * Asynchronous work was just launched that touches host memory or runs on the host.
+ */
 void policy_host_work(CUstream stream);
-/* The same for memory of any kind: only if one of the two addresses is the host's. */
+/* As policy_host_work, but only if one of the two addresses is host memory. */
 void policy_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream);
-/* A graph that somebody builds by hand gets a node that may do so, and a graph was launched. */
+/* A graph built by hand got a node that touches host memory or runs on the host; a memset node at `to`; a graph was
+ * launched. */
 void policy_graph_node(void);
 void policy_graph_set(CUdeviceptr to);
 void policy_graph_launch(CUstream stream);
-/* The debts of a context that has been waited for are paid: begin before the wait, end after it, if it succeeded. NULL:
- * the current context. */
+/* Around a wait for a context on the host (NULL: the current one): begin before the wait, and end after it if it
+ * succeeded, with begin's result. The context's host work up to begin then counts as completed. */
 uint64_t policy_context_wait_begin(CUcontext handle);
 void policy_context_wait_end(CUcontext handle, uint64_t debts);
-/* The same where one of the current context's streams was waited for: what it owes alone. */
+/* As policy_context_wait_end, after a wait for one stream of the current context: completes that stream's work only. */
 void policy_stream_wait_end(CUstream stream, uint64_t debts);
-/* A stream is about to be destroyed; its handle may come back for another. */
+/* A stream is about to be destroyed; its handle may be reused for another stream. */
 void policy_stream_gone(CUstream stream);
 
-/* Work on stream is about to touch memory at addr. If that is another context's, both devices are strict. */
+/* Work on stream is about to touch memory at addr. If the memory belongs to another context, both devices become
+ * strict. */
 void policy_reach(CUdeviceptr addr, CUstream stream);
 
-/* The same for many copies. */
+/* As policy_reach, for many copies. */
 void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream);
 void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream);
 
-/* Memory that was mapped at addr, or a pool of the driver's (0), becomes accessible: if to another device than it is
- * on, or to the host, all are strict. A pool's own device needs nobody to say so. */
+/* Memory mapped at addr, or a memory pool of the driver (addr 0), becomes accessible. If another device or the host
+ * gets access, all devices become strict. A pool's own device has access without such a call. */
 void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
-/* The device that a place is, or is a part of; -1: none. */
+/* The device that a location is on; -1: none. */
 int policy_location_device(const CUmemLocation *location);
-/* Can the processor reach memory of this kind, at this place? */
+/* True if the processor can reach memory of this kind at this location. */
 bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type);
 
-/* Strict from now on, for one device or for all of them (POLICY_ALL): waits once for what came before earlier frees. */
+/* Make one device, or all of them (POLICY_ALL), strict from now on; waits once for the work before earlier frees. why:
+ * a string literal. */
 #define POLICY_ALL (-1)
 void policy_strict(int device, const char *why);
-/* The same for the device that has the memory at addr, ours or not; nothing if it is no device memory. */
+/* As policy_strict, for the device that has the memory at addr, pooled or not; no effect if it is no device memory. */
 void policy_strict_memory(CUdeviceptr addr, const char *why);
 
-/* A context that is none of a green context exists. With a second one on a device it is strict. */
+/* A context exists that was not made from a green context. A second context on a device makes the device strict. */
 void policy_context_seen(CUcontext handle, int device);
 void policy_context_gone(CUcontext handle);
 
