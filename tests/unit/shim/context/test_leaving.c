@@ -30,7 +30,7 @@ static void test_goes(void **state)
     assert_null(pool_of(addr));
     assert_null(context->pool);
     assert_null(atomic_load(&context->handle));
-    assert_false(context->primary || context->ending || context->leaving || capture_active());
+    assert_false(context->ending || context->leaving || capture_active());
     assert_int_equal(atomic_load(&contexts_closing), 0);
     assert_int_equal(atomic_load(&contexts.endings), 0);
     assert_int_equal(atomic_load(&contexts.ended), ended + 1);
