@@ -81,6 +81,18 @@ class Signal(Base):
         self.assert_fine(path)
         self.assertEqual(Trace(path).total("allocs"), 100)
 
+    def test_the_table_says_what_the_trace_does(self) -> None:
+        """Everything in its column; rounded to tenths of a MiB and hundredths of a percent."""
+        done = self.report("alloc:4096", "churn:30:3250000", "churn:7:99999999999", CUPOOL_STATS="exit", CUPOOL_LIMIT="20M")
+        [stats] = self.one_trace(done).of("stats")
+        [row] = [line.split()[2:] for line in done.err.splitlines() if re.match("cupool: +0 ", line)]
+        hundredths = int(stats["hits"] * 10000 / stats["allocs"] + 0.5)
+        tenths = [(stats[key] * 10 + MIB // 2) // MIB for key in ("peak_live", "peak_held")]
+        self.assertEqual(row, [str(stats["allocs"]), f"{hundredths // 100}.{hundredths % 100:02}%", str(stats["frees"]), str(stats["bypassed"]),
+                               str(stats["segments_alloc"] + stats["segments_free"]), str(stats["oom"]),
+                               *(f"{n // 10}.{n % 10}" for n in tenths)])
+        self.assertGreater(min(stats["bypassed"], tenths[0] % 10), 0)
+
     def test_again_and_again(self) -> None:
         _, err, cwd = self.at_signals(times=5)
         self.assertEqual(len(HEAD.findall(err)), 5)

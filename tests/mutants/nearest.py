@@ -12,7 +12,7 @@ from pathlib import Path
 from tree import HANG_SECONDS, TOP, Tree
 
 SETUP = ["-Db_coverage=true", "-Doptimization=1", "-Ddebug=false", "-Dwerror=false"]
-SUITES = ["unit", "behaviour", "e2e", "fuzz"]  # those that run the library; others are slow, or of scripts and stand-ins
+SUITES = ["unit", "rows", "behaviour", "e2e", "info"]  # those that run the library or cupool-info; others are slow, or of scripts and stand-ins
 
 
 def chosen(tree: Tree, suites: "list[str]") -> "list[str]":
