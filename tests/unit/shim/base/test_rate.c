@@ -19,8 +19,9 @@ static void test_rate(void **state)
     static const struct {
         uint64_t passes; /* while the record is there */
         bool rated;      /* long enough for a rate of its own; else only that the time is no earlier */
-    } rows[] = {{MS, true},           {1000000000 * MS, true}, {MS, true}, {2 * MS, true}, {MS - 1, false}, {2 * MS, true},
-                {100000 * MS, true}, {MS, true},              {MS / 2, false}, {MS / 4, false}, {MS, true}};
+    } rows[] = {{MS, true},      {1000000000 * MS, true}, {MS, true},          {2 * MS, true},
+                {MS - 1, false}, {2 * MS, true},          {100000 * MS, true}, {MS, true},
+                {MS / 2, false}, {MS / 4, false},         {MS, true}};
     uint64_t since = 0; /* what the time is counted from */
 
     (void)state;
