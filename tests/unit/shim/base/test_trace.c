@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_rate.c - shim/records.c: what is stamped with the processor's counter gets times between those of a clock whose
- * rate to the counter changes from moment to moment. tests/unit/test_records.c has the rest, with the clock as it is.
+ * test_trace.c - what allocation events have in the trace. shim/records.c: what is stamped with the processor's counter
+ * gets times between those of a clock whose rate to the counter changes from moment to moment;
+ * tests/unit/test_records.c has the rest, with the clock as it is. shim/frames.c: who called, where there is no
+ * unwinder.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "fake_driver.h"
+#include "frames.h"
 #include "isolated.h"
 #include "records.h"
 
@@ -49,9 +52,28 @@ static void test_rate(void **state)
     }
 }
 
+/* Stacks that were asked for too late for the unwinder to be loaded: the caller alone. */
+static void test_frames(void **state)
+{
+    char text[4 * RECORDS_ROOM];
+
+    (void)state;
+    fake_start();
+    records_start(0);
+    frames_alloc(3, 0x1000, 4096, (const void *)test_frames);
+    frames_alloc(3, 0x2000, 4096, (const void *)test_frames);
+    records_begin();
+    text[records_take(text, sizeof(text) - 1, /* wait: */ false)] = '\0';
+    assert_int_equal(strncmp(fake.traced, "frame:\"f\":", strlen("frame:\"f\":")), 0);
+    assert_null(strstr(strchr(fake.traced, '\n') + 1, "frame:")); /* told once */
+    assert_non_null(strstr(text, ",\"p\":\"0x1000\",\"n\":4096,\"f\":["));
+    assert_non_null(strstr(text, ",\"p\":\"0x2000\",\"n\":4096,\"f\":["));
+}
+
 int main(int argc, char **argv)
 {
-    const struct isolated tests[] = {{ISOLATED(test_rate)}};
+    const struct isolated tests[] = {{ISOLATED(test_rate)},
+                                     {ISOLATED(test_frames), .environment = "CUPOOL_TRACE_STACKS=1"}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
 }
