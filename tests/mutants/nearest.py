@@ -77,13 +77,13 @@ class Nearest:
                 "functions": {f: sorted(rows) for f, rows in functions.items() if f.startswith(kept)}}
 
     def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
-        """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else those
-        that run anything of the file, or of its folder where it holds no code. By cost."""
+        """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else, of a
+        header or where there is no function, those that run anything of the file, or of its folder where it holds no code. By cost."""
         rows = self.known
         found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
         if not found and function:
             found = [n for n, row in rows.items() if function in row["functions"].get(file, ())]
-        elif not found:
+        if not found and (not function or file.endswith(".h")):
             found = [n for n, row in rows.items() if row["lines"].get(file)]
             folder = file.split("/")[0] + "/"
             found = found or [n for n, row in rows.items() if any(f.startswith(folder) for f in row["lines"])]

@@ -22,26 +22,29 @@ static void started(void)
 static void test_table(void **state)
 {
     static size_t sizes[BLOCKS]; /* 0: there is no such block */
+    static uint64_t addrs[BLOCKS];
     unsigned int seed = 17, next, look;
 
     (void)state;
     started();
+    for (unsigned int i = 0; i < BLOCKS; i++)
+        addrs[i] = ((uint64_t)rand_r(&seed) << 12 | (i + 1)) * 512;
     for (unsigned int step = 0; step < STEPS; step++) {
         next = (unsigned int)rand_r(&seed) % BLOCKS;
         look = (unsigned int)rand_r(&seed) % BLOCKS;
         /* More and more, then fewer and fewer. */
         if ((unsigned int)rand_r(&seed) % STEPS > step) {
             sizes[next] = 1 + step;
-            debug_alloc(NULL, 0x1000 + next * 512ull, sizes[next], NULL);
+            debug_alloc(NULL, addrs[next], sizes[next], NULL);
         } else {
             sizes[next] = 0;
-            debug_free(0x1000 + next * 512ull, /* may_wait: */ true);
+            debug_free(addrs[next], /* may_wait: */ true);
         }
         for (unsigned int i = 0; i < 2; i++) {
             const unsigned int of = i ? look : next;
             size_t size = 0;
 
-            debug_size(0x1000 + of * 512ull, &size);
+            debug_size(addrs[of], &size);
             assert_int_equal(size, sizes[of]);
         }
     }

@@ -357,10 +357,11 @@ static void test_none(void **state)
 {
     const uint64_t addr = block(ready(), MIB);
     CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    size_t size;
 
     (void)state;
     fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
-    assert_int_equal(cuPointerGetAttributes(1, NULL, NULL, addr), 0);
+    assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
     assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
 }
 
