@@ -91,6 +91,14 @@ class Stderr(Case):
         self.assertIn(b"out of memory", os.read(ours, 4096))
         os.close(ours)
 
+    def test_signals_are_delivered_again(self) -> None:
+        """After each kind of file was written, and stderr."""
+        for env in ({}, {"CUPOOL_TRACE_EVENTS": "segment,alloc"}, {"CUPOOL_TRACE_FILE": "off", "CUPOOL_STATS_FILE": "page"},
+                    {"CUPOOL_TRACE_FILE": "off", "CUPOOL_FREE": "bogus"}):
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                with self.subTest(number, **env):
+                    self.go(BIN / "report_shared", "alloc:4096", f"raise:{int(number)}", rc=-number, **env)
+
     def test_a_full_pipe(self) -> None:
         """Nobody reads it; no call waits for somebody who does."""
         def once() -> None:
