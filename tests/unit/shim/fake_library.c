@@ -20,6 +20,7 @@
 
 #include "dlsym.h"
 #include "fake_driver.h"
+#include "trace.h"
 
 /* A wait that goes on for so long has no limit. */
 #define RELAXES_MAX 200000u
@@ -28,7 +29,9 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
 void __wrap_lock_relax(unsigned int times);
 void __wrap_log_write(enum conf_log_level level, const char *format, ...);
 void __wrap_trace_event(const char *event, const char *format, ...);
+void __wrap_trace_frequent(const char *event, const char *format, ...);
 void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...);
+void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...);
 void __wrap_trace_open(void);
 void __wrap_decay_start(void);
 void __wrap_trace_write_behind(void);
@@ -97,23 +100,35 @@ void __wrap_log_write(enum conf_log_level level, const char *format, ...)
     va_end(args);
 }
 
+#define TRACED()                                                                                                       \
+    do {                                                                                                               \
+        va_list args_;                                                                                                 \
+                                                                                                                       \
+        va_start(args_, format);                                                                                       \
+        add(fake.traced, sizeof(fake.traced), event, format, args_);                                                   \
+        va_end(args_);                                                                                                 \
+    } while (0)
+
 void __wrap_trace_event(const char *event, const char *format, ...)
 {
-    va_list args;
+    TRACED();
+}
 
-    va_start(args, format);
-    add(fake.traced, sizeof(fake.traced), event, format, args);
-    va_end(args);
+void __wrap_trace_frequent(const char *event, const char *format, ...)
+{
+    TRACED();
 }
 
 void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
 {
-    va_list args;
-
     (void)clock;
-    va_start(args, format);
-    add(fake.traced, sizeof(fake.traced), event, format, args);
-    va_end(args);
+    TRACED();
+}
+
+void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
+{
+    (void)segment;
+    TRACED();
 }
 
 void __wrap_trace_open(void)
