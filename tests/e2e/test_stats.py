@@ -98,6 +98,11 @@ class Signal(Base):
         self.assertEqual(len(HEAD.findall(err)), 5)
         self.assertEqual(len(self.stats(cwd, "signal")), 5)
 
+    def test_just_before_the_end(self) -> None:
+        """The exit waits for the thread that writes."""
+        for _ in range(10):
+            self.assertEqual(len(HEAD.findall(self.report("alloc:4096", f"raise:{USR2}", CUPOOL_STATS="signal:USR2").err)), 1)
+
     def test_other_signals_and_exit(self) -> None:
         for value, number in (("signal:HUP", int(signal.SIGHUP)), ("signal:10,exit", 10), ("exit,signal:rtmin+2", int(signal.SIGRTMIN) + 2)):
             with self.subTest(value):
@@ -231,6 +236,8 @@ class Timer(Base):
 
     def test_no_exit_waits_for_it(self) -> None:
         self.assert_quick(2, lambda: self.report("alloc:4096", CUPOOL_STATS="timer:1h"))
+        for child in ("fork{", "_fork{"):  # which has no thread of ours
+            self.assert_quick(1.5, lambda: self.report("alloc:4096", child, "pid", "}"))
 
     def test_switched_off(self) -> None:
         done = self.report("alloc:4096", "sleep:1100", CUPOOL_STATS="timer:1s", CUPOOL_ENABLE="0")
