@@ -39,6 +39,8 @@ int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_trylock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 void __wrap_pool_defer_never(struct pool *pool);
@@ -174,6 +176,14 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     held++;
     return __real_pthread_mutex_lock(mutex);
+}
+
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+{
+    const int rc = __real_pthread_mutex_trylock(mutex);
+
+    held += !rc;
+    return rc;
 }
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)

@@ -8,10 +8,13 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "calls.h"
 #include "context_internal.h"
+#include "core.h"
 #include "fake_driver.h"
 #include "frames.h"
 #include "isolated.h"
@@ -19,6 +22,7 @@
 #include "observe.h"
 #include "oom.h"
 #include "records.h"
+#include "stats.h"
 
 /* The clock's time, so large that what is counted from 0 in place of a moment is far off. */
 #define START UINT64_C(4000000000000000000)
@@ -126,6 +130,27 @@ static void test_oom(void **state)
     assert_true(oom_is_told());
 }
 
+/* What a context that cannot be made to stay has counted is not read, but at exit. */
+static void test_tick(void **state)
+{
+    struct context *context;
+
+    (void)state;
+    fake_start();
+    core_begin();
+    context = context_current(&fake.driver);
+    for (unsigned int i = 1; i < CALLS_ON; i++)
+        assert_true(context_pin(context));
+    fake.traced[0] = '\0';
+    raise(SIGUSR2);
+    stats_tick(0);
+    assert_string_equal(fake.traced, "");
+    context_unpin(context);
+    raise(SIGUSR2);
+    stats_tick(0);
+    assert_non_null(strstr(fake.traced, ",\"why\":\"signal\"\n"));
+}
+
 /* Whatever file is or is not there: a thread can be cancelled behind it if it could before, and errno is the program's.
  */
 static void test_thread_stays(void **state)
@@ -154,6 +179,7 @@ int main(int argc, char **argv)
         {ISOLATED(test_frames), .environment = "CUPOOL_TRACE_STACKS=1"},
         {ISOLATED(test_observe)},
         {ISOLATED(test_oom)},
+        {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
         {ISOLATED(test_thread_stays), .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null"}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
