@@ -4,8 +4,8 @@
  *
  * What it is: for each library a process of its own, which writes a trace of its own. The library is the other half of
  * this file (-DCALLER_LIBRARY; -DCALLER_RUNTIME: with the runtime's calls for memory): it takes and gives back memory,
- * asks for more than there is, asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's mathematics do. On stdout is a
- * line for each: PROCESS LIBRARY.
+ * asks for more than there is, asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's
+ * mathematics do. On stdout is a line for each: PROCESS LIBRARY.
  *
  * What it is not: a judge. What became of the calls is in the traces, for test_callers.py.
  */
