@@ -50,6 +50,8 @@ int __real_gethostname(char *name, size_t len);
 ssize_t __wrap_readlink(const char *path, char *to, size_t len);
 ssize_t __real_readlink(const char *path, char *to, size_t len);
 unsigned long __wrap_getauxval(unsigned long type);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 long __wrap_syscall(long number, ...);
 long __real_syscall(long number, ...);
 
@@ -230,6 +232,11 @@ long __wrap_syscall(long number, ...)
         return 0;
     }
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
 }
 
 unsigned long __wrap_getauxval(unsigned long type)
