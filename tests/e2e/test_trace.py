@@ -312,8 +312,11 @@ class Full(Case):
             f.write(bytes(65536))
         with open(disk / "t", "wb"):
             pass
-        done = self.go(app("shared"), *WORK, f"unlink:{disk / 'others'}", *WORK, "exit:5", rc=5, cwd=disk, CUPOOL_TRACE_FILE="t", **ALLOCS)
+        done = self.go(app("shared"), *WORK, f"unlink:{disk / 'others'}", *WORK, "exit:5", rc=5, cwd=disk, CUPOOL_TRACE_FILE="t",
+                       CUPOOL_STATS="exit", **ALLOCS)
         self.assertEqual((len(done.warnings), (disk / "t").stat().st_size), (1, 0), done.err)
+        self.assertIn("cupool: device", " ".join(done.err.split()))
+        self.assertNotIn("cupool: trace:", done.err)
         done = self.go(app("shared"), *WORK[:1], cwd=disk, CUPOOL_TRACE_FILE="t")
         self.assertEqual(done.files, ["t"])
         self.assert_fine(disk / "t")
