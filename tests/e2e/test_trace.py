@@ -284,6 +284,7 @@ class Full(Case):
             except ValueError:
                 bad.append(line)
         self.assertLessEqual(len(bad), 1)  # the line at which the limit was met
+        self.assertTrue(any('"e":"gap"' in line for line in text if line not in bad))  # and not the next one
         # Every event is there, or counted as dropped: one for each alloc, two for each free, and those of segments.
         stats = [json.loads(line) for line in text[:-1] if '"stats"' in line]
         events = sum(s["allocs"] + 2 * s["frees"] + s["segments_alloc"] + s["segments_free"] for s in stats)
