@@ -105,8 +105,8 @@ void log_lines(enum conf_log_level level, const char *format, ...)
     const int saved = errno;
     char text[1400], out[1600];
     const char *line = text;
+    size_t used, whole = 0; /* so much is whole lines */
     va_list args;
-    size_t used;
 
     if (closed || level > conf_get()->log_level.number)
         return;
@@ -123,11 +123,12 @@ void log_lines(enum conf_log_level level, const char *format, ...)
         memcpy(out + used, line, len);
         used += len;
         out[used++] = '\n';
+        whole = used;
         if (!line[len])
             break;
         line += len + 1;
         used += (size_t)snprintf(out + used, sizeof(out) - used, "cupool[%d]:   ", (int)getpid());
     }
-    log_put(out, used);
+    log_put(out, whole);
     errno = saved;
 }

@@ -4,8 +4,8 @@
  *
  * What it is: for each library a process of its own, which writes a trace of its own. The library is the other half of
  * this file (-DCALLER_LIBRARY; -DCALLER_RUNTIME: with the runtime's calls for memory): it takes and gives back memory,
- * asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's mathematics do. On stdout is a
- * line for each: PROCESS LIBRARY.
+ * asks for more than there is, asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's
+ * mathematics do. On stdout is a line for each: PROCESS LIBRARY.
  *
  * What it is not: a judge. What became of the calls is in the traces, for test_callers.py.
  */
@@ -21,6 +21,8 @@ __attribute__((visibility("default"))) int caller_run(CUdeviceptr program);
 
 #ifdef CALLER_LIBRARY
 
+#define TOO_MUCH ((size_t)1 << 50)
+
 int caller_run(CUdeviceptr program)
 {
     unsigned int type;
@@ -28,12 +30,12 @@ int caller_run(CUdeviceptr program)
 #ifdef CALLER_RUNTIME
     void *own;
 
-    if (cudaMalloc(&own, 100000) || cudaFree(own))
+    if (cudaMalloc(&own, 100000) || cudaFree(own) || !cudaMalloc(&own, TOO_MUCH))
         return 1;
 #else
     CUdeviceptr own;
 
-    if (cuMemAlloc(&own, 100000) || cuMemFree(own))
+    if (cuMemAlloc(&own, 100000) || cuMemFree(own) || !cuMemAlloc(&own, TOO_MUCH))
         return 1;
 #endif
     return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, program) ||

@@ -40,17 +40,17 @@ TABLE = [
 ]
 OTHERS = ["libmy_mpi.so", "nccl.so", "LIBNCCL.so", "libtorch_cuda.so", "libmathx.so", "libnccl/app.so", "libcudart_x.so"]
 
-# Are its own requests pooled, and why does the device's policy change, if it does?
+# Are its own requests pooled, why does the device's policy change, if it does, and is it told that one was refused?
 EFFECTS = {
-    "PROGRAM": (True, "mapped host memory"),
-    "MATH": (True, None),
-    "INSIDE": (False, None),
-    "TRANSFER": (False, "MPI or UCX moves its memory"),
+    "PROGRAM": (True, "mapped host memory", True),
+    "MATH": (True, None, True),
+    "INSIDE": (False, None, False),
+    "TRANSFER": (False, "MPI or UCX moves its memory", False),
 }
 
 
 class Callers(Case):
-    def effects(self, names: "list[str]", kind: str) -> "dict[str, tuple[bool, str | None]]":
+    def effects(self, names: "list[str]", kind: str) -> "dict[str, tuple[bool, str | None, bool]]":
         """What becomes of the calls of libraries of these names."""
         folder = self.folder()
         paths = [folder / name for name in names]
@@ -58,11 +58,11 @@ class Callers(Case):
             path.parent.mkdir(exist_ok=True)
             shutil.copy(BIN / f"caller_{kind}.so", path)  # a link would be the same library for the loader
         done = self.go(BIN / "callers", *paths, CUPOOL_TRACE_FILE="%p.jsonl")
-        found: "dict[str, tuple[bool, str | None]]" = {}
+        found: "dict[str, tuple[bool, str | None, bool]]" = {}
         for process, path in re.findall(r"^(\d+) (.+)$", done.out, re.M):
             trace = Trace(done.cwd / f"{process}.jsonl")
             why = [e["why"] for e in trace.of("policy") if e["free"] == "strict"]
-            found[str(Path(path).relative_to(folder))] = (trace.total("allocs") == 2, why[0] if why else None)
+            found[str(Path(path).relative_to(folder))] = (trace.total("allocs") == 2, why[0] if why else None, bool(trace.of("oom")))
             self.assertLessEqual(len(why), 1)
         return found
 

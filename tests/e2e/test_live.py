@@ -73,6 +73,13 @@ class Contents(Base):
         self.assertLess(abs(page.start + page.uptime - page.updated), 1)
         self.assertEqual(done.err, "")
 
+    def test_the_layout_is_as_documented(self) -> None:
+        done = self.go(app("shared"), "alloc:1:4096", CUPOOL_STATS_FILE="p")
+        text = (SOURCE / "docs" / "live.md").read_text()
+        for row in re.findall(r"^\| [\d, ]+ \| u32 \| (?:bytes of the header|slots in a half).*$", text, re.M):
+            for at, value in zip(re.findall(r"\d+", row.split("|")[1]), re.findall(r"\((\d+)\)", row)):
+                self.assertEqual(int.from_bytes((done.cwd / "p").read_bytes()[int(at):int(at) + 4], sys.byteorder), int(value), row)
+
     def test_unknown_rank(self) -> None:
         page = self.page_of(self.go(REPORT, "alloc:1", **PAGE).cwd)
         self.assertEqual((page.rank, page.local_rank), (None, None))

@@ -81,10 +81,27 @@ class Signal(Base):
         self.assert_fine(path)
         self.assertEqual(Trace(path).total("allocs"), 100)
 
+    def test_the_table_says_what_the_trace_does(self) -> None:
+        """Everything in its column; rounded to tenths of a MiB and hundredths of a percent."""
+        done = self.report("alloc:4096", "churn:30:3250000", "churn:7:99999999999", CUPOOL_STATS="exit", CUPOOL_LIMIT="20M")
+        [stats] = self.one_trace(done).of("stats")
+        [row] = [line.split()[2:] for line in done.err.splitlines() if re.match("cupool: +0 ", line)]
+        hundredths = int(stats["hits"] * 10000 / stats["allocs"] + 0.5)
+        tenths = [(stats[key] * 10 + MIB // 2) // MIB for key in ("peak_live", "peak_held")]
+        self.assertEqual(row, [str(stats["allocs"]), f"{hundredths // 100}.{hundredths % 100:02}%", str(stats["frees"]), str(stats["bypassed"]),
+                               str(stats["segments_alloc"] + stats["segments_free"]), str(stats["oom"]),
+                               *(f"{n // 10}.{n % 10}" for n in tenths)])
+        self.assertGreater(min(stats["bypassed"], tenths[0] % 10), 0)
+
     def test_again_and_again(self) -> None:
         _, err, cwd = self.at_signals(times=5)
         self.assertEqual(len(HEAD.findall(err)), 5)
         self.assertEqual(len(self.stats(cwd, "signal")), 5)
+
+    def test_just_before_the_end(self) -> None:
+        """The exit waits for the thread that writes."""
+        for _ in range(10):
+            self.assertEqual(len(HEAD.findall(self.report("alloc:4096", f"raise:{USR2}", CUPOOL_STATS="signal:USR2").err)), 1)
 
     def test_other_signals_and_exit(self) -> None:
         for value, number in (("signal:HUP", int(signal.SIGHUP)), ("signal:10,exit", 10), ("exit,signal:rtmin+2", int(signal.SIGRTMIN) + 2)):
@@ -219,6 +236,8 @@ class Timer(Base):
 
     def test_no_exit_waits_for_it(self) -> None:
         self.assert_quick(2, lambda: self.report("alloc:4096", CUPOOL_STATS="timer:1h"))
+        for child in ("fork{", "_fork{"):  # which has no thread of ours
+            self.assert_quick(1.5, lambda: self.report("alloc:4096", child, "pid", "}"))
 
     def test_switched_off(self) -> None:
         done = self.report("alloc:4096", "sleep:1100", CUPOOL_STATS="timer:1s", CUPOOL_ENABLE="0")

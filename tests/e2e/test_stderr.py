@@ -77,6 +77,28 @@ class Stderr(Case):
                                f"pending:{int(signal.SIGPIPE)}", stderr=log.fileno())
             self.fine(child, "alloc 2\npending 0\npending 1\n")
 
+    def test_a_terminal_that_stops_those_behind(self) -> None:
+        """A job in the background of a terminal that lets none of these write."""
+        import fcntl
+        import pty
+        import termios
+        ours, theirs = pty.openpty()
+        child = subprocess.Popen(["sh", "-mc", 'stty tostop && { "$@" & } && wait $!', "sh", BIN / "report_shared", "alloc:4096", REFUSED],
+                                 env=self.env(SIMGPU_MEMORY="64M"), cwd=self.folder(), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
+                                 start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), text=True)
+        os.close(theirs)
+        self.fine(child, "alloc 2\n")
+        self.assertIn(b"out of memory", os.read(ours, 4096))
+        os.close(ours)
+
+    def test_signals_are_delivered_again(self) -> None:
+        """After each kind of file was written, and stderr."""
+        for env in ({}, {"CUPOOL_TRACE_EVENTS": "segment,alloc"}, {"CUPOOL_TRACE_FILE": "off", "CUPOOL_STATS_FILE": "page"},
+                    {"CUPOOL_TRACE_FILE": "off", "CUPOOL_FREE": "bogus"}):
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                with self.subTest(number, **env):
+                    self.go(BIN / "report_shared", "alloc:4096", f"raise:{int(number)}", rc=-number, **env)
+
     def test_a_full_pipe(self) -> None:
         """Nobody reads it; no call waits for somebody who does."""
         def once() -> None:

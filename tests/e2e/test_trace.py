@@ -57,6 +57,12 @@ class Contents(Case):
         shown = dict(re.findall(r"^(CUPOOL_\w+)=(.*)$", self.go(INFO, preload=None, CUPOOL_FREE="strict", **ALLOCS).out, re.M))
         self.assertEqual(header["settings"], shown)
 
+    def test_header_of_long_names(self) -> None:
+        """There is room for all settings, however long."""
+        done = self.go(app("shared"), "alloc:1:4096", CUPOOL_TRACE_FILE="./" * 490 + "t", CUPOOL_STATS_FILE="./" * 490 + "p")
+        settings = Trace(done.cwd / "t").header["settings"]
+        self.assertEqual(list(settings), re.findall(r"^(CUPOOL_\w+)=", self.go(INFO, preload=None).out, re.M))
+
     def test_header_of_odd_names(self) -> None:
         """Whatever a file is called, the header is JSON."""
         odd = self.tmp / 'a "b\\c\nd é'
@@ -278,6 +284,7 @@ class Full(Case):
             except ValueError:
                 bad.append(line)
         self.assertLessEqual(len(bad), 1)  # the line at which the limit was met
+        self.assertTrue(any('"e":"gap"' in line for line in text if line not in bad))  # and not the next one
         # Every event is there, or counted as dropped: one for each alloc, two for each free, and those of segments.
         stats = [json.loads(line) for line in text[:-1] if '"stats"' in line]
         events = sum(s["allocs"] + 2 * s["frees"] + s["segments_alloc"] + s["segments_free"] for s in stats)
@@ -306,8 +313,11 @@ class Full(Case):
             f.write(bytes(65536))
         with open(disk / "t", "wb"):
             pass
-        done = self.go(app("shared"), *WORK, f"unlink:{disk / 'others'}", *WORK, "exit:5", rc=5, cwd=disk, CUPOOL_TRACE_FILE="t", **ALLOCS)
+        done = self.go(app("shared"), *WORK, f"unlink:{disk / 'others'}", *WORK, "exit:5", rc=5, cwd=disk, CUPOOL_TRACE_FILE="t",
+                       CUPOOL_STATS="exit", **ALLOCS)
         self.assertEqual((len(done.warnings), (disk / "t").stat().st_size), (1, 0), done.err)
+        self.assertIn("cupool: device", " ".join(done.err.split()))
+        self.assertNotIn("cupool: trace:", done.err)
         done = self.go(app("shared"), *WORK[:1], cwd=disk, CUPOOL_TRACE_FILE="t")
         self.assertEqual(done.files, ["t"])
         self.assert_fine(disk / "t")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tree import HANG_SECONDS, TOP, Tree
 
 SETUP = ["-Db_coverage=true", "-Doptimization=1", "-Ddebug=false", "-Dwerror=false"]
-SUITES = ["unit", "behaviour", "e2e", "fuzz"]  # those that run the library; others are slow, or of scripts and stand-ins
+SUITES = ["unit", "rows", "behaviour", "e2e", "info"]  # those that run the library or cupool-info; others are slow, or of scripts and stand-ins
 
 
 def chosen(tree: Tree, suites: "list[str]") -> "list[str]":
@@ -77,17 +77,19 @@ class Nearest:
                 "functions": {f: sorted(rows) for f, rows in functions.items() if f.startswith(kept)}}
 
     def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
-        """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else those
-        that run anything of the file, or of its folder where it holds no code. By cost."""
+        """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else, of a
+        header or where there is no function, those that run anything of the file, or of its folder where it holds no code. By cost; for
+        the list of hooks first those that call each of its rows."""
         rows = self.known
         found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
         if not found and function:
             found = [n for n, row in rows.items() if function in row["functions"].get(file, ())]
-        elif not found:
+        if not found and (not function or file.endswith(".h")):
             found = [n for n, row in rows.items() if row["lines"].get(file)]
             folder = file.split("/")[0] + "/"
             found = found or [n for n, row in rows.items() if any(f.startswith(folder) for f in row["lines"])]
-        return sorted(found, key=lambda name: self.known[name]["cost"])
+        rows_first = file.endswith("hooks.def")
+        return sorted(found, key=lambda name: (rows_first and not name.startswith("rows "), self.known[name]["cost"]))
 
     def limit(self, name: str) -> float:
         """How long the test may take: several times what it took, on a machine that is busy."""

@@ -45,6 +45,7 @@ class Case(unittest.TestCase):
             self.skipTest("a sanitized library: only that it comes to an end")
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         self.assertEqual(status, 2 if "verdict" not in done.stdout else int("NOT CAUGHT" in done.stdout), done.stdout)
+        self.assertLessEqual(len(re.findall(r"(?m)^verdict", done.stdout)), 1, done.stdout)
         self.err = done.stderr
         return done.stdout
 
@@ -71,6 +72,7 @@ class Reach(Case):
         out = self.check(0, APPS / "app_shared")
         self.assertRegex(out, rf"(?m)^cudart +shared: {re.escape(str(SIM))}/libcudart\.so\.13$")
         self.assertRegex(out, rf"(?m)^driver +{re.escape(str(SIM))}/libcuda\.so\.1$")
+        self.assertNotRegex(out, r"libcuda\.so\.1 is not found|(?m:^note )")
 
     def test_static(self) -> None:
         out = self.check(0, APPS / "app_static")
@@ -134,9 +136,11 @@ class NotPooled(Case):
         self.assertEqual(self.calls(APPS / "vmm"), "vmm calls cuMemCreate")
 
     def test_in_a_library(self) -> None:
-        self.compile("libmine.so", "-shared", "-fPIC", source="int cuMemCreate();\nint f(void) { return cuMemCreate(); }\n")
-        app = self.compile("app", "-Wl,--no-as-needed", self.dir / "libmine.so", f"-Wl,-rpath,{self.dir}", "-Wl,--unresolved-symbols=ignore-all")
-        self.assertEqual(self.calls(app), "libmine.so calls cuMemCreate")
+        """NVIDIA's own libraries take what they need for themselves."""
+        for name, calls in (("libmine", "libmine.so calls cuMemCreate"), ("libcufoo", ""), ("libnvfoo", ""), ("libnccl", "")):
+            lib = self.compile(f"{name}.so", "-shared", "-fPIC", source="int cuMemCreate();\nint f(void) { return cuMemCreate(); }\n")
+            app = self.compile("app", "-Wl,--no-as-needed", lib, f"-Wl,-rpath,{self.dir}", "-Wl,--unresolved-symbols=ignore-all")
+            self.assertEqual(self.calls(app), calls, name)
 
     def test_a_static_cudart_has_all_names(self) -> None:
         for program in ("app_static", "report_static", "app_shared", "app_driver", "app_dlsym"):
@@ -295,6 +299,22 @@ class Chains(Case):
         path = self.dir / "circle"
         self.file("circle", f"#!{path}\n")
         self.assertIn("too many", self.check(2, path))
+
+    def test_longer_than_there_is_room_for(self) -> None:
+        """Words that are kept of a chain: wherever it ends, that is no crash."""
+        folder = self.dir / ("d" * 230) / ("e" * 200)
+        folder.mkdir(parents=True)
+        ends = set()
+        for length in range(400, 540, 10):
+            script: Path = APPS / "app_shared"
+            for i in range(12):
+                path = folder / f"s{i}"
+                path.write_text(f"#!{script} {'a' * length}\n")
+                path.chmod(0o755)
+                script = path
+            done = subprocess.run([BUILD / "shim/cupool-info", "--check", script], capture_output=True, text=True, timeout=60)
+            ends.add((done.returncode, "too many" in done.stdout))
+        self.assertEqual(ends, {(2, True), (2, False)})
 
     def interpreter(self, name: str, text: str, mode: int = 0o755) -> str:
         """What is said of a program that names this script as its loader."""

@@ -168,6 +168,7 @@ cudaError_t CUDARTAPI cudaPeekAtLastError(void)
 /* clang-format off */
 #define ERRORS(X) \
     X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInitializationError) \
+    X(cudaErrorMissingConfiguration) \
     X(cudaErrorCudartUnloading) X(cudaErrorInsufficientDriver) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) \
     X(cudaErrorDeviceUninitialized) X(cudaErrorMapBufferObjectFailed) X(cudaErrorOperatingSystem) \
     X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState) X(cudaErrorSymbolNotFound) X(cudaErrorNotReady) \

@@ -173,12 +173,25 @@ static void test_more_than_can_be_told(void **state)
     assert_int_equal(text[4 * 256], 'x');
 }
 
+/* Time that does not pass, or goes back, gives no credit. */
+static void test_a_clock_that_stands(void **state)
+{
+    (void)state;
+    start(0, true);
+    for (unsigned int i = 1; i <= 10; i++) {
+        now -= i / 5;
+        assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
+        assert_int_equal(gap.credit, (uint64_t)(GAP_BURST - i) * SECOND);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_limit),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_a_clock_that_stands),
         cmocka_unit_test(test_rate_that_is_bearable),
         cmocka_unit_test(test_limit_ends_what_the_rate_began),
         cmocka_unit_test(test_error),

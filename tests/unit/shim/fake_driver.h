@@ -97,6 +97,7 @@ struct fake {
     unsigned int opened, clocks; /* calls of trace_open, decay_start */
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     bool secure;                 /* the program is set-uid */
+    bool no_memory;              /* of the host, for what is aligned */
     bool barriers_refused;       /* it says that it has one, and refuses */
     unsigned int barriers, registrations;
     struct pool_config config;    /* of the pool that was made last */

@@ -20,6 +20,7 @@
 
 #include "dlsym.h"
 #include "fake_driver.h"
+#include "trace.h"
 
 /* A wait that goes on for so long has no limit. */
 #define RELAXES_MAX 200000u
@@ -28,6 +29,9 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
 void __wrap_lock_relax(unsigned int times);
 void __wrap_log_write(enum conf_log_level level, const char *format, ...);
 void __wrap_trace_event(const char *event, const char *format, ...);
+void __wrap_trace_frequent(const char *event, const char *format, ...);
+void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...);
+void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...);
 void __wrap_trace_open(void);
 void __wrap_decay_start(void);
 void __wrap_trace_write_behind(void);
@@ -35,6 +39,8 @@ int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool)
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_trylock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 void __wrap_pool_defer_never(struct pool *pool);
@@ -44,6 +50,8 @@ int __real_gethostname(char *name, size_t len);
 ssize_t __wrap_readlink(const char *path, char *to, size_t len);
 ssize_t __real_readlink(const char *path, char *to, size_t len);
 unsigned long __wrap_getauxval(unsigned long type);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 long __wrap_syscall(long number, ...);
 long __real_syscall(long number, ...);
 
@@ -96,13 +104,35 @@ void __wrap_log_write(enum conf_log_level level, const char *format, ...)
     va_end(args);
 }
 
+#define TRACED()                                                                                                       \
+    do {                                                                                                               \
+        va_list args_;                                                                                                 \
+                                                                                                                       \
+        va_start(args_, format);                                                                                       \
+        add(fake.traced, sizeof(fake.traced), event, format, args_);                                                   \
+        va_end(args_);                                                                                                 \
+    } while (0)
+
 void __wrap_trace_event(const char *event, const char *format, ...)
 {
-    va_list args;
+    TRACED();
+}
 
-    va_start(args, format);
-    add(fake.traced, sizeof(fake.traced), event, format, args);
-    va_end(args);
+void __wrap_trace_frequent(const char *event, const char *format, ...)
+{
+    TRACED();
+}
+
+void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
+{
+    (void)clock;
+    TRACED();
+}
+
+void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
+{
+    (void)segment;
+    TRACED();
 }
 
 void __wrap_trace_open(void)
@@ -150,6 +180,14 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
     return __real_pthread_mutex_lock(mutex);
 }
 
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+{
+    const int rc = __real_pthread_mutex_trylock(mutex);
+
+    held += !rc;
+    return rc;
+}
+
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
     if (!held--) {
@@ -194,6 +232,11 @@ long __wrap_syscall(long number, ...)
         return 0;
     }
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
 }
 
 unsigned long __wrap_getauxval(unsigned long type)

@@ -270,6 +270,31 @@ static void test_without_membarrier(void **state)
     assert_null(context_find(fake_context(0)));
 }
 
+/* A thread for which there is no record: it pins nothing, and leaves nothing. */
+static void *thread_without_record(void *arg)
+{
+    fake.no_memory = true;
+    assert_null(call_begin((uintptr_t)arg));
+    assert_false(context_pin(arg));
+    context_unpin(arg);
+    call_sleep(arg);
+    call_wake();
+    call_end(NULL);
+    fake.no_memory = false;
+    assert_true(context_pin(arg));
+    context_unpin(arg);
+    return NULL;
+}
+
+static void test_no_memory(void **state)
+{
+    struct context *context = ready();
+
+    (void)state;
+    elsewhere(thread_without_record, context);
+    assert_false(busy(context, true));
+}
+
 /* --- other threads in calls --- */
 
 /* Before the program's call: those that may hand its handles to the driver; for a second at most. */
@@ -371,7 +396,7 @@ static void test_lingering_is_ended(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[16];
+    struct isolated tests[20];
     size_t n = 0;
 
     tests[n++] = (struct isolated){ISOLATED(test_calls)};
@@ -384,6 +409,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_barriers), .row = "none"};
     tests[n++] = (struct isolated){ISOLATED(test_barriers), .row = "promised"};
     tests[n++] = (struct isolated){ISOLATED(test_without_membarrier)};
+    tests[n++] = (struct isolated){ISOLATED(test_no_memory)};
     tests[n++] = (struct isolated){ISOLATED(test_waits_before)};
     tests[n++] = (struct isolated){ISOLATED(test_waits_after)};
     tests[n++] = (struct isolated){ISOLATED(test_waits_after), .row = "in a call"};

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "core.h"
 #include "ready.h"
 
 /* --- a context goes --- */
@@ -286,6 +287,10 @@ static void test_may_free(void **state)
     assert_int_equal(context_may_free(0x1000, 0), FREE_NOW);
     context_endings = 1;
     assert_int_equal(context_may_free(addr, later), FREE_LATER);
+    atomic_store(&contexts_closing, 1);
+    assert_int_equal(core_free(addr), CORE_DONE);
+    assert_int_equal(pool_live_size(addr), 0);
+    assert_int_equal(core_free(addr), CORE_INVALID);
     context_endings = 0;
     atomic_store(&context->undecided, true);
     assert_int_equal(context_may_free(addr, later), FREE_NOW);

@@ -170,9 +170,42 @@ static void test_many(void **state)
     assert_int_equal(go_back(context, addrs, 130), 0);
 }
 
+/* As cuCtxSetCurrent. */
+static void set_current(CUcontext handle)
+{
+    CUcontext now;
+
+    fake.driver.cuCtxGetCurrent(&now);
+    if (now)
+        fake.driver.cuCtxPopCurrent_v2(&now);
+    if (handle)
+        fake.driver.cuCtxPushCurrent_v2(handle);
+}
+
+/* Whatever NCCL leaves current: behind it that is what was current before. */
+static void test_visit(void **state)
+{
+    const CUcontext handles[] = {NULL, (fake_start(), fake_context(0)), fake_context(1)};
+    struct nccl_visit visit;
+    CUcontext now;
+
+    (void)state;
+    fake_current(NULL);
+    for (unsigned int i = 0; i < COUNT(handles) * COUNT(handles); i++) {
+        set_current(handles[i % 3]);
+        nccl_visit_begin(&visit);
+        set_current(handles[i / 3]);
+        nccl_visit_end(&visit);
+        fake.driver.cuCtxGetCurrent(&now);
+        assert_ptr_equal(now, handles[i % 3]);
+        set_current(NULL);
+        assert_true(fake_thread_is_clean(NULL));
+    }
+}
+
 int main(int argc, char **argv)
 {
-    struct isolated tests[9];
+    struct isolated tests[10];
     size_t n = 0;
 
     for (uintptr_t i = 0; i < 4; i++)
@@ -182,5 +215,6 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_captured), .environment = NCCL " NCCL_GRAPH_REGISTER=0", .row = "off"};
     tests[n++] = (struct isolated){ISOLATED(test_born_again), .environment = NCCL};
     tests[n++] = (struct isolated){ISOLATED(test_many), .environment = NCCL};
+    tests[n++] = (struct isolated){ISOLATED(test_visit)};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -132,8 +132,8 @@ static void test_init_again(void **state)
 /*
  * Words: H host work, S a wait for a stream, G a stream is gone, each with a stream: a, b of context 0, o of context 1,
  * g of a green context, L the legacy stream, P the per-thread one. C a wait for the current context, D for context 1. B
- * a wait begins, E it ends for a stream, X for the context. F a free. K another context is current. 0, 1: does the next
- * free in context 0 wait?
+ * a wait begins, E it ends for a stream, X for the context. T as S, when context 1 has the handle of a. F a free. K
+ * another context is current. 0, 1: does the next free in context 0 wait?
  */
 static const char *const debts_of[] = {
     "1",                     /* what was launched before the context was known */
@@ -158,6 +158,7 @@ static const char *const debts_of[] = {
     "C Ha B Sa Ha Ea 1",     /* */
     "C Ho 0",                /* another context's work */
     "C Hg 1 Sg 1 Sa 1 C 0",  /* a green context's, whose work every free of the device waits for */
+    "C Ha Ta 1",             /* or by now another context's */
     "C Ha K Sa 1",           /* a stream of another context than the current one: the handle is not to be asked about */
     "C Ha D 1",              /* */
     "C Ha K D 1 C 1",        /* */
@@ -219,6 +220,10 @@ static void word_do(struct policy *policy, const char *word)
         break;
     case 'K':
         fake_current(fake_context(1));
+        break;
+    case 'T':
+        fake.streams[0].context = &fake.contexts[1];
+        policy_stream_wait_end(stream, policy_context_wait_begin(NULL));
         break;
     case 'F':
         assert_true(policy_waits(policy, &debts));

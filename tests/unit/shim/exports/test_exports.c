@@ -351,6 +351,65 @@ static void test_disowned(void **state)
     assert_null(*state);
 }
 
+/* A context that is destroyed is none beside which the next would be a second; one whose destruction failed is. */
+static void test_destroyed(void **state)
+{
+    static CUresult (*const functions[])(CUcontext context) = {cuCtxDestroy, cuCtxDestroy_v2};
+    static const enum real_symbol symbols[] = {REAL_cuCtxDestroy, REAL_cuCtxDestroy_v2};
+
+    (void)state;
+    ready();
+    for (unsigned int i = 0; i < 2 * COUNT(functions); i++) {
+        const int device = 10 + (int)i;
+        struct policy policy = {0};
+        const char *why = NULL;
+
+        result = i % 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+        fake.next_of[symbols[i / 2]] = (void *)next_ok;
+        policy_context_seen(fake_context(20), device);
+        assert_int_equal(functions[i / 2](fake_context(20)), result);
+        policy_context_seen(fake_context(21), device);
+        policy_init(&policy, device, true, &why);
+        assert_string_equal(why, result ? "a second context on the device" : "default");
+    }
+}
+
+/* --- arguments that are not there, for the driver to refuse or to take --- */
+
+static void test_none(void **state)
+{
+    const uint64_t addr = block(ready(), MIB);
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    size_t size;
+
+    (void)state;
+    fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
+    assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
+    assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
+}
+
+/* --- the time that calls take, in the trace --- */
+
+static int next_late(void)
+{
+    atomic_fetch_add(&fake.ns, 1234567);
+    return result;
+}
+
+static void test_late(void **state)
+{
+    CUmemGenericAllocationHandle handle;
+
+    (void)state;
+    ready();
+    fake.step = 0;
+    result = CUDA_ERROR_INVALID_VALUE;
+    fake.next_of[REAL_cuMemCreate] = (void *)next_late;
+    assert_int_equal(cuMemCreate(&handle, MIB, NULL, 0), result);
+    assert_non_null(strstr(fake.traced, "mem_create:"));
+    assert_non_null(strstr(fake.traced, ",\"us\":1234.5,\"result\":1\n"));
+}
+
 int main(int argc, char **argv)
 {
     struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 8];
@@ -371,6 +430,9 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_info_passive), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_info_again), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_green), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_destroyed)};
+    tests[n++] = (struct isolated){ISOLATED(test_none), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_late), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_disowned), .environment = ORDERED " CUPOOL_LIMIT=4M"};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_file.c - shim/file.c: files of a process that has closed some descriptors; and shim/caller.c: callers of whom
+ * the loader knows nothing. Which names files get is tested under the preload: tests/e2e/test_files.py.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "caller.h"
+#include "fake_driver.h"
+#include "file.h"
+#include "isolated.h"
+
+static const struct file_kind kind = {"trace", "{\"cupool\":", "exists, and is no trace"};
+
+/* From this descriptor on all are closed. */
+static void test_closed(void **state)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], name[64];
+    int fd;
+
+    assert_non_null(mkdtemp(folder));
+    strcat(strcpy(path, folder), "/t");
+    fake_start();
+    for (int i = (int)(uintptr_t)*state; i < 20; i++)
+        close(i);
+    fd = file_create(path, &kind, 0, name, sizeof(name));
+    assert_true(fd >= 20);
+    assert_string_equal(name, path);
+    assert_string_equal(fake.said, "");
+    assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    for (int i = (int)(uintptr_t)*state; i < 20; i++)
+        assert_int_equal(fcntl(i, F_GETFD), -1); /* none of these numbers is taken */
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
+/* What lay on the stack is no answer. */
+static __attribute__((noinline)) void stack_fill(void)
+{
+    volatile char text[4096];
+
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = 0x41;
+}
+
+static void test_unknown_caller(void **state)
+{
+    void *const code = calloc(1, 64);
+
+    (void)state;
+    stack_fill();
+    assert_int_equal(caller_of(code), CALLER_PROGRAM);
+    stack_fill();
+    assert_int_equal(caller_of(NULL), CALLER_PROGRAM);
+    free(code);
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {{ISOLATED(test_closed), .row = (const void *)0},
+                                     {ISOLATED(test_closed), .row = (const void *)1},
+                                     {ISOLATED(test_closed), .row = (const void *)3},
+                                     {ISOLATED(test_unknown_caller)}};
+
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_log.c - shim/log.c: a message that is longer than there is room for loses its end, and its lines stay whole.
+ * Where messages go, and where they do not, is tested under the preload: tests/e2e/test_stderr.py.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake_driver.h"
+#include "isolated.h"
+#include "log.h"
+
+void __real_log_write(enum conf_log_level level, const char *format, ...);
+
+static const struct row {
+    bool lines;             /* by log_lines */
+    unsigned int parts;     /* of the message */
+    const char *part;       /* each */
+    unsigned int said, len; /* lines that come out, or more where some are cut; the longest that is allowed in all */
+} rows[] = {
+    {false, 1, "x", 1, 512},      {false, 200, "xy", 1, 512},    {false, 300, "xy", 1, 512},
+    {true, 3, "xy\n", 4, 1600},   {true, 50, "xyz\n", 51, 1600}, {true, 200, "x\n", 52, 1600},
+    {true, 1000, "\n", 52, 1600}, {true, 1000, "xy", 1, 1600},
+};
+
+static void test_rows(void **state)
+{
+    const struct row *row = *state;
+    char message[4096] = "", text[8192], first[64], next[64];
+    unsigned int said = 0;
+    int ends[2];
+    ssize_t len;
+
+    fake_start();
+    for (unsigned int i = 0; i < row->parts; i++)
+        strcat(message, row->part);
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    (row->lines ? log_lines : __real_log_write)(LOG_WARN, "%s", message);
+    len = read(ends[0], text, sizeof(text) - 1);
+    assert_in_range(len, 1, row->len);
+    text[len] = '\0';
+    snprintf(first, sizeof(first), "cupool[%d]: warning: ", (int)getpid());
+    snprintf(next, sizeof(next), "cupool[%d]:   ", (int)getpid());
+    assert_int_equal(text[len - 1], '\n');
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        const char *head = said++ ? next : first;
+
+        *end = '\0';
+        assert_memory_equal(line, head, strlen(head));
+        assert_true(strstr(row->part, "\n") ? strncmp(line + strlen(head), row->part, strlen(line + strlen(head))) == 0
+                                            : strlen(line) > strlen(head));
+    }
+    assert_true(said == row->said || (row->said > 51 && said > row->said));
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[COUNT(rows)];
+
+    for (size_t i = 0; i < COUNT(rows); i++)
+        tests[i] = (struct isolated){ISOLATED(test_rows), .row = &rows[i]};
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}
