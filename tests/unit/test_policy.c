@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_policy.c - what a pool that grows hands back, against a second account of the rules: which segments, in which
+ * order, when a request waits at the bound, and what the pool remembers of it. test_excess.c has the reasons of the
+ * rules one by one; here every number counts, to the byte.
+ *
+ * The requests are of whole segments, of few sizes, so that a request is served by a segment of its size or by a new
+ * one. Other threads are stopped in the middle of asking the driver, or of giving back, for as long as a run takes.
+ */
+#include "unit.h"
+
+#include "pool_internal.h" /* what the pool remembers */
+
+#define SIZES 12u
+#define LIVE  40u
+#define NEVER (SIZE_MAX / 2)
+
+enum other { NOBODY, ASKING, LEAVING };
+
+static const struct run {
+    size_t excess_min, bound_min, slack;
+    bool late; /* what is given back arrives later */
+    enum other other;
+} runs[] = {
+    {0, NEVER, 0, false, NOBODY},         {16 * MIB, NEVER, 0, false, NOBODY},
+    {0, 16 * MIB, 0, false, NOBODY},      {0, 64 * MIB, 0, true, NOBODY},
+    {64 * MIB, 0, 0, true, NOBODY},       {64 * MIB, 16 * MIB, 8 * MIB, true, NOBODY},
+    {0, NEVER, 8 * MIB, false, NOBODY},   {0, 64 * MIB, 0, true, ASKING},
+    {0, NEVER, 0, false, ASKING},         {0, 64 * MIB, 0, true, LEAVING},
+    {16 * MIB, NEVER, 0, false, LEAVING}, {NEVER, 16 * MIB, 0, true, NOBODY},
+};
+
+/* The second account. */
+static struct account {
+    const struct run *run;
+    struct fake *fake;
+    uint64_t idle[FAKE_UNITS]; /* the longest first */
+    size_t idle_size[FAKE_UNITS], idle_count;
+    size_t live, held, idle_bytes, asked, leaving; /* held: without what is leaving */
+    size_t peak_live, native_peak, used_peak, regret;
+    size_t gone[SIZES]; /* by size */
+    unsigned int again;
+    uint64_t waits, reclaims;
+    uint64_t going[FAKE_UNITS]; /* what is to be given back for this request */
+    size_t going_count;
+} account;
+
+static uint64_t reclaims;
+static struct fake *reclaimed;
+
+static void backend_reclaim(void *arg)
+{
+    (void)arg;
+    reclaims++;
+    reclaimed->arriving /= 2; /* some is behind other threads' work */
+}
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Two are so large that a quarter of one is more than may be held without need. */
+static size_t size_of(unsigned int kind)
+{
+    return (kind < SIZES - 2 ? 2 + 3 * (size_t)kind : 60 * (size_t)(kind - 8)) * UNIT;
+}
+
+static unsigned int kind_of(size_t size)
+{
+    unsigned int kind = 0;
+
+    while (size_of(kind) != size)
+        kind++;
+    return kind;
+}
+
+static void idle_remove(size_t at)
+{
+    account.idle_bytes -= account.idle_size[at];
+    account.idle_count--;
+    for (size_t i = at; i < account.idle_count; i++) {
+        account.idle[i] = account.idle[i + 1];
+        account.idle_size[i] = account.idle_size[i + 1];
+    }
+}
+
+/* Growing for what was handed back before, again and again, lets more be held; growing for what is new, less. */
+static void remember(unsigned int kind)
+{
+    const size_t size = size_of(kind);
+
+    if (account.gone[kind] < size) {
+        account.again -= account.again < 2 ? account.again : 2;
+        account.regret -= account.regret < size ? account.regret : size;
+        return;
+    }
+    account.gone[kind] -= size;
+    if (account.again == 128)
+        account.regret += size;
+    else
+        account.again++;
+}
+
+/* The most that may be held for a request: after it, in the long run; and at all (*ret_bound). */
+static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
+{
+    const size_t peak = most(account.peak_live, account.live + account.asked + size);
+    size_t room, max;
+
+    account.native_peak = most(account.native_peak, account.live + account.asked + size);
+    room = (account.native_peak / 10 + account.run->bound_min) / 16 * 15 + account.run->slack;
+    *ret_bound = account.native_peak + room;
+    *ret_excess = most(peak / 20, account.run->excess_min);
+    max = peak + *ret_excess + account.run->slack + account.regret;
+    account.used_peak = most(account.used_peak, account.held - account.idle_bytes + account.asked + size);
+    max = most(max, account.used_peak);
+    return max < account.native_peak + room / 4 * 3 ? max : account.native_peak + room / 4 * 3;
+}
+
+/* True: the request would still be beyond the bound. */
+static bool hand_back(unsigned int kind, bool again)
+{
+    const size_t size = size_of(kind), arriving = account.fake->arriving;
+    size_t excess, bound, max, before = account.held + account.leaving, gone = 0;
+
+    if (!again)
+        remember(kind);
+    max = may_be_held(size, &excess, &bound);
+    for (size_t i = 0; !arriving && !account.leaving && i < account.idle_count;) {
+        const size_t with = account.held + account.asked + size, segment = account.idle_size[i];
+
+        if (with <= max)
+            break;
+        if (with - max < segment / 4 && with - max <= excess && with <= bound) {
+            i++;
+            continue;
+        }
+        account.going[account.going_count++] = account.idle[i];
+        account.held -= segment;
+        gone += segment;
+        account.gone[kind_of(segment)] += segment;
+        idle_remove(i);
+    }
+    if (account.run->bound_min == NEVER || before + arriving + account.asked + size <= bound)
+        return false;
+    return account.held + account.leaving + arriving + (account.run->late ? gone : 0) + account.asked + size > bound;
+}
+
+static void expect_grow(unsigned int kind)
+{
+    const size_t arriving = account.fake->arriving;
+
+    account.going_count = 0;
+    if (hand_back(kind, false)) {
+        const size_t first = account.going_count;
+
+        account.waits++;
+        account.reclaims++;
+        for (size_t i = 0; i < first && account.run->late; i++)
+            account.fake->arriving += fake_segment_of(account.fake, account.going[i])->size;
+        account.fake->arriving /= 2;
+        account.reclaims += hand_back(kind, true);
+        account.fake->arriving = arriving;
+    }
+    account.held += size_of(kind);
+    account.live += size_of(kind);
+    account.peak_live = most(account.peak_live, account.live);
+}
+
+static void compare(const struct env *env, size_t step)
+{
+    const struct pool *pool = env->pool;
+
+    if (pool->regret != account.regret || pool->again != account.again || pool->used_peak != account.used_peak ||
+        pool->native_peak != account.native_peak || pool->stats.held != account.held + account.leaving ||
+        pool->stats.bound != account.waits || reclaims != account.reclaims)
+        fail_msg("run %zu, step %zu: regret %zu not %zu, again %u not %u, used %zu not %zu, native %zu not %zu, held "
+                 "%zu not %zu, waits %zu not %zu, reclaims %zu not %zu",
+                 (size_t)(account.run - runs), step, pool->regret, account.regret, pool->again, account.again,
+                 pool->used_peak, account.used_peak, pool->native_peak, account.native_peak, (size_t)pool->stats.held,
+                 account.held + account.leaving, (size_t)pool->stats.bound, (size_t)account.waits, (size_t)reclaims,
+                 (size_t)account.reclaims);
+    for (size_t i = 0; i < account.going_count; i++) {
+        bool given = false;
+
+        for (unsigned int k = 0; !given && fake_event_of(env->fake, FAKE_FREE, k); k++)
+            given = fake_event_of(env->fake, FAKE_FREE, k)->addr == account.going[i];
+        assert_true(given);
+    }
+}
+
+/* A request, and what comes of it on both accounts. */
+static uint64_t request(struct env *env, unsigned int kind)
+{
+    const unsigned int asked = env->fake->calls[FAKE_ALLOC], frees = env->fake->calls[FAKE_FREE];
+    bool hit = false;
+    uint64_t addr;
+
+    for (size_t i = 0; i < account.idle_count; i++)
+        hit |= account.idle_size[i] == size_of(kind);
+    account.going_count = 0;
+    if (!hit)
+        expect_grow(kind);
+    fake_events_clear(env->fake);
+    addr = alloc(env->pool, size_of(kind));
+    assert_int_equal(env->fake->calls[FAKE_ALLOC] - asked, !hit);
+    assert_int_equal(env->fake->calls[FAKE_FREE] - frees, account.going_count);
+    for (size_t i = 0; hit && i < account.idle_count; i++)
+        if (account.idle[i] == addr) {
+            idle_remove(i);
+            account.live += size_of(kind);
+            account.peak_live = most(account.peak_live, account.live);
+            break;
+        }
+    return addr;
+}
+
+static void give(struct env *env, unsigned int kind, uint64_t addr)
+{
+    release(addr);
+    assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0); /* it joins, and nothing goes */
+    account.idle[account.idle_count] = addr;
+    account.idle_size[account.idle_count++] = size_of(kind);
+    account.idle_bytes += size_of(kind);
+    account.live -= size_of(kind);
+}
+
+static void account_begin(const struct run *run, const struct env *env)
+{
+    const struct pool *pool = env->pool;
+
+    account = (struct account){.run = run,
+                               .fake = env->fake,
+                               .asked = pool->asked,
+                               .leaving = pool->leaving,
+                               .peak_live = pool->stats.peak_live,
+                               .native_peak = pool->native_peak,
+                               .used_peak = pool->used_peak};
+    reclaimed = env->fake;
+    reclaims = 0;
+}
+
+/* Threads stop in the driver before the run. */
+static void other_begins(struct env *env, enum other what, struct call *call)
+{
+    *call = (struct call){.pool = env->pool, .size = 20 * MIB, .why = "test"};
+    if (what == NOBODY)
+        return;
+    if (what == LEAVING)
+        release(alloc(env->pool, 40 * MIB));
+    fake_stop(env->fake, what == LEAVING ? FAKE_FREE : FAKE_ALLOC);
+    call_start(call, what == LEAVING ? call_trim : call_alloc);
+    fake_wait(env->fake, what == LEAVING ? FAKE_FREE : FAKE_ALLOC);
+}
+
+static void go_on(struct env *env)
+{
+    uint64_t addr[LIVE] = {0}, seed = 5;
+    unsigned int kind[LIVE];
+
+    for (size_t step = 0; step < 6000; step++) {
+        /* A program that repeats itself, and now and then does something else. */
+        const size_t i = step / 500 % 3 ? step % LIVE : rng_below(&seed, LIVE);
+
+        if (addr[i]) {
+            give(env, kind[i], addr[i]);
+            addr[i] = 0;
+        } else {
+            kind[i] = (unsigned int)(step / 500 % 3 ? (i + step / LIVE % 4) % SIZES : rng_below(&seed, SIZES));
+            addr[i] = request(env, kind[i]);
+        }
+        if (rng_below(&seed, 4) == 0)
+            env->fake->arriving = 0;
+        compare(env, step);
+    }
+}
+
+static void test_what_goes_is_as_on_a_second_account(void **state)
+{
+    struct env *env = *state;
+    size_t again = 0, waits = 0, regret = 0;
+
+    for (const struct run *run = runs; run < runs + sizeof(runs) / sizeof(*runs); run++) {
+        struct pool_config config = fake_config(env->fake);
+        struct pool_backend_ops ops = *config.backend;
+        struct call other;
+
+        ops.reclaim = backend_reclaim;
+        config.backend = &ops;
+        config.break_max = 0;
+        config.excess_min = run->excess_min;
+        config.bound_min = run->bound_min;
+        config.slack_min = run->slack;
+        env->fake->late = run->late;
+        env->fake->arriving = 0;
+        env_pool(env, &config);
+        other_begins(env, run->other, &other);
+        account_begin(run, env);
+        go_on(env);
+        again = most(again, account.again);
+        waits += account.waits;
+        regret = most(regret, account.regret);
+        if (run->other != NOBODY) {
+            fake_go(env->fake, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC);
+            call_join(&other);
+        }
+        config = fake_config(env->fake);
+        env_pool(env, &config); /* ops goes */
+    }
+    assert_true(again == 128 && regret && waits > 100); /* or this shows nothing */
+}
+
+/* Sizes that share a place among what the pool has handed back are not taken for each other. */
+static void test_sizes_that_share_a_place_in_memory(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    size_t places = 0, sizes = 0;
+
+    config.break_max = config.excess_min = 0;
+    env_pool(env, &config);
+    for (size_t size = 10 * UNIT; sizes < places + 3; size += UNIT) {
+        const unsigned int excess = env->fake->calls[FAKE_FREE];
+
+        release(alloc(env->pool, size));
+        release(alloc(env->pool, size + 30 * UNIT));
+        assert_int_equal(env->fake->calls[FAKE_FREE] - excess, 1); /* the first one, before the second came */
+        pool_trim(env->pool, "test");
+        sizes++;
+        places = 0;
+        for (size_t i = 0; i < GONE; i++) {
+            assert_int_equal(env->pool->gone[i].bytes, env->pool->gone[i].got_for);
+            places += env->pool->gone[i].bytes != 0;
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {POOL_TEST(test_what_goes_is_as_on_a_second_account),
+                                       POOL_TEST(test_sizes_that_share_a_place_in_memory)};
+
+    return cmocka_run_group_tests_name("policy", tests, NULL, NULL);
+}
