@@ -9,7 +9,7 @@
  */
 #include "unit.h"
 
-#include "pool_internal.h" /* what the pool remembers */
+#include "magazine.h" /* what the pool remembers, and keeps */
 
 #define SIZES 12u
 #define LIVE  40u
@@ -19,15 +19,25 @@ enum other { NOBODY, ASKING, LEAVING };
 
 static const struct run {
     size_t excess_min, bound_min, slack;
-    bool late; /* what is given back arrives later */
+    bool late;   /* what is given back arrives later */
+    bool prompt; /* what is kept can be ordered without a wait */
     enum other other;
 } runs[] = {
-    {0, NEVER, 0, false, NOBODY},         {16 * MIB, NEVER, 0, false, NOBODY},
-    {0, 16 * MIB, 0, false, NOBODY},      {0, 64 * MIB, 0, true, NOBODY},
-    {64 * MIB, 0, 0, true, NOBODY},       {64 * MIB, 16 * MIB, 8 * MIB, true, NOBODY},
-    {0, NEVER, 8 * MIB, false, NOBODY},   {0, 64 * MIB, 0, true, ASKING},
-    {0, NEVER, 0, false, ASKING},         {0, 64 * MIB, 0, true, LEAVING},
-    {16 * MIB, NEVER, 0, false, LEAVING}, {NEVER, 16 * MIB, 0, true, NOBODY},
+    {0, NEVER, 0, false, false, NOBODY},
+    {16 * MIB, NEVER, 0, false, false, NOBODY},
+    {0, 16 * MIB, 0, false, false, NOBODY},
+    {0, 64 * MIB, 0, true, false, NOBODY},
+    {64 * MIB, 0, 0, true, false, NOBODY},
+    {64 * MIB, 16 * MIB, 8 * MIB, true, false, NOBODY},
+    {NEVER, 16 * MIB, 0, true, false, NOBODY},
+    {0, 64 * MIB, 0, true, false, ASKING},
+    {0, NEVER, 0, false, false, ASKING},
+    {0, 64 * MIB, 0, true, false, LEAVING},
+    {16 * MIB, NEVER, 0, false, false, LEAVING},
+    {0, NEVER, 64 * MIB, false, false, NOBODY},
+    {16 * MIB, 16 * MIB, 200 * MIB, true, false, NOBODY},
+    {NEVER, NEVER, 80 * MIB, false, true, NOBODY},
+    {NEVER, NEVER, 400 * MIB, false, true, NOBODY},
 };
 
 /* The second account. */
@@ -36,7 +46,10 @@ static struct account {
     struct fake *fake;
     uint64_t idle[FAKE_UNITS]; /* the longest first */
     size_t idle_size[FAKE_UNITS], idle_count;
-    size_t live, held, idle_bytes, asked, leaving; /* held: without what is leaving */
+    size_t live, held, idle_bytes, asked, leaving; /* live: with what is kept; held: without what is leaving */
+    uint64_t kept[LIVE];
+    size_t kept_size[LIVE], kept_count, kept_bytes;
+    size_t slack, ask_from; /* so much may be kept; from so much on a request asks for it */
     size_t peak_live, native_peak, used_peak, regret;
     size_t gone[SIZES]; /* by size */
     unsigned int again;
@@ -108,7 +121,7 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
     const size_t peak = most(account.peak_live, account.live + account.asked + size);
     size_t room, max;
 
-    account.native_peak = most(account.native_peak, account.live + account.asked + size);
+    account.native_peak = most(account.native_peak, account.live - account.kept_bytes + account.asked + size);
     room = (account.native_peak / 10 + account.run->bound_min) / 16 * 15 + account.run->slack;
     *ret_bound = account.native_peak + room;
     *ret_excess = most(peak / 20, account.run->excess_min);
@@ -142,6 +155,8 @@ static bool hand_back(unsigned int kind, bool again)
         account.gone[kind_of(segment)] += segment;
         idle_remove(i);
     }
+    if (gone && account.kept_bytes >= size)
+        account.slack -= account.slack / 2;
     if (account.run->bound_min == NEVER || before + arriving + account.asked + size <= bound)
         return false;
     return account.held + account.leaving + arriving + (account.run->late ? gone : 0) + account.asked + size > bound;
@@ -164,8 +179,63 @@ static void expect_grow(unsigned int kind)
         account.fake->arriving = arriving;
     }
     account.held += size_of(kind);
-    account.live += size_of(kind);
-    account.peak_live = most(account.peak_live, account.live);
+}
+
+static void idle_add(uint64_t addr, size_t size)
+{
+    account.idle[account.idle_count] = addr;
+    account.idle_size[account.idle_count++] = size;
+    account.idle_bytes += size;
+    account.live -= size;
+}
+
+/* What was kept has been ordered. */
+static void publish(void)
+{
+    const bool any = account.kept_count;
+
+    for (size_t i = 0; i < account.kept_count; i++)
+        idle_add(account.kept[i], account.kept_size[i]);
+    account.kept_count = account.kept_bytes = 0;
+    if (any) {
+        account.slack += account.run->slack / 1024;
+        account.slack = account.slack < account.run->slack ? account.slack : account.run->slack;
+        account.ask_from = account.slack / 2;
+    }
+}
+
+/* A free waits for company: there is room, and for three more like it. Of large ones 32 wait at the most. */
+static bool keep(uint64_t addr, size_t size)
+{
+    if (!account.run->slack || account.kept_count == 32 || size > account.slack / 4 ||
+        account.kept_bytes + size > account.slack)
+        return false;
+    account.kept[account.kept_count] = addr;
+    account.kept_size[account.kept_count++] = size;
+    account.kept_bytes += size;
+    return true;
+}
+
+static bool is_idle(size_t size)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < account.idle_count; i++)
+        found |= account.idle_size[i] == size;
+    return found;
+}
+
+/* Is the request served without the driver? */
+static bool expect_hit(size_t size)
+{
+    if (is_idle(size))
+        return true;
+    if (!account.slack || account.kept_bytes >= account.ask_from) {
+        account.ask_from = account.slack ? account.kept_bytes + account.slack / 8 : account.ask_from;
+        if (account.run->prompt && account.kept_count)
+            publish();
+    }
+    return is_idle(size);
 }
 
 static void compare(const struct env *env, size_t step)
@@ -174,13 +244,16 @@ static void compare(const struct env *env, size_t step)
 
     if (pool->regret != account.regret || pool->again != account.again || pool->used_peak != account.used_peak ||
         pool->native_peak != account.native_peak || pool->stats.held != account.held + account.leaving ||
-        pool->stats.bound != account.waits || reclaims != account.reclaims)
+        pool->stats.bound != account.waits || reclaims != account.reclaims || pool->shown.slack != account.slack ||
+        pool->shown.ask_from != account.ask_from || kept_bytes(pool) != account.kept_bytes)
         fail_msg("run %zu, step %zu: regret %zu not %zu, again %u not %u, used %zu not %zu, native %zu not %zu, held "
-                 "%zu not %zu, waits %zu not %zu, reclaims %zu not %zu",
+                 "%zu not %zu, waits %zu not %zu, reclaims %zu not %zu, slack %zu not %zu, ask_from %zu not %zu, kept "
+                 "%zu not %zu",
                  (size_t)(account.run - runs), step, pool->regret, account.regret, pool->again, account.again,
                  pool->used_peak, account.used_peak, pool->native_peak, account.native_peak, (size_t)pool->stats.held,
                  account.held + account.leaving, (size_t)pool->stats.bound, (size_t)account.waits, (size_t)reclaims,
-                 (size_t)account.reclaims);
+                 (size_t)account.reclaims, pool->shown.slack, account.slack, pool->shown.ask_from, account.ask_from,
+                 kept_bytes(pool), account.kept_bytes);
     for (size_t i = 0; i < account.going_count; i++) {
         bool given = false;
 
@@ -194,12 +267,11 @@ static void compare(const struct env *env, size_t step)
 static uint64_t request(struct env *env, unsigned int kind)
 {
     const unsigned int asked = env->fake->calls[FAKE_ALLOC], frees = env->fake->calls[FAKE_FREE];
-    bool hit = false;
     uint64_t addr;
+    bool hit;
 
-    for (size_t i = 0; i < account.idle_count; i++)
-        hit |= account.idle_size[i] == size_of(kind);
     account.going_count = 0;
+    hit = expect_hit(size_of(kind));
     if (!hit)
         expect_grow(kind);
     fake_events_clear(env->fake);
@@ -209,21 +281,32 @@ static uint64_t request(struct env *env, unsigned int kind)
     for (size_t i = 0; hit && i < account.idle_count; i++)
         if (account.idle[i] == addr) {
             idle_remove(i);
-            account.live += size_of(kind);
-            account.peak_live = most(account.peak_live, account.live);
             break;
         }
+    account.live += size_of(kind);
+    account.peak_live = most(account.peak_live, account.live - account.kept_bytes);
     return addr;
 }
 
 static void give(struct env *env, unsigned int kind, uint64_t addr)
 {
+    const unsigned int orders = env->fake->orders_ok;
+    const bool kept = keep(addr, size_of(kind));
+    size_t i = 0;
+
     release(addr);
+    assert_int_equal(env->fake->orders_ok - orders, !kept);
+    if (!kept) {
+        publish();
+        idle_add(addr, size_of(kind));
+    }
     assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0); /* it joins, and nothing goes */
-    account.idle[account.idle_count] = addr;
-    account.idle_size[account.idle_count++] = size_of(kind);
-    account.idle_bytes += size_of(kind);
-    account.live -= size_of(kind);
+    /* What joined together did so in any order. */
+    for (const struct segment *segment = env->pool->idle_first; segment; segment = segment->idle_next, i++) {
+        account.idle[i] = segment->addr;
+        account.idle_size[i] = segment->size;
+    }
+    assert_int_equal(i, account.idle_count);
 }
 
 static void account_begin(const struct run *run, const struct env *env)
@@ -234,6 +317,8 @@ static void account_begin(const struct run *run, const struct env *env)
                                .fake = env->fake,
                                .asked = pool->asked,
                                .leaving = pool->leaving,
+                               .slack = run->slack,
+                               .ask_from = run->slack / 2,
                                .peak_live = pool->stats.peak_live,
                                .native_peak = pool->native_peak,
                                .used_peak = pool->used_peak};
@@ -293,6 +378,7 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
         config.bound_min = run->bound_min;
         config.slack_min = run->slack;
         env->fake->late = run->late;
+        env->fake->prompt = run->prompt;
         env->fake->arriving = 0;
         env_pool(env, &config);
         other_begins(env, run->other, &other);
