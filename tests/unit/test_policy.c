@@ -53,6 +53,7 @@ static struct account {
     size_t peak_live, native_peak, used_peak, regret;
     size_t gone[SIZES]; /* by size */
     unsigned int again;
+    size_t bound; /* of the last request */
     uint64_t waits, reclaims;
     uint64_t going[FAKE_UNITS]; /* what is to be given back for this request */
     size_t going_count;
@@ -66,6 +67,15 @@ static void backend_reclaim(void *arg)
     (void)arg;
     reclaims++;
     reclaimed->arriving /= 2; /* some is behind other threads' work */
+}
+
+static uint64_t waits_told;
+
+static void observe_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
+{
+    (void)arg, (void)ns;
+    assert_int_equal(bound, account.bound);
+    assert_true(held > 0 && count == ++waits_told);
 }
 
 static size_t most(size_t a, size_t b)
@@ -123,7 +133,7 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
 
     account.native_peak = most(account.native_peak, account.live - account.kept_bytes + account.asked + size);
     room = (account.native_peak / 10 + account.run->bound_min) / 16 * 15 + account.run->slack;
-    *ret_bound = account.native_peak + room;
+    *ret_bound = account.bound = account.native_peak + room;
     *ret_excess = most(peak / 20, account.run->excess_min);
     max = peak + *ret_excess + account.run->slack + account.regret;
     account.used_peak = most(account.used_peak, account.held - account.idle_bytes + account.asked + size);
@@ -323,7 +333,7 @@ static void account_begin(const struct run *run, const struct env *env)
                                .native_peak = pool->native_peak,
                                .used_peak = pool->used_peak};
     reclaimed = env->fake;
-    reclaims = 0;
+    reclaims = waits_told = 0;
 }
 
 /* Threads stop in the driver before the run. */
@@ -369,10 +379,13 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
     for (const struct run *run = runs; run < runs + sizeof(runs) / sizeof(*runs); run++) {
         struct pool_config config = fake_config(env->fake);
         struct pool_backend_ops ops = *config.backend;
+        struct pool_observer_ops observer = *config.observer;
         struct call other;
 
         ops.reclaim = backend_reclaim;
         config.backend = &ops;
+        observer.bound = observe_bound;
+        config.observer = &observer;
         config.break_max = 0;
         config.excess_min = run->excess_min;
         config.bound_min = run->bound_min;
@@ -386,13 +399,14 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
         go_on(env);
         again = most(again, account.again);
         waits += account.waits;
+        assert_int_equal(waits_told, account.waits);
         regret = most(regret, account.regret);
         if (run->other != NOBODY) {
             fake_go(env->fake, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC);
             call_join(&other);
         }
         config = fake_config(env->fake);
-        env_pool(env, &config); /* ops goes */
+        env_pool(env, &config); /* ops and observer go */
     }
     assert_true(again == 128 && regret && waits > 100); /* or this shows nothing */
 }
