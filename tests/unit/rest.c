@@ -63,6 +63,8 @@ static const char *block_fault(const struct block *block)
         return NULL;
     if (state != BLOCK_LIVE && state != BLOCK_PENDING && state != BLOCK_RECENT)
         return "a block has no state";
+    if (state == BLOCK_RECENT && block->segment->withdrawn)
+        return "a block of a withdrawn segment may be handed out";
     if (size_class(block->size, &list) != block->size || list != block->list)
         return "a block's list is not that of its size";
     if (!block->requested || rounded(block->requested) != block->size)

@@ -6,9 +6,9 @@
  * The linker's --wrap sends pthread_mutex_lock here, so each lock that this thread takes is counted, and a test can
  * have something happen before one.
  */
-#include "nccl_unit.h"
+#include "nccl_reg_internal.h" /* first: nccl_unit.h has names of its own */
 
-#include "near.h"
+#include "nccl_unit.h"
 
 int __real_pthread_mutex_lock(pthread_mutex_t *lock);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
@@ -291,6 +291,51 @@ static void what_is_undone_stays_so(void **state)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
+/* What one communicator could not undo is not undone with the others, either, when the segment is to go. */
+static void what_never_goes_is_left_alone(void **state)
+{
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++)
+        comm_new(i, 0, false);
+    segment(0, 0);
+    for (unsigned int i = 0; i < 2; i++)
+        collective(i, AT(0), 0);
+    nccl_fake_finish();
+    nccl_fake.detach_fails = 1;
+    comm_end(1);
+    assert_int_equal(nccl_fake.detaches, 1);
+    remove_segment(0);
+    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(stats().quarantined, UNIT);
+    comm_end(0);
+}
+
+/* Addresses that lie as communicators and places do come to most buckets and sets. */
+static void hashes_spread(void **state)
+{
+    unsigned int buckets[BUCKETS] = {0}, used = 0;
+    const _Atomic(uint64_t) *sets[NEAR_SETS];
+    struct near near = {0};
+
+    (void)state;
+    for (uint64_t i = 0; i < 1024; i++)
+        used += !buckets[bucket_of((void *)(uintptr_t)(0x555500001000u + i * 8208))]++;
+    assert_in_range(used, BUCKETS / 4 * 3, BUCKETS);
+    near_remember(&near, AT(0), 0, 0);
+    used = 0;
+    for (uint64_t i = 0; i < NEAR_SETS; i++) {
+        bool is_new = true;
+
+        sets[i] = near_of(&near, AT(0) + i * PLACE_SIZE);
+        for (uint64_t k = 0; k < i && is_new; k++)
+            is_new = sets[k] != sets[i];
+        used += is_new;
+    }
+    assert_in_range(used, NEAR_SETS / 2, NEAR_SETS);
+    near_free(&near);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +347,8 @@ int main(void)
         TEST(users_keep_what_they_touch),
         TEST(closed_ones_keep_what_they_have),
         TEST(what_is_undone_stays_so),
+        TEST(what_never_goes_is_left_alone),
+        TEST(hashes_spread),
     };
 
     return cmocka_run_group_tests_name("turns", tests, NULL, NULL);

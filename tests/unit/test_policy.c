@@ -436,53 +436,10 @@ static void test_sizes_that_share_a_place_in_memory(void **state)
     }
 }
 
-/* A segment for two blocks comes only within the bound; else one for one does, and only that one is waited for. */
-static void test_segments_for_two_at_the_bound(void **state)
-{
-    static const struct {
-        int64_t over; /* with a segment for two, the bound */
-        size_t idle, segment;
-        bool waits, scarce;
-    } cases[] = {
-        {0, 0, 10 * MIB, false, false},        {1, 0, 6 * MIB, false, false},
-        {4 * MIB, 0, 6 * MIB, false, false},   {4 * MIB + 1, 0, 6 * MIB, true, false},
-        {0, 60 * MIB, 10 * MIB, false, false}, /* which goes */
-        {0, 60 * MIB, 6 * MIB, false, true},
-    };
-    struct env *env = *state;
-    const struct pool_config config = fake_config(env->fake);
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        const size_t peak = 400 * MIB + 6 * MIB, bound = peak + peak / 10 / 16 * 15;
-        uint64_t addr[90];
-
-        env->fake->arriving = 0;
-        env_pool(env, &config);
-        for (size_t k = 0; k < 90; k++) /* who frees none gets no segments for two */
-            addr[k] = alloc(env->pool, 3 * MIB);
-        for (size_t k = 0; k < 90; k++)
-            release(addr[k]);
-        pool_trim(env->pool, "test");
-        if (cases[i].idle)
-            release(alloc(env->pool, cases[i].idle));
-        else
-            env->fake->arriving = (size_t)((int64_t)(bound - 410 * MIB) + cases[i].over);
-        alloc(env->pool, 400 * MIB);
-        env->pool->config.excess_min = env->pool->config.bound_min = 0;
-        env->fake->scarce = cases[i].scarce;
-        alloc(env->pool, 4 * MIB + 512);
-        env->fake->scarce = false;
-        assert_int_equal(stats_of(env->pool).held, 400 * MIB + cases[i].segment);
-        assert_int_equal(stats_of(env->pool).bound, cases[i].waits);
-    }
-    env->fake->arriving = 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {POOL_TEST(test_what_goes_is_as_on_a_second_account),
-                                       POOL_TEST(test_sizes_that_share_a_place_in_memory),
-                                       POOL_TEST(test_segments_for_two_at_the_bound)};
+                                       POOL_TEST(test_sizes_that_share_a_place_in_memory)};
 
     return cmocka_run_group_tests_name("policy", tests, NULL, NULL);
 }

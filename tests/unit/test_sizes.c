@@ -175,12 +175,39 @@ static void test_small_ones_in_large_segments_join(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* Each list is used, by sizes that it is for, and those that share lists spread over them. */
+static void test_lists_of_all_sizes(void **state)
+{
+    unsigned int count[RECENT] = {0}, list, again;
+
+    (void)state;
+    for (size_t requested = POOL_GRANULE; requested < 8 * MIB; requested += POOL_GRANULE) {
+        const size_t size = size_class(requested, &list);
+
+        assert_true(size >= requested && (size == requested || size <= requested + requested / 16));
+        assert_true(size == requested || requested <= CLOSE_MAX);
+        assert_int_equal(size_class(size, &again), size);
+        assert_int_equal(again, list);
+        assert_true(list < RECENT && (list < LARGE_LISTS) == (size >= LARGE_MIN) &&
+                    (list < HASH_LISTS) == (size > CLOSE_MAX));
+        count[list]++;
+    }
+    for (list = 0; list < RECENT; list++) {
+        const size_t share = list < LARGE_LISTS ? 6 * MIB / LARGE_LISTS : (LARGE_MIN - CLOSE_MAX) / MIDDLE_LISTS;
+
+        assert_true(count[list]);
+        if (list < HASH_LISTS)
+            assert_in_range(count[list], share / POOL_GRANULE / 2, share / POOL_GRANULE * 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_close_sizes_find_each_other), POOL_TEST(test_random_sizes_are_close_at_hand),
         POOL_TEST(test_large_sizes_of_all_kinds),    POOL_TEST(test_large_ones_join_for_large_ones),
         POOL_TEST(test_large_sizes_of_one_list),     POOL_TEST(test_small_ones_in_large_segments_join),
+        cmocka_unit_test(test_lists_of_all_sizes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

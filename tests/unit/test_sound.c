@@ -89,6 +89,16 @@ static void withdrawn(struct pool *pool) { pool->shown.withdrawn++; }
 static void exposed(struct pool *pool) { pool->exposed++; }
 /* clang-format on */
 
+/* On the list of no size, though it has a list of its own. */
+static void stray_of_close_size(struct pool *pool)
+{
+    (void)pool;
+    magazine->recent[recent->list] = NULL;
+    magazine->recent_set[recent->list / 64] = 0;
+    magazine->strays = recent;
+    magazine->strays_count = 1;
+}
+
 static void unmerged(struct pool *pool)
 {
     struct block *rest = recent->next->next; /* what is free behind the last live block */
@@ -173,6 +183,7 @@ static const struct {
              {in_two, HAVE},
              {strays, HAVE},
              {stray, HAVE},
+             {stray_of_close_size, HAVE},
              {place, HAVE},
              {keepers, HAVE},
              {unused, HAVE},
