@@ -143,6 +143,22 @@ static void test_descriptors_come_back(void **state)
     }
 }
 
+/* Each descriptor that was made is one of a block or a spare one. */
+static void test_descriptors_are_all_there(void **state)
+{
+    struct env *env = *state;
+    size_t count = env->pool->spares.count + env->pool->spares_common.count;
+
+    for (size_t i = 0; i < 3 * SPARES_CHUNK; i++)
+        alloc(env->pool, 1 + i % (4 * KIB));
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        count += env->pool->magazines[i].spares.count;
+    for (const struct segment *segment = env->pool->segments; segment; segment = segment->next)
+        for (const struct block *block = segment->first; block; block = block->next)
+            count++;
+    assert_int_equal(count % SPARES_CHUNK, 0);
+}
+
 /* --- no host memory */
 
 /* No descriptor is left over of what went before. */
@@ -219,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_descriptors_come_back),
+        POOL_TEST(test_descriptors_are_all_there),
         cmocka_unit_test(test_host_memory_that_is_refused),
     };
 

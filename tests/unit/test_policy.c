@@ -46,9 +46,10 @@ static struct account {
     struct fake *fake;
     uint64_t idle[FAKE_UNITS]; /* the longest first */
     size_t idle_size[FAKE_UNITS], idle_count;
-    size_t live, held, idle_bytes, asked, leaving; /* live: with what is kept; held: without what is leaving */
+    size_t live, native; /* with what is kept; native: with the tails of segments, which the driver would have in use */
+    size_t held, idle_bytes, asked, leaving; /* held: without what is leaving */
     uint64_t kept[LIVE];
-    size_t kept_size[LIVE], kept_count, kept_bytes;
+    size_t kept_size[LIVE], kept_count, kept_bytes, kept_live;
     size_t slack, ask_from; /* so much may be kept; from so much on a request asks for it */
     size_t peak_live, native_peak, used_peak, regret;
     size_t gone[SIZES]; /* by size */
@@ -87,6 +88,12 @@ static size_t most(size_t a, size_t b)
 static size_t size_of(unsigned int kind)
 {
     return (kind < SIZES - 2 ? 2 + 3 * (size_t)kind : 60 * (size_t)(kind - 8)) * UNIT;
+}
+
+/* A request leaves so much of its segment to nobody. */
+static size_t tail_of(unsigned int kind)
+{
+    return (3 - kind % 4) * 600 * KIB;
 }
 
 static unsigned int kind_of(size_t size)
@@ -131,7 +138,7 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
     const size_t peak = most(account.peak_live, account.live + account.asked + size);
     size_t room, max;
 
-    account.native_peak = most(account.native_peak, account.live - account.kept_bytes + account.asked + size);
+    account.native_peak = most(account.native_peak, account.native - account.kept_bytes + account.asked + size);
     room = (account.native_peak / 10 + account.run->bound_min) / 16 * 15 + account.run->slack;
     *ret_bound = account.bound = account.native_peak + room;
     *ret_excess = most(peak / 20, account.run->excess_min);
@@ -196,7 +203,8 @@ static void idle_add(uint64_t addr, size_t size)
     account.idle[account.idle_count] = addr;
     account.idle_size[account.idle_count++] = size;
     account.idle_bytes += size;
-    account.live -= size;
+    account.native -= size;
+    account.live -= size - tail_of(kind_of(size));
 }
 
 /* What was kept has been ordered. */
@@ -206,7 +214,7 @@ static void publish(void)
 
     for (size_t i = 0; i < account.kept_count; i++)
         idle_add(account.kept[i], account.kept_size[i]);
-    account.kept_count = account.kept_bytes = 0;
+    account.kept_count = account.kept_bytes = account.kept_live = 0;
     if (any) {
         account.slack += account.run->slack / 1024;
         account.slack = account.slack < account.run->slack ? account.slack : account.run->slack;
@@ -223,6 +231,7 @@ static bool keep(uint64_t addr, size_t size)
     account.kept[account.kept_count] = addr;
     account.kept_size[account.kept_count++] = size;
     account.kept_bytes += size;
+    account.kept_live += size - tail_of(kind_of(size));
     return true;
 }
 
@@ -285,7 +294,7 @@ static uint64_t request(struct env *env, unsigned int kind)
     if (!hit)
         expect_grow(kind);
     fake_events_clear(env->fake);
-    addr = alloc(env->pool, size_of(kind));
+    addr = alloc(env->pool, size_of(kind) - tail_of(kind));
     assert_int_equal(env->fake->calls[FAKE_ALLOC] - asked, !hit);
     assert_int_equal(env->fake->calls[FAKE_FREE] - frees, account.going_count);
     for (size_t i = 0; hit && i < account.idle_count; i++)
@@ -293,8 +302,9 @@ static uint64_t request(struct env *env, unsigned int kind)
             idle_remove(i);
             break;
         }
-    account.live += size_of(kind);
-    account.peak_live = most(account.peak_live, account.live - account.kept_bytes);
+    account.native += size_of(kind);
+    account.live += size_of(kind) - tail_of(kind);
+    account.peak_live = most(account.peak_live, account.live - account.kept_live);
     return addr;
 }
 

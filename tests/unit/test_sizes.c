@@ -175,6 +175,31 @@ static void test_small_ones_in_large_segments_join(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* A magazine that is full makes place among the sizes that would not come again. */
+static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
+{
+    enum { CLOSE = 20, COUNT = RECENT_MAX + 10 };
+    struct env *env = *state;
+    static uint64_t close[CLOSE], large[COUNT];
+    size_t hits;
+
+    for (size_t i = 0; i < CLOSE; i++)
+        close[i] = alloc(env->pool, 4 * KIB);
+    for (size_t i = 0; i < COUNT; i++)
+        large[i] = alloc(env->pool, 2 * MIB);
+    for (size_t i = 0; i < CLOSE; i++)
+        release(close[i]);
+    for (size_t i = 0; i < COUNT; i++)
+        release(large[i]);
+    hits = hits_close_at_hand(env->pool);
+    for (size_t i = CLOSE; i-- > 0;)
+        assert_int_equal(alloc(env->pool, 4 * KIB), close[i]);
+    assert_int_equal(hits_close_at_hand(env->pool) - hits, CLOSE);
+    for (size_t i = 0; i < COUNT; i++)
+        alloc(env->pool, 2 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], COUNT + 1);
+}
+
 /* Each list is used, by sizes that it is for, and those that share lists spread over them. */
 static void test_lists_of_all_sizes(void **state)
 {
@@ -204,9 +229,13 @@ static void test_lists_of_all_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        POOL_TEST(test_close_sizes_find_each_other), POOL_TEST(test_random_sizes_are_close_at_hand),
-        POOL_TEST(test_large_sizes_of_all_kinds),    POOL_TEST(test_large_ones_join_for_large_ones),
-        POOL_TEST(test_large_sizes_of_one_list),     POOL_TEST(test_small_ones_in_large_segments_join),
+        POOL_TEST(test_close_sizes_find_each_other),
+        POOL_TEST(test_random_sizes_are_close_at_hand),
+        POOL_TEST(test_large_sizes_of_all_kinds),
+        POOL_TEST(test_large_ones_join_for_large_ones),
+        POOL_TEST(test_large_sizes_of_one_list),
+        POOL_TEST(test_small_ones_in_large_segments_join),
+        POOL_TEST(test_close_sizes_stay_when_a_magazine_is_full),
         cmocka_unit_test(test_lists_of_all_sizes),
     };
 

@@ -215,11 +215,84 @@ static void test_statistics_do_not_wait_for_ever(void **state)
     magazine_place = 0;
 }
 
+/* --- durations */
+
+static uint64_t told[4]; /* of segments that came and of what went: how often, how long in all */
+static struct pool_observer_ops observer;
+
+static void takes(uint64_t ns)
+{
+    atomic_fetch_add(&now, ns);
+}
+
+static int alloc_takes(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
+{
+    takes(3000000007);
+    return backend->alloc(arg, kind, size, ret_addr);
+}
+
+static void free_takes(void *arg, unsigned int kind, uint64_t addr, size_t size)
+{
+    takes(11);
+    backend->free(arg, kind, addr, size);
+}
+
+static void collect_takes(void *arg)
+{
+    takes(500);
+    backend->collect(arg);
+}
+
+static void observe_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)
+{
+    (void)arg, (void)kind, (void)addr, (void)size;
+    told[0]++;
+    told[1] += ns;
+}
+
+static void observe_trim(void *arg, size_t released, uint64_t ns, const char *why)
+{
+    (void)arg, (void)released, (void)why;
+    told[2]++;
+    told[3] += ns;
+}
+
+/* Observers are told how long the driver took. */
+static void test_durations(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool_backend_ops ops = *config.backend;
+
+    backend = config.backend;
+    ops.alloc = alloc_takes;
+    ops.free = free_takes;
+    ops.collect = collect_takes;
+    config.backend = &ops;
+    observer = (struct pool_observer_ops){.segment_alloc = observe_alloc, .trim = observe_trim};
+    config.observer = &observer;
+    env->fake->observed = false;
+    env_pool(env, &config);
+    for (size_t i = 1; i <= 3; i++)
+        alloc(env->pool, i * 2 * MIB);
+    release(alloc(env->pool, 8 * MIB));
+    release(alloc(env->pool, 10 * MIB));
+    assert_int_equal(pool_trim(env->pool, "test"), 18 * MIB);
+    assert_int_equal(told[0], 5);
+    assert_int_equal(told[1], 5 * 3000000007);
+    assert_int_equal(told[2], 1);
+    assert_int_equal(told[3], 522);
+    config.observer = NULL;
+    config.backend = backend;
+    env_pool(env, &config); /* ops goes */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_what_another_thread_gives_back_is_waited_for),
         POOL_TEST(test_statistics_do_not_wait_for_ever),
+        POOL_TEST(test_durations),
     };
 
     return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
