@@ -93,6 +93,36 @@ static void test_block_has_a_segment_of_its_own(void **state)
     }
 }
 
+/* A segment for two that the limit forbids hands nothing back, either. */
+static void test_segment_for_two_over_the_limit(void **state)
+{
+    struct env *env = *state;
+    struct call other = {.size = 20 * MIB};
+
+    for (size_t limit = 64 * MIB; limit <= 66 * MIB; limit += 2 * MIB) {
+        const unsigned int frees = env->fake->calls[FAKE_FREE];
+        uint64_t idle;
+
+        pool_with(env, ANY);
+        other.pool = env->pool;
+        env->pool->freed = ANY;
+        alloc(env->pool, 30 * MIB);
+        idle = alloc(env->pool, 2 * MIB);
+        alloc(env->pool, 4 * MIB);
+        release(idle);
+        fake_stop(env->fake, FAKE_ALLOC);
+        call_start(&other, call_alloc);
+        fake_wait(env->fake, FAKE_ALLOC);
+        env->pool->config.limit = limit;
+        env->pool->config.excess_min = 0;
+        alloc(env->pool, 5 * MIB); /* 62 of 60 and 3, with the other's; or 66 */
+        assert_int_equal(env->fake->calls[FAKE_FREE] - frees, limit == 66 * MIB);
+        assert_int_equal(stats_of(env->pool).held, limit == 66 * MIB ? 44 * MIB : 42 * MIB);
+        fake_go(env->fake, FAKE_ALLOC);
+        call_join(&other);
+    }
+}
+
 /* Only blocks that leave much count. */
 static void test_what_has_been_freed_of_them(void **state)
 {
@@ -191,6 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_blocks_that_leave_much_share_a_segment),
         POOL_TEST(test_block_has_a_segment_of_its_own),
+        POOL_TEST(test_segment_for_two_over_the_limit),
         POOL_TEST(test_what_has_been_freed_of_them),
         POOL_TEST(test_blocks_of_a_program_that_exports_them_have_their_own),
         POOL_TEST(test_packed_segment_that_is_disowned_exposes_nothing),

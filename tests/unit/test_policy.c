@@ -22,22 +22,25 @@ static const struct run {
     bool late;   /* what is given back arrives later */
     bool prompt; /* what is kept can be ordered without a wait */
     enum other other;
+    unsigned int kinds; /* so many of the sizes */
 } runs[] = {
-    {0, NEVER, 0, false, false, NOBODY},
-    {16 * MIB, NEVER, 0, false, false, NOBODY},
-    {0, 16 * MIB, 0, false, false, NOBODY},
-    {0, 64 * MIB, 0, true, false, NOBODY},
-    {64 * MIB, 0, 0, true, false, NOBODY},
-    {64 * MIB, 16 * MIB, 8 * MIB, true, false, NOBODY},
-    {NEVER, 16 * MIB, 0, true, false, NOBODY},
-    {0, 64 * MIB, 0, true, false, ASKING},
-    {0, NEVER, 0, false, false, ASKING},
-    {0, 64 * MIB, 0, true, false, LEAVING},
-    {16 * MIB, NEVER, 0, false, false, LEAVING},
-    {0, NEVER, 64 * MIB, false, false, NOBODY},
-    {16 * MIB, 16 * MIB, 200 * MIB, true, false, NOBODY},
-    {NEVER, NEVER, 80 * MIB, false, true, NOBODY},
-    {NEVER, NEVER, 400 * MIB, false, true, NOBODY},
+    {0, NEVER, 0, false, false, NOBODY, SIZES},
+    {16 * MIB, NEVER, 0, false, false, NOBODY, SIZES},
+    {0, 16 * MIB, 0, false, false, NOBODY, SIZES},
+    {0, 64 * MIB, 0, true, false, NOBODY, SIZES},
+    {64 * MIB, 0, 0, true, false, NOBODY, SIZES},
+    {64 * MIB, 16 * MIB, 8 * MIB, true, false, NOBODY, SIZES},
+    {NEVER, 16 * MIB, 0, true, false, NOBODY, SIZES},
+    {0, 64 * MIB, 0, true, false, ASKING, SIZES},
+    {0, NEVER, 0, false, false, ASKING, SIZES},
+    {0, 64 * MIB, 0, true, false, LEAVING, SIZES},
+    {16 * MIB, NEVER, 0, false, false, LEAVING, SIZES},
+    {0, NEVER, 0, false, false, NOBODY, 3},
+    {0, 64 * MIB, 0, true, false, NOBODY, 2},
+    {0, NEVER, 64 * MIB, false, false, NOBODY, SIZES},
+    {16 * MIB, 16 * MIB, 200 * MIB, true, false, NOBODY, SIZES},
+    {NEVER, NEVER, 80 * MIB, false, true, NOBODY, SIZES},
+    {NEVER, NEVER, 400 * MIB, false, true, NOBODY, SIZES},
 };
 
 /* The second account. */
@@ -362,6 +365,7 @@ static void other_begins(struct env *env, enum other what, struct call *call)
 static void go_on(struct env *env)
 {
     uint64_t addr[LIVE] = {0}, seed = 5;
+    const unsigned int kinds = account.run->kinds;
     unsigned int kind[LIVE];
 
     for (size_t step = 0; step < 6000; step++) {
@@ -372,7 +376,7 @@ static void go_on(struct env *env)
             give(env, kind[i], addr[i]);
             addr[i] = 0;
         } else {
-            kind[i] = (unsigned int)(step / 500 % 3 ? (i + step / LIVE % 4) % SIZES : rng_below(&seed, SIZES));
+            kind[i] = (unsigned int)(step / 500 % 3 ? (i + step / LIVE % 4) % kinds : rng_below(&seed, kinds));
             addr[i] = request(env, kind[i]);
         }
         if (rng_below(&seed, 4) == 0)
