@@ -386,6 +386,40 @@ static void test_refusal_with_idle_segments_collects_before_it_asks_again(void *
     assert_int_equal(env->fake->calls[FAKE_COLLECT], 1);
 }
 
+/* --- frozen */
+
+static bool gives;
+
+static bool gives_frozen(void *arg)
+{
+    (void)arg;
+    return gives;
+}
+
+/* While nothing may be ordered only who must have memory gets what is idle, if the backend can give it back then. */
+static void test_frozen_trim_gives_back_if_the_backend_does(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool_backend_ops ops = *config.backend;
+
+    config.backend = &ops;
+    for (unsigned int i = 0; i < 16; i++) {
+        const bool frozen = i & 1, waits = i & 2, asked = i & 8;
+
+        gives = i & 4;
+        ops.gives_frozen = asked ? gives_frozen : NULL;
+        env_pool(env, &config);
+        release(alloc(env->pool, 8 * MIB));
+        env->fake->frozen = frozen;
+        assert_int_equal(release_trim(env->pool, "test", waits), !frozen || (waits && asked && gives) ? 8 * MIB : 0);
+        env->fake->fault = NULL; /* the fake takes nothing while it is frozen */
+        env->fake->frozen = false;
+    }
+    config = fake_config(env->fake);
+    env_pool(env, &config); /* ops goes */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +445,7 @@ int main(void)
         POOL_TEST(test_trim_collects_once_behind_all_it_gives_back),
         POOL_TEST(test_decay_does_not_collect),
         POOL_TEST(test_refusal_with_idle_segments_collects_before_it_asks_again),
+        POOL_TEST(test_frozen_trim_gives_back_if_the_backend_does),
     };
 
     return cmocka_run_group_tests_name("decay", tests, NULL, NULL);
