@@ -139,20 +139,23 @@ static void test_what_has_been_freed_of_them(void **state)
 static void test_blocks_of_a_program_that_exports_them_have_their_own(void **state)
 {
     struct env *env = *state;
+    uint64_t small;
 
     pool_packs(env, ANY);
     alloc(env->pool, 4 * MIB + 512);
     assert_int_equal(stats_of(env->pool).held, 10 * MIB);
+    small = alloc(env->pool, 512);
     release(alloc(env->pool, 5 * MIB)); /* the other half is close at hand */
     pool_pack_never(env->pool);
     assert_int_equal(env->pool->exposed, 0);
+    assert_ptr_equal(fake_segment_of(env->fake, alloc(env->pool, 512)), fake_segment_of(env->fake, small));
     alloc(env->pool, 5 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 16 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 18 * MIB);
     alloc(env->pool, 4 * MIB + 512); /* not beside the first one */
-    assert_int_equal(stats_of(env->pool).held, 22 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 24 * MIB);
     release(alloc(env->pool, 14 * MIB));
     alloc(env->pool, 12 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 48 * MIB); /* what is idle is not broken into */
+    assert_int_equal(stats_of(env->pool).held, 50 * MIB); /* what is idle is not broken into */
 }
 
 /* The program has freed it past the pool. */
