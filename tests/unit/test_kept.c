@@ -177,6 +177,44 @@ static void test_one_other_in_its_turn(void **state)
     magazine_place = 0;
 }
 
+/* While nothing can be ordered what is kept is not taken up, or each free would cost as much as all before it. */
+static void test_frozen_frees_leave_alone_what_is_kept(void **state)
+{
+    struct env *env = *state;
+    const struct block *block;
+    uint64_t addr[20];
+
+    for (unsigned int i = 0; i < 20; i++)
+        addr[i] = alloc(env->pool, 4 * MIB);
+    env->fake->frozen = true;
+    env->fake->order_rc = -EBUSY;
+    for (unsigned int i = 0; i < 20; i++)
+        release(addr[i]);
+    block = env->pool->magazines[0].kept;
+    for (unsigned int i = 20; i-- > 0; block = block->link)
+        assert_int_equal(block->addr, addr[i]); /* the last one first */
+    assert_null(block);
+    env->fake->frozen = false;
+}
+
+/* However small: once they are ordered there has to be place for them. */
+static void test_128_wait_at_the_most(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[300];
+
+    config.slack_min = 1024 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < 300; i++)
+        addr[i] = alloc(env->pool, 4 * KIB);
+    for (unsigned int i = 0; i < 300; i++) {
+        release(addr[i]);
+        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);
+        assert_int_equal(env->pool->magazines[0].kept_count, (i + 1) % 129);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +224,8 @@ int main(void)
         KEPT_TEST(test_empty_magazines_have_no_share),
         KEPT_TEST(test_who_goes_on_is_left_alone),
         KEPT_TEST(test_one_other_in_its_turn),
+        KEPT_TEST(test_128_wait_at_the_most),
+        KEPT_TEST(test_frozen_frees_leave_alone_what_is_kept),
     };
 
     return cmocka_run_group_tests_name("kept", tests, NULL, NULL);

@@ -314,6 +314,23 @@ static void what_never_goes_is_left_alone(void **state)
     comm_end(0);
 }
 
+/* A registration that could not be undone is used as it is from then on. */
+static void what_cannot_be_undone_stays(void **state)
+{
+    (void)state;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    nccl_fake.detach_fails = 1;
+    for (unsigned int i = 0; i < 3; i++) {
+        point_to_point(0, AT(0));
+        nccl_fake_finish();
+        assert_int_equal(collective(0, AT(0), 0), NCCL_REG_UNSAFE);
+        assert_int_equal(nccl_fake.detaches, 1);
+    }
+    nccl_fake_finish();
+    comm_end(0);
+}
+
 /* Addresses that lie as communicators and places do come to most buckets and sets. */
 static void hashes_spread(void **state)
 {
@@ -351,6 +368,7 @@ int main(void)
         TEST(closed_ones_keep_what_they_have),
         TEST(what_is_undone_stays_so),
         TEST(what_never_goes_is_left_alone),
+        TEST(what_cannot_be_undone_stays),
         TEST(hashes_spread),
     };
 

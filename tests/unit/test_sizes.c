@@ -178,8 +178,9 @@ static void test_small_ones_in_large_segments_join(void **state)
 /* A magazine that is full makes place among the sizes that would not come again. */
 static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
 {
-    enum { CLOSE = 20, COUNT = RECENT_MAX + 10 };
+    enum { MAX = 512, CLOSE = 20, COUNT = MAX + 10 };
     struct env *env = *state;
+    const struct magazine *own = &env->pool->magazines[magazine_place % MAGAZINES];
     static uint64_t close[CLOSE], large[COUNT];
     size_t hits;
 
@@ -189,8 +190,10 @@ static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
         large[i] = alloc(env->pool, 2 * MIB);
     for (size_t i = 0; i < CLOSE; i++)
         release(close[i]);
-    for (size_t i = 0; i < COUNT; i++)
+    for (size_t i = 0; i < COUNT; i++) {
         release(large[i]);
+        assert_int_equal(own->recent_count, i < MAX - CLOSE ? CLOSE + i + 1 : CLOSE + i + 1 - (MAX - CLOSE));
+    }
     hits = hits_close_at_hand(env->pool);
     for (size_t i = CLOSE; i-- > 0;)
         assert_int_equal(alloc(env->pool, 4 * KIB), close[i]);

@@ -215,6 +215,56 @@ static void test_statistics_do_not_wait_for_ever(void **state)
     magazine_place = 0;
 }
 
+/* --- magazines */
+
+int __wrap_sched_yield(void);
+
+static void (*on_yield)(void);
+static struct magazine *visited;
+
+int __wrap_sched_yield(void)
+{
+    if (on_yield)
+        on_yield();
+    return 0;
+}
+
+static void visitor_goes(void)
+{
+    if (atomic_load(&visited->visitors))
+        magazine_unlock(visited);
+}
+
+/* A thread waits for a visitor of its magazine, but not for another thread that uses it, nor for ever. */
+static void test_visitors_are_waited_for(void **state)
+{
+    static void (*const yields[])(void) = {visitor_goes, NULL};
+    struct env *env = *state;
+
+    alloc(env->pool, 512);
+    for (unsigned int i = 0; i < 4; i++) {
+        const bool visits = i & 1;
+        struct magazine *entered;
+
+        magazine_place = 0;
+        visited = &env->pool->magazines[0];
+        if (visits)
+            magazine_visit(visited);
+        else
+            lock_take(&visited->lock);
+        on_yield = yields[i / 2];
+        entered = magazine_enter(env->pool);
+        on_yield = NULL;
+        assert_ptr_equal(entered, visited + (visits && i / 2 == 0 ? 0 : 1));
+        lock_give(&entered->lock);
+        if (visits)
+            visitor_goes();
+        else
+            lock_give(&visited->lock);
+    }
+    magazine_place = 0;
+}
+
 /* --- durations */
 
 static uint64_t told[4]; /* of segments that came and of what went: how often, how long in all */
@@ -292,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_what_another_thread_gives_back_is_waited_for),
         POOL_TEST(test_statistics_do_not_wait_for_ever),
+        POOL_TEST(test_visitors_are_waited_for),
         POOL_TEST(test_durations),
     };
 
