@@ -331,6 +331,44 @@ static void what_cannot_be_undone_stays(void **state)
     comm_end(0);
 }
 
+/* Communicators of one bucket are all known. */
+static void buckets_hold_many(void **state)
+{
+    const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
+    struct nccl_reg_comm_info got;
+    char *comms[4] = {(char *)nccl_fake_comm(0)};
+
+    (void)state;
+    for (unsigned int i = 0; i < 4; i++) {
+        while (i && bucket_of(comms[i]) != bucket_of(comms[0]))
+            comms[i] += 512;
+        assert_int_equal(nccl_reg_comm_add(reg, comms[i], &info), 0);
+        for (unsigned int k = 0; k <= i; k++)
+            assert_int_equal(nccl_reg_comm_get(reg, comms[k], &got), 0);
+        if (i < 3)
+            comms[i + 1] = comms[i] + 512;
+    }
+    for (unsigned int i = 0; i < 4; i++)
+        assert_int_equal(nccl_reg_comm_remove(reg, comms[i], /* talk: */ false), 0);
+    assert_int_equal(stats().comms, 0);
+}
+
+/* For graphs all of the front is registered, once. */
+static void graphs_widen_once(void **state)
+{
+    const struct nccl_reg_op op = {.captured = true, .buffers = {{AT(0), 4096}}};
+
+    (void)state;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    for (unsigned int i = 0; i < 3; i++)
+        assert_int_equal(op_with(0, &op, 1), 0);
+    assert_int_equal(nccl_fake_records(0), 2);
+    nccl_fake_finish();
+    comm_end(0);
+}
+
 /* Addresses that lie as communicators and places do come to most buckets and sets. */
 static void hashes_spread(void **state)
 {
@@ -369,6 +407,8 @@ int main(void)
         TEST(what_is_undone_stays_so),
         TEST(what_never_goes_is_left_alone),
         TEST(what_cannot_be_undone_stays),
+        TEST(buckets_hold_many),
+        TEST(graphs_widen_once),
         TEST(hashes_spread),
     };
 

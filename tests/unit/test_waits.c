@@ -181,6 +181,38 @@ static void test_what_another_thread_gives_back_is_waited_for(void **state)
     }
 }
 
+static int alloc_freezes(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
+{
+    const int rc = backend->alloc(arg, kind, size, ret_addr);
+
+    if (rc && ++refusals == 2)
+        stage->fake->frozen = true;
+    return rc;
+}
+
+/* A capture that begins meanwhile ends the wait: nothing can be given back then. */
+static void test_frozen_pool_waits_for_nobody(void **state)
+{
+    struct pool_config config;
+    struct pool_backend_ops ops;
+    uint64_t addr;
+
+    stage = *state;
+    config = fake_config(stage->fake);
+    backend = config.backend;
+    ops = *backend;
+    ops.alloc = alloc_freezes;
+    config.backend = &ops;
+    env_pool(stage, &config);
+    refusals = 0;
+    stage->fake->refuse = true;
+    assert_int_equal(pool_alloc(stage->pool, 8 * MIB, &addr), -ENOMEM);
+    assert_int_equal(refusals, 2);
+    stage->fake->frozen = false;
+    config.backend = backend;
+    env_pool(stage, &config); /* ops goes */
+}
+
 /* A signal handler may have interrupted the holder of a lock: the numbers are there after a while, and the lock is
  * still his. */
 static void test_statistics_do_not_wait_for_ever(void **state)
@@ -341,6 +373,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_what_another_thread_gives_back_is_waited_for),
+        POOL_TEST(test_frozen_pool_waits_for_nobody),
         POOL_TEST(test_statistics_do_not_wait_for_ever),
         POOL_TEST(test_visitors_are_waited_for),
         POOL_TEST(test_durations),
