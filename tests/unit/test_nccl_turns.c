@@ -67,7 +67,7 @@ static void near_keeps_the_last_places_of_a_set(void **state)
 {
     uint64_t addrs[NEAR_WAYS + 1] = {AT(0)}, addr = AT(0);
     unsigned int last[NEAR_WAYS + 1] = {0}, known = 0;
-    struct near near = {0};
+    struct near near = {.count = 0};
 
     (void)state;
     near_remember(&near, addr, 0, 0);
@@ -374,7 +374,7 @@ static void hashes_spread(void **state)
 {
     unsigned int buckets[BUCKETS] = {0}, used = 0;
     const _Atomic(uint64_t) *sets[NEAR_SETS];
-    struct near near = {0};
+    struct near near = {.count = 0};
 
     (void)state;
     for (uint64_t i = 0; i < 1024; i++)

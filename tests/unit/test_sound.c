@@ -85,6 +85,7 @@ static void held(struct pool *pool) { pool->stats.held++; }
 static void idle_more(struct pool *pool) { pool->books.idle++; }
 static void owned(struct pool *pool) { large->owner = pool->magazines; }
 static void not_owned(struct pool *pool) { (void)pool; shared->owner = NULL; }
+static void owned_beyond(struct pool *pool) { shared->owner = &pool->magazines[MAGAZINES - 1]; }
 static void withdrawn(struct pool *pool) { pool->shown.withdrawn++; }
 static void exposed(struct pool *pool) { pool->exposed++; }
 /* clang-format on */
@@ -177,6 +178,7 @@ static const struct {
              {wide_tail, PACK},
              {owned, OWNER},
              {not_owned, OWNER},
+             {owned_beyond, OWNER},
              {another, MAP},
              {live, "live bytes are wrong"},
              {no_bit, HAVE},
