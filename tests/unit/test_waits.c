@@ -217,8 +217,9 @@ static void test_frozen_pool_waits_for_nobody(void **state)
  * still his. */
 static void test_statistics_do_not_wait_for_ever(void **state)
 {
+    enum { LOCKS = 3 };
     struct env *env = *state;
-    struct lock *locks[] = {&env->pool->lock, &env->pool->magazines[0].lock, &env->pool->magazines[1].lock};
+    struct lock *const locks[LOCKS] = {&env->pool->lock, &env->pool->magazines[0].lock, &env->pool->magazines[1].lock};
     struct pool_stats free, got;
 
     alloc(env->pool, 3 * MIB);
@@ -230,13 +231,13 @@ static void test_statistics_do_not_wait_for_ever(void **state)
     env->fake->order_rc = 0;
     pool_stats_get(env->pool, &free);
     assert_int_equal(free.live, 3 * MIB + 21 * KIB);
-    for (size_t i = 0; i < sizeof(locks) / sizeof(*locks); i++) {
+    for (size_t i = 0; i < LOCKS; i++) {
         lock_take(locks[i]);
         on_wait = much_later;
         looks = 0;
         pool_stats_get(env->pool, &got);
         on_wait = NULL;
-        for (size_t k = 0; k < sizeof(locks) / sizeof(*locks); k++) {
+        for (size_t k = 0; k < LOCKS; k++) {
             assert_int_equal(lock_try(locks[k]), k != i);
             lock_give(locks[k]);
         }
