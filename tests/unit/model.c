@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rest.h"
+
 static size_t round_up(size_t size, size_t unit)
 {
     return (size + unit - 1) / unit * unit;
@@ -522,6 +524,8 @@ void model_check(struct model *model, bool deep)
         fault(model, "over the limit");
     if (model->fake->fault)
         fault(model, "%s", model->fake->fault);
+    if (deep && rest_fault(model->pool))
+        fault(model, "at rest: %s", rest_fault(model->pool));
     if (deep && pool_check(model->pool, text, sizeof(text)))
         fault(model, "pool_check: %s", text);
 }

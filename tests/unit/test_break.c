@@ -233,113 +233,6 @@ static void test_hole_of_packed_segment_does_not_serve_small_request(void **stat
     assert_ptr_not_equal(fake_segment_of(env->fake, alloc(env->pool, MIB)), fake_segment_of(env->fake, part));
 }
 
-/* --- segments for two */
-
-/* A program that has freed large blocks of which each leaves 1 MiB or more of its last 2 MiB. */
-static void pool_packs(struct env *env, size_t break_max)
-{
-    uint64_t addr[90];
-
-    pool_with(env, break_max);
-    for (size_t i = 0; i < 90; i++)
-        addr[i] = alloc(env->pool, 3 * MIB);
-    for (size_t i = 0; i < 90; i++)
-        release(addr[i]);
-    pool_trim(env->pool, "test");
-}
-
-static void test_blocks_that_leave_much_share_a_segment(void **state)
-{
-    struct env *env = *state;
-    uint64_t first, second;
-
-    pool_packs(env, SIZE_MAX / 2);
-    first = alloc(env->pool, 4 * MIB + 512);
-    second = alloc(env->pool, 4 * MIB + MIB / 2);
-    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
-    /* At both ends, so that each place serves a larger one. */
-    assert_int_equal(offset_of(env->fake, first), 0);
-    assert_int_equal(second + 4 * MIB + MIB / 2, first + 10 * MIB);
-    release(first);
-    assert_int_equal(alloc(env->pool, 5 * MIB), first);
-    release(second);
-    assert_int_equal(alloc(env->pool, 5 * MIB), first + 5 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
-}
-
-static void test_block_has_a_segment_of_its_own(void **state)
-{
-    static const struct {
-        size_t size, held, break_max, limit;
-    } cases[] = {
-        {4 * MIB + 512, 10 * MIB, SIZE_MAX / 2, 0},
-        {5 * MIB + 512, 6 * MIB, SIZE_MAX / 2, 0},   /* it leaves little */
-        {6 * MIB, 6 * MIB, SIZE_MAX / 2, 0},         /* or nothing */
-        {20 * MIB + 512, 22 * MIB, SIZE_MAX / 2, 0}, /* it is too large for what that saves */
-        {4 * MIB + 512, 6 * MIB, 5 * MIB, 0},        /* it would expose too much */
-        {4 * MIB + 512, 6 * MIB, SIZE_MAX / 2, 8 * MIB},
-    };
-    struct env *env = *state;
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        pool_packs(env, cases[i].break_max);
-        env->pool->config.limit = cases[i].limit;
-        alloc(env->pool, cases[i].size);
-        assert_int_equal(stats_of(env->pool).held, cases[i].held);
-    }
-}
-
-/* A program that frees nothing may export each of its blocks. */
-static void test_blocks_of_a_program_that_frees_none_have_their_own(void **state)
-{
-    struct env *env = *state;
-
-    for (size_t i = 1; i <= 100; i++) {
-        alloc(env->pool, 4 * MIB + 512);
-        assert_int_equal(stats_of(env->pool).held, i * 6 * MIB);
-    }
-}
-
-static void test_blocks_of_a_program_that_exports_them_have_their_own(void **state)
-{
-    struct env *env = *state;
-
-    pool_packs(env, SIZE_MAX / 2);
-    alloc(env->pool, 4 * MIB + 512);
-    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
-    pool_pack_never(env->pool);
-    assert_int_equal(env->pool->exposed, 0);
-    alloc(env->pool, 4 * MIB + 512); /* not beside the first one */
-    assert_int_equal(stats_of(env->pool).held, 16 * MIB);
-    release(alloc(env->pool, 14 * MIB));
-    alloc(env->pool, 12 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 42 * MIB); /* what is idle is not broken into */
-}
-
-/* The program has freed it past the pool. */
-static void test_packed_segment_that_is_disowned_exposes_nothing(void **state)
-{
-    struct env *env = *state;
-    uint64_t addr;
-
-    pool_packs(env, SIZE_MAX / 2);
-    addr = alloc(env->pool, 4 * MIB + 512);
-    assert_int_equal(env->pool->exposed, 4 * MIB);
-    pool_disown(addr, 10 * MIB);
-    assert_int_equal(env->pool->exposed, 0);
-}
-
-/* The driver has no 10 MiB for two, but 6 for one. */
-static void test_refused_segment_for_two_becomes_one_for_one(void **state)
-{
-    struct env *env = *state;
-
-    pool_packs(env, SIZE_MAX / 2);
-    env->fake->capacity = 8 * MIB;
-    alloc(env->pool, 4 * MIB + 512);
-    assert_int_equal(stats_of(env->pool).held, 6 * MIB);
-}
-
 static void test_idle_segment_does_not_serve_small_request(void **state)
 {
     struct env *env = *state;
@@ -523,12 +416,6 @@ int main(void)
         POOL_TEST(test_smallest_block_that_stays_exposes_the_rest),
         POOL_TEST(test_segment_of_small_blocks_that_have_gone_exposes_nothing),
         POOL_TEST(test_hole_of_packed_segment_does_not_serve_small_request),
-        POOL_TEST(test_blocks_that_leave_much_share_a_segment),
-        POOL_TEST(test_block_has_a_segment_of_its_own),
-        POOL_TEST(test_blocks_of_a_program_that_frees_none_have_their_own),
-        POOL_TEST(test_blocks_of_a_program_that_exports_them_have_their_own),
-        POOL_TEST(test_packed_segment_that_is_disowned_exposes_nothing),
-        POOL_TEST(test_refused_segment_for_two_becomes_one_for_one),
         POOL_TEST(test_idle_segment_does_not_serve_small_request),
         POOL_TEST(test_limit_does_not_break_beyond_break_max),
         POOL_TEST(test_refusal_that_breaks_does_not_cost_later_requests),

@@ -222,14 +222,6 @@ static void test_decay_without_observer_gives_back(void **state)
     assert_int_equal(env->fake->in_use, 0);
 }
 
-static void *call_decay(void *arg)
-{
-    struct call *call = arg;
-
-    call->released = pool_decay(call->pool, 0);
-    return NULL;
-}
-
 /* Two threads give back at the same time: each segment once; and the lock is free meanwhile. */
 static void test_decay_during_trim_takes_the_others(void **state)
 {
@@ -248,56 +240,6 @@ static void test_decay_during_trim_takes_the_others(void **state)
     call_join(&trim);
     assert_int_equal(trim.released, 8 * MIB);
     assert_int_equal(env->fake->in_use, 0);
-}
-
-/* rc: what the backend still has when the trim is over, in MiB. */
-static void *call_trim_whole(void *arg)
-{
-    struct call *call = arg;
-
-    call_trim(call);
-    call->rc = (int)(stats_of(call->pool).held / MIB);
-    return NULL;
-}
-
-static void test_refusal_during_decay_waits_for_it(void **state)
-{
-    struct env *env = *state;
-    struct call decay = {.pool = env->pool}, call = {.pool = env->pool, .size = 16 * MIB};
-
-    env->fake->capacity = 16 * MIB;
-    release(alloc(env->pool, 16 * MIB));
-    fake_stop(env->fake, FAKE_FREE); /* off the pool's books, not yet with the driver */
-    call_start(&decay, call_decay);
-    fake_wait(env->fake, FAKE_FREE);
-    call_start(&call, call_alloc);
-    usleep(50000); /* let it run into the refusal; when it does not, the test is merely easier to pass */
-    fake_go(env->fake, FAKE_FREE);
-    call_join(&decay);
-    call_join(&call);
-    assert_int_equal(decay.released, 16 * MIB);
-    assert_int_equal(call.rc, 0);
-    assert_int_equal(stats_of(env->pool).oom, 0);
-}
-
-/* Who gives back because the driver has refused asks it again then. */
-static void test_trim_during_decay_waits_for_it(void **state)
-{
-    struct env *env = *state;
-    struct call decay = {.pool = env->pool}, trim = {.pool = env->pool, .why = "oom"};
-
-    release(alloc(env->pool, 16 * MIB));
-    fake_stop(env->fake, FAKE_FREE);
-    call_start(&decay, call_decay);
-    fake_wait(env->fake, FAKE_FREE);
-    call_start(&trim, call_trim_whole);
-    usleep(50000); /* let it find nothing; when it does not, the test is merely easier to pass */
-    fake_go(env->fake, FAKE_FREE);
-    call_join(&trim);
-    call_join(&decay);
-    assert_int_equal(decay.released, 16 * MIB);
-    assert_int_equal(trim.released, 0);
-    assert_int_equal(trim.rc, 0);
 }
 
 /* --- scarce */
@@ -432,31 +374,6 @@ static void test_decay_does_not_collect(void **state)
     assert_int_equal(env->fake->calls[FAKE_COLLECT], 0);
 }
 
-/* What is given back counts as held until it has arrived, and whoever is refused meanwhile waits for it. */
-static void test_refusal_during_collect_of_other_thread_waits_for_it(void **state)
-{
-    struct env *env = *state;
-    struct call trim = {.pool = env->pool, .why = "test"}, call = {.pool = env->pool, .size = 16 * MIB};
-
-    env->fake->capacity = 16 * MIB;
-    env->fake->late = true;
-    release(alloc(env->pool, 16 * MIB));
-    fake_stop(env->fake, FAKE_COLLECT);
-    call_start(&trim, call_trim);
-    fake_wait(env->fake, FAKE_COLLECT);
-    assert_int_equal(env->fake->in_use, 0);
-    assert_int_equal(stats_of(env->pool).held, 16 * MIB);
-    assert_sound(env->pool, env->fake);
-    call_start(&call, call_alloc);
-    usleep(50000); /* let it run into the refusal; when it does not, the test is merely easier to pass */
-    fake_go(env->fake, FAKE_COLLECT);
-    call_join(&trim);
-    call_join(&call);
-    assert_int_equal(trim.released, 16 * MIB);
-    assert_int_equal(call.rc, 0);
-    assert_int_equal(stats_of(env->pool).oom, 0);
-}
-
 static void test_refusal_with_idle_segments_collects_before_it_asks_again(void **state)
 {
     struct env *env = *state;
@@ -467,6 +384,40 @@ static void test_refusal_with_idle_segments_collects_before_it_asks_again(void *
     alloc(env->pool, 14 * MIB);
     assert_int_equal(env->fake->refused, 1);
     assert_int_equal(env->fake->calls[FAKE_COLLECT], 1);
+}
+
+/* --- frozen */
+
+static bool gives;
+
+static bool gives_frozen(void *arg)
+{
+    (void)arg;
+    return gives;
+}
+
+/* While nothing may be ordered only who must have memory gets what is idle, if the backend can give it back then. */
+static void test_frozen_trim_gives_back_if_the_backend_does(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool_backend_ops ops = *config.backend;
+
+    config.backend = &ops;
+    for (unsigned int i = 0; i < 16; i++) {
+        const bool frozen = i & 1, waits = i & 2, asked = i & 8;
+
+        gives = i & 4;
+        ops.gives_frozen = asked ? gives_frozen : NULL;
+        env_pool(env, &config);
+        release(alloc(env->pool, 8 * MIB));
+        env->fake->frozen = frozen;
+        assert_int_equal(release_trim(env->pool, "test", waits), !frozen || (waits && asked && gives) ? 8 * MIB : 0);
+        env->fake->fault = NULL; /* the fake takes nothing while it is frozen */
+        env->fake->frozen = false;
+    }
+    config = fake_config(env->fake);
+    env_pool(env, &config); /* ops goes */
 }
 
 int main(void)
@@ -485,8 +436,6 @@ int main(void)
         POOL_TEST(test_decay_of_new_segment_counts_from_its_own_free),
         POOL_TEST(test_decay_without_observer_gives_back),
         POOL_TEST(test_decay_during_trim_takes_the_others),
-        POOL_TEST(test_refusal_during_decay_waits_for_it),
-        POOL_TEST(test_trim_during_decay_waits_for_it),
         POOL_TEST(test_scarce_free_gives_idle_segment_back_at_once),
         POOL_TEST(test_scarce_free_gives_back_what_was_idle_before),
         POOL_TEST(test_scarce_free_keeps_segment_in_use),
@@ -495,8 +444,8 @@ int main(void)
         POOL_TEST(test_backend_without_scarce_and_collect_is_served),
         POOL_TEST(test_trim_collects_once_behind_all_it_gives_back),
         POOL_TEST(test_decay_does_not_collect),
-        POOL_TEST(test_refusal_during_collect_of_other_thread_waits_for_it),
         POOL_TEST(test_refusal_with_idle_segments_collects_before_it_asks_again),
+        POOL_TEST(test_frozen_trim_gives_back_if_the_backend_does),
     };
 
     return cmocka_run_group_tests_name("decay", tests, NULL, NULL);

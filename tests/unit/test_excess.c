@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_excess.c - what a pool that grows hands back: no more than it must, and less and less to a program that asks for
- * the same again and again.
+ * the same again and again. How much that is, to the byte: test_policy.c.
  */
 #include "unit.h"
 
@@ -14,171 +14,6 @@ static void pool_with(struct env *env, size_t break_max, size_t excess_min)
     config.break_max = break_max;
     config.excess_min = excess_min;
     env_pool(env, &config);
-}
-
-static void test_growth_hands_back_the_longest_idle_until_it_is_enough(void **state)
-{
-    struct env *env = *state;
-    uint64_t old, middle, young;
-
-    pool_with(env, 0, 32 * MIB);
-    old = alloc(env->pool, 16 * MIB);
-    young = alloc(env->pool, 18 * MIB);
-    middle = alloc(env->pool, 20 * MIB);
-    release(old);
-    alloc(env->pool, 2 * MIB);
-    release(middle);
-    alloc(env->pool, 2 * MIB); /* 58 are held, 54 and 32 may be */
-    release(young);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
-    alloc(env->pool, 40 * MIB);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 1); /* 98 of 86; without the first one 82 */
-    assert_null(pool_of(old));
-    assert_non_null(pool_of(middle));
-    assert_non_null(pool_of(young));
-    alloc(env->pool, 30 * MIB);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 2); /* 112 of 74 and 32 */
-    assert_null(pool_of(middle));
-    assert_non_null(pool_of(young));
-}
-
-static void test_growth_within_the_excess_hands_nothing_back(void **state)
-{
-    struct env *env = *state;
-
-    for (int more = 0; more < 2; more++) {
-        const unsigned int frees = env->fake->calls[FAKE_FREE];
-
-        pool_with(env, 0, 8 * MIB);
-        release(alloc(env->pool, 8 * MIB));
-        alloc(env->pool, 10 * MIB + (more ? 512 : 0)); /* 18 of 10 and 8, or 20 of 12 and 8 */
-        assert_int_equal(env->fake->calls[FAKE_FREE], frees);
-    }
-}
-
-static uint64_t bound_told; /* how often, as the observer was told last */
-
-static void on_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
-{
-    assert_true(held > 0 && bound > 0);
-    bound_told = count;
-}
-
-/* A request waits at the bound, which the slack raises; what another thread is asking for counts. */
-static void test_growth_beyond_the_bound_waits(void **state)
-{
-    enum { PLAIN, SLACK, ASKED, KINDS };
-    struct env *env = *state;
-
-    for (int kind = PLAIN; kind < KINDS; kind++) {
-        struct pool_config config = fake_config(env->fake);
-        struct pool_observer_ops observer = *config.observer;
-        struct call other = {.size = 20 * MIB};
-        uint64_t addr;
-
-        config.bound_min = 16 * MIB;
-        bound_told = 0;
-        observer.bound = on_bound;
-        config.observer = &observer;
-        config.slack_min = kind == SLACK ? 64 * MIB : 0;
-        env->fake->late = false;
-        env_pool(env, &config);
-        env->fake->late = true;
-        env->fake->arriving = 0;
-        other.pool = env->pool;
-        alloc(env->pool, 100 * MIB);
-        addr = alloc(env->pool, 30 * MIB);
-        if (kind == ASKED) {
-            fake_stop(env->fake, FAKE_ALLOC);
-            call_start(&other, call_alloc);
-            fake_wait(env->fake, FAKE_ALLOC);
-        } else {
-            call_alloc(&other);
-        }
-        release(addr);
-        alloc(env->pool, 32 * MIB); /* 182, of 152 and their tenth and 16, less a sixteenth: 181.25; or 64 more */
-        assert_int_equal(stats_of(env->pool).bound, kind != SLACK);
-        assert_int_equal(bound_told, kind != SLACK);
-        if (kind == ASKED) {
-            fake_go(env->fake, FAKE_ALLOC);
-            call_join(&other);
-        }
-        assert_int_equal(other.rc, 0);
-        config = fake_config(env->fake);
-        env_pool(env, &config); /* the observer goes */
-    }
-}
-
-/* Nobody gives 256 MiB back because 2 are too much, and asks for them again. */
-static void test_growth_by_little_does_not_hand_much_back(void **state)
-{
-    struct env *env = *state;
-    uint64_t large;
-
-    pool_with(env, 0, 6 * MIB + 1);
-    release(alloc(env->pool, 8 * MIB));
-    alloc(env->pool, 10 * MIB); /* 18 of 16 and a byte */
-    assert_int_equal(stats_of(env->pool).held, 18 * MIB);
-    pool_with(env, 0, 6 * MIB);
-    release(alloc(env->pool, 8 * MIB));
-    alloc(env->pool, 10 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 10 * MIB);
-    /* A smaller one goes in its place, though it was used later. */
-    pool_with(env, 0, 0);
-    alloc(env->pool, 60 * MIB);
-    large = alloc(env->pool, 64 * MIB);
-    release(large);
-    release(alloc(env->pool, 4 * MIB));
-    alloc(env->pool, 6 * MIB); /* 134 of 124 and 6 */
-    assert_int_equal(stats_of(env->pool).held, 130 * MIB);
-    assert_non_null(pool_of(large));
-}
-
-/* However large the segment is that is left alone. */
-static void test_growth_tolerates_little_in_all(void **state)
-{
-    struct env *env = *state;
-
-    pool_with(env, 0, 0);
-    release(alloc(env->pool, 400 * MIB));
-    alloc(env->pool, 20 * MIB);
-    alloc(env->pool, 20 * MIB); /* 440 of 420 */
-    assert_int_equal(stats_of(env->pool).held, 440 * MIB);
-    alloc(env->pool, 20 * MIB);
-    assert_int_equal(stats_of(env->pool).held, 60 * MIB);
-}
-
-/* What waits for company is not there for requests, so as much more is held. */
-static void test_growth_leaves_room_for_the_slack(void **state)
-{
-    struct env *env = *state;
-
-    for (unsigned int slack = 0; slack <= 1; slack++) {
-        struct pool_config config = fake_config(env->fake);
-
-        config.excess_min = 0;
-        config.slack_min = slack * 8 * MIB;
-        env_pool(env, &config);
-        release(alloc(env->pool, 8 * MIB)); /* a large one is ordered at once */
-        alloc(env->pool, 10 * MIB);
-        assert_int_equal(stats_of(env->pool).held, slack ? 18 * MIB : 10 * MIB);
-    }
-}
-
-static void test_excess_is_at_least_a_twentieth_of_the_peak(void **state)
-{
-    struct env *env = *state;
-    uint64_t peak;
-
-    pool_with(env, 0, 0);
-    peak = alloc(env->pool, 400 * MIB);
-    release(alloc(env->pool, 2 * MIB));
-    release(peak);
-    alloc(env->pool, 4 * MIB);
-    alloc(env->pool, 14 * MIB); /* 420 of 402 and 20 */
-    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
-    alloc(env->pool, 4 * MIB);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
 }
 
 static void test_growth_hands_back_before_it_asks_and_waits_for_nothing(void **state)
@@ -201,30 +36,6 @@ static void test_growth_hands_back_before_it_asks_and_waits_for_nothing(void **s
     assert_int_equal(event->size, 14 * MIB);
     assert_int_equal(env->fake->calls[FAKE_COLLECT], 0);
     assert_int_equal(env->fake->waits, 2); /* those of the two frees */
-}
-
-/* A device that has not come to the last ones yet would have two of everything. */
-static void test_growth_hands_back_no_more_until_it_has_arrived(void **state)
-{
-    struct env *env = *state;
-    uint64_t addr[3];
-
-    pool_with(env, 0, 0);
-    env->fake->late = true;
-    for (int i = 0; i < 3; i++)
-        addr[i] = alloc(env->pool, (8 + 2 * (size_t)i) * MIB);
-    release(addr[0]);
-    alloc(env->pool, 20 * MIB);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
-    release(addr[1]);
-    alloc(env->pool, 16 * MIB);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
-    assert_int_equal(alloc(env->pool, 10 * MIB), addr[1]);
-    release(addr[2]);
-    env->fake->arriving = 0;
-    alloc(env->pool, 16 * MIB);
-    assert_int_equal(env->fake->calls[FAKE_FREE], 2);
-    assert_sound(env->pool, env->fake);
 }
 
 static void test_hit_hands_nothing_back(void **state)
@@ -348,15 +159,7 @@ static void test_program_that_changes_makes_the_pool_hold_less_again(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        POOL_TEST(test_growth_hands_back_the_longest_idle_until_it_is_enough),
-        POOL_TEST(test_growth_within_the_excess_hands_nothing_back),
-        POOL_TEST(test_growth_beyond_the_bound_waits),
-        POOL_TEST(test_growth_by_little_does_not_hand_much_back),
-        POOL_TEST(test_growth_tolerates_little_in_all),
-        POOL_TEST(test_growth_leaves_room_for_the_slack),
-        POOL_TEST(test_excess_is_at_least_a_twentieth_of_the_peak),
         POOL_TEST(test_growth_hands_back_before_it_asks_and_waits_for_nothing),
-        POOL_TEST(test_growth_hands_back_no_more_until_it_has_arrived),
         POOL_TEST(test_hit_hands_nothing_back),
         POOL_TEST(test_frozen_pool_hands_nothing_back),
         POOL_TEST(test_program_that_repeats_itself_comes_to_need_no_driver),

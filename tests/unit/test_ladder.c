@@ -156,49 +156,6 @@ static void test_refusal_with_kept_blocks_that_stay_kept_returns_enomem(void **s
     assert_int_equal(env->fake->in_use, 8 * MIB);
 }
 
-static void test_refusal_while_other_thread_releases_waits_for_it(void **state)
-{
-    struct env *env = *state;
-    struct call trim = {.pool = env->pool, .why = "test"}, call = {.pool = env->pool, .size = 16 * MIB};
-
-    env->fake->capacity = 16 * MIB;
-    release(alloc(env->pool, 16 * MIB));
-    fake_stop(env->fake, FAKE_FREE); /* off the pool's books, not yet with the driver */
-    call_start(&trim, call_trim);
-    fake_wait(env->fake, FAKE_FREE);
-    call_start(&call, call_alloc);
-    usleep(50000); /* let it run into the refusal; when it does not, the test is merely easier to pass */
-    fake_go(env->fake, FAKE_FREE);
-    call_join(&trim);
-    call_join(&call);
-    assert_int_equal(trim.released, 16 * MIB);
-    assert_int_equal(call.rc, 0);
-    assert_int_equal(stats_of(env->pool).oom, 0);
-}
-
-/* What was kept is in that thread's hands, neither kept nor free. */
-static void test_refusal_while_other_thread_orders_waits_for_it(void **state)
-{
-    struct env *env = *state;
-    struct call trim = {.pool = env->pool, .why = "test"}, call = {.pool = env->pool, .size = 16 * MIB};
-    const uint64_t addr = alloc(env->pool, 16 * MIB);
-
-    env->fake->capacity = 16 * MIB;
-    env->fake->order_rc = -EBUSY;
-    release(addr);
-    env->fake->order_rc = 0;
-    fake_stop(env->fake, FAKE_ORDER);
-    call_start(&trim, call_trim);
-    fake_wait(env->fake, FAKE_ORDER);
-    call_start(&call, call_alloc);
-    usleep(50000); /* as above */
-    fake_go(env->fake, FAKE_ORDER);
-    call_join(&trim);
-    call_join(&call);
-    assert_int_equal(call.rc, 0);
-    assert_int_equal(stats_of(env->pool).oom, 0);
-}
-
 static void test_refusal_at_call_k_still_serves_all(void **state)
 {
     struct env *env = *state;
@@ -359,8 +316,6 @@ int main(void)
         POOL_TEST(test_refusal_with_kept_blocks_publishes_them),
         POOL_TEST(test_refusal_not_prompt_with_kept_blocks_publishes_them),
         POOL_TEST(test_refusal_with_kept_blocks_that_stay_kept_returns_enomem),
-        POOL_TEST(test_refusal_while_other_thread_releases_waits_for_it),
-        POOL_TEST(test_refusal_while_other_thread_orders_waits_for_it),
         POOL_TEST(test_refusal_at_call_k_still_serves_all),
         POOL_TEST(test_backend_error_at_call_k_returns_eagain_at_once),
         POOL_TEST(test_backend_error_of_small_request_asks_once),

@@ -195,26 +195,6 @@ static void test_others_order_it(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* A share of the slack for each: side by side they keep no more than one. */
-static void test_slack_is_shared(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-    uint64_t addr[64];
-
-    config.slack_min = 32 * MIB;
-    env_pool(env, &config);
-    for (int i = 0; i < 64; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
-    for (int i = 0; i < 64; i++) {
-        release(addr[i]);
-        assert_true(kept_bytes(env->pool) <= 32 * MIB);
-        move_on(env->pool);
-    }
-    assert_true(env->fake->calls[FAKE_ORDER] > 0);
-    assert_sound(env->pool, env->fake);
-}
-
 static size_t hits_close_at_hand(struct pool *pool)
 {
     size_t hits = 0;
@@ -261,104 +241,6 @@ static void test_few_large_ones_wait(void **state)
         assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / (KEPT_LARGE_MAX + 1));
     }
     assert_int_equal(kept_bytes(env->pool), 0);
-    assert_sound(env->pool, env->fake);
-}
-
-/* What others keep although they may not, because nobody could order it, is ordered by who can. */
-static void test_others_order_what_is_too_much(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-    uint64_t addr[12];
-
-    config.slack_min = 16 * MIB;
-    env_pool(env, &config);
-    for (int i = 0; i < 12; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
-    env->fake->order_rc = -EBUSY;
-    for (int i = 0; i < 11; i++)
-        release(addr[i]);
-    env->fake->order_rc = 0;
-    assert_int_equal(kept_bytes(env->pool), 22 * MIB);
-    move_on(env->pool);
-    assert_int_equal(pool_free_later(alloc(env->pool, 8 * MIB)), 0);
-    release(addr[11]);
-    assert_int_equal(kept_bytes(env->pool), 0);
-    assert_sound(env->pool, env->fake);
-}
-
-/* What waits in magazines that no thread comes to any more is ordered by and by, and has a share no longer. */
-static void test_what_ended_threads_kept_is_ordered(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-    const unsigned int home = magazine_place;
-    uint64_t addr[MAGAZINES];
-
-    config.slack_min = 32 * MIB;
-    env_pool(env, &config);
-    for (unsigned int i = 0; i < MAGAZINES; i++)
-        addr[i] = alloc(env->pool, MIB / 2);
-    for (unsigned int i = 0; i < MAGAZINES; i++) {
-        magazine_place = home + i;
-        release(addr[i]);
-    }
-    magazine_place = home;
-    assert_int_equal(kept_bytes(env->pool), MAGAZINES * MIB / 2);
-    while (env->fake->calls[FAKE_ORDER] < 2 * MAGAZINES) /* each is looked at twice */
-        release(alloc(env->pool, MIB / 2));
-    assert_true(kept_bytes(env->pool) <= 2 * MIB); /* its own */
-    pool_decay(env->pool, 100);
-    env->fake->calls[FAKE_ORDER] = 0;
-    for (unsigned int i = 0; i < 200; i++)
-        release(alloc(env->pool, MIB / 2));
-    assert_true(env->fake->calls[FAKE_ORDER] <= 5);
-    assert_sound(env->pool, env->fake);
-}
-
-/* Who has been driven from one to the next has all of the slack again after a while. */
-static void test_empty_magazines_have_no_share(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-    uint64_t addr[8];
-
-    config.slack_min = 16 * MIB;
-    env_pool(env, &config);
-    for (int i = 0; i < 8; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
-    for (int i = 0; i < 4; i++) {
-        move_on(env->pool);
-        assert_int_equal(pool_free_later(alloc(env->pool, 2 * MIB)), 0);
-    }
-    pool_trim(env->pool, "test");
-    pool_decay(env->pool, 100);
-    for (int i = 0; i < 8; i++)
-        release(addr[i]);
-    assert_int_equal(kept_bytes(env->pool), 16 * MIB);
-    assert_sound(env->pool, env->fake);
-}
-
-/* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
-static void test_who_goes_on_is_left_alone(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-    const unsigned int home = magazine_place;
-    const struct magazine *other;
-    unsigned int orders;
-
-    config.slack_min = 32 * MIB;
-    env_pool(env, &config);
-    other = &env->pool->magazines[(home + 1) % MAGAZINES];
-    for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
-        magazine_place = home + 1;
-        release(alloc(env->pool, 4 * KIB + i * POOL_GRANULE)); /* a size of its own, so that nothing is asked for */
-        magazine_place = home;
-        for (orders = env->fake->calls[FAKE_ORDER]; env->fake->calls[FAKE_ORDER] == orders;)
-            release(alloc(env->pool, MIB));
-        assert_int_equal(other->kept_count, i + 1);
-    }
     assert_sound(env->pool, env->fake);
 }
 
@@ -511,17 +393,12 @@ int main(void)
         POOL_TEST(test_more_than_fits),
         POOL_TEST(test_others_find_it),
         POOL_TEST(test_others_order_it),
-        POOL_TEST(test_slack_is_shared),
         POOL_TEST(test_what_waited_comes_back_close_at_hand),
         POOL_TEST(test_few_large_ones_wait),
-        POOL_TEST(test_others_order_what_is_too_much),
-        POOL_TEST(test_what_ended_threads_kept_is_ordered),
-        POOL_TEST(test_who_goes_on_is_left_alone),
         POOL_TEST(test_another_size_joins_nothing),
         POOL_TEST(test_what_was_asked_for_stays_close_at_hand),
         POOL_TEST(test_kept_serves_when_the_slack_is_used_up),
         POOL_TEST(test_withdrawn_is_in_no_magazine),
-        POOL_TEST(test_empty_magazines_have_no_share),
         POOL_TEST(test_side_by_side),
     };
 

@@ -68,6 +68,19 @@ static void test_segment_add_beyond_48_bits_returns_enomem_and_undoes(void **sta
     map_segment_remove(end - UNIT, UNIT);
 }
 
+static void test_segment_add_of_no_whole_units_returns_einval(void **state)
+{
+    const uint64_t addr = BASE + 7 * LEAF;
+
+    (void)state;
+    for (uint64_t odd = 1; odd < UNIT; odd *= 2) {
+        assert_int_equal(map_segment_add(addr + odd, UNIT, &one), -EINVAL);
+        assert_int_equal(map_segment_add(addr, UNIT + odd, &one), -EINVAL);
+        assert_null(map_segment_get(addr));
+        assert_null(map_segment_get(addr + UNIT));
+    }
+}
+
 static void test_segment_get_of_any_unknown_address_returns_null(void **state)
 {
     uint64_t rng = 5;
@@ -166,6 +179,7 @@ int main(void)
         cmocka_unit_test(test_segment_add_across_leaves_covers_both),
         cmocka_unit_test(test_segment_add_of_taken_range_returns_eexist_and_undoes),
         cmocka_unit_test(test_segment_add_beyond_48_bits_returns_enomem_and_undoes),
+        cmocka_unit_test(test_segment_add_of_no_whole_units_returns_einval),
         cmocka_unit_test(test_segment_get_of_any_unknown_address_returns_null),
         cmocka_unit_test(test_block_set_is_found_at_its_address_alone),
         cmocka_unit_test(test_block_get_of_unaligned_address_returns_null),

@@ -100,24 +100,27 @@ static void *unstick(void *arg)
     return arg;
 }
 
-/* One that comes while a segment goes may share connections with those that rest for that: it begins afterwards. */
-static void added_under_a_trim(void **state)
+/* One that is closed while the segment goes keeps it. */
+static void closed_under_a_trim(void **state)
 {
-    const struct nccl_reg_comm_info info = {.arg = &nccl_fake};
-    pthread_t thread, other;
+    pthread_t thread;
 
     (void)state;
     segment(0, 0);
-    comm_new(0, 0, false);
-    collective(0, AT(0), 0);
+    for (unsigned int i = 0; i < 2; i++) {
+        comm_new(i, 0, false);
+        collective(i, AT(0), 0);
+    }
     thread = stuck_trim();
-    assert_int_equal(pthread_create(&other, NULL, unstick, NULL), 0);
-    nccl_fake_comm_make(1, 0, true);
-    assert_int_equal(nccl_reg_comm_add(reg, nccl_fake_comm(1), &info), 0);
-    assert_false(atomic_load(&nccl_fake.stuck));
-    pthread_join(other, NULL);
+    nccl_reg_comm_close(reg, nccl_fake_comm(1));
+    atomic_store(&nccl_fake.stuck, false);
     pthread_join(thread, NULL);
-    comm_end(1);
+    assert_int_equal(nccl_fake.detaches, 1);
+    assert_int_equal(nccl_fake.releases, 0);
+    assert_int_equal(stats().parked, UNIT);
+    nccl_fake_comm_destroy(1, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(1)), 0);
+    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
     comm_end(0);
 }
 
@@ -206,9 +209,11 @@ static atomic_uint until_refused;
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *old, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 static bool refused(void)
 {
@@ -228,6 +233,11 @@ void *__wrap_calloc(size_t count, size_t size)
 void *__wrap_realloc(void *old, size_t size)
 {
     return refused() ? NULL : __real_realloc(old, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return refused() ? NULL : __real_aligned_alloc(alignment, size);
 }
 
 /* Each allocation of host memory is refused once. No rule of NCCL's is broken, and after the next change all is
@@ -331,42 +341,17 @@ static void lost_beside_others(void **state)
     comm_end(0);
 }
 
-static void *ask_thread(void *arg)
+/* What a question to a communicator brings, until it has ended. */
+static void asked(void **state)
 {
-    (void)arg;
-    nccl_reg_comm_ask(reg, nccl_fake_comm(0));
-    return NULL;
-}
-
-static void *abort_thread(void *arg)
-{
-    (void)arg;
-    nccl_reg_comm_close(reg, nccl_fake_comm(0));
-    nccl_fake_comm_destroy(0, true);
-    return NULL;
-}
-
-/* Who ends a communicator waits for a question to it, and after that it is asked nothing. */
-static void asked_under_an_end(void **state)
-{
-    pthread_t asks, ends;
-
     (void)state;
     comm_new(0, 0, false);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), 0);
     atomic_store(&nccl_fake.comms[0].ready, false);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EINPROGRESS);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(1)), -EPIPE);
-    atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
-    assert_int_equal(pthread_create(&asks, NULL, ask_thread, NULL), 0);
-    wait_until_stuck();
-    assert_int_equal(pthread_create(&ends, NULL, abort_thread, NULL), 0);
-    while (nccl_reg_comm_is_open(reg, nccl_fake_comm(0)))
-        usleep(100);
-    usleep(10000);
-    atomic_store(&nccl_fake.stuck, false);
-    pthread_join(asks, NULL);
-    pthread_join(ends, NULL);
+    nccl_reg_comm_close(reg, nccl_fake_comm(0));
+    nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EPIPE);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), -EPIPE);
@@ -409,11 +394,11 @@ int nccl_ends_run(void)
     const struct CMUnitTest tests[] = {
         TEST(aborted_under_calls),
         TEST(aborted_under_a_trim),
-        TEST(added_under_a_trim),
+        TEST(closed_under_a_trim),
         TEST(used_under_a_trim),
         TEST(closed),
         TEST(unknown),
-        TEST(asked_under_an_end),
+        TEST(asked),
         TEST(no_host_memory),
         TEST(each_device_settles_alone),
         TEST(not_within_a_call),

@@ -147,6 +147,20 @@ static void test_what_others_have_serves(void **state)
     }
 }
 
+/* What another one has freed is handed out by its magazine, wherever that is, and stays there whole. */
+static void test_what_another_one_freed_is_found_there(void **state)
+{
+    for (unsigned int i = 0; i < 9; i++) {
+        struct env *env = env_plain(state); /* in which the other one has nothing */
+        const unsigned int from = i / 3, to = i % 3;
+        const uint64_t addr = alloc_at(env->pool, from, 4 * KIB);
+
+        release_at(from, addr);
+        assert_int_equal(alloc_at(env->pool, to, 4 * KIB), addr);
+        assert_int_equal(atomic_load(&env->pool->magazines[from].hits), 1);
+    }
+}
+
 /* The rest of a segment that has come from another magazine serves the next requests without a look at others. */
 static void test_the_rest_of_what_came_is_carved(void **state)
 {
@@ -246,6 +260,7 @@ int main(void)
         SHARDS_TEST(test_random_sizes_take_no_common_lock),
         SHARDS_TEST(test_one_thread_gets_the_same_places_anywhere),
         SHARDS_TEST(test_what_others_have_serves),
+        SHARDS_TEST(test_what_another_one_freed_is_found_there),
         SHARDS_TEST(test_the_rest_of_what_came_is_carved),
         SHARDS_TEST(test_what_another_thread_freed_joins),
         SHARDS_TEST(test_sizes_between_join),

@@ -175,12 +175,71 @@ static void test_small_ones_in_large_segments_join(void **state)
     assert_sound(env->pool, env->fake);
 }
 
+/* A magazine that is full makes place among the sizes that would not come again. */
+static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
+{
+    enum { MAX = 512, CLOSE = 20, COUNT = MAX + 10 };
+    struct env *env = *state;
+    const struct magazine *own = &env->pool->magazines[magazine_place % MAGAZINES];
+    static uint64_t close[CLOSE], large[COUNT];
+    size_t hits;
+
+    for (size_t i = 0; i < CLOSE; i++)
+        close[i] = alloc(env->pool, 4 * KIB);
+    for (size_t i = 0; i < COUNT; i++)
+        large[i] = alloc(env->pool, 2 * MIB);
+    for (size_t i = 0; i < CLOSE; i++)
+        release(close[i]);
+    for (size_t i = 0; i < COUNT; i++) {
+        release(large[i]);
+        assert_int_equal(own->recent_count, i < MAX - CLOSE ? CLOSE + i + 1 : CLOSE + i + 1 - (MAX - CLOSE));
+    }
+    hits = hits_close_at_hand(env->pool);
+    for (size_t i = CLOSE; i-- > 0;)
+        assert_int_equal(alloc(env->pool, 4 * KIB), close[i]);
+    assert_int_equal(hits_close_at_hand(env->pool) - hits, CLOSE);
+    for (size_t i = 0; i < COUNT; i++)
+        alloc(env->pool, 2 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], COUNT + 1);
+}
+
+/* Each list is used, by sizes that it is for, and those that share lists spread over them. */
+static void test_lists_of_all_sizes(void **state)
+{
+    unsigned int count[RECENT] = {0}, list, again;
+
+    (void)state;
+    for (size_t requested = POOL_GRANULE; requested < 8 * MIB; requested += POOL_GRANULE) {
+        const size_t size = size_class(requested, &list);
+
+        assert_true(size >= requested && (size == requested || size <= requested + requested / 16));
+        assert_true(size == requested || requested <= CLOSE_MAX);
+        assert_int_equal(size_class(size, &again), size);
+        assert_int_equal(again, list);
+        assert_true(list < RECENT && (list < LARGE_LISTS) == (size >= LARGE_MIN) &&
+                    (list < HASH_LISTS) == (size > CLOSE_MAX));
+        count[list]++;
+    }
+    for (list = 0; list < RECENT; list++) {
+        const size_t share = list < LARGE_LISTS ? 6 * MIB / LARGE_LISTS : (LARGE_MIN - CLOSE_MAX) / MIDDLE_LISTS;
+
+        assert_true(count[list]);
+        if (list < HASH_LISTS)
+            assert_in_range(count[list], share / POOL_GRANULE / 2, share / POOL_GRANULE * 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        POOL_TEST(test_close_sizes_find_each_other), POOL_TEST(test_random_sizes_are_close_at_hand),
-        POOL_TEST(test_large_sizes_of_all_kinds),    POOL_TEST(test_large_ones_join_for_large_ones),
-        POOL_TEST(test_large_sizes_of_one_list),     POOL_TEST(test_small_ones_in_large_segments_join),
+        POOL_TEST(test_close_sizes_find_each_other),
+        POOL_TEST(test_random_sizes_are_close_at_hand),
+        POOL_TEST(test_large_sizes_of_all_kinds),
+        POOL_TEST(test_large_ones_join_for_large_ones),
+        POOL_TEST(test_large_sizes_of_one_list),
+        POOL_TEST(test_small_ones_in_large_segments_join),
+        POOL_TEST(test_close_sizes_stay_when_a_magazine_is_full),
+        cmocka_unit_test(test_lists_of_all_sizes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

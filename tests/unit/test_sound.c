@@ -21,7 +21,7 @@
 
 /*
  * What the pool has: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
- * recent; a large live block; an idle segment.
+ * recent; a large live block, with a tail; an idle segment.
  */
 static struct segment *shared, *large, *idle;
 static struct block *first, *recent;
@@ -42,7 +42,7 @@ static void prepare(struct pool *pool)
     uint64_t a = alloc(pool, 64 * KIB), b = alloc(pool, 64 * KIB), gone;
 
     (void)alloc(pool, 64 * KIB);
-    large = segment_at(pool, alloc(pool, 3 * UNIT));
+    large = segment_at(pool, alloc(pool, 3 * UNIT - 4 * KIB));
     gone = alloc(pool, 5 * UNIT);
     release(gone);
     pool_decay(pool, 100); /* joins it, and gives nothing back */
@@ -67,6 +67,8 @@ static void unmapped(struct pool *pool) { (void)pool; map_block_set(first->addr,
 static void short_of(struct pool *pool) { (void)pool; large->size += UNIT; }
 static void used(struct pool *pool) { (void)pool; shared->used += POOL_GRANULE; }
 static void packed(struct pool *pool) { (void)pool; shared->exposed = 1; }
+static void packed_alone(struct pool *pool) { (void)pool; idle->exposed = 1; }
+static void packed_withdrawn(struct pool *pool) { (void)pool; large->exposed = 1, large->withdrawn = true; }
 static void another(struct pool *pool) { (void)pool; large->pool = NULL; }
 static void live(struct pool *pool) { pool->books.live++; }
 static void no_bit(struct pool *pool) { (void)pool; magazine->recent_set[recent->list / 64] = 0; }
@@ -83,9 +85,20 @@ static void held(struct pool *pool) { pool->stats.held++; }
 static void idle_more(struct pool *pool) { pool->books.idle++; }
 static void owned(struct pool *pool) { large->owner = pool->magazines; }
 static void not_owned(struct pool *pool) { (void)pool; shared->owner = NULL; }
+static void owned_beyond(struct pool *pool) { shared->owner = &pool->magazines[MAGAZINES - 1]; }
 static void withdrawn(struct pool *pool) { pool->shown.withdrawn++; }
 static void exposed(struct pool *pool) { pool->exposed++; }
 /* clang-format on */
+
+/* On the list of no size, though it has a list of its own. */
+static void stray_of_close_size(struct pool *pool)
+{
+    (void)pool;
+    magazine->recent[recent->list] = NULL;
+    magazine->recent_set[recent->list / 64] = 0;
+    magazine->strays = recent;
+    magazine->strays_count = 1;
+}
 
 static void unmerged(struct pool *pool)
 {
@@ -95,6 +108,52 @@ static void unmerged(struct pool *pool)
     (void)pool;
     atomic_store(&recent->next->state, BLOCK_FREE);
     map_block_set(recent->next->addr, NULL);
+}
+
+/* The tail of the large segment becomes a live block of its own. */
+static void two(struct pool *pool)
+{
+    struct block *tail = large->first->next;
+
+    (void)pool;
+    atomic_store(&tail->state, BLOCK_LIVE);
+    map_block_set(tail->addr, tail);
+    large->used += tail->size;
+}
+
+/* And what is before it becomes free. */
+static void second_alone(struct pool *pool)
+{
+    two(pool);
+    atomic_store(&large->first->state, BLOCK_FREE);
+    map_block_set(large->first->addr, NULL);
+    large->used -= large->first->size;
+}
+
+/* Behind the tail comes a third block. */
+static void third(struct pool *pool)
+{
+    static struct block block;
+    struct block *tail = large->first->next;
+
+    (void)pool;
+    tail->size -= POOL_GRANULE;
+    tail->next = &block;
+    block = (struct block){.addr = tail->addr + tail->size, .size = POOL_GRANULE, .segment = large, .prev = tail};
+    atomic_store(&block.state, BLOCK_LIVE);
+    map_block_set(block.addr, &block);
+    large->used += POOL_GRANULE;
+}
+
+static void wide_tail(struct pool *pool)
+{
+    struct block *tail = large->first->next;
+
+    (void)pool;
+    large->first->size -= UNIT - tail->size;
+    large->used -= UNIT - tail->size;
+    tail->addr -= UNIT - tail->size;
+    tail->size = UNIT;
 }
 
 static const struct {
@@ -111,14 +170,22 @@ static const struct {
              {short_of, "blocks do not fill their segment"},
              {used, "a segment's used bytes are wrong"},
              {packed, PACK},
+             {packed_alone, PACK},
+             {packed_withdrawn, PACK},
+             {two, PACK},
+             {second_alone, PACK},
+             {third, PACK},
+             {wide_tail, PACK},
              {owned, OWNER},
              {not_owned, OWNER},
+             {owned_beyond, OWNER},
              {another, MAP},
              {live, "live bytes are wrong"},
              {no_bit, HAVE},
              {in_two, HAVE},
              {strays, HAVE},
              {stray, HAVE},
+             {stray_of_close_size, HAVE},
              {place, HAVE},
              {keepers, HAVE},
              {unused, HAVE},

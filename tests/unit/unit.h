@@ -22,6 +22,7 @@
 
 #include "fake.h"
 #include "pool.h"
+#include "rest.h"
 
 #define UNIT ((size_t)POOL_SEGMENT_UNIT)
 /* A break_max that lets a segment that is larger than one for two be broken into once, for a request over 4 MiB that
@@ -38,6 +39,16 @@ static inline void assert_sound(struct pool *pool, const struct fake *fake)
         fail_msg("pool_check: %s", text);
     if (fake->fault)
         fail_msg("%s", fake->fault);
+}
+
+/* Sound, while no thread is inside a call. */
+static inline void assert_at_rest(struct pool *pool, const struct fake *fake)
+{
+    const char *fault = rest_fault(pool);
+
+    if (fault)
+        fail_msg("rest_fault: %s", fault);
+    assert_sound(pool, fake);
 }
 
 static inline struct pool *pool_new(const struct pool_config *config)
@@ -101,6 +112,7 @@ static inline int env_setup(void **state)
 /* Replaces the pool of env by one with another config. */
 static inline void env_pool(struct env *env, const struct pool_config *config)
 {
+    assert_at_rest(env->pool, env->fake);
     pool_destroy(env->pool);
     env->pool = pool_new(config);
 }
@@ -111,7 +123,7 @@ static inline int env_teardown(void **state)
 
     if (fake_abandon(env->fake))
         return 0;
-    assert_sound(env->pool, env->fake);
+    assert_at_rest(env->pool, env->fake);
     pool_destroy(env->pool);
     assert_int_equal(env->fake->observed ? env->fake->in_use : 0, 0);
     fake_delete(env->fake);
