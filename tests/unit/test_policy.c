@@ -252,7 +252,9 @@ static bool expect_hit(size_t size)
 {
     if (is_idle(size))
         return true;
-    if (!account.slack || account.kept_bytes >= account.ask_from) {
+    if (!account.slack || account.kept_bytes >= account.ask_from ||
+        (size >= 2 * MIB && account.kept_bytes >= size &&
+         account.held + account.leaving + account.asked + size > account.peak_live + account.run->slack)) {
         account.ask_from = account.slack ? account.kept_bytes + account.slack / 8 : account.ask_from;
         if (account.run->prompt && account.kept_count)
             publish();
