@@ -14,12 +14,9 @@
 
 enum caller {
     CALLER_PROGRAM,  /* any caller that is not in the lists: pooled and watched */
-    CALLER_MATH,     /* NVIDIA's math libraries: as the program, but they wait for host memory that they map for
-                        themselves */
-    CALLER_INSIDE,   /* NCCL and similar libraries: their own memory is the driver's, and they order their work in
-                        streams */
-    CALLER_TRANSFER, /* MPI, UCX and similar libraries: their own memory is the driver's, and they move memory
-                        outside the context's order */
+    CALLER_MATH,     /* NVIDIA's math libraries: as the program, but they wait for host memory that they map */
+    CALLER_INSIDE,   /* NCCL and the like: their own memory is the driver's, and they order work in streams */
+    CALLER_TRANSFER, /* MPI, UCX and the like: so is theirs, and they move memory outside the context's order */
 };
 
 /* The class of the code at this return address. */

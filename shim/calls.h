@@ -28,8 +28,7 @@ struct pool;
 struct calls {
     /* Contexts, or an address in one with the lowest bit set; 0: none. The first is the request's or free's own. */
     _Atomic(uintptr_t) on[CALLS_ON];
-    atomic_bool sleeps; /* the thread is in a call of the driver that waits for the device, or in no call of the
-                           driver */
+    atomic_bool sleeps; /* in a call of the driver that waits for the device, or in none of the driver's calls */
     atomic_bool taken;  /* a thread uses this record */
     struct calls *next;
 } __attribute__((aligned(64)));

@@ -62,8 +62,7 @@ static bool is_roots_alone(const char *path)
  * loader's name after all links, and that only root can have put there. ret_path: the resolved path. */
 static bool is_loader(const char *interp, char ret_path[PATH_MAX])
 {
-    static const char *const names[] = {"ld-linux", "ld64", "ld.so", "ld-2."}; /* the last one is the name that links
-                                                                                  resolve to */
+    static const char *const names[] = {"ld-linux", "ld64", "ld.so", "ld-2."}; /* links resolve to the last one */
     bool named = false, trusted;
     char *slash;
 

@@ -21,8 +21,7 @@
 enum core_verdict {
     CORE_DONE,    /* served */
     CORE_FORWARD, /* call the next function, which may reach our hooks again one layer further down */
-    CORE_BYPASS,  /* call the next function between core_bypass_begin and _end: hooks further down must not serve it
-                     either */
+    CORE_BYPASS,  /* as FORWARD, between core_bypass_begin and _end: hooks further down must not serve it */
     CORE_REFUSED, /* there is no memory, and the driver's may not take its place (NCCL backs the pool) */
     CORE_INVALID, /* free: the address is in a pool, but no live block starts there */
     CORE_NOWHERE, /* free: the address is in a pool, but the stream is invalid */

@@ -38,8 +38,7 @@
 #define LOOK_NS 1000000000u
 
 static struct {
-    atomic_uint wakes; /* the word that the thread sleeps on; a futex and not a lock, so that a signal handler can
-                          wake it */
+    atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */
     atomic_bool stop;
     pthread_t thread;
     sigset_t signals; /* blocked in the thread that started this one */

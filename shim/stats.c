@@ -211,7 +211,7 @@ __attribute__((constructor)) static void started(void)
     stats.process = getpid();
 }
 
-/* At the exit of a CUDA program that has pooled nothing, a table was requested, so say that the library was there. */
+/* At the exit of a CUDA program that has pooled nothing: if a table was requested, say that the library was there. */
 __attribute__((destructor)) static void finish_without(void)
 {
     if (core_has_begun() || core_passive() || getpid() != stats.process || !(conf_get()->stats.number & STATS_EXIT) ||

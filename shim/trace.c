@@ -60,8 +60,7 @@ static atomic_ullong lost; /* events dropped because the ring was full or the lo
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
 /* This thread is between reserving a record and publishing it: a signal handler on it must not wait for that record. */
 static __thread bool recording __attribute__((tls_model("initial-exec")));
-static __thread bool inside __attribute__((tls_model("initial-exec"))); /* this thread holds the lock, or waits for
-                                                                           it */
+static __thread bool inside __attribute__((tls_model("initial-exec"))); /* this thread holds or awaits the lock */
 
 static int tid(void)
 {

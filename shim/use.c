@@ -219,9 +219,9 @@ void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocatio
 /* --- an operation uses them --- */
 
 /*
- * May the memory be registered with communicators of this device? The call that made it already rules out managed
- * memory, other devices' memory and stream-ordered pools. The driver must report the same allocation, because NCCL asks
- * it as well, and mapped memory must be exportable to other processes, or NCCL's call may fail.
+ * May the memory be registered with communicators of this device? That it is device memory, and neither managed nor of
+ * a stream-ordered pool, follows from the call that made it. The driver must report the same allocation, because NCCL
+ * asks the driver as well, and mapped memory must be exportable to other processes, or NCCL's call may fail.
  */
 static bool is_usable(const struct entry *entry, int device)
 {
