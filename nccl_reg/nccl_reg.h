@@ -31,6 +31,7 @@
 struct nccl_reg;
 struct nccl_reg_comm;
 
+/* The caller's facts about a communicator; copied when it is added. */
 struct nccl_reg_comm_info {
     void *arg;       /* the caller's, unused here */
     int device;      /* the communicator registers segments of this device */
@@ -45,6 +46,7 @@ struct nccl_reg_comm_info {
     bool maps_plain; /* its peers map plain memory as well */
 };
 
+/* The caller's facts about a segment; copied when it is added. Sizes are in bytes. */
 struct nccl_reg_segment_info {
     uint64_t addr;
     size_t size;
@@ -87,6 +89,7 @@ enum nccl_reg_kind {
 
 #define NCCL_REG_BUFFERS 2
 
+/* An operation that is about to begin. */
 struct nccl_reg_op {
     enum nccl_reg_kind kind;
     bool captured; /* it becomes part of a graph, and may run again at any time */
@@ -96,6 +99,7 @@ struct nccl_reg_op {
     } buffers[NCCL_REG_BUFFERS];
 };
 
+/* Counters since the registry was created, unless they say "now". */
 struct nccl_reg_stats {
     uint64_t ops;                         /* operations with a buffer */
     uint64_t mixed;                       /* of these, with some buffers in registered memory and some not */
@@ -173,11 +177,10 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm);
  * is closed or gone. */
 int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm);
 
-/* The result of nccl_reg_before_op is a sum of these. MIXED: some buffers are registered and some are not, so ranks may
- * disagree, and hang. */
+/* The result of nccl_reg_before_op is a sum of these. */
 #define NCCL_REG_MIXED 1 /* some of its buffers are registered and some are not: ranks may disagree, and hang */
 /* UNSAFE: a collective uses a registration that point-to-point has used, and a careful communicator can make no other,
- * because the device is at work, or a graph or the program holds it. */
+ * because the device is at work, or a graph or the program holds the registration. */
 #define NCCL_REG_UNSAFE 2
 /*
  * Around an operation. before registers missing segments; in the steady state it only looks the buffers up. Returns a

@@ -36,6 +36,7 @@
 #define CALL_INSIDE  1u /* one call is under way; set with the turn */
 #define CALLS_CLOSED 2u /* and above: the number of times that it was closed; while there is one, no call begins */
 
+/* Memory that is registered as a whole; see struct nccl_reg_segment_info. Guarded by the registry's lock. */
 struct segment {
     uint64_t addr;
     size_t size, front;
@@ -52,6 +53,7 @@ struct segment {
 /* The number of further registrations of a segment with a front, each with one more part of the front. */
 #define WIDES 16u
 
+/* The registrations of one segment with one communicator; guarded by its turn. */
 struct record {
     uint64_t addr;
     size_t size, front;
@@ -75,10 +77,12 @@ struct user {
     size_t size;
 };
 
+/* Parts of struct nccl_reg_stats. All members are uint64_t: counters_add relies on that. */
 struct counters {
     uint64_t ops, mixed, outside, unsafe, attached, detached, renewed, failed;
 };
 
+/* An entry for a communicator. Entries are never freed while the registry exists, and are reused. */
 struct nccl_reg_comm {
     _Atomic(void *) key;        /* the communicator; NULL: gone */
     struct nccl_reg_comm *next; /* the lists of its bucket and of all communicators; both constant once it is on the
@@ -144,6 +148,7 @@ static inline unsigned int bucket_of(const void *comm)
     return (unsigned int)(((uint64_t)(uintptr_t)comm * 0x9e3779b97f4a7c15u) >> 56) % BUCKETS;
 }
 
+/* The entry of a communicator; NULL: not known. Without the turn it may end at any time. */
 static inline struct nccl_reg_comm *comm_find(const struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found = atomic_load_explicit(&reg->buckets[bucket_of(comm)], memory_order_acquire);

@@ -26,6 +26,7 @@ void lock_relax(unsigned int times);
 /* Take the lock, waiting ns nanoseconds at most. False: not taken. */
 bool lock_take_within(struct lock *lock, uint64_t ns);
 
+/* Take the lock if it is free. False: not taken. */
 static inline bool lock_try(struct lock *lock)
 {
     return !atomic_load_explicit(&lock->taken, memory_order_relaxed) &&

@@ -39,6 +39,7 @@ static inline struct magazine *magazine_own(struct pool *pool)
     return &pool->magazines[magazine_place % MAGAZINES];
 }
 
+/* The slow path of magazine_enter. */
 struct magazine *magazine_enter_other(struct pool *pool);
 /*
  * The magazine of this thread, locked; the caller releases the lock. The pool's lock must not be taken while it is

@@ -20,6 +20,7 @@ struct block;
 /* Enter a segment. -EINVAL: not aligned; -ENOMEM: no host memory, or an address beyond 48 bits; -EEXIST: part of the
  * range is taken. After an error nothing is entered. */
 int map_segment_add(uint64_t addr, size_t size, struct segment *segment);
+/* Remove a range that map_segment_add has entered. Its blocks must have been removed before. */
 void map_segment_remove(uint64_t addr, size_t size);
 /* NULL: the address is in no pool. */
 struct segment *map_segment_get(uint64_t addr);

@@ -91,6 +91,7 @@ struct pool_observer_ops {
     void (*segment_lost)(void *arg, unsigned int kind, uint64_t addr, size_t size);
 };
 
+/* The parameters of a pool. The tables and arg must stay valid as long as the pool. */
 struct pool_config {
     const struct pool_backend_ops *backend;
     const struct pool_order_ops *order;

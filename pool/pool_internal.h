@@ -23,6 +23,7 @@
 /* No device has this much memory; the backend refuses it, and sums of sizes cannot overflow. */
 #define SIZE_LARGEST ((size_t)1 << 47)
 
+/* The states of a block. */
 enum block_state {
     BLOCK_FREE,    /* in a bin */
     BLOCK_LIVE,    /* handed out */
@@ -47,6 +48,7 @@ struct block {
     struct block *prev, *next;     /* neighbours by address, in the same segment */
 } __attribute__((aligned(128)));
 
+/* One allocation of the backend, cut into blocks. */
 struct segment {
     uint64_t addr;
     size_t size;
@@ -213,6 +215,7 @@ static inline void book(_Atomic size_t *number, size_t more)
     atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
+/* The books of a segment, which are guarded by the same lock as its blocks. */
 static inline struct books *books_of(struct pool *pool, const struct segment *segment)
 {
     return segment->owner ? &segment->owner->books : &pool->books;

@@ -25,6 +25,7 @@ struct pool;
 /* The number of contexts that a thread can look at at the same time, the one of its request or free included. */
 #define CALLS_ON 8
 
+/* The record of a thread. */
 struct calls {
     /* Contexts, or an address in one with the lowest bit set; 0: none. The first is the request's or free's own. */
     _Atomic(uintptr_t) on[CALLS_ON];
@@ -54,6 +55,7 @@ static inline struct calls *call_begin(uintptr_t on)
     return own;
 }
 
+/* End the call that call_begin or call_begin_slow has begun; own is its result. */
 static inline void call_end(struct calls *own)
 {
     if (__builtin_expect(own != NULL, 1))

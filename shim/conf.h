@@ -32,6 +32,7 @@ enum conf_log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 #define CONF_TEXT_MAX 1024
 
+/* The value of one setting. */
 struct conf_value {
     /* BOOL: 0 or 1. CHOICE: the index. SIZE: bytes. NUMBER and SECONDS: UINT64_MAX if not set or off. FILL: a byte or
      * enum conf_fill. STATS: see above. */
@@ -53,9 +54,11 @@ struct conf_row {
     const char *def, *choices, *help;
 };
 
+/* The rows of conf.def, conf_count of them. */
 extern const struct conf_row conf_rows[];
 extern const unsigned int conf_count;
 
+/* The settings; the first call reads the environment. */
 const struct conf *conf_get(void);
 
 /* The value of row i, in the order of conf_rows. */

@@ -50,12 +50,14 @@ extern atomic_uint contexts_closing;
 enum context_free { FREE_NOW, FREE_WAIT, FREE_LATER, FREE_NEVER };
 enum context_free context_may_free(uint64_t addr, uint64_t limit);
 
+/* The pool of a context, NULL if it has none, and its handle. */
 struct pool *context_pool(const struct context *context);
 CUcontext context_handle(const struct context *context);
 /* The pooled context with this handle; NULL: none. */
 struct context *context_find(CUcontext handle);
 /* The policy of the context with this handle; NULL: it is not pooled. */
 struct policy *context_policy(CUcontext handle);
+/* Call `each` with the policy of every pooled context that is not about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
 /* The handle of a stream's context. */
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);

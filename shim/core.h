@@ -43,6 +43,7 @@ bool core_traces(void);
  * makes for itself. */
 bool core_inside(void);
 
+/* Around our own calls of CUDA and NCCL: hooks reached by this thread pass calls through. May be nested. */
 void core_bypass_begin(void);
 void core_bypass_end(void);
 
@@ -70,6 +71,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
 bool core_would_pool(const void *caller);
 /* A bypassed call has got memory from the driver. */
 void core_bypassed(uint64_t addr, size_t size, const void *caller);
+/* Free the memory at addr; see enum core_verdict. */
 enum core_verdict core_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
 enum core_verdict core_free_later(uint64_t addr, CUstream stream);

@@ -25,6 +25,7 @@ struct elf_file {
     size_t symbols_at, symbols, names_at, names; /* .dynsym and its strings, as offsets in data; 0: none */
 };
 
+/* The state of a name in a dynamic symbol table. */
 enum elf_symbol { ELF_ABSENT, ELF_UNDEFINED, ELF_DEFINED };
 
 /* Map path. 0; -ENOEXEC: no ELF file; another negative errno value. Call elf_close only after 0. */

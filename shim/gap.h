@@ -23,6 +23,7 @@
 /* The number of pairs of device and backend whose held memory is known. */
 #define GAP_TALLIES 128u
 
+/* The kinds of frequent events, and the reasons to leave events out. */
 enum gap_kind { GAP_SEGMENTS, GAP_BLOCKS, GAP_OTHERS, GAP_KINDS };
 enum gap_why { GAP_LIMIT, GAP_RATE, GAP_ERROR };
 

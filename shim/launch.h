@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 
+/* The launcher's facts about this process. */
 struct launch {
     int rank, local_rank; /* -1: unknown */
     const char *from;     /* the source: "setting", "torchrun", "pmix", "openmpi", "mpich", "slurm", or "none" */

@@ -75,6 +75,7 @@ void trace_text(char *buf, size_t len, const char *text);
 
 #define TRACE_FRAMES 8
 
+/* The kinds of allocation events. */
 enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
 
 /* The contents of an allocation event. */

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The kinds of calls that take memory past the pool. */
 enum unpooled {
     UNPOOLED_CREATE,
     UNPOOLED_ASYNC,
