@@ -37,9 +37,9 @@ enum block_state {
  * one. */
 struct block {
     _Atomic int state;   /* LIVE to PENDING without a lock; every other change under the lock of the segment's books */
-    unsigned short list; /* list_of(size), while the block is not free */
+    unsigned short list; /* see size_class; while the block is not free */
     unsigned short bin;  /* while it is in a bin */
-    bool in_hole;        /* in a packed segment, and on the list of a small size; while it is not free */
+    bool in_hole;        /* a small block in a packed segment; while it is not free */
     uint64_t addr;
     size_t size;
     size_t requested; /* the size requested, while it is not free */

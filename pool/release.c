@@ -117,7 +117,7 @@ static size_t release(struct pool *pool, const struct release *what)
     return release_finish(pool, going, what);
 }
 
-/* --- what a growing pool gives back --- */
+/* --- segments that a growing pool gives back --- */
 
 /* The part of peak_live that may be held beyond it. */
 #define EXCESS_PART 20

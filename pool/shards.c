@@ -169,8 +169,8 @@ void recent_flush(struct pool *pool)
     }
 }
 
-/* With the pool's lock. Small blocks in packed segments are coalesced with the large ones, or a large request would
- * break another segment although the rest of this one is free. */
+/* With the pool's lock: coalesce the magazine's large blocks, and with them small blocks in packed segments. Otherwise
+ * a large request would find only the rest of such a segment, without the memory of its cached small blocks. */
 static void magazine_join_large(struct pool *pool, struct magazine *magazine)
 {
     struct block *blocks;

@@ -31,7 +31,7 @@ struct context *context_current(const struct real_driver *driver);
 
 /*
  * As context_current, for a request: the context and its pool stay valid until call_end(*ret_own), even if a call of
- * another thread ends the context meanwhile. NULL: as above; call_end is not to be called then.
+ * another thread ends the context meanwhile. NULL: as above; then call_end must not be called.
  */
 struct calls;
 struct context *context_begin(const struct real_driver *driver, struct calls **ret_own);
@@ -168,7 +168,8 @@ int context_read(struct context *context, uint64_t addr, void *buf, size_t size,
  * have arrived. */
 void context_decay_all(unsigned int age);
 
-/* Wait until no call that orders frees is in flight in the context with this handle (NULL: in any context). */
+/* Wait until no call that orders frees is in flight in the context with this handle (NULL: in any context); a second at
+ * most for calls that wait on the host, which disturb no capture. */
 void context_settle(CUcontext handle);
 
 /*

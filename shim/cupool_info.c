@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cupool_info.c - the program cupool-info: prints every setting with its value, the rank and host of this process, and
- * what cupool will catch of a program. docs/settings.md is made by --markdown, the manual's list by --man. It loads no
- * CUDA and has one thread.
+ * whether cupool will catch a program's allocations. docs/settings.md is made by --markdown, the manual's list by
+ * --man. It loads no CUDA and has one thread.
  */
 #include <stdbool.h>
 #include <stdio.h>

@@ -63,7 +63,7 @@ _Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HA
 
 static struct {
     pthread_mutex_t lock; /* guards the members below, except atomics */
-    struct stat file;     /* what fd was when it was opened, for file_state */
+    struct stat file;     /* fstat of fd when it was opened, for file_state */
     char path[4096];
     struct half half; /* the half that is being written */
     struct header header;

@@ -19,7 +19,8 @@
 #include "trace.h"
 
 #define DEVICES_MAX 64
-/* A program that relies on refusals, and then requests less, gets a message every so many doublings of their number. */
+/* A program that relies on refusals, and then requests less, gets a message each time their number has doubled this
+ * often. */
 #define DOUBLINGS 10
 /* The least interval, in nanoseconds, between two walks over every block, except for messages on stderr. */
 #define EVERY_NS 1000000000u

@@ -37,7 +37,7 @@ struct policy {
     /* The number of host work reports so far; never reset, so that a wait for an earlier context at this entry cannot
      * count. */
     _Atomic(uint64_t) debts;
-    _Atomic(uint64_t) paid; /* the first so many of them are known to have completed */
+    _Atomic(uint64_t) paid; /* this many of them, the oldest, are known to have completed */
     CUstream debtor;        /* the stream of all reports that have not completed, or STREAM_MIXED */
 };
 

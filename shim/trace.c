@@ -44,7 +44,7 @@ atomic_bool trace_allocs_wanted; /* and the file is open */
 static struct {
     struct lock lock; /* guards the rest of this struct */
     int fd;           /* -1: not open */
-    struct stat file; /* what fd was when it was opened, for file_state */
+    struct stat file; /* fstat of fd when it was opened, for file_state */
     char path[4096];
     uint64_t t0;
     uint64_t dropped;
