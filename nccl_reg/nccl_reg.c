@@ -13,9 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a reader of statistics waits for the lock: a signal handler may have interrupted its holder. */
+/* The longest time, in nanoseconds, that a reader of statistics waits for the lock, whose holder a signal handler may
+ * have interrupted. */
 #define STATS_WAIT_NS 200000000
-/* How long the end of a communicator waits for a call of another thread: most take microseconds, one may be stuck. */
+/* The longest time, in nanoseconds, that the end of a communicator waits for a call of another thread: most take
+ * microseconds, but one may be stuck. */
 #define CALL_WAIT_NS 1000000000
 
 int reg_reserve(void **array, size_t count, size_t *room, size_t size)
@@ -41,7 +43,7 @@ uint64_t reg_now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Without a turn: wait for calls that are under way, as long as one of these bits is set. */
+/* Wait for calls under way as long as one of these bits is set. The caller holds no turn. */
 static void calls_wait(const atomic_uint *calls, unsigned int bits)
 {
     const struct timespec nap = {.tv_nsec = 50000};
@@ -58,8 +60,8 @@ static void calls_wait(const atomic_uint *calls, unsigned int bits)
 static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm);
 
 /*
- * Give a turn back. Whoever ends a communicator does not wait for it: then its holder clears up, and he who has come
- * too late to see that here finds the turn free.
+ * Give a turn back. A thread that ends a communicator does not wait for its turn; its holder then clears the entry
+ * here. If the end comes after the holder's check, the ending thread finds the turn free.
  */
 void reg_turn_give(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
@@ -83,7 +85,7 @@ struct nccl_reg_comm *reg_comm_take(struct nccl_reg *reg, void *comm)
     return NULL;
 }
 
-/* One of this bucket that is gone, or a new one; with the lock. */
+/* An unused entry of this bucket, or a new one; with the lock. */
 static struct nccl_reg_comm *comm_new(struct nccl_reg *reg, unsigned int bucket)
 {
     struct nccl_reg_comm *comm;
@@ -126,7 +128,8 @@ int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_co
         }
     }
     pthread_mutex_unlock(&reg->lock);
-    /* It may share connections with those that rest for a segment, and whoever saw to that did not see it. */
+    /* The new communicator may share connections with others that rest while a segment is released, and the releasing
+     * threads have not seen it. */
     if (made)
         calls_wait(&reg->detaching, ~0u);
     return rc;
@@ -159,7 +162,8 @@ static void counters_add(struct counters *sum, const struct counters *more)
         to[i] += from[i];
 }
 
-/* With the turn: clear up if it is gone. Only with the lock is that sure: it may be about to be another one. */
+/* With the turn: clear the entry if its communicator is gone. The lock makes the check reliable, because the entry may
+ * be about to be used for another communicator. */
 static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
     pthread_mutex_lock(&reg->lock);
@@ -175,15 +179,16 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
     pthread_mutex_unlock(&reg->lock);
 }
 
-/* -EPIPE: not all; the communicator is closed now. */
+/* -EPIPE: some registrations are left, and the communicator is closed now. */
 static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
     bool used = false;
 
     for (size_t i = 0; i < comm->record_count; i++)
         used |= comm->records[i].handle && comm->records[i].used;
-    /* NCCL itself waits for its work, and for nobody else's; where that does not block, not here either. What cannot be
-     * undone now is undone by it when the communicator is destroyed: other ranks may have theirs until then. */
+    /* NCCL waits for the work of this communicator only, so this wait for the device is limited, and is left out if the
+     * communicator does not block. NCCL undoes the remaining registrations when the communicator is destroyed: until
+     * then other ranks may have theirs. */
     if (reg_group_uses(comm) || !reg_is_ready(reg, comm, key) ||
         (used && reg->ops->wait(&comm->info, atomic_load(&comm->nonblocking) ? 0 : END_WAIT_MS))) {
         atomic_fetch_add(&comm->calls, CALLS_CLOSED);
@@ -195,7 +200,7 @@ static int comm_detach_all(struct nccl_reg *reg, struct nccl_reg_comm *comm, voi
     return 0;
 }
 
-/* Undo what is registered with it; stays: it is closed then, else gone. */
+/* Undo the registrations of a communicator. stays: it is then closed, otherwise gone. */
 static int comm_leave(struct nccl_reg *reg, void *comm, bool stays)
 {
     struct nccl_reg_comm *found = comm_find(reg, comm);
@@ -209,7 +214,7 @@ static int comm_leave(struct nccl_reg *reg, void *comm, bool stays)
         if (!rc && stays) {
             atomic_store(&found->finalized, true);
             atomic_fetch_add(&found->calls, CALLS_CLOSED);
-        } else if (!rc) { /* unless somebody has given it up meanwhile */
+        } else if (!rc) { /* unless another thread has closed the communicator meanwhile */
             atomic_compare_exchange_strong(&found->key, &comm, NULL);
         }
     }
@@ -234,7 +239,7 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found;
 
-    /* With the lock it does not become another one. */
+    /* With the lock held, the entry is not reused for another communicator. */
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
     if (found)
@@ -279,7 +284,7 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
     struct nccl_reg_comm *found;
     bool finalized;
 
-    /* With the lock none is added at its address. */
+    /* With the lock held, no communicator is added at its address. */
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
     finalized = found && atomic_load(&found->finalized);
@@ -288,7 +293,7 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
     pthread_mutex_unlock(&reg->lock);
     if (!found)
         return -ENOENT;
-    /* Clear up, unless the turn is elsewhere; then its holder does. */
+    /* Clear the entry, unless another thread holds the turn; its holder then clears it. */
     if (!pthread_mutex_trylock(&found->turn))
         reg_turn_give(reg, found);
     return finalized ? -EALREADY : 0;
@@ -377,11 +382,11 @@ void nccl_reg_stats_get(struct nccl_reg *reg, struct nccl_reg_stats *ret_stats)
     if (locked)
         pthread_mutex_unlock(&reg->lock);
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
-        sum.ops += atomic_load(&comm->ops); /* of all who have had this entry */
+        sum.ops += atomic_load(&comm->ops); /* of all communicators that have used this entry */
         if (pthread_mutex_trylock(&comm->turn))
             continue;
         counters_add(&sum, &comm->counters);
-        /* Clearing up takes the lock. */
+        /* Clearing takes the lock. */
         if (locked)
             reg_turn_give(reg, comm);
         else

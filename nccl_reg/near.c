@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* near.c - see near.h. */
+/*
+ * near.c - see near.h.
+ *
+ * Locking: the communicator's turn.
+ */
 #include "near.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * near.h - what is known of the places that operations' buffers lie in, so that nobody has to search. Private to
- * nccl_reg.
+ * near.h - the lookup cache: maps the 2 MiB ranges in which operations' buffers lie to records, so that most operations
+ * need no search. Private to nccl_reg. It owns no record.
  *
- * What it is: a table of words in sets of as many as a line of the cache holds. A place is as large as the smallest
- * segment. Places drop out as others come.
+ * A table of words, in sets that each fill a cache line. A range is as large as the smallest segment. Ranges are
+ * evicted when others come.
  *
- * Locking: near_get without any; the others with the communicator's turn.
+ * Locking: near_get without any; the other functions with the communicator's turn.
  */
 #ifndef CUPOOL_NCCL_REG_NEAR_H
 #define CUPOOL_NCCL_REG_NEAR_H
@@ -25,8 +25,9 @@
 #define PLACE_SIZE  ((uint64_t)1 << PLACE_SHIFT)
 
 /*
- * What is known of a place: its number, the record that last held a buffer there (if no other has come before it
- * since), and the kinds of operation for which nothing is left to be done with a buffer that lies in this place alone.
+ * A word of the cache: the number of the range, the index of the last record that held a buffer there (valid if no
+ * record has been inserted before it since), and the kinds of operation that need nothing for a buffer within this
+ * range.
  */
 #define NEAR_PLACE(word)            ((word) >> 32)
 #define NEAR_INDEX(word)            ((word) >> 2 & (((uint64_t)1 << 30) - 1))
@@ -35,18 +36,18 @@
 typedef _Atomic(uint64_t) near_set[NEAR_WAYS];
 
 struct near {
-    _Atomic(near_set *) sets; /* NEAR_SETS; NULL: nothing has been remembered yet */
-    uint64_t count;           /* how often something was remembered since all was forgotten; with the turn */
+    _Atomic(near_set *) sets; /* NEAR_SETS; NULL: nothing has been entered yet */
+    uint64_t count;           /* entries made since the last near_forget; with the turn */
 };
 
-/* A buffer at addr lies in the record of this index; settled: a bit for each kind of operation for which nothing is
- * left to be done in all of the place. */
+/* Enter a buffer at addr, which lies in the record of this index. settled: a bit for each kind of operation that needs
+ * nothing in all of the range. */
 void near_remember(struct near *near, uint64_t addr, size_t index, unsigned int settled);
-/* The records, or what has used them, have changed. */
+/* Clear the cache, because records or their users have changed. */
 void near_forget(struct near *near);
 void near_free(struct near *near);
 
-/* Where the place of addr is remembered; NULL: nowhere. */
+/* The set for the range of addr; NULL: none. */
 static inline _Atomic(uint64_t) *near_of(const struct near *near, uint64_t addr)
 {
     near_set *sets = atomic_load_explicit(&near->sets, memory_order_acquire);
@@ -55,7 +56,7 @@ static inline _Atomic(uint64_t) *near_of(const struct near *near, uint64_t addr)
     return sets && place && place <= UINT32_MAX ? sets[place * 0x9e3779b97f4a7c15u >> (64 - NEAR_BITS)] : NULL;
 }
 
-/* What is known of the place where addr is; 0: nothing. */
+/* The word for the range of addr; 0: none. */
 static inline uint64_t near_get(const struct near *near, uint64_t addr)
 {
     const _Atomic(uint64_t) *set = near_of(near, addr);
@@ -69,7 +70,7 @@ static inline uint64_t near_get(const struct near *near, uint64_t addr)
     return 0;
 }
 
-/* Is nothing left to be done with a buffer? */
+/* True if an operation of this kind needs nothing for this buffer. */
 static inline bool is_settled(uint64_t word, enum nccl_reg_kind kind, uint64_t addr, size_t size)
 {
     return NEAR_SETTLED(word, kind) && size <= PLACE_SIZE - addr % PLACE_SIZE;

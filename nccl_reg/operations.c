@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * operations.c - groups, and operations: those for which nothing is left to be done take no turn. See
- * nccl_reg_internal.h.
+ * operations.c - groups, and operations: those that need no registration take no turn. See nccl_reg_internal.h.
  *
  * Locking: a communicator's users; see op_begin.
  */
@@ -10,25 +9,26 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Communicators of a group that are remembered without memory from the heap. */
+/* The number of a group's communicators that need no memory from the heap. */
 #define GROUP_FIRST 4u
 
-/* The calling thread's groups, and the communicators that they have used: each counts as a user until the end. */
+/* The calling thread's groups, and the communicators that they have used: the group counts as a user of each until its
+ * end. */
 static __thread struct {
-    uint64_t number; /* of the outermost one, which no other has */
+    uint64_t number; /* a unique number of the outermost group */
     unsigned int depth, count, room;
     struct nccl_reg_comm *first[GROUP_FIRST];
     struct nccl_reg_comm **more;
 } group __attribute__((tls_model("initial-exec")));
 
-static _Atomic(uint64_t) groups; /* so far, of all threads */
+static _Atomic(uint64_t) groups; /* the number of groups so far, of all threads */
 
 uint64_t reg_group(void)
 {
     return group.depth ? group.number : 0;
 }
 
-/* The place of the group's communicator of this number. */
+/* The element for the group's communicator of index i. */
 static struct nccl_reg_comm **group_at(unsigned int i)
 {
     return i < GROUP_FIRST ? &group.first[i] : &group.more[i - GROUP_FIRST];
@@ -42,7 +42,7 @@ bool reg_group_uses(const struct nccl_reg_comm *comm)
     return false;
 }
 
-/* comm is used until this thread's group ends. */
+/* comm is in use until this thread's group ends. */
 static void group_use(struct nccl_reg_comm *comm)
 {
     size_t room = group.room;
@@ -50,7 +50,7 @@ static void group_use(struct nccl_reg_comm *comm)
     if (reg_group_uses(comm))
         return;
     atomic_fetch_add(&comm->users, 1);
-    /* Without memory to remember it, it stays in use: its segments never go. */
+    /* Without memory for the entry, the communicator stays in use, and its segments never go. */
     if (group.count >= GROUP_FIRST &&
         reg_reserve((void **)&group.more, group.count - GROUP_FIRST, &room, sizeof(void *)))
         return;
@@ -59,8 +59,9 @@ static void group_use(struct nccl_reg_comm *comm)
 }
 
 /*
- * It is in use from now on; what after_op will get. Who lets a segment go says so first (detaching), takes the turns,
- * and does not where there is a user. So who counts himself first and then finds nobody about that needs no turn.
+ * Mark the communicator as in use. Returns the argument for nccl_reg_after_op. A thread that releases a segment first
+ * increments `detaching`, then takes the turns, and gives up if there is a user. So an operation that first counts
+ * itself as a user and then reads `detaching` as 0 needs no turn.
  */
 static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
 {
@@ -72,7 +73,7 @@ static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
     return comm;
 }
 
-/* In use: is nothing left to be done for this operation? */
+/* In use: true if the operation needs nothing. */
 static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
 {
     if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) !=

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registrations.c - what a communicator has registered, the calls of the table that change that, and what an operation
- * needs of it. See nccl_reg_internal.h.
+ * registrations.c - the registrations of a communicator, the calls of the table that change them, and the registrations
+ * that an operation needs. See nccl_reg_internal.h.
  *
- * Locking: all with the communicator's turn.
+ * Locking: every function is called with the communicator's turn.
  */
 #include "nccl_reg_internal.h"
 
@@ -13,8 +13,8 @@
 
 /* --- records --- */
 
-/* The index of the first record that starts behind addr. For each operation: without branches that cannot be foretold.
- */
+/* The index of the first record that starts behind addr. Used by each operation, so without branches that
+ * mispredict. */
 static size_t record_after(const struct nccl_reg_comm *comm, uint64_t addr)
 {
     const struct record *low = comm->records;
@@ -34,7 +34,7 @@ static bool holds(const struct record *record, uint64_t addr, size_t size)
     return addr - record->addr < record->size && size <= record->size - (addr - record->addr);
 }
 
-/* The record that holds all of a buffer, or NULL. */
+/* The record that holds all of a buffer; NULL: none. */
 static struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
 {
     const size_t i = record_after(comm, addr);
@@ -50,7 +50,7 @@ struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
     return record && record->addr == addr ? record : NULL;
 }
 
-/* Does it matter for this record of which kind the operations are that use it? */
+/* True if the kinds of the operations that use this record matter. */
 static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
 {
     return comm->info.careful && (!record->plain || comm->info.maps_plain);
@@ -64,14 +64,15 @@ static bool is_sent(const struct record *record)
 static void sent_note(struct nccl_reg_comm *comm, struct record *record)
 {
     if (!is_sent(record))
-        near_forget(&comm->near); /* it says that collectives need nothing */
+        near_forget(&comm->near); /* the cache says that collectives need nothing */
     if (record->group != reg_group() || !record->group) {
         record->sent |= record->group || !reg_group();
         record->group = reg_group();
     }
 }
 
-/* It is another one that is found now; what this group has asked for happens at its end, with that. */
+/* NCCL finds another registration now. Operations of this thread's open group run at its end, with that
+ * registration. */
 static void sent_forget(struct record *record)
 {
     record->sent = false;
@@ -79,12 +80,12 @@ static void sent_forget(struct record *record)
         record->group = 0;
 }
 
-/* A buffer at addr was found in a record, and has been prepared. */
+/* A buffer at addr was found in a record and prepared: enter it into the lookup cache. */
 static void remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
 {
     unsigned int settled = 0;
 
-    /* Where kinds matter, of each send and receive it has to be known in which group it was. */
+    /* Where kinds matter, the group of each send and receive has to be recorded. */
     if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))
         settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |
                   (unsigned int)(!kinds_matter(comm, record) || !is_sent(record)) << NCCL_REG_COLLECTIVE;
@@ -112,7 +113,7 @@ bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size
 
 /* --- calls of the table --- */
 
-/* False: the communicator was given up, and may be gone already. */
+/* False: the communicator was closed, and may be gone already. */
 static bool call_begin(struct nccl_reg_comm *comm)
 {
     unsigned int none = 0;
@@ -125,7 +126,7 @@ static void call_end(struct nccl_reg_comm *comm)
     atomic_fetch_and(&comm->calls, ~CALL_INSIDE);
 }
 
-/* NULL: refused, or the communicator was given up. */
+/* NULL: NCCL refused, or the communicator was closed. */
 static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, uint64_t addr, size_t size)
 {
     void *handle = NULL;
@@ -142,7 +143,7 @@ static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
     return handle;
 }
 
-/* 0, or -EIO, or -EPIPE: the communicator was given up. */
+/* 0, -EIO, or -EPIPE: the communicator was closed. */
 static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, uint64_t addr, size_t size,
                       void **handle)
 {
@@ -162,7 +163,7 @@ static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *ke
     return rc;
 }
 
-/* So much of a record's front the registration has that was made as this one of its wide ones. */
+/* The bytes of a record's front in its wide registration of this number. */
 static size_t front_at(const struct record *record, unsigned int wide)
 {
     return record->front / WIDES * wide;
@@ -202,8 +203,8 @@ bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
     return reg_ask(reg, comm, key) == 0;
 }
 
-/* Records, without handles, for the segments that the communicator lacks. Returns how many; *ret_changes: as of when.
- */
+/* Records, without handles, for the segments that the communicator lacks. Returns their number; *ret_changes: the
+ * registry's changes at that moment. */
 static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, struct record **ret_missing,
                           uint64_t *ret_changes)
 {
@@ -232,7 +233,7 @@ static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, stru
     return count;
 }
 
-/* Register what is missing. What there is no memory to remember is tried again at the next change. */
+/* Register the missing segments. A segment without host memory for its record is tried again at the next change. */
 static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
     struct record *missing, *at;
@@ -253,8 +254,9 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
 }
 
 /*
- * Register it once more, with more of the front, or (whole) all of it: found first from now on, and used by nobody yet.
- * What was there stays as it is for the work that uses it, so nobody waits. False: there is no more, or it was refused.
+ * Register the segment once more, with one more part of the front or (whole) all of it. NCCL finds this registration
+ * from now on, and no operation has used it. The earlier registration stays for the work that uses it, so nothing
+ * waits. False: the front is used up, or NCCL refused.
  */
 static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool whole)
 {
@@ -269,7 +271,7 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
     record->wide[next - 1] =
         attach(reg, comm, key, record->addr - front_at(record, next), front_at(record, next) + record->size);
     if (!record->wide[next - 1]) {
-        record->widened = WIDES; /* not again */
+        record->widened = WIDES; /* do not try again */
         return false;
     }
     record->widened = next;
@@ -278,7 +280,8 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
     return true;
 }
 
-/* An operation waits for the device. Beside work that does not end the program is not to stand still. */
+/* Wait for the device before an operation. After a wait in vain no operation waits for a while, or the program would
+ * stand still beside work that never ends. */
 static bool device_is_done(const struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
     const unsigned int ms = reg_now_ns() < comm->rests ? 0 : OP_WAIT_MS;
@@ -292,9 +295,9 @@ static bool device_is_done(const struct nccl_reg *reg, struct nccl_reg_comm *com
 }
 
 /*
- * Make a registration anew, where the front is used up or there is none. What used it before has to be over: peers
- * write through it. The host cannot wait for that as long as it takes: the work may wait for what this thread launches
- * next.
+ * Replace a registration whose front is used up or missing. All work that has used it must have ended, because peers
+ * write through it. The host waits only for a limited time, because that work may wait for work that this thread
+ * launches next.
  */
 static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record, bool captured)
 {
@@ -310,14 +313,14 @@ static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
     return true;
 }
 
-/* With a careful communicator: see that the registration may be used as op does it. False: it may not. */
+/* With a careful communicator: make the registration safe for op. False: it is not. */
 static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record,
                         const struct nccl_reg_op *op)
 {
     bool safe = true;
 
-    /* For a graph NCCL itself registers the whole allocation, and without ours that would count as nothing elsewhere.
-     */
+    /* For a graph NCCL itself registers the whole allocation, and without ours it would then take the buffer for
+     * unregistered in other places. */
     if (op->captured && record->front && record->widened < WIDES)
         safe = widen(reg, comm, key, record, /* whole: */ true);
     if (!kinds_matter(comm, record))
@@ -326,7 +329,7 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
         sent_note(comm, record);
         return safe;
     }
-    /* At the end of a group its collectives come first, in whatever order they were called. */
+    /* At the end of a group NCCL runs its collectives first, in whatever order they were called. */
     if (!record->sent && (!record->group || record->group == reg_group()))
         return safe;
     return widen(reg, comm, key, record, /* whole: */ false) || renew(reg, comm, key, record, op->captured);
@@ -355,7 +358,7 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
             record = record_of(comm, addr, size);
         if (record && record->handle && comm->info.careful)
             safe &= use_prepare(reg, comm, key, record, op);
-        if (!record || !record->handle) { /* it may just have been refused */
+        if (!record || !record->handle) { /* NCCL may just have refused the registration */
             outside++;
             continue;
         }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segments.c - which segments there are, how they go once no communicator has them registered, and how they are lost.
+ * segments.c - how segments come, how they go once no communicator has them registered, and how they are lost.
  *
- * Locking: see nccl_reg_internal.h; who lets a segment go has claimed it, and takes the turns of all communicators of
- * its device.
+ * Locking: see nccl_reg_internal.h. A thread that releases a segment claims it and takes the turns of all communicators
+ * of its device.
  */
 #include "nccl_reg_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* --- which there are, all with the lock --- */
+/* --- how they come, all with the lock --- */
 
 /* The index of the first segment that starts behind addr. */
 static size_t segment_after(const struct nccl_reg *reg, uint64_t addr)
@@ -36,7 +36,7 @@ static size_t segment_from(const struct nccl_reg *reg, uint64_t addr)
     return i - (i && end_of(reg->segments[i - 1].addr, reg->segments[i - 1].size) > addr);
 }
 
-/* The segment that starts at addr, or NULL. */
+/* The segment that starts at addr; NULL: none. */
 static struct segment *segment_at(const struct nccl_reg *reg, uint64_t addr)
 {
     const size_t i = segment_after(reg, addr);
@@ -101,7 +101,7 @@ void reg_segment_quarantine(struct nccl_reg *reg, uint64_t addr)
 
 /* --- how they go --- */
 
-/* With its turn: does this communicator let the segment go now? */
+/* With its turn: true if this communicator permits the release of the segment now. */
 static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
                          const struct segment *segment)
 {
@@ -124,8 +124,9 @@ static void turns_give(struct nccl_reg *reg, struct nccl_reg_comm *held)
 }
 
 /*
- * Take the turns of all communicators of the segment's device: those that share connections with one that has it
- * registered must be at rest, too. False, with none of them: one does not let go.
+ * Take the turns of all communicators of the segment's device, because communicators that share connections with one
+ * that has the segment registered must be at rest, too. False: a communicator does not permit the release, and no turn
+ * is taken.
  */
 static bool turns_take(struct nccl_reg *reg, const struct segment *segment, struct nccl_reg_comm **ret_held)
 {
@@ -133,11 +134,12 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
     void *key;
 
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
-        /* Another device's threads are at work with theirs, and it has none of this memory. */
+        /* Other devices' communicators have not registered this memory, and their threads may be at work with them. */
         if (atomic_load(&comm->device) != segment->device)
             continue;
         if (pthread_mutex_trylock(&comm->turn)) {
-            /* One that was given up with a thread in it has no key, and nothing is done with it any more. */
+            /* A communicator that was closed while a thread was in it has no key, and no call is made on it any
+             * more. */
             if (!atomic_load(&comm->key))
                 continue;
             turns_give(reg, held);
@@ -159,7 +161,7 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
     return true;
 }
 
-/* With all turns: deregister it from one. False: that was revoked meanwhile. */
+/* With all turns: deregister the segment from one communicator. False: that was closed meanwhile. */
 static bool comm_let_go(struct nccl_reg *reg, struct nccl_reg_comm *comm, const struct segment *segment)
 {
     void *key = atomic_load(&comm->key);
@@ -169,13 +171,13 @@ static bool comm_let_go(struct nccl_reg *reg, struct nccl_reg_comm *comm, const 
     if (!record)
         return true;
     rc = reg_detach(reg, comm, key, record);
-    /* What could not be undone is tried once more when the communicator goes. */
+    /* A deregistration that failed is tried once more when the communicator goes. */
     if (!rc)
         reg_record_delete(comm, record);
     return rc != -EPIPE || !atomic_load(&comm->key);
 }
 
-/* Deregister a segment that this thread has claimed. False: not now. */
+/* Deregister a segment that this thread has claimed. False: impossible now. */
 static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
 {
     struct nccl_reg_comm *held = NULL;
@@ -192,7 +194,7 @@ static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
     return gone;
 }
 
-/* With the lock: its owner is there until it is dropped. */
+/* With the lock: keep the segment's owner from going until owner_drop. */
 static bool owner_hold(const struct nccl_reg *reg, const struct segment *segment)
 {
     return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);
@@ -204,7 +206,7 @@ static void owner_drop(const struct nccl_reg *reg, const struct segment *segment
         reg->ops->drop(segment->owner);
 }
 
-/* Let the segment at addr go, if it is to and nobody else is about it. The bytes that were released. */
+/* Release the segment at addr, if it has to go and no other thread is releasing it. Returns the bytes released. */
 static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
 {
     struct segment *segment, copy = {0};
@@ -222,7 +224,7 @@ static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
 
     gone = segment_detach(reg, &copy);
     pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr); /* still there, but maybe not at the same place of the array */
+    segment = segment_at(reg, addr); /* still there, but perhaps at another index */
     segment->claimed = false;
     gone = gone && !segment->quarantined;
     if (gone) {
@@ -286,8 +288,9 @@ static void records_lose(struct nccl_reg *reg, uint64_t addr, int device)
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
         const struct record *record;
 
-        /* Nobody will ask, and one that was given up is not to be waited for; nor is another device's, which may be in
-         * a call for as long as it likes. */
+        /* The records of an entry without a key are not used any more, and its turn must not be waited for, because its
+         * call may be stuck; nor must the turn of another device's communicator, which may be held over a call for any
+         * length of time. */
         if (!atomic_load(&comm->key) || atomic_load(&comm->device) != device)
             continue;
         pthread_mutex_lock(&comm->turn);
@@ -298,7 +301,8 @@ static void records_lose(struct nccl_reg *reg, uint64_t addr, int device)
     }
 }
 
-/* Segments that have something in this range: of this owner, or (any) of whichever. Not what somebody lets go. */
+/* Forget the segments that overlap this range: those of this owner, or (any) of any owner. Segments that a thread is
+ * releasing are left alone. */
 static void lose(struct nccl_reg *reg, uint64_t addr, uint64_t end, const void *owner, bool any)
 {
     struct segment lost;
@@ -320,7 +324,7 @@ static void lose(struct nccl_reg *reg, uint64_t addr, uint64_t end, const void *
         pthread_mutex_unlock(&reg->lock);
         if (lost.size) {
             records_lose(reg, lost.addr, lost.device);
-            /* Whoever took the old record for that of a new segment at this address looks again. */
+            /* An operation that has taken the old record for that of a new segment at this address compares again. */
             atomic_fetch_add(&reg->changes, 1);
         }
     } while (lost.size);

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bins.c - see bins.h. */
+/*
+ * bins.c - see bins.h.
+ *
+ * Locking: the caller's lock, as bins.h says.
+ */
 #include "bins.h"
 
 #include "pool_internal.h"
 
-/* A segment of which nothing is handed out is broken into for requests of at least this part of it, and if it is larger
- * than one for two blocks, only if it takes no more than this part of the room: that saves a driver call, but no memory
- * beyond. */
+/* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it, and, if it is larger than a
+ * segment for two, only if that takes no more than a BREAK_PART-th of the room: breaking it saves a driver call,
+ * but no memory. */
 #define BREAK_RATIO 8u
 #define BREAK_PART  16u
 
-/* How many blocks of one bin a search looks at, unless nothing may be missed. */
+/* The number of blocks of one bin that a search examines, unless it must miss none. */
 #define SCAN 8
 
-/* First non-empty bin from bin on; BINS_COUNT: none. */
+/* The first bin that is not empty, from bin on; BINS_COUNT: none. */
 static unsigned int bin_next(const struct bins *bins, unsigned int bin)
 {
     unsigned int word = bin / 64;
@@ -35,7 +39,7 @@ static bool starts_segment(const struct block *block)
     return block->addr == block->segment->addr;
 }
 
-/* May size bytes of block, which is large enough and not of a shared segment, be handed out? */
+/* May size bytes of block be handed out? The block is large enough and not in a shared segment. */
 static bool may_serve(const struct block *block, size_t size, size_t room, bool all)
 {
     const struct segment *segment = block->segment;
@@ -50,11 +54,11 @@ static bool may_serve(const struct block *block, size_t size, size_t room, bool 
            (block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room);
 }
 
-/* The best choice in a bin: close fits that start their segment first (they can be exported by IPC), then the tightest.
- */
+/* The best block in a bin: first close fits that start their segment (they can be exported by IPC), then the
+ * tightest. */
 static struct block *bin_best(struct block *block, size_t size, size_t room, bool all)
 {
-    const bool shared = block->segment->shared; /* as are all of these bins, and anything there may be handed out */
+    const bool shared = block->segment->shared; /* all blocks of these bins are, and any of them may be handed out */
     struct block *best = NULL;
     bool best_starts = false;
 
@@ -81,8 +85,8 @@ struct block *bins_find(const struct bins *bins, size_t size, size_t room, bool 
     for (unsigned int bin = bin_next(bins, own); bin < BINS_COUNT; bin = bin_next(bins, bin + 1)) {
         struct block *best = bins->head[bin];
 
-        /* Beyond its own bin all blocks of shared segments are large enough, and those of a bin about as large as each
-         * other: to look at several would fetch their lines from other threads' processors, with the lock. */
+        /* In the bins above, all blocks of shared segments are large enough, and those of one bin differ little:
+         * examining several would fetch cache lines from other processors while the lock is held. */
         if (bin == own || !best->segment->shared)
             best = bin_best(best, size, room, all);
         if (best)

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blocks.c - blocks within segments: split, handed out, kept as they were freed, merged, chosen. Requests under 2 MiB
- * share segments of 2 MiB, larger ones get a segment of their own size when no free block fits, so that most of them
- * start where a driver allocation starts. A segment that has become free serves requests of its size.
+ * blocks.c - blocks within segments: split, handed out, merged, chosen. Requests under 2 MiB share segments of 2 MiB.
+ * Larger ones get a segment of their own size when no free block fits, so that most of them start where a driver
+ * allocation starts. A segment that has become free serves requests of its size.
  *
- * Some segments are packed: large blocks share them. Those that leave 1 MiB or more of their last 2 MiB get a segment
- * for two, 2 MiB smaller than two of their own; and a free segment may be broken into for smaller requests. That saves
- * memory, but one block can then keep its neighbours' memory from going back to the driver. So the pool keeps account
- * of how much could be kept so at the worst (pool->exposed), and holds that to a part of what the driver would have in
- * use, see room(). Free memory of a packed segment serves large requests within that account. The tail of a large
- * block, which it leaves of the last 2 MiB of a segment of its own, is for nobody: with a small block there nothing of
- * the segment could go back, and tails are so many that soon nothing could at all.
+ * Some segments are packed: large blocks share them. Blocks that leave 1 MiB or more of their last 2 MiB get a segment
+ * for two, 2 MiB smaller than two of their own; and a free segment may be broken for smaller requests. That saves
+ * memory, but one block can then keep its neighbours' memory from going back to the driver. So the pool counts the
+ * bytes that could be kept so at the worst (pool->exposed), and limits them to a part of the bytes that the driver
+ * would have in use, see room(). Free memory of a packed segment serves large requests within that budget. The tail
+ * that a large block leaves of the last 2 MiB of a segment of its own is never handed out: with a small block there the
+ * segment could not go back, and tails are so many that soon no segment could.
  *
- * It calls nobody. Order and memory come from pool.c and release.c. Which magazine's segments serve a
- * small request is shards.c's business.
+ * It calls no function of the tables; pool.c and release.c do. shards.c decides which magazine's segments serve a small
+ * request.
  *
- * Locking: every function is called with pool->lock, those above block_take for a segment that a magazine owns with the
- * magazine's lock.
+ * Locking: every function is called with pool->lock; for a segment that a magazine owns, those above block_take are
+ * called with the magazine's lock.
  */
 #include <errno.h>
 
@@ -25,13 +25,14 @@
 #include "map.h"
 #include "pool_internal.h"
 
-/* Segments for two are for blocks that leave this much of their last 2 MiB, and up to this size: what such a segment
- * saves is always 2 MiB, what it exposes grows with its size. */
+/* Segments for two are for blocks that leave PACK_LEAVES of their last 2 MiB, up to the size PACK_MAX: such a segment
+ * always saves 2 MiB, but exposes more the larger it is. */
 #define PACK_LEAVES (POOL_SEGMENT_UNIT / 2)
 #define PACK_MAX    ((size_t)16 << 20)
-/* For the same reason a quarter of what may be exposed is for blocks up to this size alone. */
+/* For the same reason a quarter of the budget is reserved for blocks up to this size. */
 #define PACK_SMALLEST (2 * POOL_SEGMENT_UNIT)
-/* A program that has not freed so much of these is taken for one that will not: one that exports them by IPC, say. */
+/* A program that has not freed this many bytes of such blocks may never free them: it may export them by IPC, for
+ * example. */
 #define PACK_FREED ((size_t)256 << 20)
 
 static bool is_whole(const struct block *block)
@@ -44,7 +45,7 @@ static struct bins *bins_for(struct pool *pool, const struct segment *segment)
     return segment->owner ? &segment->owner->bins : &pool->large;
 }
 
-/* Seldom, and not inline: what is left of its callers then needs few registers. */
+/* Rarely called, and not inline so that the callers need few registers. */
 __attribute__((noinline)) static void idle_add(struct pool *pool, struct segment *segment)
 {
     lock_take(&pool->idle_lock);
@@ -81,7 +82,7 @@ void block_unbin(struct pool *pool, struct block *block)
         idle_remove(pool, block->segment);
 }
 
-/* While it has no tail: tails are in no bin. */
+/* Only while the segment has no tail, because tails are in no bin. */
 static void exposed_set(struct pool *pool, struct segment *segment, size_t exposed)
 {
     pool->exposed += exposed - segment->exposed;
@@ -96,8 +97,8 @@ size_t segment_exposes(const struct segment *segment, size_t size)
 }
 
 /*
- * Cut block (not in a bin) down to size; the rest becomes a free block. The caller has reserved a descriptor. at_end:
- * the rest is what comes first.
+ * Cut a block that is in no bin down to size; the rest becomes a free block. The caller has reserved a descriptor.
+ * at_end: keep the end of the block, so the rest comes first.
  */
 static void block_split(struct pool *pool, struct block *block, size_t size, bool at_end)
 {
@@ -121,7 +122,7 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
 {
     struct segment *segment = block->segment;
     unsigned int list;
-    /* The two blocks of a segment for two are at its ends: each may be followed by a larger one. */
+    /* The two blocks of a segment for two are at its ends, so that a larger one can follow each. */
     const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;
     const uint64_t addr = at_end ? block->addr + block->size - size : block->addr;
 
@@ -142,7 +143,7 @@ int block_hand_out(struct pool *pool, struct block *block, size_t size, size_t r
     return 0;
 }
 
-/* Both in no bin. */
+/* Merge next into block; both are in no bin. */
 static void swallow(struct pool *pool, struct block *block, struct block *next)
 {
     block->size += next->size;
@@ -160,7 +161,8 @@ void block_merge_next(struct pool *pool, struct block *block)
     swallow(pool, block, block->next);
 }
 
-/* A block of a packed segment was freed, but not the last one. Small ones are too many to look at. */
+/* A block of a packed segment was freed, but not the last one: recompute exposed. Segments with small blocks have too
+ * many blocks for a walk. */
 static void exposed_lessen(struct pool *pool, struct segment *segment)
 {
     size_t least = segment->size;
@@ -173,7 +175,7 @@ static void exposed_lessen(struct pool *pool, struct segment *segment)
     exposed_set(pool, segment, segment->size - least);
 }
 
-/* Is it a large block that leaves much of its last 2 MiB? */
+/* True for a large block that leaves much of its last 2 MiB. */
 static bool leaves_much(size_t size)
 {
     return size >= LARGE_MIN && native_size(size) - size >= PACK_LEAVES;
@@ -206,9 +208,9 @@ void block_free(struct pool *pool, struct block *block)
 /* --- choosing --- */
 
 /*
- * How much more may be exposed for a block of size bytes: with what the driver would have in use it has to stay below
- * the bound of what is held (pool_config.bound_min). And the fuller the device, the less, by the square of what is not
- * handed out, because then others need the memory.
+ * The bytes by which pool->exposed may grow for a block of size bytes. Together with the driver's own use it must stay
+ * below the bound of held memory (pool_config.bound_min). It shrinks with the square of the memory not handed out,
+ * because on a full device others need the memory.
  */
 static size_t room(const struct pool *pool, size_t size)
 {
@@ -218,7 +220,7 @@ static size_t room(const struct pool *pool, size_t size)
     const size_t left = live < config->capacity ? config->capacity - live : 0;
     size_t max = config->break_max;
 
-    /* In whole numbers: a program may trap what is inexact. */
+    /* In integers: a program may enable the trap for inexact results. */
     for (int i = 0; config->capacity && i < 2; i++)
         max = (size_t)((unsigned __int128)max * left / config->capacity);
     max = max < bound ? max : bound;

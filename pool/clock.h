@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock.h - the system's clocks in nanoseconds: what limits of time, durations and the trace's times are counted with.
+ * clock.h - the system's clocks in nanoseconds, for time limits, durations and the times of the trace.
  *
- * What it is not: the clock that allocation events are stamped with (records.c), which is cheaper.
+ * It is not the clock of allocation events, which is cheaper (records.c).
  *
- * Threads: from any thread at any time, also in a signal handler. No locks.
+ * Threads: any thread at any time, also in a signal handler. No locks.
  */
 #ifndef CUPOOL_POOL_CLOCK_H
 #define CUPOOL_POOL_CLOCK_H
@@ -23,14 +23,14 @@ static inline uint64_t clock_ns(clockid_t clock)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Of the monotonic clock; never 0. */
+/* The monotonic clock; never 0. */
 static inline uint64_t now_ns(void)
 {
     return clock_ns(CLOCK_MONOTONIC);
 }
 
-/* Sleep for so long, less than a second, or less when a signal comes. No cancellation point as nanosleep() is: what the
- * thread is in the middle of has to be finished. errno stays. */
+/* Sleep for ns nanoseconds, less than a second, or less if a signal comes. Unlike nanosleep() it is no cancellation
+ * point, because the thread must finish its operation. Keeps errno. */
 static inline void nap_ns(uint32_t ns)
 {
     const struct timespec nap = {.tv_nsec = ns};

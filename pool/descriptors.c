@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * descriptors.c - host memory for descriptors of pools, segments and blocks: recycled, never unmapped, because a double
- * free may read one at any time. For pool.c and release.c.
+ * descriptors.c - host memory for the descriptors of pools, segments and blocks: recycled and never unmapped, because a
+ * double free may read one at any time. It initialises no descriptor; its callers do.
  *
- * Locking: retired.lock and spares_lock, leaves; spare blocks have the lock of the segments that they are for.
+ * Locking: retired.lock and spares_lock, leaves; spare blocks are under the lock of the segments that they are for.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -11,12 +11,12 @@
 
 #include "pool_internal.h"
 
-/* Descriptors of segments are made this many at a time. */
+/* The number of segment descriptors made at a time. */
 #define CHUNK 256
 
-/* Pools and segment descriptors that are out of use; recycled, never freed (see pool_internal.h). */
+/* Unused descriptors of pools and segments; recycled, never freed (see pool_internal.h). */
 static struct {
-    pthread_mutex_t lock; /* guards the rest of this struct; a leaf lock */
+    pthread_mutex_t lock; /* guards the members below; a leaf lock */
     struct pool *pools;
     struct segment *segments;
 } retired = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -28,7 +28,7 @@ static void *host_pages(size_t size)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* So many, or as many as there are. */
+/* Move SPARES_CHUNK descriptors, or as many as there are. */
 static void move(struct spares *from, struct spares *to)
 {
     for (unsigned int i = 0; i < SPARES_CHUNK && from->first; i++) {

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.c - the part of pool.h that only looks: addresses, statistics, invariants. It changes nothing: where memory
- * lies must not depend on who looked, or when. */
+/*
+ * inspect.c - the functions of pool.h that only read: addresses, statistics, invariants. They change nothing, because
+ * the layout of memory must not depend on the readers.
+ *
+ * Locking: each function takes the locks it needs; pool_of, pool_arg and pool_live take none.
+ */
 #include <errno.h>
 #include <stdio.h>
 
@@ -9,7 +13,8 @@
 #include "pool.h"
 #include "pool_internal.h"
 
-/* How long a question waits for a lock that the thread may hold itself, below a signal handler that calls exit(). */
+/* The longest wait, in nanoseconds, for a lock that the calling thread may hold itself, below a signal handler that
+ * calls exit(). */
 #define STATS_WAIT_NS 1000000000
 
 struct pool *pool_of(uint64_t addr)
@@ -43,7 +48,7 @@ size_t pool_live_size(uint64_t addr)
     return pool_live(addr, &pool, &block);
 }
 
-/* Take the locks of the segment that was found at addr, which may have gone since. False: it has; nothing is taken. */
+/* Take the locks of the segment found at addr. False: it has gone meanwhile, and no lock is taken. */
 static bool segment_lock(struct pool *pool, struct segment *segment, uint64_t addr)
 {
     lock_take(&pool->lock);
@@ -63,7 +68,8 @@ static void segment_unlock(struct pool *pool, struct segment *segment)
     lock_give(&pool->lock);
 }
 
-/* With its locks. Is any of it handed out? What the program has freed and the device still uses is not. */
+/* With the segment's locks: true if any of its blocks is handed out. A deferred one, which the device may still use, is
+ * not. */
 static bool segment_in_use(const struct segment *segment)
 {
     const struct block *block = segment->first;
@@ -112,8 +118,8 @@ int pool_block_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size, uint64_
     return rc;
 }
 
-/* Without the lock, if a wait for it was in vain: its holder may be the thread that a signal handler has interrupted.
- * The numbers are then of different moments, which a report can live with. */
+/* May run without the lock, after a wait in vain: a signal handler may have interrupted the holder on this thread. The
+ * counters are then of different moments, which is good enough for a report. */
 __attribute__((no_sanitize("thread"))) static void stats_copy(const struct pool *pool, struct pool_stats *ret_stats)
 {
     *ret_stats = pool->stats;
@@ -147,7 +153,7 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     }
 }
 
-/* Free ranges of a segment; neighbours count as one, also where they have not joined. */
+/* Adds up the free ranges of a segment; neighbours count as one range even if they are not coalesced. */
 static void segment_survey(const struct segment *segment, struct pool_survey *survey)
 {
     uint64_t range = 0, ranges = 0, largest = 0, holes = 0, skipped = segment->skip, used = 0;
@@ -188,7 +194,7 @@ void pool_survey_get(struct pool *pool, struct pool_survey *ret_survey)
     locks_take(pool);
     for (const struct segment *segment = pool->segments; segment; segment = segment->next) {
         segment_survey(segment, &survey);
-        survey.leaving -= segment->size; /* what is on the books; what is held and not there is leaving */
+        survey.leaving -= segment->size; /* bytes in the books; held bytes that are not there are leaving */
     }
     survey.held = pool->stats.held;
     survey.leaving += survey.held;
@@ -235,7 +241,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
     return NULL;
 }
 
-/* Are the recent blocks those on the magazines' lists, and no others? With all locks. */
+/* With all locks: true if the cached blocks are exactly those on the magazines' lists. */
 static bool magazines_sound(const struct pool *pool)
 {
     const struct block *block;
@@ -270,8 +276,8 @@ static bool magazines_sound(const struct pool *pool)
     return count == 0 && keepers == atomic_load(&pool->shown.keepers);
 }
 
-/* Is as much in the program's hands as the books say? With all locks; while a thread orders what was kept, nobody
- * knows. */
+/* With all locks: true if the bytes handed out are those in the books. Unknown while a thread orders deferred
+ * blocks. */
 static bool handed_sound(const struct pool *pool)
 {
     ptrdiff_t handed = 0;
@@ -285,7 +291,7 @@ static bool handed_sound(const struct pool *pool)
     return handed == handed_now(pool) || atomic_load(&pool->shown.ordering);
 }
 
-/* Do these books hold what the segments of this owner (NULL: the pool) add up to? With all locks. */
+/* With all locks: true if these books hold the sums over the segments of this owner (NULL: the pool). */
 static bool books_sound(const struct pool *pool, const struct magazine *owner)
 {
     const struct books *books = owner ? &owner->books : &pool->books;
@@ -298,7 +304,7 @@ static bool books_sound(const struct pool *pool, const struct magazine *owner)
     return live == atomic_load(&books->live) && idle == atomic_load(&books->idle);
 }
 
-/* Segments on the list of idle ones, or more than count if it is broken. */
+/* The number of segments on the list of idle ones; more than count if the list is broken. */
 static size_t idle_listed(const struct pool *pool, size_t count)
 {
     const struct segment *segment, *prev = NULL;

@@ -6,7 +6,7 @@
 
 #include "pool_internal.h"
 
-/* How often to look again, and then how often to yield, before sleeping. */
+/* How often a waiter spins, and up to which count it yields, before it sleeps. */
 #define LOOKS  100u
 #define YIELDS 1000u
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lock.h - the lock of a pool, of a magazine, of the trace's buffer: held for tens of nanoseconds, now and then for
- * some microseconds, mostly by one thread, twice for each pair of calls. Half as many atomic operations as a pthread
- * mutex, for which giving back is one, too.
+ * lock.h - the lock of a pool, of a magazine, of the trace's buffer: held for tens of nanoseconds, sometimes some
+ * microseconds, mostly by one thread, twice for each pair of calls. It takes half as many atomic operations as a
+ * pthread mutex, whose unlock is one as well.
  *
- * What it is not: fair, recursive or a wait for anything long. No CUDA call happens under it, and no system call but
- * for a page of host memory now and then, and the trace's write of a full buffer.
+ * It is not fair, not recursive and not for long waits. No CUDA call happens under it, and no system call except for a
+ * page of host memory now and then, and the trace's write of a full buffer.
  *
- * Locking: who waits looks again and again, then yields, then sleeps a little at a time, so that a holder of lower
- * priority gets to run. Waiting is no cancellation point: what the thread is in the middle of has to be finished.
+ * Locking: a waiter spins, then yields, then sleeps for short times, so that a holder of lower priority gets to run.
+ * Waiting is no cancellation point, because the thread must finish its operation.
  */
 #ifndef CUPOOL_POOL_LOCK_H
 #define CUPOOL_POOL_LOCK_H
@@ -21,11 +21,12 @@ struct lock {
     atomic_bool taken;
 };
 
-/* Wait a little; times: how often that has been done. */
+/* Wait for a short time; times: how often the caller has done so already, which makes the wait longer. */
 void lock_relax(unsigned int times);
-/* The same until the lock could be taken, but not for longer than ns nanoseconds; false: not taken. */
+/* Take the lock, waiting ns nanoseconds at most. False: not taken. */
 bool lock_take_within(struct lock *lock, uint64_t ns);
 
+/* Take the lock if it is free. False: not taken. */
 static inline bool lock_try(struct lock *lock)
 {
     return !atomic_load_explicit(&lock->taken, memory_order_relaxed) &&

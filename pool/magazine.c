@@ -1,47 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * magazine.c - blocks close at hand: what was freed a short while ago, whole and not merged, and what was freed and not
- * yet ordered. Most programs ask for the same sizes again and again, so most requests and frees come no further, and
- * threads that run side by side do not meet.
+ * magazine.c - caches of blocks: blocks freed a short while ago, whole and not coalesced, and freed blocks that are not
+ * ordered yet (deferred). Most programs request the same sizes again and again, so most requests and frees need nothing
+ * else, and threads that run side by side do not contend.
  *
- * A thread uses the same magazine until it finds it taken, and then goes on to the next one: threads that take turns
- * share a magazine, so that one finds what another has freed, and those that do not come to have one each.
- * What is not in a thread's own is looked for in the others before anything is joined. A block goes back to the list of
- * its magazine once it is ordered, so a thread that frees as much as it asks for does not run out. Who takes the lock
- * of a magazine that is not his own counts as a visitor there: its own thread waits for him in place of going on, and
- * finding nothing where it comes to.
+ * A thread uses the same magazine until it finds it locked, and then goes on to the next one. So threads that take
+ * turns share a magazine, and one finds the blocks that another has freed, while threads that run side by side soon
+ * have one each. A request looks into the other magazines before anything is coalesced. An ordered block goes back to
+ * the list of its magazine, so a thread that frees as much as it requests does not run out. A thread that takes the
+ * lock of another thread's magazine counts as a visitor there: the owner waits for it instead of going on to a magazine
+ * where it would find nothing.
  *
- * Small blocks have one of a few sizes (rounded), so that most requests of any small size find a block. Large ones are
- * found by requests of the same size alone; those for which there is no list wait as strays. What is large joins its
- * neighbours when a large request of the thread looks at bins; everything does before the pool grows, or anybody looks
- * at what is idle (recent_flush), so nothing free is overlooked, and the books are right.
+ * Small blocks have one of a few sizes (rounded), so that most requests of any small size find a block. Large blocks
+ * serve only requests of their own size; those for which there is no list are strays. Large blocks are coalesced when a
+ * large request of the thread looks at the bins; all blocks are before the pool grows or idle memory is examined
+ * (recent_flush), so no free memory is overlooked, and the books are right.
  *
- * On the books of the pool a recent block is still used: hits and frees change nothing outside their magazine. What is
- * in the program's hands each magazine counts for itself, and the pool learns of it now and then (handed_settle).
+ * In the pool's books a cached block counts as used, so hits and frees change nothing outside their magazine. Each
+ * magazine counts the bytes that it has handed out, and the pool adds them up now and then (handed_settle).
  *
- * What it is not: it orders nothing and asks nobody for memory.
+ * It orders nothing and asks no one for memory.
  *
- * Locking: each function says which lock its caller has. A magazine's lock may be taken inside the pool's, not the
- * other way round, and two of them only in the order of their places.
+ * Locking: each function says which lock its caller holds. A magazine's lock may be taken inside the pool's, not the
+ * other way round, and two of them only in the order of their indices.
  */
 #include <stddef.h>
 #include <string.h>
 
 #include "magazine.h"
 
-/* So often a thread looks for the end of a visit before it goes on to another magazine after all. */
+/* The number of polls for the end of a visit before a thread goes on to another magazine. */
 #define PATIENCE 2048u
 
 __thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
 
-/* With its lock. */
+/* With the magazine's lock. */
 void magazine_use(struct pool *pool, struct magazine *magazine)
 {
     if (!atomic_exchange(&magazine->used, true))
         atomic_fetch_add(&pool->shown.magazines_used, 1);
 }
 
-/* With the pool's lock held, no thread comes to the magazines beyond. */
+/* While the pool's lock is held, no thread comes to magazines beyond pool->shown.places. */
 static void places_reach(struct pool *pool, unsigned int past)
 {
     lock_take(&pool->lock);
@@ -67,8 +67,8 @@ struct magazine *magazine_enter_other(struct pool *pool)
             places_reach(pool, place + 1);
         if (lock_try(&magazine->lock))
             break;
-        /* A visitor is gone in a moment: a thread that left the magazine to it would find nothing in another one, and
-         * its share of the slack would be less. The one that was met may have gone before this looks: try again. */
+        /* A visitor is gone in a moment: a thread that left its magazine would find nothing in another one, and would
+         * have a smaller share of the slack. The visitor may have gone before this check: try again. */
         if (!is_visited(magazine)) {
             if (lock_try(&magazine->lock))
                 break;
@@ -124,7 +124,7 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
     return found;
 }
 
-/* Move what is of such segments from a list to another one; counts them down. */
+/* Move the blocks of the owner's segments (all: every block) from a list to another one; decrements *count for each. */
 static struct block *pick(struct block **link, const struct magazine *owner, bool all, struct block *to,
                           unsigned int *count)
 {
@@ -180,8 +180,8 @@ void peak_reach(struct pool *pool, ptrdiff_t handed)
     size_set(&pool->shown.slack_most, slack);
 }
 
-/* Hits and frees change nothing on the books, but are counted in their magazine. Here the pool learns of them; with
- * both locks. Exact as long as one thread does it all; with several, each had its most at another time. */
+/* Hits and frees do not change the pool's books and are counted in their magazine. Add the counts to the pool's; with
+ * both locks. Exact with one thread; with several, each magazine had its maximum at another time. */
 void handed_settle(struct pool *pool, struct magazine *magazine)
 {
     peak_reach(pool, pool->handed + balance(&magazine->handed_most));
@@ -250,7 +250,7 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, pt
     for (unsigned int i = 0; i < count && all; i++)
         recent += recent_add_up(&pool->magazines[i]);
     *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
-    *ret_most = handed_most(pool); /* with the locks: threads that free now would make it less than live */
+    *ret_most = handed_most(pool); /* under the locks: threads that free now would make it less than live */
     for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
         if (segment->recent && segment->recent == segment->used)
             idle += segment->size;
@@ -266,7 +266,7 @@ size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, pt
 
 /* --- freed and not ordered --- */
 
-/* Has nobody freed into it since somebody asked this? Then who did may not come again. */
+/* True if no thread has freed into the magazine since the last check: its thread may have ended. */
 static bool is_left(struct magazine *magazine)
 {
     const size_t frees = size_value(&magazine->frees);
@@ -279,7 +279,8 @@ static bool is_left(struct magazine *magazine)
 
 unsigned int kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
 {
-    /* One other along with its own, if it is left, so that nothing stays where no thread comes any more. */
+    /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
+     * threads. */
     const unsigned int count = atomic_load(&pool->shown.places);
     const unsigned int turn = own ? (unsigned int)(size_value(&own->order) % count) : 0;
 
@@ -288,7 +289,8 @@ unsigned int kept_take(struct pool *pool, const struct magazine *own, struct blo
 
         if (!atomic_load(&magazine->used))
             continue;
-        /* Threads that order side by side leave each other alone, but for what nobody had been able to order. */
+        /* Threads that order side by side leave each other's magazines alone, unless one has deferred more than its
+         * share, which could not be ordered. */
         if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) &&
             (i != turn || !is_left(magazine)))
             continue;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * magazine.h - see magazine.c: what a hit and a free do is here, so that they are one function with their callers.
- * Private to pool/.
+ * magazine.h - see magazine.c. The paths of a hit and a free are inline here, so that the compiler merges them with
+ * their callers. Private to pool/. It does not choose free memory in segments; blocks.c and shards.c do.
  *
- * Locking: each function says which lock its caller has. pool_internal.h says what they guard.
+ * Locking: each function says which lock its caller holds. pool_internal.h says what the locks guard.
  */
 #ifndef CUPOOL_POOL_MAGAZINE_H
 #define CUPOOL_POOL_MAGAZINE_H
 
 #include "pool_internal.h"
 
-/* For who has the lock; others read it without. */
+/* For the holder of the lock to change; other threads read without it. */
 static inline size_t size_value(const _Atomic size_t *number)
 {
     return atomic_load_explicit(number, memory_order_relaxed);
@@ -21,7 +21,7 @@ static inline void size_set(_Atomic size_t *number, size_t to)
     atomic_store_explicit(number, to, memory_order_relaxed);
 }
 
-/* For who has the magazine's lock: a part of an atomic operation is enough. */
+/* With the magazine's lock, so no atomic read-modify-write is needed. */
 static inline void count_up(_Atomic size_t *number)
 {
     atomic_store_explicit(number, atomic_load_explicit(number, memory_order_relaxed) + 1, memory_order_relaxed);
@@ -32,17 +32,18 @@ static inline ptrdiff_t balance(const _Atomic ptrdiff_t *number)
     return atomic_load_explicit(number, memory_order_relaxed);
 }
 
-/* Where this thread's magazine is, in every pool; for magazine_enter. */
+/* The index of this thread's magazine, modulo MAGAZINES, in every pool; for magazine_enter. */
 extern __thread unsigned int magazine_place __attribute__((tls_model("initial-exec"), visibility("hidden")));
 static inline struct magazine *magazine_own(struct pool *pool)
 {
     return &pool->magazines[magazine_place % MAGAZINES];
 }
 
+/* The slow path of magazine_enter. */
 struct magazine *magazine_enter_other(struct pool *pool);
 /*
- * The magazine of this thread, with its lock, which the caller gives back. The pool's lock must not be
- * taken while it is held.
+ * The magazine of this thread, locked; the caller releases the lock. The pool's lock must not be taken while it is
+ * held.
  */
 static inline struct magazine *magazine_enter(struct pool *pool)
 {
@@ -56,14 +57,14 @@ static inline struct magazine *magazine_enter(struct pool *pool)
     return magazine_enter_other(pool);
 }
 
-/* Take the lock of this one, whose own thread waits meanwhile, and give it back; lock: to put or keep something there.
- */
+/* visit: take the magazine's lock while its own threads wait; unlock releases it. lock: visit in order to put or defer
+ * blocks there, which marks the magazine as used. */
 void magazine_visit(struct magazine *magazine);
 void magazine_use(struct pool *pool, struct magazine *magazine);
 void magazine_lock(struct pool *pool, struct magazine *magazine);
 void magazine_unlock(struct magazine *magazine);
 
-/* The lists that are not empty, by 64. */
+/* A bit for each list that is not empty, in words of 64. */
 static inline uint64_t recent_lists(const struct magazine *magazine, unsigned int set)
 {
     return atomic_load_explicit(&magazine->recent_set[set], memory_order_relaxed);
@@ -74,7 +75,7 @@ static inline void recent_lists_mark(struct magazine *magazine, unsigned int set
     atomic_store_explicit(&magazine->recent_set[set], to, memory_order_relaxed);
 }
 
-/* With the magazine's lock. The program has got so many bytes. */
+/* With the magazine's lock: the program has got size bytes. */
 static inline void handed_add(struct magazine *magazine, size_t size)
 {
     const ptrdiff_t handed = balance(&magazine->handed) + (ptrdiff_t)size;
@@ -84,7 +85,7 @@ static inline void handed_add(struct magazine *magazine, size_t size)
         atomic_store_explicit(&magazine->handed_most, handed, memory_order_relaxed);
 }
 
-/* Take the first block off a list that has one. */
+/* With the magazine's lock: take the first block off a list that is not empty. */
 static inline struct block *recent_pop(struct magazine *magazine, unsigned int i)
 {
     struct block *block = magazine->recent[i];
@@ -96,8 +97,7 @@ static inline struct block *recent_pop(struct magazine *magazine, unsigned int i
     return block;
 }
 
-/* With the magazine's lock. Hand out a block of list i that was freed by a request of about the same size. False: there
- * is none. */
+/* With the magazine's lock: hand out a cached block of list i. False: none of this size. */
 static inline bool magazine_take(struct magazine *magazine, unsigned int i, size_t size, size_t requested,
                                  uint64_t *ret_addr)
 {
@@ -114,11 +114,10 @@ static inline bool magazine_take(struct magazine *magazine, unsigned int i, size
     return true;
 }
 
-/* With no lock. The same from any other magazine. */
+/* With no lock: as magazine_take, from any magazine but own. */
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr);
 
-/* With the magazine's lock. A PENDING block has been ordered and may be handed out again. False: there is no place for
- * it. */
+/* With the magazine's lock: cache an ordered PENDING block, which may then be handed out. False: there is no room. */
 static inline bool magazine_put(struct magazine *magazine, struct block *block)
 {
     const unsigned int i = block->list;
@@ -143,9 +142,9 @@ static inline bool magazine_put(struct magazine *magazine, struct block *block)
     return true;
 }
 
-/* With no lock: the same, having made place; or the block joins its neighbours. */
+/* With no lock: as magazine_put, after making room; otherwise the block is coalesced. */
 void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block);
-/* With the magazine's lock. A PENDING block is to be ordered later. */
+/* With the magazine's lock: defer a PENDING block. */
 static inline void magazine_keep(struct pool *pool, struct magazine *magazine, struct block *block)
 {
     if (!magazine->kept)
@@ -157,7 +156,7 @@ static inline void magazine_keep(struct pool *pool, struct magazine *magazine, s
     size_set(&magazine->kept_bytes, size_value(&magazine->kept_bytes) + native_size(block->size));
 }
 
-/* A magazine's share of the slack. */
+/* A magazine's share of the slack, in bytes. */
 static inline size_t slack_share(const struct pool *pool)
 {
     const unsigned int sharers = atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed);
@@ -165,7 +164,7 @@ static inline size_t slack_share(const struct pool *pool)
     return size_value(&pool->shown.slack) / (sharers ? sharers : 1);
 }
 
-/* With the magazine's lock. May it keep size bytes more for company? */
+/* With the magazine's lock: may it defer size bytes more? */
 static inline bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
 {
     const size_t room = slack_share(pool), takes = native_size(size);
@@ -174,39 +173,40 @@ static inline bool magazine_has_room(const struct pool *pool, const struct magaz
            takes <= room / COMPANY_PART && size_value(&magazine->kept_bytes) + takes <= room;
 }
 
-/* With no lock. All blocks that this magazine keeps (NULL: that any does) and those of others that keep too much; now
- * the caller's. How many magazines that may be. */
+/* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
+ * too much. Returns the number of magazines to look at in ret_kept. */
 unsigned int kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES]);
-/* How much all magazines keep. With no lock, so it may be over when it is told. */
+/* The bytes that all magazines defer. With no lock, so the value may be out of date. */
 size_t kept_bytes(const struct pool *pool);
-/* How much is in the program's hands, and the most that was at a time, as far as pool->stats.peak_live does not know.
- * With all locks; without them, about so much. */
+/* The bytes handed out, and their maximum where pool->stats.peak_live does not have it yet. Exact with all locks,
+ * approximate without. */
 ptrdiff_t handed_now(const struct pool *pool);
 ptrdiff_t handed_most(const struct pool *pool);
 
-/* With the magazine's lock. The program has freed so many bytes. */
+/* With the magazine's lock: the program has freed size bytes. */
 static inline void handed_sub(struct magazine *magazine, size_t size)
 {
     atomic_store_explicit(&magazine->handed, balance(&magazine->handed) - (ptrdiff_t)size, memory_order_relaxed);
 }
 
-/* With all locks. Magazines that are empty are not in use, until somebody comes: those who were driven from one
- * to the next, by the clock for one, shall not have a share of the slack in each. */
+/* With all locks: mark empty magazines as unused until a thread comes. A thread that was driven from one to the next,
+ * by the clock for example, must not have a share of the slack in each. */
 void magazines_leave(struct pool *pool);
-/* With the pool's lock. Nothing is recent or kept. */
+/* With the pool's lock: drop all cached and deferred blocks. */
 void magazines_reset(struct pool *pool);
-/* With the magazine's lock: off its lists and strays all, or what is of segments of owner (NULL: the pool); of the
- * lists of these sets. The blocks returned are still RECENT. */
+/* With the magazine's lock: take cached blocks off the lists of these sets and off the strays: all, or those in
+ * segments of owner (NULL: the pool). The blocks returned are still RECENT. */
 struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all);
-/* With both locks: the pool learns what the magazine has counted. */
+/* With both locks: add the magazine's counts to the pool's. */
 void handed_settle(struct pool *pool, struct magazine *magazine);
-/* With the pool's lock. So much is in the program's hands. */
+/* With the pool's lock: raise the peak, and the slack with it, to `handed` bytes handed out. */
 void peak_reach(struct pool *pool, ptrdiff_t handed);
-/* shards.c, with the magazine's lock. Hand out a block from what is free in its own segments. False: nothing fits. */
+/* shards.c, with the magazine's lock: hand out a block from free memory in its own segments. False: nothing fits. */
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr);
-/* With the pool's lock. Bytes in segments whose blocks are all recent, or free: idle, but for the books; how much was
- * handed out or kept just then, and the most that was handed out. Waits so long for the lock of a magazine. */
+/* With the pool's lock: the bytes in segments whose blocks are all cached or free, which are idle except in the books;
+ * the bytes handed out or deferred at that moment; and the maximum handed out. Waits patience_ns for each magazine's
+ * lock. */
 size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most);
 
 #endif

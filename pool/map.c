@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* map.c - see map.h. */
+/*
+ * map.c - see map.h.
+ *
+ * Locking: none of its own.
+ */
 #include "map.h"
 
 #include <errno.h>
@@ -8,7 +12,7 @@
 
 #include "pool.h"
 
-#define UNIT_SHIFT 21 /* POOL_SEGMENT_UNIT */
+#define UNIT_SHIFT 21 /* log2 of POOL_SEGMENT_UNIT */
 #define LEAF_BITS  13
 #define ROOT_BITS  (48 - UNIT_SHIFT - LEAF_BITS)
 #define SLOTS      (POOL_SEGMENT_UNIT / POOL_GRANULE)
@@ -22,7 +26,7 @@ struct unit {
 
 static _Atomic(struct unit *) root[1 << ROOT_BITS];
 
-/* Zeroed memory that is only backed once it is touched. */
+/* Zeroed memory that takes physical pages only when touched. */
 static void *map_pages(size_t size)
 {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -101,7 +105,7 @@ int map_block_set(uint64_t addr, struct block *block)
     slot *slots = atomic_load_explicit(&unit->slots, memory_order_acquire);
 
     if (!slots) {
-        /* Only the owner of the segment comes here, under its lock: nobody races with this store. */
+        /* Only the owner of the segment comes here, under its lock, so no other thread races with this store. */
         slots = block ? map_pages(SLOTS * sizeof(slot)) : NULL;
         if (!slots)
             return block ? -ENOMEM : 0;

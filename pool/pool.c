@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool.c - see pool.h: allocating and freeing, the order of frees, growing, and what is done when the driver refuses.
- * Which block serves a request is blocks.c's business.
+ * pool.c - see pool.h: allocating and freeing, the order of frees, growing, and the steps after a refusal of the
+ * driver. blocks.c chooses the block that serves a request.
  *
  * Locking: pool->lock, documented at its declaration; never held while a backend, order or observer function runs.
  */
@@ -17,18 +17,18 @@
 #include "pool_internal.h"
 
 /*
- * A segment for requests up to this keeps its first granule to itself: a stray driver free of a block then names no
- * allocation of the driver. For larger ones that would cost too much: of blocks of 1 MiB, every second.
+ * A segment for requests up to SKIP_MAX never hands out its first granule, so that a stray cuMemFree of a block names
+ * no allocation of the driver. For larger requests this would cost too much: every second block of 1 MiB.
  */
 #define SKIP_MAX    ((size_t)64 << 10)
 #define SHARED_SKIP ((size_t)POOL_GRANULE)
 
 /* --- order --- */
 
-/* So much of the slack comes back with each order, while the pool need not grow. */
+/* Each order restores this part of the slack, while the pool need not grow. */
 #define SLACK_WIDEN 1024
 
-/* Order, and where contents matter fill the blocks of these lists and order that as well. */
+/* Order, and where contents matter, fill the blocks of these lists and order the fills as well. */
 static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
 {
     const struct pool_order_ops *order = pool->config.order;
@@ -38,7 +38,7 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
         return rc;
     for (unsigned int i = 0; i < count; i++) {
         for (const struct block *block = lists[i]; !rc && block; block = block->link) {
-            if (block->segment->withdrawn) /* nobody will be handed it, and somebody outside may still read it */
+            if (block->segment->withdrawn) /* it is never handed out again, and a peer may still read it */
                 continue;
             rc = order->fill(pool->config.arg, block->addr, block->size, block->segment->shared, /* fresh: */ false);
             filled += rc == 1;
@@ -48,7 +48,7 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
     return !rc && filled ? order->filled(pool->config.arg) : rc;
 }
 
-/* The program's PENDING block has been ordered, or has not (rc). */
+/* The program's PENDING block has been ordered, or rc says why not: cache it, defer it, or restore it. */
 static void block_settle(struct pool *pool, struct block *block, int rc)
 {
     struct magazine *magazine;
@@ -73,7 +73,7 @@ static void block_settle(struct pool *pool, struct block *block, int rc)
         magazine_put_or_join(pool, magazine, block);
 }
 
-/* The same of what a magazine had kept. */
+/* As block_settle, for the deferred blocks of a magazine. */
 static void list_settle(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
 {
     struct block *next;
@@ -95,8 +95,8 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
     }
 }
 
-/* Kept blocks have been ordered: more may be kept from now on, if slack_narrow has lessened that. Threads that call
- * this side by side may count as one. */
+/* Deferred blocks have been ordered: restore a part of the slack that slack_narrow has taken away. Threads that call
+ * this at the same time may count as one. */
 static void slack_widen(struct pool *pool)
 {
     const size_t most = atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed);
@@ -106,8 +106,8 @@ static void slack_widen(struct pool *pool)
 }
 
 /*
- * Order what has been handed to the device so far before what comes next; then block (NULL: none) and everything that
- * was kept back before the call may be handed out; where frees wait for company, what waited with this one. An order()
+ * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
+ * the call can be handed out; with batched frees, mainly those in this thread's magazine, see kept_take. An order()
  * that starts after a free covers all work that could use the block.
  */
 int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how)
@@ -135,7 +135,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         list_settle(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
-    if (rc == 0 && pool->config.slack_min) { /* less is kept: see kept_ask */
+    if (rc == 0 && pool->config.slack_min) { /* fewer bytes are deferred now: see kept_ask */
         slack_widen(pool);
         atomic_store_explicit(&pool->shown.ask_from, atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) / 2,
                               memory_order_relaxed);
@@ -155,7 +155,7 @@ void pool_flush(struct pool *pool)
         order_and_publish(pool, NULL, POOL_ORDER_ASK);
 }
 
-/* The live block that starts at addr, now pending and the caller's. */
+/* Claim the live block that starts at addr: it becomes PENDING and the caller's. */
 static inline int block_claim(uint64_t addr, struct block **ret_block)
 {
     struct block *block;
@@ -166,7 +166,7 @@ static inline int block_claim(uint64_t addr, struct block **ret_block)
     if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))
         return -EINVAL;
     if (block->addr != addr) {
-        /* Freed and recycled for another address since we looked it up: a double free that lost a race. */
+        /* The block was freed and recycled for another address since the lookup: a double free that lost a race. */
         atomic_store(&block->state, BLOCK_LIVE);
         return -EINVAL;
     }
@@ -174,7 +174,7 @@ static inline int block_claim(uint64_t addr, struct block **ret_block)
     return 0;
 }
 
-/* Keep a block without having tried to order it, if the magazine may hold so much for company; or in any case. */
+/* Defer a block without ordering it, if the magazine's share of the slack allows that or in_any_case. */
 static bool block_defer(struct pool *pool, struct block *block, bool in_any_case)
 {
     struct magazine *magazine = magazine_enter(pool);
@@ -203,7 +203,7 @@ int pool_free(uint64_t addr)
         return 0;
     if (atomic_load_explicit(&pool->shown.keepers, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, POOL_ORDER_FREE);
-    } else { /* what most frees are: one block, and nothing but order */
+    } else { /* the usual case: one block, and only order() to call */
         rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);
         block_settle(pool, block, rc);
     }
@@ -251,7 +251,7 @@ void pool_pack_never(struct pool *pool)
 
 /* --- allocation --- */
 
-/* Count size bytes against the limit before asking for them, so that several threads cannot pass it together. */
+/* Count size bytes against the limit before the backend is asked, so that several threads cannot exceed it together. */
 static bool ask(struct pool *pool, size_t size)
 {
     const size_t limit = pool->config.limit;
@@ -305,7 +305,7 @@ static int grow(struct pool *pool, size_t size, size_t requested, bool alone, ui
     segment_size = block_segment_size(pool, size, alone);
     lock_give(&pool->lock);
     if (!ask(pool, segment_size)) {
-        segment_size = round_up(size, POOL_SEGMENT_UNIT); /* another thread may have come first */
+        segment_size = round_up(size, POOL_SEGMENT_UNIT); /* another thread may have used up the limit */
         if (!ask(pool, segment_size)) {
             release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
             if (!ask(pool, segment_size))
@@ -337,14 +337,14 @@ static int grow(struct pool *pool, size_t size, size_t requested, bool alone, ui
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
         block_unbin(pool, segment->first);
-        /* Without a descriptor the segment stays behind as a free one. */
+        /* Without a descriptor the segment stays in the pool as a free one. */
         rc = block_hand_out(pool, segment->first, size, requested);
         if (!rc) {
             *ret_addr = segment->first->addr;
             pool->stats.allocs++;
             pool->stats.misses++;
         }
-        /* The kind has changed meanwhile: this request began before that, later ones did not. */
+        /* The kind has changed meanwhile. This request began before that; later ones must not use the segment. */
         if (segment->kind != pool_kind_get(pool))
             segment_withdraw(pool, segment);
     }
@@ -374,7 +374,7 @@ static int take(struct pool *pool, size_t size, size_t requested, bool refused, 
     return rc;
 }
 
-/* A small request from what is free in large segments that cannot go back. */
+/* Serve a small request from free memory in packed segments, which cannot go back. */
 static int take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
     int rc;
@@ -389,7 +389,7 @@ static int take_hole(struct pool *pool, size_t size, size_t requested, uint64_t 
     return rc;
 }
 
-/* Is there, or will there be, more to give to the driver? Other threads may have freed since we last gave back. */
+/* True if there is, or soon will be, more memory to give back: other threads may have freed some meanwhile. */
 static bool more_to_give(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
@@ -404,7 +404,7 @@ static bool more_to_give(struct pool *pool)
     return more;
 }
 
-/* The driver has refused: what else could serve the request, cheapest first. */
+/* The driver has refused. Try everything else that could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
@@ -434,7 +434,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     return rc;
 }
 
-/* With size bytes more, does the pool hold more than the program has had at a time and the slack? */
+/* True if, with size bytes more, the pool would hold more than peak_live and the slack. */
 static bool slack_is_used_up(struct pool *pool, size_t size)
 {
     bool is_beyond;
@@ -447,9 +447,9 @@ static bool slack_is_used_up(struct pool *pool, size_t size)
 }
 
 /*
- * Before the driver is asked for more: what was kept, if all that came before it has ended. With slack not each time,
- * or the calls that deferring saves would be made here; but each time that it may help a large request once the slack
- * is used up. False: not asked.
+ * Before the driver is asked for more: publish deferred blocks, if all earlier work has ended. With slack not for every
+ * request, or the calls that deferring saves would be made here; but for each large one once the slack is used up.
+ * False: it was not tried.
  */
 static bool kept_ask(struct pool *pool, size_t size)
 {
@@ -464,7 +464,7 @@ static bool kept_ask(struct pool *pool, size_t size)
     return due;
 }
 
-/* Nothing of this size was freed recently. */
+/* No cached block serves the request. */
 static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr)
 {
     const struct pool_config *config = &pool->config;
@@ -473,7 +473,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
     int rc;
 
     if (config->capacity && requested > config->capacity)
-        return -EAGAIN; /* nothing that could be given back would make it fit */
+        return -EAGAIN; /* no memory given back could make it fit */
     if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
         return 0;
     if (config->order->frozen(config->arg)) {
@@ -483,7 +483,7 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
             return 0;
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
-        /* Where little is left a refusal, and what follows it, is not worth the 2 MiB. */
+        /* While the device has little left, a refusal and its consequences cost more than the 2 MiB saved. */
         alone = config->backend->scarce && config->backend->scarce(config->arg);
         if (release_excess(pool, size, /* again: */ false, &alone)) {
             bound_wait(pool);

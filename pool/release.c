@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * release.c - how segments leave a pool: given back because somebody needs the memory or nobody has needed it for long,
- * withdrawn, or taken away. See pool.h.
+ * release.c - how segments leave a pool: given back because the memory is needed or has been idle for long, withdrawn,
+ * or disowned. See pool.h. It does not decide when memory is needed; pool.c and the callers of pool.h do.
  *
  * Locking: as in pool.c; all locks (locks_take) while segments leave.
  */
@@ -12,7 +12,7 @@
 #include "map.h"
 #include "pool_internal.h"
 
-/* With all locks. Take a segment of which nothing is handed out off the pool's books; it still counts as held. */
+/* With all locks: remove an idle segment from the pool's books; it still counts as held. */
 static void segment_leave(struct pool *pool, struct segment *segment)
 {
     struct block *block, *next;
@@ -46,7 +46,7 @@ void segment_put(struct pool *pool, const struct segment *segment)
     config->backend->free(config->arg, segment->kind, segment->addr, segment->size);
 }
 
-/* Which idle segments go back, and how. */
+/* Selects the idle segments that go back, and how. */
 struct release {
     const char *why; /* for the observer */
     unsigned int age;
@@ -62,7 +62,7 @@ static bool goes(const struct pool *pool, const struct segment *segment, const s
     return !what->withdrawn_only && pool->clock - segment->idle_since >= what->age;
 }
 
-/* Give back segments that have left the books, a list; gives all locks. The bytes. */
+/* Give back a list of segments that have left the books, and release all locks. Returns the bytes. */
 static size_t release_finish(struct pool *pool, struct segment *going, const struct release *what)
 {
     const struct pool_config *config = &pool->config;
@@ -99,7 +99,7 @@ static size_t release_finish(struct pool *pool, struct segment *going, const str
     return released;
 }
 
-/* Give back idle segments; the bytes. */
+/* Give back idle segments; returns the bytes. */
 static size_t release(struct pool *pool, const struct release *what)
 {
     struct segment *segment, *next, *going = NULL;
@@ -117,31 +117,33 @@ static size_t release(struct pool *pool, const struct release *what)
     return release_finish(pool, going, what);
 }
 
-/* --- what a growing pool hands back --- */
+/* --- segments that a growing pool gives back --- */
 
-/* This part of peak_live may be held beyond it. */
+/* The part of peak_live that may be held beyond it. */
 #define EXCESS_PART 20
-/* A segment of which less than this part is too much stays: it would be asked for again, and what is too much is
- * little, no more than may be held without need anyhow. */
+/* A segment of which less than this part is too much stays: it would be requested again, and the excess is small, no
+ * more than the bytes that may be idle anyway. */
 #define TOLERANCE_PART 4
-/* Growing for something new counts as much as twice for something that was handed back; this often is long. */
+/* A request of a new size counts as NEW_WEIGHT requests of sizes on the ghost list; readmission credit is given from
+ * AGAIN_MAX on. */
 #define NEW_WEIGHT 2u
 #define AGAIN_MAX  128u
 
-/* So much of the slack goes each time the pool grows and hands others back. */
+/* The part of the slack that is lost each time the pool grows and gives other segments back. */
 #define SLACK_NARROW 2
 
-/* What is idle goes back as soon as the room between the peak and the bound is so far used up, in quarters: it arrives
- * later, and until then a request that comes to the bound has to wait. */
+/* Idle segments go back once this many quarters of the room between the peak and the bound are used up: memory arrives
+ * later, and until then a request at the bound has to wait. */
 #define BOUND_QUARTERS 3
 
-/* In the place of what waits for company there has to be something else. */
+/* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */
 static size_t slack_of(const struct pool *pool)
 {
     return pool->config.slack_min ? atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed) : 0;
 }
 
-/* The pool grows by size bytes; with all locks, and nothing recent. How much may be held beyond native_peak. */
+/* The pool grows by size bytes; with all locks, and no cached blocks. Returns the bytes that may be held beyond
+ * native_peak. */
 static size_t bound_room(struct pool *pool, size_t size)
 {
     const size_t kept = kept_bytes(pool), native = native_bytes(pool);
@@ -151,7 +153,7 @@ static size_t bound_room(struct pool *pool, size_t size)
     return bound_beyond(pool, pool->native_peak) + slack_of(pool);
 }
 
-/* How much may be held when the pool has grown by size bytes, and how much of that without need; with the lock. */
+/* The bytes that may be held when the pool has grown by size bytes, and how many of them may be idle; with the lock. */
 static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
 {
     const struct pool_stats *stats = &pool->stats;
@@ -162,7 +164,7 @@ static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
     return peak + *ret_excess + slack_of(pool) + pool->regret;
 }
 
-/* Small requests are all the same here: any of them may ask for a shared segment again. */
+/* All small requests have one key: any of them may request a shared segment again. */
 static size_t gone_key(size_t got_for)
 {
     return got_for < LARGE_MIN ? LARGE_MIN : got_for;
@@ -174,10 +176,11 @@ static unsigned int gone_index(size_t key)
 }
 
 /*
- * The pool grows by size bytes; with the lock. A program that asks for the same again and again must come to an end
- * with asking the driver, however badly the sizes of one part of it fit into what another has left. So when most
- * growing is for what was handed back before, and has been for long, each time lets the pool hold so much more. One
- * whose sizes change asks for some of them again too, but for new ones as well.
+ * The pool grows by size bytes; with the lock. A program that requests the same sizes again and again must stop asking
+ * the driver at some time, however badly the sizes of one phase fit into the memory of another. So when most growth has
+ * for long been for sizes on the ghost list, each further time adds its size to the readmission credit, and the pool
+ * may hold more. A program whose sizes change requests some of them again, too, but also new ones, which reduce the
+ * credit.
  */
 static void regret_update(struct pool *pool, size_t size, size_t got_for)
 {
@@ -207,15 +210,15 @@ static void gone_add(struct pool *pool, const struct segment *segment)
     pool->gone[i].bytes += segment->size;
 }
 
-/* Has all that was given back arrived, and how much has not? */
+/* True if all memory given back has arrived; *ret_arriving: the bytes that have not. */
 static bool arrived(const struct pool *pool, size_t *ret_arriving)
 {
     *ret_arriving = 0;
     return !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg, ret_arriving);
 }
 
-/* The pool asks for one segment, has handed others back, and keeps as much: better keep ever less while that
- * goes on. An order of its own for each free costs less than a driver call for each request. */
+/* The pool asks for one segment, has given others back, and defers as many bytes: halve the slack while that goes on.
+ * An order for each free costs less than a driver call for each request. */
 static void slack_narrow(struct pool *pool, size_t size)
 {
     const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed);
@@ -234,8 +237,8 @@ bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone)
 
     if (pool->config.order->frozen(pool->config.arg))
         return false;
-    /* The device has not come to the last ones yet: more of them would not be there for anybody either, and the program
-     * could have used them again. */
+    /* The device has not reached the last releases yet. Releasing more would help no one yet, and the program could
+     * have used those segments again. */
     has_arrived = arrived(pool, &arriving);
     locks_take(pool);
     recent_flush(pool);
@@ -245,8 +248,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone)
     grows = block_segment_size(pool, got_for, *alone);
     bound = pool->native_peak + room;
     max = held_max(pool, size, &excess);
-    /* As much as was in use may stay: what blocks need beyond their sizes is no excess, nor what packing saves later.
-     */
+    /* As much as was in use may stay: the rounding of blocks is no excess, nor is memory that packing saves later. */
     used = pool->stats.held - pool->leaving - idle_bytes(pool) + pool->asked + grows;
     pool->used_peak = used > pool->used_peak ? used : pool->used_peak;
     if (max < pool->used_peak)
@@ -313,8 +315,8 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
     return release(pool, &what);
 }
 
-/* Wait for the threads that are giving memory back which they took off the books before this one asked the driver, and
- * for those that are ordering what was kept. True if there were any. */
+/* Wait for other threads that are giving back memory which they took off the books before this thread asked the driver,
+ * and for threads that are ordering deferred blocks. True if there were any. */
 static bool releases_wait(struct pool *pool)
 {
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
@@ -342,7 +344,7 @@ size_t pool_decay(struct pool *pool, unsigned int age)
     const struct release what = {.why = "decay", .age = age};
 
     locks_take(pool);
-    recent_flush(pool); /* it has been idle in the time that ends now */
+    recent_flush(pool); /* cached blocks were idle during the tick that ends now */
     magazines_leave(pool);
     pool->clock++;
     locks_give(pool);
@@ -400,7 +402,7 @@ unsigned int pool_kind_get(const struct pool *pool)
     return atomic_load_explicit(&pool->shown.kind, memory_order_relaxed);
 }
 
-/* After a free: what should not be kept goes back, without hurry. */
+/* After a free: give back withdrawn segments, and all idle ones while memory is scarce. */
 void release_some(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
@@ -412,7 +414,7 @@ void release_some(struct pool *pool)
         release(pool, &what);
 }
 
-/* How many blocks of a segment the magazines keep, with all their locks. */
+/* The number of deferred blocks of a segment; with all locks. */
 static unsigned int kept_count(const struct pool *pool, const struct segment *segment)
 {
     unsigned int count = 0;
@@ -443,8 +445,8 @@ static void kept_remove(struct pool *pool, struct magazine *magazine, const stru
 }
 
 /*
- * Take every block of a segment out of the program's hands, and off the lists of those that were kept, with the pool's
- * lock and those of all magazines. False: a thread is freeing one.
+ * Take all blocks of a segment from the program, and off the lists of deferred blocks; with all locks. False: a thread
+ * is freeing one.
  */
 static bool blocks_seize(struct pool *pool, struct segment *segment)
 {
@@ -467,7 +469,7 @@ static bool blocks_seize(struct pool *pool, struct segment *segment)
     return false;
 }
 
-/* Forget a segment that covers at; false if that cannot be done now. */
+/* Forget a segment that covers the address `at`. False: impossible now. */
 static bool segment_disown(struct segment *segment, uint64_t at)
 {
     struct pool *pool = segment->pool;

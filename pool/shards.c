@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shards.c - small requests that no block of their size serves, without the pool's lock. A magazine owns segments for
- * small requests: those that its threads have made the pool grow by. It splits their free blocks and merges them again
- * under its own lock, with bins and books of its own. So threads that run side by side and ask for random sizes do not
- * meet, and each keeps to memory and descriptors that its processor has at hand.
+ * shards.c - serves small requests for which no cached block has the size, without the pool's lock. A magazine owns
+ * segments for small requests: those by which the pool grew for its threads. It splits and merges their blocks under
+ * its own lock, with bins and books of its own. So threads that run side by side and request random sizes do not
+ * contend, and each uses memory and descriptors that its processor has cached.
  *
- * Nothing that is free is overlooked for that: before the pool grows all locks are taken, and what is free in the
- * segments of any magazine serves the request. The segment then changes its owner, if much of it is free, so that the
- * next requests find the rest of it. A program with one thread uses one magazine, which owns all of these segments:
- * where its blocks lie is decided as if there were no others.
+ * Even so no free memory is overlooked: before the pool grows, all locks are taken, and free memory in the segments of
+ * any magazine serves the request. The segment then changes its owner if much of it is free, so that the next requests
+ * find the rest of it. A program with one thread uses one magazine, which owns all of these segments, so its memory is
+ * laid out as if there were no other magazine.
  *
- * A block goes where it was freed: to the magazine of that thread, whoever owns its segment. A magazine
- * joins the blocks of its own segments by itself; the others are joined when all locks are taken.
+ * A freed block goes to the magazine of the thread that frees it, whichever magazine owns its segment. A magazine
+ * coalesces the blocks of its own segments by itself; other blocks are coalesced when all locks are taken.
  *
- * It asks nobody for memory. Large requests are blocks.c's business.
+ * It asks no one for memory. blocks.c serves large requests.
  *
- * Locking: each function says which lock its caller has. All locks: see locks_take.
+ * Locking: each function says which lock its caller holds. All locks: see locks_take.
  */
 #include <errno.h>
 
@@ -23,7 +23,7 @@
 #include "magazine.h"
 #include "pool_internal.h"
 
-/* A segment changes its owner if at least this part of it is free: less would not be worth a look at all its blocks. */
+/* A segment changes its owner if at least this part of it is free; with less, a walk over its blocks would not pay. */
 #define MOVE_PART 8u
 
 void locks_take(struct pool *pool)
@@ -62,7 +62,7 @@ size_t native_bytes(const struct pool *pool)
     const unsigned int count = places(pool);
     size_t bytes = size_value(&pool->native);
 
-    /* All blocks there are small. */
+    /* All blocks of magazines' segments are small, so their native size is their size. */
     for (unsigned int i = 0; i < count; i++)
         bytes += size_value(&pool->magazines[i].books.live);
     return bytes;
@@ -116,7 +116,7 @@ static bool is_worth_moving(const struct segment *segment)
     return segment->size - segment->used >= segment->size / MOVE_PART;
 }
 
-/* With all locks. The segment, with what is handed out of it and what is free, belongs to another magazine. */
+/* With all locks: make another magazine the owner of the segment and of its blocks. */
 static void segment_move(struct pool *pool, struct segment *segment, struct magazine *to)
 {
     struct books *from = &segment->owner->books;
@@ -138,8 +138,8 @@ static void segment_move(struct pool *pool, struct segment *segment, struct maga
 
 /* --- joining --- */
 
-/* Recent blocks that are on no list join their neighbours; with the lock of their segments. Their lines are fetched all
- * at a time. */
+/* Coalesce cached blocks that are on no list; with the lock of their segments. The cache lines of all are
+ * prefetched. */
 static void join(struct pool *pool, struct block *block)
 {
     struct block *next;
@@ -169,8 +169,8 @@ void recent_flush(struct pool *pool)
     }
 }
 
-/* With the pool's lock. Small blocks in a segment that is broken go with the large ones: or a large request would take
- * the rest of it, as if they were not there. */
+/* With the pool's lock: coalesce the magazine's large blocks, and with them small blocks in packed segments. Otherwise
+ * a large request would find only the rest of such a segment, without the memory of its cached small blocks. */
 static void magazine_join_large(struct pool *pool, struct magazine *magazine)
 {
     struct block *blocks;
@@ -200,7 +200,7 @@ void recent_join_large(struct pool *pool)
         magazine_join_large(pool, &pool->magazines[i]);
 }
 
-/* With the magazine's lock. For a request of a close size that no free block serves: join the next larger recent block.
+/* With the magazine's lock, for a small request that no free block serves: coalesce the next larger cached block.
  * False: there is none. */
 static bool join_larger(struct pool *pool, struct magazine *magazine, size_t size)
 {
@@ -234,8 +234,8 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
 
     if (size >= LARGE_MIN)
         return false;
-    /* Blocks of close sizes stay in the magazine as long as something else serves: or each request that is no hit would
-     * make the next ones none. */
+    /* Keep blocks of the few sizes cached while another block serves, or each miss would make the next requests
+     * misses. */
     if (size > CLOSE_MAX)
         join(pool, recent_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
     block = bins_find(&magazine->bins, size, 0, /* all: */ false);
@@ -247,7 +247,7 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
     return true;
 }
 
-/* With all locks: a free block of any magazine, first of its own, then of segments that are idle. */
+/* With all locks: a free block of any magazine, first of its own, then of idle segments, then of any. */
 static struct block *find(struct pool *pool, const struct magazine *own, size_t size, bool all)
 {
     const unsigned int count = places(pool), place = (unsigned int)(own - pool->magazines);

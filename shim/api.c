@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * api.c - what include/cupool.h declares, for programs that know of the library.
+ * api.c - the functions that include/cupool.h declares, for programs that know the library.
  *
- * What it is not: it decides nothing about memory, and nothing else in the library calls it.
+ * It decides nothing about memory, and nothing else in the library calls it.
  *
  * Locking: none of its own.
  */
@@ -21,7 +21,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The first release's: a caller with less is none. */
+/* The size of the first release's struct: no caller has a smaller one. */
 #define STATS_SIZE_MIN offsetof(struct cupool_stats, nccl_segments)
 
 EXPORT int cupool_lib_version(void)
@@ -43,7 +43,7 @@ EXPORT int64_t cupool_lib_trim(int device)
     return nccl_reg_group_depth() ? 0 : (int64_t)core_release(device, "program");
 }
 
-/* Which device's counters are added up in stats. */
+/* A sum over the counters of one device, or of all. */
 struct sum {
     int device;
     struct cupool_stats stats;
@@ -136,7 +136,7 @@ EXPORT int cupool_lib_backend_set(int backend)
         return rc;
     trace_event("backend", "\"b\":\"%s\"", backend == CUPOOL_BACKEND_NCCL ? "nccl" : "cuda");
     context_back(backend == CUPOOL_BACKEND_NCCL ? MEMORY_NCCL : MEMORY_CUDA);
-    /* In a group, or a capture, what is idle of the other kind goes with a later free. */
+    /* In a group or during a capture, idle memory of the other kind goes back with a later free. */
     if (!nccl_reg_group_depth())
         core_release(CUPOOL_ALL_DEVICES, "backend");
     return 0;

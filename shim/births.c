@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* births.c - see births.h. */
+/*
+ * births.c - see births.h.
+ *
+ * Locking: births.lock guards the list; a leaf.
+ */
 #include "births.h"
 
 #include <pthread.h>
@@ -24,7 +28,7 @@ unsigned int births_now(void)
     return atomic_load(&capture_total) - capture_active();
 }
 
-/* With the lock: the entry of this address, or NULL. */
+/* The entry of this address; NULL: none. With the lock. */
 static struct birth *find(uint64_t addr)
 {
     for (size_t i = 0; i < births.count; i++)
@@ -38,7 +42,7 @@ void births_add(uint64_t addr, unsigned int time)
     struct birth *found, *grown;
 
     pthread_mutex_lock(&births.lock);
-    found = find(addr); /* that went with its context */
+    found = find(addr); /* the entry of a segment that went with its context */
     if (!found && births.count == births.room) {
         grown = realloc(births.list, (births.room + 64) * sizeof(*grown));
         births.list = grown ? grown : births.list;

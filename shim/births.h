@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * births.h - how many captures there had been when NCCL gave a segment.
+ * births.h - whether a stream has captured since NCCL gave a segment.
  *
- * For what a captured operation uses NCCL registers the whole allocation by itself, and does not look again as long as
- * the graph may run; without CUPOOL_REGISTER nobody tells the library what that was, so a segment that was there during
- * a capture stays. It gives nothing back and asks nobody. Called by nccl.c alone.
+ * For a captured operation NCCL registers the whole allocation by itself, and keeps the registration as long as the
+ * graph may run. Without CUPOOL_REGISTER the library does not learn which allocations these are, so a segment that
+ * existed during a capture is never given back. This module only answers; it gives nothing back. Called by nccl.c
+ * alone.
  *
- * Threads: every function, from any thread. One lock, private to births.c.
+ * Threads: every function may be called from any thread. One lock, private to births.c.
  */
 #ifndef CUPOOL_SHIM_BIRTHS_H
 #define CUPOOL_SHIM_BIRTHS_H
@@ -14,12 +15,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The time to remember with a segment that is asked for now: a capture that is under way may come to use it. */
+/* The time to store with a segment that is about to be requested: a capture already under way may come to use it, so it
+ * counts as later. */
 unsigned int births_now(void);
-/* NCCL has given a segment at addr, which was asked for at that time. Without host memory it counts as one that was
- * there from the start. */
+/* NCCL has given a segment at addr, requested at that time. Without host memory for its entry the segment counts as
+ * older than every capture. */
 void births_add(uint64_t addr, unsigned int time);
-/* The segment at addr is to go, and is forgotten: has there been a capture since it was asked for? */
+/* True if a stream has captured since the segment at addr was requested. Removes its entry. */
 bool births_captured(uint64_t addr);
 
 #endif

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* caller.c - see caller.h. */
+/*
+ * caller.c - see caller.h.
+ *
+ * Locking: none; the cache is made of atomic words.
+ */
 #include "caller.h"
 
 #include <dlfcn.h>
@@ -14,7 +18,7 @@
 
 #include "dlsym.h"
 
-/* Beginnings of file names. */
+/* Prefixes of file names. */
 static const struct {
     const char *prefix;
     enum caller caller;
@@ -31,17 +35,17 @@ static const struct {
 };
 
 /*
- * Looking a caller up takes a microsecond, and programs allocate from few places: remember by return address. An entry
- * is the address, the verdict, and the generation, which every dlclose changes: another library may come to the
- * address.
+ * A lookup takes a microsecond and programs allocate from few places, so verdicts are cached by return address. An
+ * entry holds the address, the verdict, and the generation, which every dlclose changes, because another library may be
+ * loaded at the address.
  */
 #define ENTRIES          1024
-#define VERDICT_SHIFT    48 /* no user address has more bits */
+#define VERDICT_SHIFT    48 /* user addresses have no more bits than this */
 #define VERDICT_MASK     ((uint64_t)3 << VERDICT_SHIFT)
 #define GENERATION_SHIFT 50
 static _Atomic(uint64_t) verdicts[ENTRIES];
 static _Atomic(uint64_t) generation; /* in the bits that it has in an entry */
-static atomic_uint unloading;        /* calls of dlclose under way: nothing is remembered */
+static atomic_uint unloading;        /* calls of dlclose under way, during which nothing is cached */
 
 enum caller caller_of_name(const char *path)
 {
@@ -54,15 +58,15 @@ enum caller caller_of_name(const char *path)
     return CALLER_PROGRAM;
 }
 
-/* The object that holds an address, and what else is known of it. */
+/* The object that holds an address. */
 struct place {
     const char *object, *symbol; /* NULL: unknown */
     const char *start;           /* of the object */
 };
 
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
-/* glibc 2.35: without the loader's lock, which a constructor may hold that waits for us. Nothing tells the symbol so.
- */
+/* From glibc 2.35 on without the loader's lock, because its holder may be a constructor that waits for us. This way
+ * gives no symbol. */
 static bool place_of(const void *address, struct place *ret_place)
 {
     struct dl_find_object object;
@@ -84,7 +88,7 @@ static bool place_of(const void *address, struct place *ret_place)
 }
 #endif
 
-/* By the name of the object that holds address. */
+/* Classifies by the name of the object that holds address. */
 static enum caller look_up(const void *address)
 {
     struct place place;
@@ -108,17 +112,17 @@ enum caller caller_of(const void *address)
     return verdict;
 }
 
-/* What was remembered is over. */
+/* Invalidate the cache. */
 static void generation_change(void)
 {
-    /* After so many the numbers begin anew. */
+    /* The generation has wrapped around, so old entries could match again. */
     if (atomic_fetch_add(&generation, (uint64_t)1 << GENERATION_SHIFT) >> GENERATION_SHIFT ==
         UINT64_MAX >> GENERATION_SHIFT)
         for (unsigned int i = 0; i < ENTRIES; i++)
             atomic_store_explicit(&verdicts[i], 0, memory_order_relaxed);
 }
 
-/* Exported: the only way to learn, without the loader's lock, that a library may have gone. */
+/* Exported: the only way to learn, without the loader's lock, that a library may have been unloaded. */
 __attribute__((visibility("default"))) int dlclose(void *handle)
 {
     static _Atomic(void *) next;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * caller.h - whose call a hook serves, told by the object that holds the return address.
+ * caller.h - classifies the caller of a hook by the object that holds its return address.
  *
- * What it is not: a stack walk. What the program calls through a shared libcudart appears as the program's at the
- * runtime's hooks, and as libcudart's, which counts as the program, at the driver's.
+ * It does not walk the stack. A call through a shared libcudart counts as the program's at the runtime's hooks, and as
+ * libcudart's, which counts as the program, at the driver's hooks.
  *
- * Threads: every function, from any thread. No locks.
+ * Threads: every function may be called from any thread. No locks.
  */
 #ifndef CUPOOL_SHIM_CALLER_H
 #define CUPOOL_SHIM_CALLER_H
@@ -13,19 +13,19 @@
 #include <stddef.h>
 
 enum caller {
-    CALLER_PROGRAM,  /* anybody who is not in the lists: pooled and watched */
-    CALLER_MATH,     /* NVIDIA's math libraries: the same, but that they wait for what they map for themselves */
-    CALLER_INSIDE,   /* NCCL and the like: what they take for themselves is the driver's; they order in the stream */
-    CALLER_TRANSFER, /* MPI, UCX and the like: the driver's too; they move memory behind the context's back */
+    CALLER_PROGRAM,  /* any caller that is not in the lists: pooled and watched */
+    CALLER_MATH,     /* NVIDIA's math libraries: as the program, but they wait for host memory that they map */
+    CALLER_INSIDE,   /* NCCL and the like: their own memory is the driver's, and they order work in streams */
+    CALLER_TRANSFER, /* MPI, UCX and the like: so is theirs, and they move memory outside the context's order */
 };
 
-/* Of the code at this return address. */
+/* The class of the code at this return address. */
 enum caller caller_of(const void *address);
 
-/* Of an object's file name; for tests. */
+/* The class of an object by its file name; for tests. */
 enum caller caller_of_name(const char *path);
 
-/* Where an address is, for people: object and offset; before glibc 2.35 the function too, under the loader's lock. */
+/* Write an address for people: object and offset; before glibc 2.35 also the function, under the loader's lock. */
 void caller_name(const void *address, char *buf, size_t len);
 
 #endif

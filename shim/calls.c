@@ -16,8 +16,8 @@
 #include "clock.h"
 #include "pool.h"
 
-/* The wait, in nanoseconds, if membarrier fails although the kernel announced it (a seccomp filter installed later): no
- * store stays in a processor's buffer for so long. */
+/* The wait, in nanoseconds, if membarrier fails although the kernel announced it (a seccomp filter installed later): by
+ * then every store of another processor is visible. */
 #define STORE_NS 20000000
 
 __thread struct calls *calls_own __attribute__((tls_model("initial-exec")));

@@ -25,11 +25,11 @@ struct pool;
 /* The number of contexts that a thread can look at at the same time, the one of its request or free included. */
 #define CALLS_ON 8
 
+/* The record of a thread. */
 struct calls {
     /* Contexts, or an address in one with the lowest bit set; 0: none. The first is the request's or free's own. */
     _Atomic(uintptr_t) on[CALLS_ON];
-    atomic_bool sleeps; /* the thread is in a call of the driver that waits for the device, or in no call of the
-                           driver */
+    atomic_bool sleeps; /* in a call of the driver that waits for the device, or in none of the driver's calls */
     atomic_bool taken;  /* a thread uses this record */
     struct calls *next;
 } __attribute__((aligned(64)));
@@ -55,6 +55,7 @@ static inline struct calls *call_begin(uintptr_t on)
     return own;
 }
 
+/* End the call that call_begin or call_begin_slow has begun; own is its result. */
 static inline void call_end(struct calls *own)
 {
     if (__builtin_expect(own != NULL, 1))

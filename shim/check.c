@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.c - see check.h. The command: what is a script, what starts another program, and which program is the last. */
+/*
+ * check.c - see check.h. This file follows the command through scripts and launchers to the last program.
+ *
+ * Locking: none; cupool-info has one thread.
+ */
 #include "check.h"
 
 #include <errno.h>
@@ -16,10 +20,10 @@
 
 #define PATH_LEN 4096
 #define ARGS_MAX 256
-/* Scripts of scripts, launchers of launchers: more is a circle. */
+/* The longest chain of scripts and launchers; a longer one is a circle. */
 #define HOPS_MAX 12
 
-/* What the environment, and so the preload, goes through when a program starts another. Names between blanks. */
+/* Where the environment, and so the preload, goes when a program starts another one. Names are between blanks. */
 enum starter { STARTS_HERE, STARTS_RANKS, STARTS_CONTAINER, STARTS_ELSEWHERE, STARTS_NONE };
 
 static const char *const starters[] = {
@@ -34,7 +38,7 @@ static struct {
     int argc;
     char *argv[ARGS_MAX + 1];
     char path[PATH_LEN]; /* of argv[0] */
-    char words[1 << 14]; /* of the command, that were not in argv */
+    char words[1 << 14]; /* words of the command that were not in argv */
     size_t words_len;
 } check;
 
@@ -65,7 +69,7 @@ static bool is_program(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* The file that exec would take for name. */
+/* The file that exec would run for name. */
 static bool find_program(const char *name, char path[PATH_LEN])
 {
     const char *dirs = getenv("PATH");
@@ -87,7 +91,7 @@ static bool find_program(const char *name, char path[PATH_LEN])
     return false;
 }
 
-/* A copy of a word, for argv; NULL: too many. */
+/* A copy of a word, for argv; NULL: no room. */
 static char *keep(const char *word, size_t len)
 {
     char *copy = check.words + check.words_len;
@@ -119,7 +123,7 @@ static void drop(int n)
 
 /* --- scripts --- */
 
-/* Put the script's interpreter in front of it. */
+/* Put the script's interpreter in front of the script. */
 static bool follow_script(void)
 {
     char line[1024], *words[2], *rest;
@@ -169,7 +173,8 @@ static enum starter starter_find(const char *name)
     return kind;
 }
 
-/* Where among the arguments the program begins: the first that is one. Values of options mostly are none. */
+/* The index of the argument with which the program begins: the first one that names a program. Values of options seldom
+ * do. */
 static int program_find(void)
 {
     char path[PATH_LEN];
@@ -180,8 +185,7 @@ static int program_find(void)
     return 0;
 }
 
-/* Where the program puts cupool-run in front of what it starts; 0: nowhere. By name: a container has files of its own.
- */
+/* The index of cupool-run among the arguments; 0: none. By name, because a container has files of its own. */
 static int launcher_find(void)
 {
     for (int i = 1; i < check.argc; i++)
@@ -196,7 +200,7 @@ static void print_words(int from, int to)
         printf(" %s", check.argv[i]);
 }
 
-/* env can take the preload away again. */
+/* env can remove the preload again. */
 static void look_at_env(int program)
 {
     for (int i = 1; i < program; i++) {
@@ -212,7 +216,7 @@ static void look_at_env(int program)
     }
 }
 
-/* env -S holds a command in one word, as #! lines need it. */
+/* env -S holds a command in one word, because #! lines need that. */
 static void split_env(void)
 {
     static const char *const forms[] = {"-S", "--split-string=", "--split-string"};
@@ -250,7 +254,7 @@ static void say_ranks(int program)
     putchar('\n');
 }
 
-/* The preload does not reach what these start. */
+/* The preload does not reach the programs that these start. */
 static void say_elsewhere(enum starter kind)
 {
     if (kind == STARTS_CONTAINER)
@@ -263,7 +267,8 @@ static void say_elsewhere(enum starter kind)
 
 enum follow { FOLLOW_NONE, FOLLOW_NEXT, FOLLOW_END };
 
-/* FOLLOW_NEXT: argv is now what the program in argv[0] starts. NONE: it is itself what matters. END: all is said. */
+/* FOLLOW_NEXT: argv is now the command that argv[0] starts. FOLLOW_NONE: argv[0] starts no other program. FOLLOW_END:
+ * the report is complete. */
 static enum follow follow_starter(void)
 {
     const enum starter kind = starter_find(check_base_of(check.argv[0]));
@@ -312,7 +317,7 @@ static int verdict(void)
     return check_found.missed;
 }
 
-/* One program of the chain: 0 or 1, the verdict; 2, nothing can be said; -1, the next one is in argv. */
+/* Check one program of the chain. 0 or 1: the verdict; 2: nothing is known; -1: argv is the next program. */
 static int check_hop(void)
 {
     struct elf_file file;
@@ -323,7 +328,7 @@ static int check_hop(void)
         check_say("program", "%s: not found, or not executable", check.argv[0]);
         return 2;
     }
-    /* By name before by contents: launchers are scripts as well as programs. */
+    /* Names come before contents, because launchers may be scripts as well as programs. */
     follow = follow_starter();
     if (follow != FOLLOW_NONE)
         return follow == FOLLOW_NEXT ? -1 : verdict();

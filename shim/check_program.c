@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_program.c - one executable; see check_internal.h. A function for each thing that is looked at, which prints its
- * line. */
+/* check_program.c - the report on one executable; see check_internal.h. Each check is a function that prints its line.
+ * No locks: one thread only. */
 #include "check_internal.h"
 
 #include <errno.h>
@@ -20,15 +20,15 @@
 #include "conf.h"
 
 #define LIBS_MAX 1024
-/* How long a loader may take for its answer; on a slow network it may well be seconds. */
+/* The longest wait for the loader's answer, in seconds; on a slow network it may take several. */
 #define ANSWER_S 10
 
-/* What the program's own loader would load. */
+/* The libraries that the program's own loader would load. */
 static struct {
-    char *libs[LIBS_MAX]; /* paths, in text */
+    char *libs[LIBS_MAX]; /* paths, inside text */
     unsigned int lib_count;
-    bool preloaded;     /* it takes libcupool.so */
-    bool driver;        /* and finds a driver */
+    bool preloaded;     /* it loads libcupool.so */
+    bool driver;        /* it finds a driver */
     char text[1 << 20]; /* its answer */
 } loads;
 
@@ -58,11 +58,11 @@ static bool is_roots_alone(const char *path)
     return stat(path, &st) == 0 && st.st_uid == 0 && !(st.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* The file names its interpreter itself, and asking means to run that: only what is a loader by name, whatever links
- * lead there, and nobody but root can have put in its place. ret_path: where it is. */
+/* The file itself names its interpreter, and asking the interpreter means running it. So only a file is run that has a
+ * loader's name after all links, and that only root can have put there. ret_path: the resolved path. */
 static bool is_loader(const char *interp, char ret_path[PATH_MAX])
 {
-    static const char *const names[] = {"ld-linux", "ld64", "ld.so", "ld-2."}; /* the last is what links lead to */
+    static const char *const names[] = {"ld-linux", "ld64", "ld.so", "ld-2."}; /* links resolve to the last one */
     bool named = false, trusted;
     char *slash;
 
@@ -87,7 +87,7 @@ static int left_ms(const struct timespec *end)
     return left > 0 ? (int)left : 0;
 }
 
-/* All that comes, in loads.text; false: there was no end of it in time. */
+/* Read the answer into loads.text. False: it did not end in time. */
 static bool read_answer(int fd)
 {
     struct pollfd in = {.fd = fd, .events = POLLIN};
@@ -111,8 +111,8 @@ static bool read_answer(int fd)
     return n == 0;
 }
 
-/* Ask the program's own loader what it would load, the preloads and, as one more of those, the driver. It runs no code
- * of theirs. One answer for all: the loader's search has more rules than one would want to write down again. */
+/* Ask the program's own loader which libraries it would load, the preloads and, as a further preload, the driver
+ * included. The loader runs no code of theirs. Asking it is better than repeating the many rules of its search. */
 static void ask_loader(const char *interp, const char *program)
 {
     const char *preload = getenv("LD_PRELOAD");
@@ -177,7 +177,7 @@ static void read_list(void)
         read_line(line);
 }
 
-/* --- what the program reaches CUDA by --- */
+/* --- how the program reaches CUDA --- */
 
 struct reach {
     const char *shared, *static_in, *driver_in, *asan, *other;
@@ -196,7 +196,7 @@ static void look_at_file(const char *path, struct reach *reach)
         reach->asan = path;
     if (strncmp(base, "libcuda.so", 10) == 0 || is_ours(base) || elf_open(path, &file) != 0)
         return;
-    /* Both are in every libcudart_static.a; a program of the driver API has the first only. */
+    /* Both texts are in every libcudart_static.a; a program of the driver API has only the first. */
     if (elf_contains(&file, "libcuda.so.1") && elf_contains(&file, "cudaErrorMissingConfiguration"))
         reach->static_in = path;
     else if (elf_symbol(&file, "cuMemAlloc_v2") == ELF_UNDEFINED || elf_contains(&file, "libcuda.so.1"))
@@ -237,8 +237,8 @@ static void look_at_reach(const char *program)
                   reach.other);
 }
 
-/* Names of functions that take memory which is not pooled: of the file's imports, and, where a static cudart does not
- * have them all, of its texts, by which a program looks for a function. */
+/* Report functions that take memory which is not pooled: by the imports of the file and, unless a static cudart has all
+ * these names anyway, by its strings, with which a program looks functions up. */
 static void look_at_unpooled(const char *path)
 {
     static const char *const names[] = {"cudaMallocAsync",   "cudaMallocAsync_ptsz", "cudaMallocFromPoolAsync",
@@ -263,7 +263,7 @@ static void look_at_unpooled(const char *path)
     elf_close(&file);
 }
 
-/* Libraries of NVIDIA's take what they need for themselves. */
+/* NVIDIA's libraries use these functions for their own memory. */
 static bool is_nvidias(const char *path)
 {
     return strncmp(check_base_of(path), "libcu", 5) == 0 || strncmp(check_base_of(path), "libnv", 5) == 0 ||

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conf.c - see conf.h. */
+/*
+ * conf.c - see conf.h.
+ *
+ * Locking: the once; settings are written in it and never again.
+ */
 #include "conf.h"
 
 #include <ctype.h>
@@ -25,14 +29,14 @@ const unsigned int conf_count = sizeof(conf_rows) / sizeof(conf_rows[0]);
 
 static struct {
     pthread_once_t once;
-    atomic_bool loaded; /* once is done; cheaper to ask */
+    atomic_bool loaded; /* set when once is done; cheaper to read */
     union {
         struct conf conf;
         struct conf_value values[sizeof(struct conf) / sizeof(struct conf_value)];
     } u;
 } settings = {.once = PTHREAD_ONCE_INIT};
 
-/* Not of the program's language: in Turkish i and I are no pair. */
+/* Independent of the program's locale: in Turkish, i and I are not a pair. */
 static char lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
@@ -74,7 +78,7 @@ static int bool_parse(const char *text, uint64_t *ret_number)
     return 0;
 }
 
-/* 512, 64K, 64KB, 64KiB, 1.5G are sizes; the units are powers of 1024. */
+/* Sizes such as 512, 64K, 64KB, 64KiB, 1.5G; the units are powers of 1024. */
 static int size_parse(const char *text, uint64_t *ret_number)
 {
     static const char units[] = "kmgt";
@@ -108,7 +112,7 @@ static int size_parse(const char *text, uint64_t *ret_number)
     return 0;
 }
 
-/* Empty is UINT64_MAX: not set. */
+/* Empty text gives UINT64_MAX: not set. */
 static int number_parse(const char *text, uint64_t *ret_number)
 {
     if (strspn(text, "0123456789") != strlen(text) || strlen(text) > 9)
@@ -141,7 +145,7 @@ static int fill_parse(const char *text, uint64_t *ret_number)
     return 0;
 }
 
-/* Signals that a program can do without, by name or number; 0: not one of these. */
+/* Signals that a program can spare, by name or number; 0: not one of these. */
 static int signal_parse(const char *text)
 {
     static const struct {
@@ -174,7 +178,7 @@ static int signal_parse(const char *text)
     return 0;
 }
 
-/* 30, 30s, 5m, 1h; 0: none of these. */
+/* Periods such as 30, 30s, 5m, 1h, in seconds; 0: invalid. */
 static uint64_t period_parse(const char *text)
 {
     const size_t digits = strspn(text, "0123456789");
@@ -187,7 +191,7 @@ static uint64_t period_parse(const char *text)
     return !unit || unit == 's' ? seconds : unit == 'm' ? seconds * 60 : unit == 'h' ? seconds * 3600 : 0;
 }
 
-/* A list of exit, signal:NAME and timer:TIME, each once. */
+/* A list of exit, signal:NAME and timer:TIME, each at most once. */
 static int stats_parse(const char *text, uint64_t *ret_number)
 {
     uint64_t number = 0, part;
@@ -268,7 +272,7 @@ static void settings_load(void)
         }
         memcpy(value->text, text, strlen(text) + 1);
     }
-    /* A set-uid program is nobody's to configure, and leaves no files where it was started. */
+    /* The environment must not configure a set-uid program, nor make it leave files in its folder. */
     if (getauxval(AT_SECURE))
         settings.u.conf.enable.number = 0;
     atomic_store_explicit(&settings.loaded, true, memory_order_release);
@@ -287,7 +291,7 @@ const struct conf_value *conf_value_get(unsigned int i)
     return &settings.u.values[i];
 }
 
-/* Edits that turn a into b, for short names. */
+/* The edit distance of two short names. */
 static unsigned int distance(const char *a, const char *b)
 {
     unsigned int row[64], diagonal, above;
@@ -335,7 +339,7 @@ static bool known(const char *name, size_t len)
     return false;
 }
 
-/* What is set, and has no effect with the rest as it is. */
+/* Warn about settings that have no effect with the other settings. */
 static void report_idle(void)
 {
     const struct conf *conf = &settings.u.conf;

@@ -493,8 +493,8 @@ bool context_backed_by_nccl(const struct context *context)
 
 void context_back(enum memory_kind kind)
 {
-    /* The lock makes all contexts, new ones too, follow the same one of two calls made at once, and keeps pools from
-     * being destroyed meanwhile. */
+    /* With the lock, of two calls made at once one decides for all contexts, new ones included, and no pool is
+     * destroyed meanwhile. */
     pthread_mutex_lock(&contexts.lock);
     nccl_backing_set(kind == MEMORY_NCCL);
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {

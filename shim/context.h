@@ -31,7 +31,7 @@ struct context *context_current(const struct real_driver *driver);
 
 /*
  * As context_current, for a request: the context and its pool stay valid until call_end(*ret_own), even if a call of
- * another thread ends the context meanwhile. NULL: as above; call_end is not to be called then.
+ * another thread ends the context meanwhile. NULL: as above; then call_end must not be called.
  */
 struct calls;
 struct context *context_begin(const struct real_driver *driver, struct calls **ret_own);
@@ -50,12 +50,14 @@ extern atomic_uint contexts_closing;
 enum context_free { FREE_NOW, FREE_WAIT, FREE_LATER, FREE_NEVER };
 enum context_free context_may_free(uint64_t addr, uint64_t limit);
 
+/* The pool of a context, NULL if it has none, and its handle. */
 struct pool *context_pool(const struct context *context);
 CUcontext context_handle(const struct context *context);
 /* The pooled context with this handle; NULL: none. */
 struct context *context_find(CUcontext handle);
 /* The policy of the context with this handle; NULL: it is not pooled. */
 struct policy *context_policy(CUcontext handle);
+/* Call `each` with the policy of every pooled context that is not about to end. */
 void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg);
 /* The handle of a stream's context. */
 CUcontext context_stream(const struct real_driver *driver, CUstream stream);
@@ -166,7 +168,8 @@ int context_read(struct context *context, uint64_t addr, void *buf, size_t size,
  * have arrived. */
 void context_decay_all(unsigned int age);
 
-/* Wait until no call that orders frees is in flight in the context with this handle (NULL: in any context). */
+/* Wait until no call that orders frees is in flight in the context with this handle (NULL: in any context); a second at
+ * most for calls that wait on the host, which disturb no capture. */
 void context_settle(CUcontext handle);
 
 /*

@@ -144,6 +144,7 @@ void context_changed(void);
 
 /* The tables for a context's pool; order_filling_ops is for CUPOOL_FILL. */
 extern const struct pool_order_ops order_ops, order_filling_ops;
+/* The backend of every context's pool, in memory.c. */
 extern const struct pool_backend_ops memory_ops;
 
 /* Wait on the host for all work of the context without disturbing a capture. CUDA_ERROR_NOT_READY: a stream captures,

@@ -21,8 +21,7 @@
 enum core_verdict {
     CORE_DONE,    /* served */
     CORE_FORWARD, /* call the next function, which may reach our hooks again one layer further down */
-    CORE_BYPASS,  /* call the next function between core_bypass_begin and _end: hooks further down must not serve it
-                     either */
+    CORE_BYPASS,  /* as FORWARD, between core_bypass_begin and _end: hooks further down must not serve it */
     CORE_REFUSED, /* there is no memory, and the driver's may not take its place (NCCL backs the pool) */
     CORE_INVALID, /* free: the address is in a pool, but no live block starts there */
     CORE_NOWHERE, /* free: the address is in a pool, but the stream is invalid */
@@ -44,6 +43,7 @@ bool core_traces(void);
  * makes for itself. */
 bool core_inside(void);
 
+/* Around our own calls of CUDA and NCCL: hooks reached by this thread pass calls through. May be nested. */
 void core_bypass_begin(void);
 void core_bypass_end(void);
 
@@ -71,6 +71,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
 bool core_would_pool(const void *caller);
 /* A bypassed call has got memory from the driver. */
 void core_bypassed(uint64_t addr, size_t size, const void *caller);
+/* Free the memory at addr; see enum core_verdict. */
 enum core_verdict core_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
 enum core_verdict core_free_later(uint64_t addr, CUstream stream);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cupool_info.c - the program cupool-info: every setting with its value, what cupool sees of this process, and what it
- * will catch of a program. docs/settings.md comes from --markdown, the manual's list from --man. It loads no CUDA.
+ * cupool_info.c - the program cupool-info: prints every setting with its value, the rank and host of this process, and
+ * whether cupool will catch a program's allocations. docs/settings.md is made by --markdown, the manual's list by
+ * --man. It loads no CUDA and has one thread.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ static void print_settings(void)
     }
 }
 
-/* A setting's help as a sentence, in lines no longer than the documentation's (scripts/check-docs). */
+/* Print a setting's help as a sentence, in lines no longer than the documentation's (scripts/check-docs). */
 static void print_sentence(const char *text)
 {
     size_t column = 0;
@@ -64,7 +65,7 @@ static void print_markdown(void)
     putchar('\n');
 }
 
-/* Text for troff: a backslash or a hyphen would be taken for something else, and so would a dot that begins a line. */
+/* Escape text for troff, where a backslash, a hyphen and a dot at the start of a line have a meaning. */
 static void print_roff(const char *text)
 {
     for (const char *c = text; *c; c++) {

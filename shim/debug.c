@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* debug.c - see debug.h. */
+/*
+ * debug.c - see debug.h.
+ *
+ * Locking: debug.lock guards the table; a leaf, never held over a CUDA call.
+ */
 #include "debug.h"
 
 #include <inttypes.h>
@@ -16,30 +20,30 @@
 #include "log.h"
 #include "real.h"
 
-/* Guard bytes fill at least so much behind a block, and what else it has been rounded up by. */
+/* The least number of guard bytes behind a block; they also fill the rest of its rounded size. */
 #define GUARD_MIN  256u
 #define GUARD_BYTE 0xfd
 #define UNIT       512u
-/* How long the report waits for the device, in all. */
+/* The longest waits of the report at exit, in nanoseconds: for the device in all, and for the lock. */
 #define EXIT_WAIT_NS 2000000000u
 #define EXIT_LOCK_NS 200000000u
-/* Callers that the report at exit tells apart; the rest is summed up. */
+/* The number of callers that the report at exit lists; the rest is summed up. */
 #define CALLERS_MAX 64
 
 struct entry {
     uint64_t addr; /* 0: not in use */
     size_t size;
     const void *caller;
-    struct context *context; /* NULL: not ours to look into */
+    struct context *context; /* NULL: its guard bytes cannot be checked */
 };
 
 atomic_int debug_mode;
 
 static struct {
-    struct lock lock;    /* guards the rest */
+    struct lock lock;    /* guards the members below */
     struct entry *table; /* open addressing */
     size_t slots, used;
-    bool full; /* no memory for a larger table: the report is not complete */
+    bool full; /* no host memory for a larger table: the report is incomplete */
 } debug;
 
 bool debug_own(void)
@@ -47,7 +51,7 @@ bool debug_own(void)
     return atomic_load_explicit(&debug_mode, memory_order_relaxed) == DEBUG_OWN;
 }
 
-/* --- the table, with the lock --- */
+/* --- the table; the caller holds the lock --- */
 
 static size_t home(uint64_t addr)
 {
@@ -72,7 +76,7 @@ static void put(const struct entry *entry)
     debug.table[i] = *entry;
 }
 
-/* Room for one more. */
+/* Make room for one more entry. */
 static bool grow(void)
 {
     struct entry *old = debug.table;
@@ -95,7 +99,7 @@ static bool grow(void)
     return true;
 }
 
-/* Those behind it that are not at home move up. */
+/* Move later entries of the probe sequence up into the hole. */
 static void take(struct entry *entry)
 {
     size_t hole = (size_t)(entry - debug.table);
@@ -114,13 +118,13 @@ static void take(struct entry *entry)
 
 /* --- guard bytes --- */
 
-/* Bytes of guard behind a block; they end where the block does. */
+/* The guard bytes behind a block; they end where the block ends. */
 static size_t guard_size(size_t size)
 {
     return debug_padded(size) - size;
 }
 
-/* limit: see context_read. False: the bytes could not be read. */
+/* Check the guard bytes. limit: see context_read. False: they could not be read. */
 static bool guard_check(const struct entry *entry, uint64_t limit, const char *when)
 {
     unsigned char bytes[GUARD_MIN + UNIT];
@@ -239,7 +243,7 @@ static int most_first(const void *a, const void *b)
     return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
-/* Of all blocks that there are, in a copy: other threads may still be running. */
+/* Check all live blocks, in a copy of the table, because other threads may still run. */
 static void guards_check(void)
 {
     const uint64_t limit = now_ns() + EXIT_WAIT_NS;
@@ -259,7 +263,7 @@ static void guards_check(void)
         context = copy[slot].context;
         if (!copy[slot].addr || guard_check(&copy[slot], limit, "at exit"))
             continue;
-        /* Its work may never end, and another's be over. */
+        /* The work of this context may never end, while another context's has ended. */
         for (size_t i = slot; i < slots; i++)
             if (copy[i].context == context)
                 copy[i].context = NULL;
@@ -271,7 +275,7 @@ static void guards_check(void)
     free(copy);
 }
 
-/* While the driver still works: registered after it has registered its own end. */
+/* The report at exit. Its exit handler is registered after the driver's own, so the driver still works. */
 static void report(void)
 {
     struct leak leaks[CALLERS_MAX] = {{0}}, rest = {0};
@@ -280,7 +284,7 @@ static void report(void)
 
     if (core_passive() || core_is_foreign())
         return;
-    /* exit() in a signal handler may have interrupted whoever has the lock. */
+    /* exit() in a signal handler may have interrupted the holder of the lock. */
     if (!lock_take_within(&debug.lock, EXIT_LOCK_NS)) {
         log_write(LOG_WARN, "no report of what was not freed: the process ends in the middle of a call");
         return;

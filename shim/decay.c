@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* decay.c - see decay.h. */
+/*
+ * decay.c - see decay.h.
+ *
+ * Locking: none; atomics and a futex.
+ */
 #include "decay.h"
 
 #include <errno.h>
@@ -25,22 +29,23 @@
 #include "stats.h"
 #include "trace.h"
 
-/* A decay time is so many ticks. What was idle in all but one of them goes back, so nothing is kept for longer. */
+/* The number of ticks in a decay time. Memory that was idle for all but one of them goes back, so none is kept
+ * longer. */
 #define TICKS 8
-/* How long an exit waits for the thread's current CUDA call. */
+/* The longest time, in seconds, that exit waits for the thread's current CUDA call. */
 #define EXIT_WAIT_S 2
-/* How often the thread looks whether the program's own threads have all ended. */
+/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
 #define LOOK_NS 1000000000u
 
 static struct {
-    atomic_uint wakes; /* what the thread sleeps on; a futex and not a lock, so that a signal handler can wake it */
+    atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */
     atomic_bool stop;
     pthread_t thread;
     sigset_t signals; /* blocked in the thread that started this one */
-    atomic_int state; /* 0: not started, 1: somebody has begun to, 2: runs */
+    atomic_int state; /* 0: not started, 1: being started, 2: running */
 } decay;
 
-/* Sleep for so long, or until somebody wakes the thread after it has read wakes. */
+/* Sleep for ns nanoseconds, or until decay_wake is called after the thread has read wakes. */
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
     const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -48,10 +53,11 @@ static void sleep_ns(unsigned int wakes, uint64_t ns)
     if (syscall(SYS_futex, &decay.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
         errno == EAGAIN || errno == EINTR)
         return;
-    nanosleep(&time, NULL); /* somebody forbids it: not to spin */
+    nanosleep(&time, NULL); /* a seccomp filter forbids futex: the thread must not spin */
 }
 
-/* How many threads the process has, if the first one has ended; 0: that one has not, or the kernel does not say. */
+/* The number of threads of the process if its first thread has ended; 0: that has not ended, or the kernel does not
+ * say. */
 static int threads_after_main(void)
 {
     const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -75,8 +81,8 @@ static int threads_after_main(void)
 }
 
 /*
- * Have all threads of the program ended, the first one too? Natively the process ends with the last one. Then this
- * thread is to be that, as it is, but for what it has blocked.
+ * True if all threads of the program have ended, the first one included. Natively the process ends with the last one,
+ * so this thread then becomes the last one, with its original signal mask.
  */
 static bool is_left_alone(void)
 {
@@ -97,13 +103,13 @@ static void *run(void *arg)
     uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next;
 
     (void)arg;
-    /* Whatever is called from here is our own. */
+    /* All calls made from here are our own. */
     core_bypass_begin();
     for (;;) {
         const unsigned int wakes = atomic_load(&decay.wakes);
 
         now = now_ns();
-        /* Also when it is the end: a signal just before that is not lost. */
+        /* Before `stop` is read, so that a signal just before the end is not lost. */
         stats_tick(now);
         live_tick(now);
         if (atomic_load(&decay.stop))
@@ -125,7 +131,7 @@ static void *run(void *arg)
         if (next > now)
             sleep_ns(wakes, next - now);
     }
-    core_bypass_end(); /* the program's exit handlers may run here */
+    core_bypass_end(); /* the program's exit handlers may run on this thread */
     return NULL;
 }
 
@@ -138,7 +144,8 @@ void decay_wake(void)
     errno = saved;
 }
 
-/* Before the driver's own handlers, which were registered earlier: no CUDA call of ours may be under way in them. */
+/* Exit handler. It runs before the driver's own handlers, which were registered earlier: while they run, no CUDA call
+ * of ours may be under way. */
 static void stop(void)
 {
     struct timespec limit;
@@ -150,9 +157,9 @@ static void stop(void)
     limit.tv_sec += EXIT_WAIT_S;
     atomic_store(&decay.stop, true);
     decay_wake();
-    /* A thread that is to be cancelled may be the one that ends the process. */
+    /* The thread that ends the process may have a cancellation pending. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_timedjoin_np(decay.thread, NULL, &limit); /* ThreadSanitizer knows no pthread_clockjoin_np */
+    pthread_timedjoin_np(decay.thread, NULL, &limit); /* ThreadSanitizer does not know pthread_clockjoin_np */
     pthread_setcancelstate(cancel, NULL);
 }
 
@@ -165,7 +172,7 @@ void decay_start(void)
         !atomic_compare_exchange_strong(&decay.state, &none, 1))
         return;
     live_open();
-    /* The program's signals are for its own threads. */
+    /* The program's signals must be delivered to its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &decay.signals);
     rc = pthread_create(&decay.thread, NULL, run, NULL);

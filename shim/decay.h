@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decay.h - the clock: one thread, from the first segment on until the process ends, that gives idle memory back, sees
- * to it that what was given back arrives, and writes statistics when they are due (stats.h). It ends with the program's
- * last thread, which natively ends the process.
+ * decay.h - the clock thread: from the first segment until the process ends it gives idle memory back, collects
+ * released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the program
+ * have ended, this thread ends as the last one, so that the process ends as it natively would. It does not decide which
+ * memory is idle; the pools do.
  *
- * Threads: every function, from any thread.
+ * Threads: every function may be called from any thread. No locks.
  */
 #ifndef CUPOOL_SHIM_DECAY_H
 #define CUPOOL_SHIM_DECAY_H
 
-/* Start the clock, unless it runs. */
+/* Start the thread, unless it runs. */
 void decay_start(void);
 
-/* Let the thread look at once whether there is something to be done. Safe in a signal handler. */
+/* Wake the thread, which then looks for work. Async-signal-safe. */
 void decay_wake(void);
 
-/* In a forked child: there is no such thread. */
+/* In a forked child, which has no such thread. */
 void decay_forget(void);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * digits.h - numbers as text, for events of the trace. Private to shim/.
+ * digits.h - numbers as text, for events of the trace. Private to shim/. It formats nothing but integers.
  *
- * What it is: eight digits at a time in the bytes of a word; printf, or a division for each digit, would cost more than
- * all else that an event costs. Each function writes at `at` and returns where the number ends, without a NUL. Whole
- * words are written: up to DIGITS_ROOM bytes from `at` on are overwritten.
+ * It makes eight digits at a time in the bytes of a word, because printf, or one division per digit, would cost more
+ * than all the rest of an event. Each function writes at `at` and returns the end of the number, without a NUL. It
+ * writes whole words: up to DIGITS_ROOM bytes from `at` on are overwritten.
  *
  * Threads: no state.
  */
@@ -17,7 +17,7 @@
 
 #define DIGITS_ROOM 32
 
-/* bytes of a word, the lowest first. */
+/* Write `bytes` bytes of a word, the lowest first. */
 static inline char *digits_put(char *at, uint64_t word, unsigned int bytes)
 {
     word = htole64(word);
@@ -36,14 +36,14 @@ static inline uint64_t digits_of(uint32_t n)
     return tens | (all - tens * 10) << 8;
 }
 
-/* Tenths of n / unit, rounded: for printf, whose own "%.1f" takes a floating-point number. Nothing in the library
- * computes with such numbers, because a program may have had the processor trap what is inexact. */
+/* Tenths of n / unit, rounded, because printf's "%.1f" takes a floating-point number. The library never computes with
+ * such numbers: a program may have enabled the trap for inexact results. */
 static inline uint64_t digits_tenths(uint64_t n, uint64_t unit)
 {
     return (uint64_t)(((unsigned __int128)n * 10 + unit / 2) / unit);
 }
 
-/* n, decimal. */
+/* n in decimal. */
 static inline char *digits_decimal(char *at, uint64_t n)
 {
     uint64_t digits;
@@ -58,14 +58,14 @@ static inline char *digits_decimal(char *at, uint64_t n)
     return digits_put(at, (digits + 0x3030303030303030) >> zeros * 8, 8 - zeros);
 }
 
-/* n, hexadecimal, in small letters and without leading zeros. */
+/* n in hexadecimal, in lower case and without leading zeros. */
 static inline char *digits_hexadecimal(char *at, uint64_t n)
 {
     const unsigned int width = (63u - (unsigned int)__builtin_clzll(n | 1)) / 4 + 1;
 
     n <<= 64 - width * 4;
     for (unsigned int left = width;; left -= 8, n <<= 32) {
-        uint64_t x = n >> 32; /* four bits to a byte */
+        uint64_t x = n >> 32; /* four bits in each byte */
 
         x = (x | x << 16) & 0x0000ffff0000ffff;
         x = (x | x << 8) & 0x00ff00ff00ff00ff;

@@ -2,8 +2,8 @@
 /*
  * dlsym.c - the C half of our dlsym; see dlsym.h.
  *
- * Runs inside other people's dlsym calls, sanitizer runtimes' start-up included, so it is built without instrumentation
- * and does next to nothing: no memory, no lock, no output.
+ * It runs inside other code's dlsym calls, the start-up of sanitizer runtimes included, so it is built without
+ * instrumentation and allocates no memory, takes no lock and prints nothing.
  */
 #include "dlsym.h"
 
@@ -35,7 +35,8 @@ void *cupool_dlsym_filter(void *handle, const char *name) HIDDEN;
 
 static dlsym_fn *next_get(void)
 {
-    /* x86-64's first version, aarch64's first version, and the one since libdl became part of libc. */
+    /* The version that dlsym has had since libdl became part of libc, and the first versions on aarch64 and on
+     * x86-64. */
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
     dlsym_fn *next = atomic_load_explicit(&cupool_dlsym_next, memory_order_acquire);
 
@@ -43,7 +44,8 @@ static dlsym_fn *next_get(void)
         return next;
     for (unsigned int i = 0; !next && i < sizeof(versions) / sizeof(versions[0]); i++)
         next = (dlsym_fn *)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-    /* Another preload behind us may stand in for dlsym too; it has no version, so only the real one finds it. */
+    /* Another preload behind us may stand in for dlsym too. Its dlsym has no version, so only the real dlsym finds
+     * it. */
     if (next && next(RTLD_NEXT, "dlsym"))
         next = (dlsym_fn *)next(RTLD_NEXT, "dlsym");
     if (!next)
@@ -52,7 +54,7 @@ static dlsym_fn *next_get(void)
     return next;
 }
 
-/* The file name of the object that holds a function; NULL: unknown. Without the loader's lock from glibc 2.35 on. */
+/* The file name of the object that holds a function; NULL: unknown. From glibc 2.35 on without the loader's lock. */
 static const char *file_of(const void *function)
 {
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
@@ -67,7 +69,7 @@ static const char *file_of(const void *function)
     return slash ? slash + 1 : path;
 }
 
-/* Is it the driver's own? A program may have functions of such names itself, in a stand-in or a wrapper. */
+/* True if the function is the driver's. A program may define such names itself, in a stand-in or a wrapper. */
 static bool is_drivers(const void *function)
 {
     static const char driver[] = "libcuda.so";
@@ -87,7 +89,7 @@ static const struct {
 };
 
 /*
- * What to answer instead of asking the real dlsym; NULL: ask it. The functions that we pool are never answered: a
+ * The function to return instead of calling the real dlsym; NULL: call it. Functions that we pool are never returned: a
  * library that patches the functions it finds would patch ours.
  */
 void *cupool_dlsym_filter(void *handle, const char *name)
@@ -99,7 +101,7 @@ void *cupool_dlsym_filter(void *handle, const char *name)
     for (unsigned int i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
         if (strcmp(name, guards[i].name) != 0)
             continue;
-        /* Only where there is something to stand in for: else the caller gets the real dlsym's NULL and its dlerror. */
+        /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
         return core_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
     }
     return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* elf_file.c - see elf_file.h. */
+/* elf_file.c - see elf_file.h. No locks: no state. */
 #include "elf_file.h"
 
 #include <elf.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* n bytes at offset at, copied: nothing in a file need be aligned. */
+/* Copy n bytes from offset at, because data in a file need not be aligned. */
 static bool take(const struct elf_file *file, uint64_t at, void *to, size_t n)
 {
     if (at > file->size || file->size - at < n)
@@ -63,7 +63,8 @@ static int parse(struct elf_file *file)
     if (file->size < sizeof(Elf32_Ehdr) || memcmp(file->data, ELFMAG, SELFMAG) != 0)
         return -ENOEXEC;
     file->bits = file->data[EI_CLASS] == ELFCLASS64 ? 64 : 32;
-    /* Type and machine lie at the same place in both classes. In the other byte order it is no machine of ours. */
+    /* Type and machine are at the same offset in both classes. A file in the other byte order is of a foreign
+     * machine. */
     if (file->data[EI_DATA] != (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB))
         return 0;
     file->machine = ((const Elf32_Ehdr *)(const void *)file->data)->e_machine;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_nccl.c - the exported functions of NCCL, one for each NCCL line of hooks.def. The only file that speaks
- * ncclResult_t to the program. What is decided is in nccl.c.
+ * export_nccl.c - the exported functions of NCCL, one for each NCCL line of hooks.def. The only file that returns
+ * ncclResult_t to the program. nccl.c makes the decisions.
  *
- * With CUPOOL_REGISTER=0 each hands on to the function that the program would have called, and nothing else.
+ * With CUPOOL_REGISTER=0 each function only calls the function that the program would have called.
+ *
+ * Locking: none.
  */
 #include "hooks.h"
 #include "nccl.h"
@@ -12,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
-/* What the rows are written in. */
+/* Macros that the rows of hooks.def use. */
 #define MINE        count
 #define ALL         ((size_t)info.ranks * count)
 #define ROOT(count) (info.rank == root ? (count) : 0)
@@ -90,7 +92,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int *without, int without_
 
     if (!nccl_watches(CALLER))
         return next(parent, without, without_count, comm, config, flags);
-    /* NCCL gives the parent's work up before it looks at anything else: there is no going back. */
+    /* NCCL aborts the parent's work before it checks anything else, so the parent is closed in any case. */
     if (flags & NCCL_SHRINK_ABORT)
         nccl_comm_ends(parent, NCCL_END_CLOSE);
     else

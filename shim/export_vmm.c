@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_vmm.c - the exported functions of the driver's virtual memory: physical memory and where it is mapped. NCCL
- * and PyTorch's expandable segments take theirs this way, past any pool; here it goes into the trace (docs/trace.md).
+ * export_vmm.c - the exported functions of the driver's virtual memory management: physical memory and its mappings.
+ * NCCL and PyTorch's expandable segments take memory this way, past any pool; this file writes it to the trace
+ * (docs/trace.md).
  *
- * What it is not: a pool. Each call is passed on as it is; the one exception is physical memory, or a mapping, that the
- * driver refuses, for which idle memory is given back, as in RETRY. Nothing is remembered here: what is mapped where is
- * for readers to follow, and for use.c (CUPOOL_REGISTER=use).
+ * It is not a pool. Every call is passed on unchanged; only if the driver refuses physical memory or a mapping, idle
+ * memory is given back and the call repeated, as in RETRY. This file keeps no state: readers of the trace, and use.c
+ * (CUPOOL_REGISTER=use), follow the mappings.
  *
- * Locking: none. What takes something is written after the call, what gives it up with the time before it: whoever is
- * given the same handle or address next comes later in the trace too.
+ * Locking: none. The event of a call that takes something has the time after the call, and the event of a call that
+ * gives it up the time before, so the next owner of a handle or address comes later in the trace as well.
  */
 #include <string.h>
 
@@ -27,14 +28,14 @@
 
 typedef unsigned long long ull;
 
-/* A call that goes into the trace. */
+/* A call with an event in the trace. */
 struct call {
-    uint64_t start; /* 0: it does not */
-    uint64_t ns;    /* that it took */
-    uint64_t t;     /* of its event */
+    uint64_t start; /* 0: it has no event */
+    uint64_t ns;    /* its duration */
+    uint64_t t;     /* the time of its event */
 };
 
-/* Who made it. */
+/* The caller, for an event. */
 struct origin {
     const char *by;
     char at[160];
@@ -45,7 +46,7 @@ static struct call call_begin(void)
     return (struct call){.start = trace_expected() && core_traces() ? now_ns() : 0};
 }
 
-/* True: write its event. taken: it has got something, if it succeeded. */
+/* True: write the event. taken: if the call succeeded, it has got something. */
 static bool call_ended(struct call *call, bool taken, CUresult result)
 {
     uint64_t now;
@@ -80,22 +81,22 @@ static struct origin origin_of(const void *caller)
     return origin;
 }
 
-/* The event of a call, in result; the format is followed by what all of them have. */
+/* Write the event of a call whose result is in `result`; all events end with duration and result. */
 #define TELL(call, event, format, ...)                                                                                 \
     trace_frequent_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000, \
                       (ull)(call)->ns / 100 % 10, (int)result)
-/* The same with who made it. */
+/* As TELL, with the caller. */
 #define TELL_FROM(call, event, format, ...)                                                                            \
     do {                                                                                                               \
         const struct origin origin_ = origin_of(CALLER);                                                               \
         TELL(call, event, format ",\"by\":\"%s\",\"at\":\"%s\"", __VA_ARGS__, origin_.by, origin_.at);                 \
     } while (0)
 
-/* What the driver wrote there if it succeeded. */
+/* The value that the driver wrote, if the call succeeded. */
 #define GOT(pointer) (result ? 0 : (ull) * (pointer))
 
-/* The driver has refused memory: has any come back since there were so many arrivals? If NCCL asks for the pool, the
- * pool gives back by itself once NCCL has returned: not from inside of it. */
+/* The driver has refused memory: has any arrived since core_arrivals() returned before? Not for a call that NCCL makes
+ * for the pool: the pool gives back by itself once NCCL has returned, not inside its call. */
 static bool may_ask_again(CUresult result, unsigned int before)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before);
@@ -120,7 +121,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     if (properties && policy_location_device(&properties->location) >= 0)
         TELL_FROM(&call, "mem_create", "\"d\":%d,\"h\":\"0x%llx\",\"n\":%zu",
                   policy_location_device(&properties->location), GOT(handle), size);
-    else /* the host's */
+    else /* host memory */
         TELL_FROM(&call, "mem_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle), size);
     return result;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* file.c - see file.h. */
+/* file.c - see file.h. No locks but flock. */
 #include "file.h"
 
 #include <errno.h>
@@ -16,27 +16,28 @@
 
 #include "log.h"
 
-/* Away from the numbers that programs expect to get, or close wholesale. */
+/* The least descriptor number, away from the numbers that programs expect to get or close wholesale. */
 #define FD_MIN 200
 
-/* More numbers than that are not tried. */
+/* The greatest number that is tried. */
 #define NUMBERS 1000
-/* How often a name is looked at again, because somebody else changed what is there. */
+/* How often a name is tried again because another process has changed it. */
 #define AGAIN_MAX 100
 
-/* A name that is tried. */
+/* An attempt to create a file. */
 struct attempt {
-    const char *path; /* that was asked for */
+    const char *path; /* the path asked for */
     const char *name; /* path, or path.N */
     const struct file_kind *kind;
     int flags;
-    const char *why; /* it cannot be had */
+    const char *why; /* the reason why the name cannot be used */
     bool busy;       /* because a process writes it */
 };
 
 enum outcome { OURS, TAKEN, AGAIN, FAILED };
 
-/* NULL: path is a file or a folder, or nothing yet. Nothing is made beside the others: /dev/full.1 is of no use. */
+/* The kind of special file that path is; NULL: a file, a folder or nothing. Nothing is created next to special files:
+ * /dev/full.1 would be of no use. */
 static const char *special(const char *path)
 {
     char to[8];
@@ -56,7 +57,7 @@ static bool is_null(const char *path)
     return stat(path, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3);
 }
 
-/* Give a file its first free number; never one that another file has. */
+/* Rename a file to its first free number; never to the name of another file. */
 static bool move_away(const struct attempt *try)
 {
     char to[PATH_MAX];
@@ -70,7 +71,7 @@ static bool move_away(const struct attempt *try)
             return true;
         if (errno == EEXIST)
             continue;
-        /* NFS cannot do that in one step. A crash in between leaves two names of one file. */
+        /* NFS has no RENAME_NOREPLACE. A crash between the two calls leaves two names of one file. */
         if ((errno == EINVAL || errno == ENOSYS) && link(try->name, to) == 0)
             return unlink(try->name) == 0;
         if (errno != EEXIST)
@@ -79,8 +80,8 @@ static bool move_away(const struct attempt *try)
     return false;
 }
 
-/* The file that has the name now. The lock is held from before its first byte until its process ends, so a file with
- * the lock free is an earlier run's. */
+/* Examine the file that has the name now. A writer holds the lock from before the first byte until its process ends, so
+ * a file whose lock is free belongs to an earlier run. */
 static enum outcome look_at(struct attempt *try, int fd, bool made)
 {
     char start[16] = "";
@@ -89,7 +90,7 @@ static enum outcome look_at(struct attempt *try, int fd, bool made)
     if (flock(fd, LOCK_EX | LOCK_NB)) {
         try->busy = errno == EWOULDBLOCK;
         try->why = try->busy ? "is being written by another process" : "exists, and its file system has no locks";
-        if (made) /* somebody else took the file for theirs as long as it was empty, or nobody can */
+        if (made) /* another process locked the file while it was empty, or the file system has no locks */
             return try->busy ? AGAIN : OURS;
         return TAKEN;
     }
@@ -134,7 +135,7 @@ static enum outcome attempt(struct attempt *try, int *ret_fd)
     return outcome;
 }
 
-/* The first of path, path.1, path.2, ... that can be had. ret_why: why path cannot; NULL: it could. */
+/* Create the first of path, path.1, path.2, ... that is possible. *ret_why: the reason why path is not; NULL: it is. */
 static int create(struct attempt *try, char *name, size_t len, const char **ret_why, bool *ret_busy)
 {
     int fd = -1, again = 0;
@@ -206,19 +207,19 @@ void file_close(int fd, const struct stat *file, bool done)
 {
     if (file_state(fd, file) == -EBADF)
         return;
-    /* A child that nobody told us of may have the descriptor still. */
+    /* A child made without a fork handler may still have the descriptor. */
     if (done)
         flock(fd, LOCK_UN);
     close(fd);
 }
 
-/* What a write may raise. */
+/* The signals that a write may raise. */
 static void writers_signals(sigset_t *ret_set)
 {
     sigemptyset(ret_set);
     sigaddset(ret_set, SIGXFSZ);
     sigaddset(ret_set, SIGPIPE);
-    sigaddset(ret_set, SIGTTOU); /* on a terminal; not raised where it is blocked */
+    sigaddset(ret_set, SIGTTOU); /* on a terminal; not raised while it is blocked */
 }
 
 void file_quiet_begin(struct file_quiet *quiet)
@@ -228,7 +229,7 @@ void file_quiet_begin(struct file_quiet *quiet)
     writers_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, &quiet->before);
     sigpending(&pending);
-    /* What was pending before is the program's, to be delivered when it wants. */
+    /* Signals that were pending before are the program's, and stay pending for it. */
     quiet->ours = set;
     sigdelset(&quiet->ours, SIGTTOU);
     if (sigismember(&pending, SIGXFSZ) == 1)
@@ -241,7 +242,7 @@ void file_quiet_end(const struct file_quiet *quiet)
 {
     const struct timespec now = {0, 0};
 
-    /* The system call itself: sigtimedwait() would be a cancellation point in somebody else's thread. */
+    /* The system call itself: sigtimedwait() would be a cancellation point in a thread of the program. */
     while (syscall(SYS_rt_sigtimedwait, &quiet->ours, NULL, &now, (size_t)_NSIG / 8) > 0 || errno == EINTR)
         ;
     pthread_sigmask(SIG_SETMASK, &quiet->before, NULL);

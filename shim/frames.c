@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frames.c - see frames.h. */
+/*
+ * frames.c - see frames.h.
+ *
+ * Locking: none; numbers are taken with atomic operations.
+ */
 #include "frames.h"
 
 #include <errno.h>
@@ -14,20 +18,20 @@
 #include "pool.h"
 #include "trace.h"
 
-/* Of the program, innermost first; ours in front of them are left out. */
+/* The number of frames of the program in an event, innermost first, and of our own frames, which are left out. */
 #define DEPTH TRACE_FRAMES
 #define OURS  8
-/* Addresses that get a number; what comes when all are taken has none. */
+/* The number of addresses that get a number; later ones get none. */
 #define NUMBERS 8192
 
-/* By hash; an address's number is its place, from 1. */
+/* A hash table; the number of an address is its index, from 1. */
 static _Atomic(uintptr_t) known[NUMBERS];
 
-/* The unwinder is loaded: asking for it takes no lock of the loader's. */
+/* The unwinder is loaded: calling it takes no lock of the loader. */
 static bool ready;
 
-/* The first backtrace() loads libgcc_s. In the middle of a request the loader's lock could be held by a constructor
- * that waits for this very request. conf_get() would settle the other settings too early. */
+/* The first backtrace() loads libgcc_s. During a request the loader's lock could be held by a constructor that waits
+ * for this very request. conf_get() would read the other settings too early. */
 __attribute__((constructor)) static void load(void)
 {
     static const struct conf_row row = {.name = "CUPOOL_TRACE_STACKS", .type = CONF_BOOL};
@@ -80,7 +84,7 @@ void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
     depth = ready ? backtrace(stack, OURS + DEPTH) : 0;
     while (first < depth && stack[first] != caller)
         first++;
-    if (first == depth) { /* unknown to the unwinder, or there is none */
+    if (first == depth) { /* the unwinder does not know the caller, or there is no unwinder */
         stack[0] = (void *)caller;
         first = 0;
         depth = 1;

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gap.c - see gap.h. */
+/*
+ * gap.c - see gap.h.
+ *
+ * Locking: the lock of trace.c.
+ */
 #include "gap.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A line is no longer than that. */
+/* The longest line, in bytes. */
 #define LINE   256
 #define SECOND 1000000000u
 #define FULL   ((uint64_t)GAP_BURST * SECOND)
 
 typedef unsigned long long ull;
 
-/* What a device has of one backend. */
+/* The held memory of a device from one backend, in bytes and segments. */
 struct tally {
     int device;
     const char *backend;
@@ -27,7 +31,7 @@ void gap_start(struct gap *gap, uint64_t limit, bool rated, uint64_t now)
     *gap = (struct gap){.limit = limit, .rated = rated, .credit = FULL, .at = now};
 }
 
-/* The bucket fills by itself. */
+/* The token bucket refills by time. */
 static void fill(struct gap *gap, uint64_t now)
 {
     const uint64_t passed = now > gap->at ? now - gap->at : 0;
@@ -53,12 +57,12 @@ static void begin(struct gap *gap, enum gap_why why, uint64_t now)
     gap->told = now;
 }
 
-/* Events are being left out: for how long? */
+/* Events are being left out: for how much longer? */
 static enum gap_verdict judge_open(struct gap *gap, bool over, uint64_t now)
 {
     if (gap->why == GAP_RATE && over)
-        gap->why = GAP_LIMIT; /* for good */
-    /* Half of the bucket, or each second event would begin a gap. What cannot be written is tried each time. */
+        gap->why = GAP_LIMIT; /* and stays so */
+    /* Half of the bucket, or every second event would begin a gap. After an error every event is tried. */
     if (!over && (gap->why == GAP_ERROR || (gap->why == GAP_RATE && gap->credit >= FULL / 2)))
         return GAP_RESUME;
     return now - gap->told >= GAP_TELL_NS ? GAP_TELL : GAP_LEFT_OUT;

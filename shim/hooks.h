@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hooks.h - CUDA's and NCCL's types and the prototypes of what hooks.def lists. Private to shim/; nothing here links to
- * CUDA. */
+/* hooks.h - the types of CUDA and NCCL, and the prototypes of the functions in hooks.def. Private to shim/; nothing
+ * here links to CUDA. */
 #ifndef CUPOOL_SHIM_HOOKS_H
 #define CUPOOL_SHIM_HOOKS_H
 
@@ -36,7 +36,7 @@
 #undef cuMemPrefetchAsync
 #undef cuStreamDestroy
 
-/* Types that came later. We hand on pointers to them, and do not look inside. */
+/* Types of later headers. We pass pointers to them on and never look inside. */
 #if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
 #endif
@@ -51,7 +51,7 @@ typedef unsigned int CUlogicalEndpointIpcHandleType;
 typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
 #endif
 
-/* Programs call functions that are deprecated, so they are hooked. */
+/* Programs call deprecated functions, so they are hooked. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #define RUNTIME(symbol, parameters) cudaError_t symbol parameters;

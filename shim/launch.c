@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch.c - see launch.h. */
+/* launch.c - see launch.h. No locks: no state. */
 #include "launch.h"
 
 #include <errno.h>
@@ -13,13 +13,13 @@
 #include "conf.h"
 
 /*
- * In order of precedence where the process tree does not tell: torchrun is started inside the others far more often
- * than the other way round, and all its workers share the outer launcher's variables. needs: without it, rank means
- * something else (Kubernetes sets RANK for whole pods; SLURM_PROCID is 0 in a batch script).
+ * In order of precedence, for the case that the process tree does not decide: torchrun runs inside the others far more
+ * often than the other way round, and all its workers share the outer launcher's variables. needs: a variable without
+ * which rank means something else (Kubernetes sets RANK for whole pods; SLURM_PROCID is 0 in a batch script).
  */
 static const struct launcher {
     const char *name, *rank, *local_rank, *needs;
-    const char *processes; /* what its parent processes are called, each between bars */
+    const char *processes; /* the names of its parent processes, each between bars */
 } launchers[] = {
     {"torchrun", "RANK", "LOCAL_RANK", "LOCAL_RANK", "|torchrun|pt_elastic|deepspeed|"},
     {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", NULL,
@@ -70,11 +70,12 @@ static pid_t process_parent(pid_t pid)
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     if (file_read(path, stat, sizeof(stat)) <= 0)
         return 0;
-    end = strrchr(stat, ')'); /* the name before it may hold anything */
+    end = strrchr(stat, ')'); /* the process name before it may hold any character */
     return end && sscanf(end + 1, " %*c %d", &parent) == 1 ? parent : 0;
 }
 
-/* Is pid a parent process of this launcher? By name, or, for torchrun started as a module, by its command line. */
+/* True if pid is a parent process of this launcher: by its name or, for torchrun started as a module, by its command
+ * line. */
 static bool process_is(pid_t pid, const struct launcher *launcher)
 {
     char path[40], text[1024], name[64];

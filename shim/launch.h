@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * launch.h - which rank of which job this process is, and file names made from it. Reads the environment and /proc
- * only.
+ * launch.h - the rank and job of this process, and file names made from them. It reads the environment and /proc, and
+ * talks to no launcher.
+ *
+ * Threads: no state; conf_get is called.
  */
 #ifndef CUPOOL_SHIM_LAUNCH_H
 #define CUPOOL_SHIM_LAUNCH_H
 
 #include <stddef.h>
 
+/* The launcher's facts about this process. */
 struct launch {
     int rank, local_rank; /* -1: unknown */
-    const char *from;     /* who says so: "setting", "torchrun", "pmix", "openmpi", "mpich", "slurm", or "none" */
+    const char *from;     /* the source: "setting", "torchrun", "pmix", "openmpi", "mpich", "slurm", or "none" */
     char host[256];
-    char exe[256]; /* name of the executable, without folders */
+    char exe[256]; /* the executable's name, without folders */
 };
 
-/* Fill in what can be known. When one launcher runs inside another, the innermost counts. */
+/* Fill in the known values. If one launcher runs inside another, the innermost counts. */
 void launch_detect(struct launch *ret_launch);
 
 /* Expand %h %r %l %p %e %% in pattern; unknown letters stay as they are. 0, or -ENAMETOOLONG. */

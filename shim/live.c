@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* live.c - see live.h. */
+/*
+ * live.c - see live.h.
+ *
+ * Locking: live.lock guards the file and the buffers.
+ */
 #include "live.h"
 
 #include <errno.h>
@@ -23,7 +27,7 @@
 #define SLOTS     64
 #define PERIOD_NS 1000000000u
 #define VERSION   1
-/* In the file: the header, then the halves, on pages of their own. */
+/* Offsets in the file: the header, then the halves, on pages of their own. */
 #define HEADER_SIZE 4096
 #define HALF_SIZE   12288
 
@@ -46,7 +50,7 @@ struct header {
 };
 
 struct half {
-    uint32_t crc; /* of what follows, as far as the slots are in use */
+    uint32_t crc; /* of the members below, up to the last slot in use */
     uint32_t count;
     uint64_t seq, unix_ns, uptime_ns;
     uint32_t ended, reserved;
@@ -58,18 +62,18 @@ _Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
 _Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
 
 static struct {
-    pthread_mutex_t lock; /* guards everything below, but what is atomic */
-    struct stat file;     /* what fd was when it was opened */
+    pthread_mutex_t lock; /* guards the members below, except atomics */
+    struct stat file;     /* fstat of fd when it was opened, for file_state */
     char path[4096];
-    struct half half; /* the one that is being written */
+    struct half half; /* the half that is being written */
     struct header header;
-    uint64_t start; /* ns */
+    uint64_t start; /* in nanoseconds */
     atomic_int fd;  /* -1: not open */
-    /* Of the clock's thread alone. */
+    /* Used by the clock thread alone. */
     uint64_t next;
 } live = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
-/* As zlib's and gzip's. A few hundred bytes a second: no table. */
+/* The CRC-32 of zlib and gzip. A few hundred bytes a second need no table. */
 static uint32_t crc32_of(const void *data, size_t len)
 {
     const unsigned char *byte = data;
@@ -92,7 +96,7 @@ static void add(void *arg, int device, const struct pool_stats *stats, uint64_t 
             (struct live_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
 }
 
-/* All of it, or false; with the lock. */
+/* Write all of data, or return false; with the lock. */
 static bool put(const void *data, size_t len, off_t at)
 {
     const int fd = atomic_load(&live.fd);
@@ -115,7 +119,7 @@ static bool put(const void *data, size_t len, off_t at)
     return !len;
 }
 
-/* The older half gets what is true now; with the lock. */
+/* Write the current counters into the older half; with the lock. */
 static bool update(bool ending)
 {
     struct half *half = &live.half;
@@ -153,11 +157,11 @@ static void header_fill(const struct launch *launch)
     memcpy(header->names, names, sizeof(names));
 }
 
-/* With the lock. */
+/* Create the file; with the lock. */
 static void create(void)
 {
     static const struct file_kind kind = {"statistics page", "CUPOOLST", "exists, and is no statistics page"};
-    static char path[4096]; /* a thread's stack may be no larger */
+    static char path[4096]; /* static because a thread's stack may be smaller */
     struct launch launch;
     int fd;
 
@@ -173,8 +177,8 @@ static void create(void)
     atomic_store(&live.fd, fd);
     live.start = now_ns();
     header_fill(&launch);
-    /* All of its size at once, so that no later update needs more of the disk. The header last: with it the file is
-     * one. */
+    /* The whole size is written at once, so that no later update needs more disk space. The header comes last, because
+     * it makes the file a statistics page. */
     live.half.seq = 1;
     if (!put(&live.half, sizeof(live.half), HEADER_SIZE) ||
         !put(&live.half, sizeof(live.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
@@ -232,7 +236,7 @@ void live_finish(void)
 
 void live_forget(void)
 {
-    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. */
+    /* A thread of the parent may hold the lock for ever in this process, so this takes no lock. */
     if (atomic_load(&live.fd) >= 0)
         file_close(atomic_load(&live.fd), &live.file, /* done: */ false);
     atomic_store(&live.fd, -1);

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * live.h - CUPOOL_STATS_FILE: a small file of fixed size that always has the latest counters, for those who look at a
- * running process from outside (layout: docs/live.md; reader: scripts/cupool_trace/live.py).
+ * live.h - CUPOOL_STATS_FILE: a small file of fixed size with the latest counters, for readers outside the process
+ * (layout: docs/live.md; reader: scripts/cupool_trace/live.py).
  *
- * It is written, not mapped: a store to a mapping ends the program if somebody has cut the file meanwhile or its disk
- * is full. Written pages outlive a killed process all the same. Two halves are written in turn, each with a checksum,
- * so that one of them is whole at any moment.
+ * The file is written, not mapped: a store to a mapping ends the program if another process has truncated the file or
+ * its disk is full. Written pages outlive a killed process all the same. Two halves are written in turn, each with a
+ * checksum, so that one of them is complete at any moment.
  *
- * What it is not: a trace; and nothing of a request's path. The clock's thread writes (decay.h), and the exit.
+ * It is not a trace, and not part of a request's path: the clock thread writes it (decay.h), and exit.
  *
- * Threads: every function, from any thread. One lock, private to live.c, over the writing; where it cannot be had at
- * once nothing is written.
+ * Threads: every function may be called from any thread. One lock, private to live.c, is held over the writing; if it
+ * cannot be taken at once, nothing is written.
  */
 #ifndef CUPOOL_SHIM_LIVE_H
 #define CUPOOL_SHIM_LIVE_H
 
 #include <stdint.h>
 
-/* Create the file, if one is asked for. Once, on the thread of the first segment: it says which folder is meant. */
+/* Create the file, if the setting names one. Once, on the thread of the first segment, whose working folder counts. */
 void live_open(void);
 
-/* Of the clock's thread. The time, by the monotonic clock in ns, of the next update; UINT64_MAX: none is to come. */
+/* For the clock thread: the time of the next update, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
 uint64_t live_due(void);
-/* Write if the time has come. */
+/* Write if the time has come. now: in nanoseconds of the monotonic clock. */
 void live_tick(uint64_t now);
 
-/* The last update. For exit. */
+/* Write the last update and close the file. For exit. */
 void live_finish(void);
 
 /* In a forked child: forget the parent's file without touching it. */

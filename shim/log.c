@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.c - see log.h. */
+/* log.c - see log.h. No locks; the constructor sets the statics. */
 #include "log.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #include "file.h"
 
-/* What descriptor 2 was when the program started. Closed: whatever gets that number later is a file of the program's
+/* The file of descriptor 2 when the program started. If it was closed, a file with that number later is the program's
  * own. */
 static bool looked, closed;
 static struct stat first;
@@ -30,8 +30,9 @@ __attribute__((constructor)) static void look(void)
     errno = saved;
 }
 
-/* Another file than at the start may be data of a program that has closed its stderr. Nobody keeps data in what cannot
- * be positioned, and what is appended to overwrites nothing: that is where a program has sent its stderr. */
+/* True if stderr is a place for messages. A file that was opened later may hold data of a program that has closed its
+ * stderr. A file without positions holds no data, and appending overwrites nothing: these are where a program has
+ * redirected its stderr. */
 static bool is_for_messages(void)
 {
     struct stat now;
@@ -47,13 +48,13 @@ static bool is_for_messages(void)
     return flags >= 0 && flags & O_APPEND;
 }
 
-/* False: a write would wait, for as long as it takes somebody to read. */
+/* False: a write would wait for a reader. */
 static bool is_ready(void)
 {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     const struct timespec now = {0, 0};
 
-    /* Where somebody forbids the question the write has to do without. */
+    /* If a seccomp filter forbids ppoll, the write goes ahead without it. */
     return syscall(SYS_ppoll, &out, 1, &now, NULL, (size_t)_NSIG / 8) != 0;
 }
 
@@ -64,7 +65,7 @@ void log_put(const char *text, size_t len)
 
     if (!closed && is_for_messages() && is_ready()) {
         file_quiet_begin(&quiet);
-        /* The system calls themselves: write() and poll() would be cancellation points in somebody else's thread. */
+        /* The system calls themselves: write() and poll() would be cancellation points in a thread of the program. */
         (void)syscall(SYS_write, STDERR_FILENO, text, len);
         file_quiet_end(&quiet);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.h - messages for people, on stderr, one write(2) a line. No memory, no lock, errno untouched: safe anywhere. It
- * neither waits for a reader nor raises a signal, and writes into no file that is the program's own: what cannot be
- * said so is not said.
+ * log.h - messages for people, on stderr, one write(2) per line. It allocates no memory, takes no lock and keeps errno:
+ * safe in any place, signal handlers included. It never waits for a reader, raises no signal, and writes into no file
+ * of the program: a message that would do so is dropped. It is not the trace.
  */
 #ifndef CUPOOL_SHIM_LOG_H
 #define CUPOOL_SHIM_LOG_H
@@ -13,20 +13,20 @@
 
 #include "conf.h"
 
-/* False: the program was started without a stderr; nothing is to be written there. */
+/* False: the program was started without a stderr, so nothing may be written there. */
 bool log_is_open(void);
 
-/* Text as it is, whatever the level. */
+/* Write text unchanged, whatever the level. */
 void log_put(const char *text, size_t len);
 
-/* Written if CUPOOL_LOG_LEVEL is at least level. Lines over 500 bytes are cut. */
+/* Write one line if CUPOOL_LOG_LEVEL is at least level. Lines over 500 bytes are cut. */
 void log_write(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same for several lines with newlines between them, which stay together; each goes on behind who says it. Over
- * 1400 bytes are cut. */
+/* As log_write, for several lines separated by newlines, which stay together; each begins with the process. Text over
+ * 1400 bytes is cut. */
 void log_lines(enum conf_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same, once per place in the code and process. */
+/* As log_write, once per code location and process. */
 #define log_once(level, ...)                                                                                           \
     do {                                                                                                               \
         static atomic_flag said_ = ATOMIC_FLAG_INIT;                                                                   \

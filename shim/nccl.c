@@ -387,7 +387,7 @@ void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t s
     info.plain = !is_shareable(addr);
     rc = nccl_reg_segment_add(state.reg, &info);
     if (rc == -EEXIST) {
-        /* The earlier segment here went with its context, and we were not told, or not yet. */
+        /* The earlier segment here went with its context, without a call of our hooks, or before one. */
         nccl_reg_range_lost(state.reg, addr, size);
         rc = nccl_reg_segment_add(state.reg, &info);
     }

@@ -87,7 +87,8 @@ bool nccl_comm_is_open(ncclComm_t comm);
 /* The state of the work begun with a communicator. 0: it has ended; -EINPROGRESS; -EIO: an error; -EPIPE: the
  * communicator is closed. */
 int nccl_comm_ask(ncclComm_t comm);
-/* A call that makes a communicator has returned result and written the communicator to *comm; NULL: it makes none. */
+/* A call that makes a communicator has returned result and written the communicator to *comm. comm NULL: it makes
+ * none. */
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller);
 /* A communicator is about to end; the kinds are those of hooks.def. */
 enum nccl_end { NCCL_END_FINALIZE, NCCL_END_TALK, NCCL_END_SILENT, NCCL_END_CLOSE };
@@ -102,6 +103,7 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_in
 struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller);
 void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result);
 
+/* After ncclGroupStart has succeeded, and after ncclGroupEnd with its result. */
 void nccl_group_started(void);
 void nccl_group_ended(ncclResult_t result);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_abi.h - what we know of NCCL's interface: the types of its functions' parameters, as they have been since 2.0.
+ * nccl_abi.h - NCCL's interface as far as the library uses it: the parameter types of its functions, which have not
+ * changed since 2.0.
  *
- * What it is not: nccl.h, which is not needed to build. What programs hand over is passed on as it is; only the values
- * below are looked at.
+ * It is not nccl.h, and building needs no nccl.h. Arguments of programs are passed on unchanged; only the values below
+ * are interpreted. No state.
  */
 #ifndef CUPOOL_SHIM_NCCL_ABI_H
 #define CUPOOL_SHIM_NCCL_ABI_H
@@ -13,7 +14,7 @@
 typedef struct ncclComm *ncclComm_t;
 typedef struct ncclConfig ncclConfig_t;
 typedef struct ncclSimInfo ncclSimInfo_t;
-/* By value, and thus on the stack. */
+/* Passed by value, and thus on the stack. */
 typedef struct {
     char internal[128];
 } ncclUniqueId;
@@ -31,7 +32,7 @@ typedef int ncclRedOp_t;
 typedef int ncclScalarResidence_t;
 typedef struct ncclWindow *ncclWindow_t;
 
-/* Bytes of one element; 0: a type that we have not heard of. */
+/* The bytes of one element; 0: an unknown type. */
 static inline size_t nccl_type_size(ncclDataType_t type)
 {
     /* int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 float8e4m3 float8e5m2 */
@@ -40,15 +41,15 @@ static inline size_t nccl_type_size(ncclDataType_t type)
     return (unsigned int)type < sizeof(sizes) ? sizes[type] : 0;
 }
 
-/* ncclCommShrink: the parent's operations are ended first. */
+/* ncclCommShrink: first abort the parent's operations. */
 #define NCCL_SHRINK_ABORT 1
 /*
- * From the one to before the other a registration must not be used by send and receive first and by a collective then;
- * before the first nothing of the kind is mapped by peers.
+ * From MAPS up to, but not including, KINDS: a collective must not use a registration that send or receive has used
+ * first. Before MAPS peers map no registered memory of this kind.
  */
 #define NCCL_VERSION_MAPS  22300
 #define NCCL_VERSION_KINDS 22902
-/* From here on peers map cudaMalloc's memory only if NCCL_LEGACY_CUDA_REGISTER asks for it. */
+/* From this version on peers map cudaMalloc's memory only if NCCL_LEGACY_CUDA_REGISTER is set. */
 #define NCCL_VERSION_NO_LEGACY 22400
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* observe.c - see observe.h. */
+/* observe.c - see observe.h. No locks of its own. */
 #include "observe.h"
 
 #include "context.h"
@@ -47,7 +47,7 @@ static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
                    (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
 }
 
-/* A program that lives at its bound meets it at every request: the first, second, fourth ... time is told. */
+/* A program at its bound meets it at every request, so the first, second, fourth ... time is written. */
 static void on_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
 {
     if (!(count & (count - 1)))

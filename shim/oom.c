@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oom.c - see oom.h. */
+/* oom.c - see oom.h. No locks of its own. */
 #include "oom.h"
 
 #include <stdatomic.h>
@@ -19,14 +19,15 @@
 #include "trace.h"
 
 #define DEVICES_MAX 64
-/* A program that lives on refusals, asking for less each time, is told every so many doublings. */
+/* A program that relies on refusals, and then requests less, gets a message each time their number has doubled this
+ * often. */
 #define DOUBLINGS 10
-/* How often every block is looked at, at most, but for what is said on stderr. */
+/* The least interval, in nanoseconds, between two walks over every block, except for messages on stderr. */
 #define EVERY_NS 1000000000u
 
 typedef unsigned long long ull;
 
-/* Why the request could not be served, most telling first. */
+/* The reason why the request could not be served, most specific first. */
 enum why { WHY_CAPTURE, WHY_SIZE, WHY_PIECES, WHY_DRIVER, WHY_LIMIT, WHY_OTHERS, WHY_LIVE, WHY_UNKNOWN };
 
 static const struct {
@@ -47,12 +48,12 @@ static const struct {
     [WHY_UNKNOWN] = {"unknown", "the driver does not say how much it has"},
 };
 
-/* What is known at the moment of the refusal; bytes. */
+/* The memory of the device at the moment of the refusal, in bytes. */
 struct picture {
     int device;
     uint64_t asked, free, total, others; /* total 0: the driver cannot be asked */
-    struct pool_survey pool;             /* of all contexts of the device */
-    uint64_t held_here;                  /* of the current context */
+    struct pool_survey pool;             /* the sum over all contexts of the device */
+    uint64_t held_here;                  /* bytes held by the current context's pool */
 };
 
 static enum why why(const struct picture *p)
@@ -78,7 +79,7 @@ static enum why why(const struct picture *p)
     return p->others > p->pool.live + p->pool.pending ? WHY_OTHERS : WHY_LIVE;
 }
 
-/* Bytes, and the same for people. */
+/* A number of bytes as text, also in a unit for people. */
 struct text {
     char t[40];
 };
@@ -125,8 +126,8 @@ static bool is_said(unsigned int time)
 }
 
 /*
- * Is it time to look at every block? Some programs live on refusals, and while one thread looks, others wait for the
- * pool.
+ * True if every block should be walked now. Some programs rely on refusals, and other threads wait for the pool during
+ * the walk.
  */
 static bool is_due(int device, unsigned int time)
 {
@@ -147,7 +148,7 @@ static void picture_take(struct picture *p, const struct real_driver *driver)
     struct pool_stats stats;
     size_t free, total;
 
-    /* The driver's, which has no last error; and not while a capture could be destroyed by a question. */
+    /* The driver's function, because it sets no last error. Not during a capture, which the call could invalidate. */
     if (!capture_active() && driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS) {
         p->free = free;
         p->total = total;

@@ -37,7 +37,7 @@ struct policy {
     /* The number of host work reports so far; never reset, so that a wait for an earlier context at this entry cannot
      * count. */
     _Atomic(uint64_t) debts;
-    _Atomic(uint64_t) paid; /* the first so many of them are known to have completed */
+    _Atomic(uint64_t) paid; /* this many of them, the oldest, are known to have completed */
     CUstream debtor;        /* the stream of all reports that have not completed, or STREAM_MIXED */
 };
 
@@ -64,8 +64,8 @@ void policy_pay(struct policy *policy, uint64_t debts);
 void policy_host_work(CUstream stream);
 /* As policy_host_work, but only if one of the two addresses is host memory. */
 void policy_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream);
-/* A graph built by hand got a node that touches host memory or runs on the host; a memset node at `to`; a graph was
- * launched. */
+/* Three reports about graphs: a graph built by hand got a node that touches host memory or runs on the host; it got a
+ * memset node for memory at `to`; a graph was launched on stream. */
 void policy_graph_node(void);
 void policy_graph_set(CUdeviceptr to);
 void policy_graph_launch(CUstream stream);
@@ -103,6 +103,7 @@ void policy_strict_memory(CUdeviceptr addr, const char *why);
 
 /* A context exists that was not made from a green context. A second context on a device makes the device strict. */
 void policy_context_seen(CUcontext handle, int device);
+/* The context has ended: a later context on its device does not count as a second one. */
 void policy_context_gone(CUcontext handle);
 
 #endif

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* real.c - see real.h. */
+/*
+ * real.c - see real.h.
+ *
+ * Locking: real.lock guards the search for the driver's functions; the rest is atomic or only grows.
+ */
 #include "real.h"
 
 #include <dlfcn.h>
@@ -14,7 +18,7 @@
 #include "lock.h"
 #include "log.h"
 
-/* How long a thread waits for another one that is finding the driver's functions. */
+/* The longest time, in nanoseconds, that a thread waits for another one that searches the driver's functions. */
 #define FILL_WAIT_NS 1000000000u
 
 static const struct {
@@ -28,15 +32,15 @@ static const struct {
 };
 
 static struct {
-    struct lock lock;  /* guards writing driver and in_driver; in a forked child it may be held for ever */
-    atomic_bool tried; /* that is over, or whoever is at it has been waited for in vain */
+    struct lock lock;  /* guards writes to driver and in_driver; a forked child may find it held for ever */
+    atomic_bool tried; /* the search has ended, or a thread has waited for it too long */
     struct real_driver driver;
-    void *in_driver[REAL_COUNT]; /* each driver hook's own function in libcuda */
+    void *in_driver[REAL_COUNT]; /* the driver's own function for each hook of the driver */
     _Atomic(const struct real_driver *) ready;
     _Atomic(void *) next[REAL_COUNT];
 } real;
 
-/* Names of the members of struct real_driver, in order. */
+/* The names of the members of struct real_driver, in order. */
 static const char *const driver_names[] = {"cuMemAlloc_v2",
                                            "cuMemFree_v2",
                                            "cuMemGetInfo_v2",
@@ -73,7 +77,7 @@ static const char *const driver_names[] = {"cuMemAlloc_v2",
 _Static_assert(sizeof(driver_names) / sizeof(driver_names[0]) == sizeof(struct real_driver) / sizeof(void *),
                "one name for each member");
 
-/* A handle to a library that is loaded already, kept loaded from now on; NULL if it is not. */
+/* A handle of a loaded library, which stays loaded from now on; NULL: it is not loaded. */
 static void *loaded(const char *name)
 {
     return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD | RTLD_NODELETE);
@@ -99,7 +103,7 @@ static cudaError_t missing_runtime(void)
     return cudaErrorSharedObjectSymbolNotFound;
 }
 
-/* A search among the loaded objects: RTLD_NEXT does not see one that came in with RTLD_LOCAL. */
+/* A search among the loaded objects: RTLD_NEXT does not find an object loaded with RTLD_LOCAL. */
 struct search {
     const char *prefix; /* of the file name */
     const char *path;
@@ -118,7 +122,7 @@ static int search_one(struct dl_phdr_info *info, size_t size, void *arg)
     return 1;
 }
 
-/* The path of the first loaded object whose file name begins with prefix; NULL: there is none. */
+/* The path of the first loaded object whose file name begins with prefix; NULL: none. */
 static const char *loaded_path(const char *prefix)
 {
     struct search search = {.prefix = prefix};
@@ -141,7 +145,7 @@ static void keep(const void *function)
         loaded(info.dli_fname);
 }
 
-/* The next definition of a hook, or NULL. */
+/* The next definition of a hook; NULL: none. */
 static void *look_for(enum real_symbol symbol)
 {
     void *function = dlsym_real(RTLD_NEXT, hooks[symbol].name), *handle = NULL;
@@ -151,7 +155,8 @@ static void *look_for(enum real_symbol symbol)
         handle = loaded("libcuda.so.1");
     } else if (!function) {
         path = loaded_path("libcudart.so");
-        path = path ? path : loaded_path("libcudart-"); /* as wheels rename it: libcudart-d0da41ae.so.11.0 */
+        /* Wheels rename it, for example to libcudart-d0da41ae.so.11.0. */
+        path = path ? path : loaded_path("libcudart-");
         handle = path ? loaded(path) : NULL;
     }
     if (handle)
@@ -163,8 +168,8 @@ static void *look_for(enum real_symbol symbol)
     return function;
 }
 
-/* While the program is in CUDA's own beginning, which takes the loader's locks as well: a later request might have to
- * wait for a constructor that waits for it. */
+/* Find all functions while CUDA initialises itself, which takes the loader's locks as well: a search in a later request
+ * might wait for a constructor that waits for that request. */
 static void next_fill(void)
 {
     for (unsigned int i = 0; i < REAL_COUNT; i++)
@@ -184,7 +189,7 @@ const struct real_driver *real_driver_get(void)
         return NULL;
     if (atomic_load(&real.tried))
         return atomic_load_explicit(&real.ready, memory_order_acquire);
-    /* The runtime asks once for what its calls will go to: it must not be told before we know. */
+    /* The runtime asks once for the functions that its calls will go to, so the answer must wait for this search. */
     if (!lock_take_within(&real.lock, FILL_WAIT_NS)) {
         atomic_store(&real.tried, true);
         return NULL;
@@ -193,7 +198,7 @@ const struct real_driver *real_driver_get(void)
         driver_fill(handle);
         next_fill();
     }
-    /* A library of that name without these is no driver (a stub, say). */
+    /* A library of this name without these functions is no driver (but, for example, a stub). */
     if (real.driver.cuMemAlloc_v2 && real.driver.cuMemFree_v2 && real.driver.cuCtxGetCurrent &&
         real.driver.cuCtxGetDevice && real.driver.cuEventCreate && real.driver.cuCtxSynchronize &&
         real.driver.cuCtxPushCurrent_v2 && real.driver.cuCtxPopCurrent_v2 && real.driver.cuMemGetInfo_v2)
@@ -211,7 +216,7 @@ void *real_find(enum real_symbol symbol)
         function = look_for(symbol);
     if (function)
         return function;
-    /* Not remembered: the library may still come. */
+    /* Not cached: the library may be loaded later. */
     log_write(LOG_ERROR, "%s was called, but nothing that is loaded defines it", hooks[symbol].name);
     return hooks[symbol].driver ? (void *)missing_driver : (void *)missing_runtime;
 }
@@ -224,7 +229,7 @@ static bool is_cudart(const char *path)
     return strncmp(name, "libcudart.so", 12) == 0 || strncmp(name, "libcudart-", 10) == 0;
 }
 
-/* How many libcudart are loaded; stops at two. */
+/* Counts the loaded libcudart; stops at two. */
 static int count_cudart(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;
@@ -232,7 +237,7 @@ static int count_cudart(struct dl_phdr_info *info, size_t size, void *arg)
     return *(int *)arg > 1;
 }
 
-/* So many objects have been loaded and unloaded up to now. */
+/* The number of objects loaded and unloaded so far. */
 static int read_changes(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;
@@ -246,7 +251,7 @@ static bool several_cudarts(void)
     uint64_t now = 0, known = atomic_load_explicit(&seen, memory_order_relaxed);
     int count = 0;
 
-    /* Lowest bit: the answer of last time, valid while nothing has been loaded since. */
+    /* The lowest bit of `seen` is the last answer, valid while no object has been loaded or unloaded since. */
     dl_iterate_phdr(read_changes, &now);
     if (known >> 1 != now) {
         dl_iterate_phdr(count_cudart, &count);
@@ -256,7 +261,7 @@ static bool several_cudarts(void)
     return known & 1;
 }
 
-/* The name of the libcudart that the object around address was linked to, or NULL. */
+/* The name of the libcudart that the object around address was linked to; NULL: none. */
 static const char *cudart_of(const void *address)
 {
     const char *strings = NULL;
@@ -281,7 +286,7 @@ void *real_find_for(enum real_symbol symbol, const void *caller)
     const char *name;
     Dl_info info;
 
-    /* Between us and cudart stands another preload: it decides. */
+    /* If the next definition is not libcudart's, another preload stands between us and libcudart, and it decides. */
     if (!several_cudarts() || !dladdr(first, &info) || !info.dli_fname || !is_cudart(info.dli_fname))
         return first;
     name = cudart_of(caller);
@@ -298,13 +303,13 @@ static const char *const nccl_names[REAL_NCCL_COUNT] = {
 #include "hooks.def"
 };
 
-/* Names of the members of struct real_nccl, in order, up to next. */
+/* The names of the members of struct real_nccl, in order, up to next. */
 static const char *const nccl_own_names[] = {"ncclGetVersion",   "ncclMemAlloc",       "ncclMemFree",
                                              "ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError",
                                              "ncclCommCuDevice", "ncclCommUserRank",   "ncclCommCount"};
 _Static_assert(sizeof(nccl_own_names) == offsetof(struct real_nccl, next), "one name for each member");
 
-/* Copies of NCCL, and the objects that call each; both lists only grow. */
+/* Copies of NCCL, and the objects that call each of them; both lists only grow. */
 struct nccl_copy {
     void *handle;
     struct real_nccl functions;
@@ -318,12 +323,12 @@ struct nccl_caller {
 };
 
 static struct {
-    _Atomic(const struct nccl_copy *) first; /* the one that the order of the loader gives everybody */
+    _Atomic(const struct nccl_copy *) first; /* the copy that the loader's order gives every caller */
     _Atomic(struct nccl_copy *) copies;
     _Atomic(struct nccl_caller *) callers;
 } nccl;
 
-/* What tells the object that holds an address from others; NULL: unknown. */
+/* A value that identifies the object that holds an address; NULL: unknown. */
 static const void *object_of(const void *address)
 {
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
@@ -338,13 +343,13 @@ static const void *object_of(const void *address)
 #endif
 }
 
-/* The copy behind this handle, or NULL if there is no NCCL. */
+/* The copy behind this handle; NULL: it has no NCCL. */
 static const struct nccl_copy *copy_of(void *handle)
 {
     struct nccl_copy *copy;
     void **own;
 
-    /* Not one of our hooks, so whoever has it is NCCL, or stands in for it. */
+    /* This function is not one of our hooks, so an object that defines it is NCCL or stands in for it. */
     if (!handle || !dlsym_real(handle, nccl_own_names[0]))
         return NULL;
     for (copy = atomic_load(&nccl.copies); copy; copy = copy->next)
@@ -367,9 +372,9 @@ static const struct nccl_copy *copy_of(void *handle)
 }
 
 /*
- * An object that has brought its own NCCL stays loaded with it: its link map names it in the list of callers, and must
- * not come to name another one. A wrapper that jumps to NCCL's function in place of calling it leaves its own caller's
- * address; that finds the same NCCL, or libnccl.so.2, unless there are several copies that the loader keeps apart.
+ * An object that has loaded its own NCCL is kept loaded: its link map identifies it in the list of callers, and must
+ * not come to identify another object. A wrapper that jumps to NCCL's function leaves its own caller's address; the
+ * search then finds the same NCCL, or libnccl.so.2, unless the loader keeps several copies apart.
  */
 static const struct nccl_copy *copy_look(const void *caller)
 {
@@ -391,7 +396,7 @@ static __attribute__((noinline)) const struct real_nccl *nccl_of(const void *cal
     struct nccl_caller *known = atomic_load(&nccl.callers);
     const void *object = caller ? object_of(caller) : NULL;
 
-    /* Before the one that everybody gets: that may have come later, and its communicators are others. */
+    /* The list comes before `first`, which may have been loaded later and does not know this caller's communicators. */
     for (; object && known; known = known->next)
         if (known->object == object)
             return &known->copy->functions;
@@ -405,7 +410,7 @@ static __attribute__((noinline)) const struct real_nccl *nccl_of(const void *cal
     return copy ? &copy->functions : NULL;
 }
 
-/* For each operation: mostly there is one copy, for everybody. */
+/* The common case of every operation: one copy, for all callers. */
 const struct real_nccl *real_nccl_get(const void *caller)
 {
     const struct nccl_copy *copy = atomic_load_explicit(&nccl.first, memory_order_acquire);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.h - the real functions behind ours. The only place that calls dlsym or dlopen.
+ * real.h - the real functions behind our hooks. Apart from dlsym.c, the only place that calls dlsym or dlopen.
  *
- * Nothing is loaded that the program has not loaded itself: libcuda and libcudart are looked for among what is there,
- * and looked for again as long as they are not found.
+ * It loads nothing that the program has not loaded itself: it searches libcuda, libcudart and NCCL among the loaded
+ * objects, and searches again as long as they are not found. The pointers returned stay valid: the objects are kept
+ * loaded.
  *
- * Threads: all functions, from any thread; no locks held over calls into CUDA.
+ * Threads: every function may be called from any thread; no lock is held over a call of CUDA.
  */
 #ifndef CUPOOL_SHIM_REAL_H
 #define CUPOOL_SHIM_REAL_H
@@ -14,7 +15,7 @@
 
 #include "hooks.h"
 
-/* What we call in the driver for ourselves. Members are NULL where the driver lacks them. */
+/* The driver's functions that the library itself calls. Members are NULL where the driver lacks them. */
 struct real_driver {
     CUresult (*cuMemAlloc_v2)(CUdeviceptr *, size_t);
     CUresult (*cuMemFree_v2)(CUdeviceptr);
@@ -51,12 +52,12 @@ struct real_driver {
     CUresult (*cuEventRecord)(CUevent, CUstream);
 };
 
-/* The driver, or NULL as long as the program has not loaded libcuda.so.1. */
+/* The driver's functions; NULL until the program has loaded libcuda.so.1. */
 const struct real_driver *real_driver_get(void);
 
 /*
- * The next definition of one of our hooks: what the program would have called. real_next(SYMBOL) has the right type and
- * is never NULL: where there is none, a function that returns "not found" errors stands in.
+ * The next definition of one of our hooks, which the program would have called. real_next(SYMBOL) has the right type
+ * and is never NULL: if nothing defines the symbol, a function that returns "not found" errors stands in.
  */
 #define real_next(symbol) ((__typeof__(&(symbol)))real_find(REAL_##symbol))
 
@@ -70,8 +71,8 @@ enum real_symbol {
 void *real_find(enum real_symbol symbol);
 
 /*
- * The same for a function of the runtime, as the code at this address would have called it: with several libcudart in
- * the process each object has its own, with a last error and a state of its own.
+ * As real_next, for a function of the runtime as the code at this address would have called it: with several libcudart
+ * in the process each object uses its own, with its own last error and state.
  */
 #define real_runtime(symbol, caller) ((__typeof__(&(symbol)))real_find_for(REAL_##symbol, caller))
 void *real_find_for(enum real_symbol symbol, const void *caller);
@@ -83,7 +84,8 @@ enum real_nccl_symbol {
     REAL_NCCL_COUNT
 };
 
-/* A copy of NCCL: what we call in it for ourselves, and what our hooks stand for. NULL where it lacks them. */
+/* A copy of NCCL: the functions that the library itself calls, and the functions behind our hooks. NULL where the copy
+ * lacks them. */
 struct real_nccl {
     ncclResult_t (*ncclGetVersion)(int *);
     ncclResult_t (*ncclMemAlloc)(void **, size_t);
@@ -98,20 +100,20 @@ struct real_nccl {
 };
 
 /*
- * The NCCL that the code at this address would have called: the next one in the order of the loader, or, where that
- * knows none (a plugin has brought it for itself), the one of the object that holds the address. NULL as an address:
- * whichever is there. Returns NULL if none is loaded. Stays valid.
+ * The copy of NCCL that the code at this address would have called: the next one in the order of the loader, or, where
+ * the loader finds none (a plugin has loaded its own), the one of the object that holds the address. caller NULL: any
+ * copy. Returns NULL if none is loaded. Stays valid.
  */
 const struct real_nccl *real_nccl_get(const void *caller);
 
-/* The same for one function; as real_next, never NULL. */
+/* As real_nccl_get, for one function; never NULL, as real_next. */
 #define real_nccl_next(symbol, caller) ((__typeof__(&(symbol)))real_nccl_find(REAL_NCCL_##symbol, caller))
 void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
 
-/* True if an object is loaded whose file name begins with this. */
+/* True if an object is loaded whose file name begins with name. */
 bool real_is_loaded(const char *name);
 
-/* What cuGetProcAddress should answer instead of a function of the driver: our hook for it, or the function itself. */
+/* The answer of cuGetProcAddress for a function of the driver: our hook for it, or the function itself. */
 void *real_route(void *function);
 
 #endif

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* records.c - see records.h. */
+/*
+ * records.c - see records.h.
+ *
+ * Locking: the ring is lock-free; `times` needs the lock of trace.c.
+ */
 #include "records.h"
 
 #include <fcntl.h>
@@ -18,40 +22,40 @@
 #include "pool.h"
 
 #define RECORDS 8192u /* a power of two */
-/* So many records before it is needed a line is asked for. */
+/* Prefetch a record this many records before it is needed. */
 #define AHEAD 2u
-/* How long a record is waited for that its thread has not published. */
+/* The longest wait, in nanoseconds, for a record that its thread has not published. */
 #define WAIT_NS 1000000000u
-/* Threads whose last line's time is known: one for each remainder. */
+/* The number of threads whose last time is known, by thread ID modulo this. */
 #define THREADS 1024u
-/* The counter's rate is taken over so long at least. */
+/* The least interval, in nanoseconds, from which the counter's rate is computed. */
 #define RATE_NS 1000000u
-/* How often two clocks are read to be read close together. */
+/* How often two clocks are read to get a close pair. */
 #define TRIES 5u
 
 _Static_assert(sizeof(struct record) == 64, "a record is a cache line");
 
 static struct {
     _Atomic(uint64_t) head __attribute__((aligned(64))); /* number of the next record */
-    _Atomic(uint64_t) tail __attribute__((aligned(64))); /* and of the first that has not been taken */
+    _Atomic(uint64_t) tail __attribute__((aligned(64))); /* number of the first record that has not been taken */
     struct record records[RECORDS];
 } ring;
 
-/* Two clocks at one moment. */
+/* Both clocks at one moment. */
 struct moment {
     uint64_t counter, ns;
 };
 
-static bool counts; /* the processor's counter is the clock; else CLOCK_MONOTONIC is. Written before the first record */
+static bool counts; /* the clock is the processor's counter; else CLOCK_MONOTONIC. Written before the first record */
 
 /* Guarded as records_begin is. */
 static struct {
-    uint64_t t0, end;    /* records before this number are being taken */
-    struct moment since; /* what is stamped with the counter is placed between this moment and the one of taking */
-    struct moment next;  /* the same for what is stamped after that; ns 0: the same moment */
-    uint64_t rate;       /* nanoseconds of CLOCK_MONOTONIC to 2^32 of the counter, from since on */
-    bool rated;          /* taken over RATE_NS at least */
-    uint64_t stuck;      /* number and one of a record that was waited for in vain */
+    uint64_t t0, end;    /* records before `end` are being taken */
+    struct moment since; /* counter values are converted to times between this moment and the moment of taking */
+    struct moment next;  /* the start for later counter values; ns 0: the same moment */
+    uint64_t rate;       /* nanoseconds of CLOCK_MONOTONIC per 2^32 of the counter, from `since` on */
+    bool rated;          /* the rate was computed over RATE_NS at least */
+    uint64_t stuck;      /* number plus one of a record that was waited for in vain */
     struct {
         int tid;
         uint64_t t;
@@ -66,7 +70,8 @@ static uint64_t counter(void)
     return __rdtsc();
 }
 
-/* It goes on in sleep and at one rate, and the kernel takes the time from it on all processors. */
+/* True if the counter runs during sleep and at a constant rate, and the kernel takes the time from it on all
+ * processors. */
 static bool counter_counts(void)
 {
     static const char *const good[] = {"tsc\n", "hyperv_clocksource_tsc_page\n"};
@@ -98,7 +103,7 @@ static uint64_t counter(void)
 
 static bool counter_counts(void)
 {
-    return true; /* by the architecture */
+    return true; /* guaranteed by the architecture */
 }
 #else
 static uint64_t counter(void)
@@ -117,7 +122,7 @@ uint64_t records_clock(void)
     return counts ? counter() : now_ns();
 }
 
-/* Both clocks, as close together as can be had. */
+/* Both clocks, read as close together as possible. */
 static struct moment moment_now(void)
 {
     struct moment best = {0};
@@ -136,13 +141,13 @@ static struct moment moment_now(void)
 
 void records_start(uint64_t t0)
 {
-    memset(ring.records, 0, sizeof(ring.records)); /* no page of it comes late */
+    memset(ring.records, 0, sizeof(ring.records)); /* so that no page fault comes later */
     counts = counter_counts();
     times.t0 = t0;
     times.since = moment_now();
 }
 
-/* Nanoseconds since t0. A record may be older than the moment that times are counted from. */
+/* Nanoseconds since t0. A record may be older than `since`. */
 static uint64_t time_of(uint64_t clock)
 {
     const int64_t past = (int64_t)(clock - times.since.counter);
@@ -171,13 +176,13 @@ struct record *records_reserve(uint32_t *ret_turn)
     uint64_t at = atomic_load_explicit(&ring.head, memory_order_relaxed);
 
     do {
-        /* Signed: others may have added and taken since head was read. */
+        /* Signed, because other threads may have added and taken records since head was read. */
         if ((int64_t)(at - atomic_load_explicit(&ring.tail, memory_order_acquire)) >= (int64_t)RECORDS)
             return NULL;
     } while (
         !atomic_compare_exchange_weak_explicit(&ring.head, &at, at + 1, memory_order_relaxed, memory_order_relaxed));
     *ret_turn = (uint32_t)(at + 1);
-    /* Who takes records has had that line last. */
+    /* The thread that takes records was the last one to use that cache line. */
     __builtin_prefetch(&ring.records[(at + AHEAD) % RECORDS], 1);
     return &ring.records[at % RECORDS];
 }
@@ -198,7 +203,7 @@ unsigned int records_fill(void)
 
 #define LITERAL(at, text) ((char *)memcpy(at, text, sizeof(text) - 1) + sizeof(text) - 1)
 
-/* Of one length each, so that copying is a matter of some words; in the order of enum trace_block_event. */
+/* The texts have equal room, so that a copy takes a few words; in the order of enum trace_block_event. */
 static const struct {
     char text[40];
     unsigned int len;
@@ -236,14 +241,14 @@ static char *line(char *at, const struct record *record)
     return record->frames_count ? LITERAL(at, "]}\n") : LITERAL(at, "}\n");
 }
 
-/* So that the times of a thread never go back: what is stamped from one moment to the next lies on a line between them,
- * and what the next time begins with is where that ends. */
+/* The times of a thread must never go back: counter values between two moments are converted along the line between
+ * them, and the next interval starts where that line ends. */
 void records_begin(void)
 {
     struct moment now;
     uint64_t passed;
 
-    /* What has been added so far was stamped before now. */
+    /* All records added so far were stamped before now. */
     times.end = atomic_load(&ring.head);
     if (times.end == atomic_load_explicit(&ring.tail, memory_order_relaxed))
         return;
@@ -265,7 +270,7 @@ static bool is_complete(const struct record *record, uint64_t number)
     return atomic_load_explicit(&record->turn, memory_order_acquire) == (uint32_t)(number + 1);
 }
 
-/* Whose thread is gone, or stopped, is not waited for again. */
+/* A record whose thread has ended or is stopped is waited for only once. */
 static bool complete_wait(const struct record *record, uint64_t number)
 {
     const uint64_t limit = now_ns() + WAIT_NS;

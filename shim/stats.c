@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stats.c - see stats.h. */
+/*
+ * stats.c - see stats.h.
+ *
+ * Locking: stats.lock guards the text of a table.
+ */
 #include "stats.h"
 
 #include <link.h>
@@ -27,12 +31,12 @@ typedef unsigned long long ull;
 
 static struct {
     pthread_mutex_t lock; /* guards out and used */
-    char out[4096];       /* not on a stack, which may be small */
+    char out[4096];       /* static because a stack may be small */
     size_t used;
-    atomic_bool asked;     /* by a signal, since the last table */
-    uint64_t next, period; /* of the timer, ns; the clock's thread alone */
-    uint64_t start;        /* ns; written before any thread of ours */
-    pid_t process;         /* that the library was loaded in */
+    atomic_bool asked;     /* a signal has come since the last table */
+    uint64_t next, period; /* of the timer, in nanoseconds; used by the clock thread alone */
+    uint64_t start;        /* in nanoseconds; written before any thread of ours starts */
+    pid_t process;         /* the process that loaded the library */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
@@ -49,7 +53,7 @@ static void write_trace(void *arg, int device, const struct pool_stats *s, uint6
                 why ? "\"" : "");
 }
 
-/* What all devices together have. */
+/* Write the sums over all devices. */
 static void write_trace_nccl(const char *why)
 {
     struct nccl_reg_stats s;
@@ -104,7 +108,7 @@ static void print_unpooled(void)
         out_line("cupool: not pooled: %s\n", text);
 }
 
-/* why: NULL at exit. */
+/* Print the table. why: NULL at exit. */
 static void print(const char *why)
 {
     const ull tenths = digits_tenths(now_ns() - stats.start, 1000000000);
@@ -155,7 +159,7 @@ void stats_start(void)
     sigemptyset(&ours.sa_mask);
     if (sigaction(sig, NULL, &now) == 0 && is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now))
         return;
-    /* Somebody's came between the two questions. */
+    /* A handler of the program was installed between the two calls. */
     if (!is_default(&now))
         sigaction(sig, &now, NULL);
     log_write(LOG_WARN, "signal %d is handled or ignored by the program and stays so: no statistics at it", sig);
@@ -207,7 +211,7 @@ __attribute__((constructor)) static void started(void)
     stats.process = getpid();
 }
 
-/* A program of CUDA that has pooled nothing: whoever wants a table should know that the library was there. */
+/* At the exit of a CUDA program that has pooled nothing: if a table was requested, say that the library was there. */
 __attribute__((destructor)) static void finish_without(void)
 {
     if (core_has_begun() || core_passive() || getpid() != stats.process || !(conf_get()->stats.number & STATS_EXIT) ||

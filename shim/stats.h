@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.h - CUPOOL_STATS: the counters of each device, on stderr as a table and in the trace as events; when the
- * process ends, at a signal, every so often.
+ * stats.h - CUPOOL_STATS: the counters of each device, as a table on stderr and as events in the trace, when the
+ * process ends, at a signal, or periodically.
  *
- * What it is not: it counts nothing; the pools do. A signal's handler sets a flag and wakes the clock's thread
- * (decay.h), which writes; so nothing is written before the first segment, nor where no thread is to be had.
+ * It counts nothing; the pools do. The signal handler sets a flag and wakes the clock thread (decay.h), which writes;
+ * so nothing is written before the first segment, or if that thread could not be started.
  *
- * Threads: every function, from any thread. One lock, private to stats.c, over the writing of a table; where it cannot
- * be had at once nothing is printed.
+ * Threads: every function may be called from any thread. One lock, private to stats.c, is held over the writing of a
+ * table; if it cannot be taken at once, nothing is printed.
  */
 #ifndef CUPOOL_SHIM_STATS_H
 #define CUPOOL_SHIM_STATS_H
 
 #include <stdint.h>
 
-/* Handle the signal that is asked for, if the program does not. Once, before the rest. */
+/* Install the handler for the signal of the setting, unless the program handles it. Once, before the functions
+ * below. */
 void stats_start(void);
 
-/* Of the clock's thread. The time, by the monotonic clock in ns, of the next table; UINT64_MAX: none is to come. */
+/* For the clock thread: the time of the next table, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
 uint64_t stats_due(uint64_t now);
-/* Write if a signal has asked for it, or the time has come. */
+/* Write if a signal has come or the time has come. now: in nanoseconds of the monotonic clock. */
 void stats_tick(uint64_t now);
 
-/* Each device's counters into the trace, and the table if it is asked for. For exit. */
+/* Write each device's counters to the trace, and the table if the setting asks for it. For exit. */
 void stats_finish(void);
 
-/* In a forked child: a signal ends it, as natively. */
+/* In a forked child: restore the signal's default action. */
 void stats_forget(void);
 
 #endif

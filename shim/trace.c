@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace.c - see trace.h. */
+/*
+ * trace.c - see trace.h.
+ *
+ * Locking: trace.lock guards the file and everything else in `trace`; the atomics are read without it.
+ */
 #include "trace.h"
 
 #include <errno.h>
@@ -26,9 +30,9 @@
 #include "records.h"
 
 #define LINE_MAX_ 512
-/* How long the lock is waited for; it is held over one write(2) at most. */
+/* The longest wait for the lock, in nanoseconds. The lock is held over one write(2) at most. */
 #define LOCK_WAIT_NS 5000000000u
-/* How long the writer sleeps when there is something to write, and when there is nothing for long. */
+/* The writer's sleep in nanoseconds while there are records, and after a long time without any. */
 #define NAP_NS     1000000
 #define NAP_MAX_NS 16000000
 
@@ -40,23 +44,23 @@ atomic_bool trace_allocs_wanted; /* and the file is open */
 static struct {
     struct lock lock; /* guards the rest of this struct */
     int fd;           /* -1: not open */
-    struct stat file; /* what fd was when it was opened */
+    struct stat file; /* fstat of fd when it was opened, for file_state */
     char path[4096];
     uint64_t t0;
     uint64_t dropped;
     struct gap gap;
-    bool torn; /* the file ends in part of a line */
+    bool torn; /* the last line in the file is incomplete */
     bool tried;
-    char text[64 << 10]; /* of records, on its way to put() */
-    char line[1 << 14];  /* longer than a thread's stack may have room for */
+    char text[64 << 10]; /* lines made from records, for put() */
+    char line[1 << 14];  /* in static memory because a thread's stack may be too small */
 } trace = {.fd = -1};
 
-static atomic_ullong lost; /* events for which there was no room, or not the lock */
+static atomic_ullong lost; /* events dropped because the ring was full or the lock could not be taken */
 
 static __thread pid_t thread_id __attribute__((tls_model("initial-exec")));
-/* Between reserving a record and publishing it: a signal handler of this thread does not wait for that. */
+/* This thread is between reserving a record and publishing it: a signal handler on it must not wait for that record. */
 static __thread bool recording __attribute__((tls_model("initial-exec")));
-static __thread bool inside __attribute__((tls_model("initial-exec"))); /* has the lock, or waits for it */
+static __thread bool inside __attribute__((tls_model("initial-exec"))); /* this thread holds or awaits the lock */
 
 static int tid(void)
 {
@@ -66,8 +70,9 @@ static int tid(void)
 }
 
 /*
- * Take the lock. False: not to be had, because this thread holds it itself, below a signal handler. Between this and
- * lock_end() the thread must not be cancelled, or it keeps the lock for ever: what may write the file disables that.
+ * Take the lock. False: this thread holds it already, below a signal handler, or the wait took too long. Until
+ * lock_end() the thread must not be cancelled, or it would keep the lock for ever: code that may write the file
+ * disables cancellation.
  */
 static bool lock_begin(void)
 {
@@ -86,7 +91,7 @@ static void lock_end(void)
     inside = false;
 }
 
-/* The same for what takes its time, with the thread safe from cancellation in between. */
+/* As lock_begin, for work that may write the file: disables cancellation of the thread until trace_unlock. */
 static bool trace_lock(int *ret_cancel)
 {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
@@ -111,7 +116,7 @@ static uint64_t lines_of(const char *data, size_t len)
     return lines;
 }
 
-/* write(2) all of data. What does not arrive is counted, by lines. */
+/* write(2) all of data. Bytes that cannot be written are counted as dropped lines. With the lock. */
 static bool put(const char *data, size_t len)
 {
     struct file_quiet quiet;
@@ -141,7 +146,8 @@ static bool put(const char *data, size_t len)
             started = true;
         }
         trace.torn = trace.torn || (started && data[-1] != '\n');
-        if (started && len && *data == '\n') { /* of that line nothing is lost: its end is written before the next */
+        /* The line is complete but for its newline, which is written before the next line. */
+        if (started && len && *data == '\n') {
             data++;
             len--;
         }
@@ -161,14 +167,14 @@ static uint64_t time_now(void)
     return records_time(tid(), now_ns() - trace.t0);
 }
 
-/* Tell of the events that were left out. t: when, in the file's time. */
+/* Write the events that were left out as a gap. t: the time in the file, in nanoseconds. */
 static bool gap_write(bool open, uint64_t t)
 {
     const uint64_t dropped = trace.dropped;
     const size_t len = gap_text(&trace.gap, open, t, trace.gap.since - trace.t0, trace.line, sizeof(trace.line));
 
     if (!put(trace.line, len)) {
-        trace.dropped = dropped; /* these are no events that got lost */
+        trace.dropped = dropped; /* the lines of a gap are not events and do not count as dropped */
         return false;
     }
     gap_told(&trace.gap, now_ns());
@@ -182,8 +188,8 @@ static void tally(const struct trace_segment *segment)
         gap_tally(segment->device, segment->backend, segment->size, segment->got);
 }
 
-/* Lines of which there may be too many. segment: that they are about, or NULL; it is part of what is told to be held
- * unless its own line says so. t: of the first line. */
+/* Write lines of a kind that gap.h may leave out. segment: the segment that the line is about, or NULL; it counts as
+ * held unless the line itself is written. t: the time of the first line. */
 static void put_frequent(enum gap_kind kind, const char *data, size_t len, uint64_t t,
                          const struct trace_segment *segment)
 {
@@ -199,7 +205,8 @@ static void put_frequent(enum gap_kind kind, const char *data, size_t len, uint6
         gap_write(/* open: */ true, t);
 }
 
-/* What has been recorded until now goes to the file. wait: also what is being recorded. False: there was nothing. */
+/* Write the records made so far to the file. wait: wait also for records that are being made. False: there were none.
+ * With the lock. */
 static bool flush(bool wait)
 {
     bool any = false;
@@ -215,7 +222,7 @@ static bool flush(bool wait)
 
 static bool header_write(const struct launch *launch)
 {
-    static char text[CONF_TEXT_MAX + 16]; /* as trace.line */
+    static char text[CONF_TEXT_MAX + 16]; /* static for the reason given at trace.line */
     char *const line = trace.line;
     const size_t room = sizeof(trace.line);
     char rank[16] = "null", local_rank[16] = "null", host[300], exe[300];
@@ -242,7 +249,7 @@ static bool header_write(const struct launch *launch)
     return put(line, used);
 }
 
-/* As the setting says it. */
+/* True if the setting names a file. */
 static bool is_wanted(const char *pattern)
 {
     return *pattern && strcmp(pattern, "off") != 0;
@@ -257,7 +264,7 @@ bool trace_decide(void)
     return wanted;
 }
 
-/* Without its header it is no trace, whatever else could be written later. An empty file is the next run's. */
+/* A file without a header is no trace, whatever could be written later. Left empty, it serves the next run. */
 static void give_up(void)
 {
     if (file_state(trace.fd, &trace.file) != -EBADF && ftruncate(trace.fd, 0))
@@ -272,7 +279,7 @@ void trace_open(void)
     const char *pattern = conf->trace_file.text;
     static const struct file_kind kind = {"trace", "{\"cupool\":", "exists, and is no trace"};
     const int saved = errno;
-    static char path[4096]; /* as trace.line */
+    static char path[4096]; /* static for the reason given at trace.line */
     struct launch launch;
     int fd, cancel;
 
@@ -301,7 +308,8 @@ void trace_open(void)
     errno = saved;
 }
 
-/* There is no room: whoever needs some makes it. Others may take it again and again. */
+/* The ring is full: the thread that needs a record makes room. Other threads may take that room first, again and
+ * again. */
 static struct record *record_reserve_late(uint32_t *ret_turn)
 {
     const int saved = errno;
@@ -323,7 +331,7 @@ static struct record *record_reserve_late(uint32_t *ret_turn)
 void trace_block(enum trace_block_event event, const struct trace_block *block)
 {
     uint64_t clock = records_clock();
-    const bool outer = recording; /* below a signal handler */
+    const bool outer = recording; /* this call interrupts another one, below a signal handler */
     struct record *record;
     uint32_t turn;
 
@@ -353,12 +361,13 @@ void trace_block(enum trace_block_event event, const struct trace_block *block)
     recording = outer;
 }
 
-/* An event that is to be written. */
+/* An event to be written. */
 struct event {
     const char *name;
-    uint64_t clock; /* when it was; 0: now, which is then no earlier than that of any line before it */
+    uint64_t clock; /* its time, in nanoseconds of the monotonic clock; 0: now, which is no earlier than the time of
+                       any line before it */
     bool frequent;
-    const struct trace_segment *segment; /* whose it is; or NULL */
+    const struct trace_segment *segment; /* the segment that the event is about, or NULL */
 };
 
 static void event_write(const struct event *event, const char *format, va_list args)
@@ -377,7 +386,7 @@ static void event_write(const struct event *event, const char *format, va_list a
         t = event->clock ? event->clock : now_ns();
         t = records_time(tid(), t > trace.t0 ? t - trace.t0 : 0);
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"%s\",\"tid\":%d,", (ull)t, event->name, tid());
-        /* The callers have started it. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
+        /* The callers have called va_start. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
         used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
         used = used + 3 < (int)sizeof(line) ? used + 2 : 0;
         if (!used)
@@ -424,7 +433,7 @@ void trace_segment(const struct trace_segment *segment, const char *event, const
 
 static atomic_bool writer_runs, writer_stops;
 
-/* Turns records into lines, so that the threads that cause them need not. */
+/* The thread that turns records into lines, so that the threads that allocate need not. */
 static void *writer(void *arg)
 {
     struct timespec nap = {.tv_nsec = NAP_NS};
@@ -455,7 +464,7 @@ void trace_write_behind(void)
 
     if (!trace_allocs() || atomic_flag_test_and_set(&started))
         return;
-    /* The program's signals are for its own threads. */
+    /* The program's signals must be delivered to its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&thread, NULL, writer, NULL);
@@ -505,8 +514,8 @@ void trace_close(void)
 
 void trace_forget(void)
 {
-    /* Another thread of the parent may hold the lock for ever in this process; nothing here takes it again. An open
-     * descriptor would keep the file's own lock when the parent is gone. */
+    /* A thread of the parent may hold the lock for ever in this process, so this takes no lock, and nothing here takes
+     * it again. An open descriptor would keep the file's own lock after the parent has ended. */
     atomic_store(&trace_prospect, TRACE_NONE);
     atomic_store(&trace_allocs_wanted, false);
     if (trace.fd >= 0)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace_text.c - names and messages as they can stand in a line of JSON; see trace.h. */
+/* trace_text.c - escapes names and messages for a line of JSON; see trace.h. No state. */
 #include <stdio.h>
 #include <string.h>
 
 #include "trace.h"
 
-/* The bytes of the character of UTF-8 that text begins with; 0: it is none. */
+/* The bytes of the UTF-8 character at the start of text; 0: not valid UTF-8. */
 static unsigned int utf8_length(const unsigned char *text)
 {
-    /* By the first byte: the length, and the least and the greatest second byte, which rule out overlong forms,
-     * surrogates and what is beyond Unicode. */
+    /* By the first byte: the length, and the range of the second byte, which excludes overlong forms, surrogates and
+     * code points beyond Unicode. */
     static const struct {
         unsigned char first, last, len, low, high;
     } forms[] = {{0x01, 0x7f, 1, 0, 0},       {0xc2, 0xdf, 2, 0x80, 0xbf}, {0xe0, 0xe0, 3, 0xa0, 0xbf},

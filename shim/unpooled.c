@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unpooled.c - see unpooled.h. */
+/* unpooled.c - see unpooled.h. No locks; the counters are atomic. */
 #include "unpooled.h"
 
 #include <stdatomic.h>

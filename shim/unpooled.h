@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unpooled.h - how much the program takes by calls that the pool does not serve, for people who wonder why it does
- * nothing for them. Libraries' own calls (NCCL's, MPI's) do not count.
+ * unpooled.h - counts the memory that the program takes by calls that the pool does not serve, for users who wonder why
+ * cupool has no effect. Calls of libraries (NCCL, MPI) for themselves do not count.
  *
- * Threads: every function, from any thread. No locks.
+ * Threads: every function may be called from any thread. No locks.
  */
 #ifndef CUPOOL_SHIM_UNPOOLED_H
 #define CUPOOL_SHIM_UNPOOLED_H
@@ -13,16 +13,17 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The kinds of calls that take memory past the pool. */
 enum unpooled {
     UNPOOLED_CREATE,
     UNPOOLED_ASYNC,
     UNPOOLED_MANAGED,
     UNPOOLED_PITCH,
     UNPOOLED_ARRAY,
-    UNPOOLED_KINDS, /* of a call that takes no memory */
+    UNPOOLED_KINDS, /* the kind of a call that takes no memory */
 };
 
-/* Of a function of the driver that hooks.def has as RETRY. The compiler knows the answer. */
+/* The kind of a function of the driver that is a RETRY row of hooks.def. The compiler evaluates it. */
 static inline __attribute__((always_inline)) enum unpooled unpooled_kind(const char *symbol)
 {
     if (strncmp(symbol, "cuMemAllocAsync", 15) == 0 || strncmp(symbol, "cuMemAllocFromPoolAsync", 23) == 0)
@@ -34,13 +35,13 @@ static inline __attribute__((always_inline)) enum unpooled unpooled_kind(const c
     return UNPOOLED_KINDS;
 }
 
-/* A call has succeeded. bytes: 0 where that is not known. */
+/* A call has succeeded. bytes: 0 if unknown. */
 void unpooled_took(enum unpooled kind, uint64_t bytes);
 
 #define UNPOOLED_PICK(first, second, ...) ((uint64_t)(uintptr_t)(second))
 #define UNPOOLED_SECOND(...)              UNPOOLED_PICK(__VA_ARGS__, 0, 0)
 
-/* The result of a call, which is counted if it takes memory. Where its size is an argument, it is the second one. */
+/* The result of a call, which is counted if it takes memory. If its size is an argument, it is the second one. */
 #define UNPOOLED(symbol, arguments, call)                                                                              \
     __extension__({                                                                                                    \
         const CUresult called_ = (call);                                                                               \
@@ -50,7 +51,7 @@ void unpooled_took(enum unpooled kind, uint64_t bytes);
         called_;                                                                                                       \
     })
 
-/* All of it as text, such as "5120.0 MiB by cuMemCreate (512 calls)"; false: nothing was taken so. */
+/* All counts as text, such as "5120.0 MiB by cuMemCreate (512 calls)". False: there are none. */
 bool unpooled_text(char *text, size_t len);
 
 #endif

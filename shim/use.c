@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* use.c - see use.h. */
+/*
+ * use.c - see use.h.
+ *
+ * Locking: use.lock guards the tables; it is never held over a CUDA or NCCL call.
+ */
 #include "use.h"
 
 #include <pthread.h>
@@ -18,25 +22,25 @@
 
 typedef unsigned long long ull;
 
-/* Smaller allocations share pages, and NCCL registers whole pages. */
+/* The least size in bytes: smaller allocations share pages, and NCCL registers whole pages. */
 #define SIZE_MIN ((size_t)2 << 20)
 
-/* How often an unmapping that has to wait for other threads' calls asks; some tens of milliseconds. */
+/* How often an unmapping asks again while it waits for other threads' calls; 20 ms in all. */
 #define UNMAP_TRIES 200u
 
 enum state {
     STATE_UNUSED,
-    STATE_USED, /* a segment of nccl_reg; these and what follows */
-    STATE_KEPT, /* freed by the program, when the device could not be waited for */
-    STATE_GOING /* freed by the program; a thread is about to let the segment go, or it is parked */
+    STATE_USED, /* a segment of nccl_reg, as in the states below */
+    STATE_KEPT, /* freed by the program at a time when the device could not be waited for */
+    STATE_GOING /* freed by the program; a thread is about to release the segment, or it is parked */
 };
 
-/* An allocation; or physical memory, by its handle. */
+/* An allocation, or physical memory with its handle in addr. */
 struct entry {
     uint64_t addr;
     size_t size;
-    struct context *context; /* that it goes with; NULL: none, it is mapped */
-    int device;              /* once it is used */
+    struct context *context; /* the context that it ends with; NULL: it is mapped and ends with no context */
+    int device;              /* set when the entry becomes STATE_USED */
     enum state state;
 };
 
@@ -50,11 +54,11 @@ static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct table memory;
     struct table physical;
-    struct table unmapped; /* to be deregistered yet */
-    size_t kept;           /* entries in this state */
+    struct table unmapped; /* memory that has been unmapped and is still registered */
+    size_t kept;           /* number of entries in STATE_KEPT */
 } use = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What the driver said to the free of this thread; as it was, if it is put off. */
+/* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. */
 static __thread CUresult freed __attribute__((tls_model("initial-exec")));
 
 static bool is_on(void)
@@ -66,7 +70,7 @@ static bool is_on(void)
     return core_hooks_driver();
 }
 
-/* --- tables, all with the lock --- */
+/* --- tables, all with the lock held --- */
 
 /* The index of the first entry that begins behind addr. */
 static size_t entry_after(const struct table *table, uint64_t addr)
@@ -84,7 +88,7 @@ static size_t entry_after(const struct table *table, uint64_t addr)
     return low;
 }
 
-/* The last entry that begins at addr or before; NULL: there is none. */
+/* The last entry that begins at addr or before; NULL: none. */
 static struct entry *entry_before(const struct table *table, uint64_t addr)
 {
     const size_t i = entry_after(table, addr);
@@ -99,7 +103,7 @@ static struct entry *entry_at(const struct table *table, uint64_t addr)
     return entry && entry->addr == addr ? entry : NULL;
 }
 
-/* The first entry that has something in the range. */
+/* The first entry that overlaps the range; NULL: none. */
 static struct entry *entry_overlapping(const struct table *table, uint64_t addr, size_t size)
 {
     const size_t i = entry_after(table, addr);
@@ -109,7 +113,7 @@ static struct entry *entry_overlapping(const struct table *table, uint64_t addr,
     return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;
 }
 
-/* Without memory to remember it, it is never registered. */
+/* Without host memory for its entry, the allocation is never registered. */
 static void entry_add(struct table *table, const struct entry *entry)
 {
     const size_t at = entry_after(table, entry->addr);
@@ -142,7 +146,7 @@ static void entry_set(struct entry *entry, enum state state)
     entry->state = state;
 }
 
-/* Takes the lock. False: there was none. */
+/* Takes the lock. False: there was no such entry. */
 static bool entry_forget(struct table *table, uint64_t addr)
 {
     const struct entry *entry;
@@ -155,7 +159,7 @@ static bool entry_forget(struct table *table, uint64_t addr)
     return entry != NULL;
 }
 
-/* --- what there is --- */
+/* --- allocations come --- */
 
 static void memory_add(const struct entry *entry)
 {
@@ -172,7 +176,7 @@ void use_allocated(uint64_t addr, size_t size)
     if (!driver)
         return;
     use_range_ends(addr, size);
-    /* The context is made known, so that we hear of its end. */
+    /* This also registers the context, so that we learn of its end. */
     context = size >= SIZE_MIN ? context_current(driver) : NULL;
     if (context)
         memory_add(&(struct entry){.addr = addr, .size = size, .context = context});
@@ -190,7 +194,8 @@ void use_created(CUmemGenericAllocationHandle handle, size_t size)
 
 void use_releases(CUmemGenericAllocationHandle handle)
 {
-    /* The value may come again, for something else. If it was retained, it is not known any more: that does no harm. */
+    /* The value may be reused for other memory. If the program has retained the handle, it is not known any more, which
+     * does no harm: the mapping is then not registered. */
     if (is_on())
         entry_forget(&use.physical, handle);
 }
@@ -211,12 +216,12 @@ void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocatio
         memory_add(&(struct entry){.addr = addr, .size = size});
 }
 
-/* --- it is used --- */
+/* --- an operation uses them --- */
 
 /*
- * May it be registered with communicators of this device? That it is the device's own, and not managed or of a
- * stream-ordered pool, follows from the call that gave it. The driver has to see the same allocation there, because
- * NCCL asks it too; and mapped memory must be such as other processes can be given, or NCCL's call may fail.
+ * May the memory be registered with communicators of this device? That it is device memory, and neither managed nor of
+ * a stream-ordered pool, follows from the call that made it. The driver must report the same allocation, because NCCL
+ * asks the driver as well, and mapped memory must be exportable to other processes, or NCCL's call may fail.
  */
 static bool is_usable(const struct entry *entry, int device)
 {
@@ -238,7 +243,7 @@ static bool is_usable(const struct entry *entry, int device)
              handle_types));
 }
 
-/* The allocation that holds all of a buffer, if it has not been used yet. */
+/* The allocation that holds all of a buffer, if it is not used yet. */
 static bool buffer_find(uint64_t addr, size_t size, struct entry *ret_entry)
 {
     const struct entry *entry;
@@ -265,10 +270,10 @@ void use_prepare(const struct nccl_reg_op *op, int device)
         if (!op->buffers[i].size || !buffer_find(op->buffers[i].addr, op->buffers[i].size, &copy) ||
             !is_usable(&copy, device))
             continue;
-        /* What was unmapped here, and could not be deregistered then. */
+        /* Release memory that was unmapped here and could not be deregistered then. */
         nccl_settle(device);
         pthread_mutex_lock(&use.lock);
-        entry = entry_at(&use.memory, copy.addr); /* unless it was freed meanwhile */
+        entry = entry_at(&use.memory, copy.addr); /* NULL if it was freed meanwhile */
         added = entry && entry->state == STATE_UNUSED && entry->size == copy.size &&
                 !nccl_segment_use(copy.context, device, copy.addr, copy.size);
         if (added) {
@@ -281,9 +286,9 @@ void use_prepare(const struct nccl_reg_op *op, int device)
     }
 }
 
-/* --- it goes --- */
+/* --- allocations go --- */
 
-/* Nothing is registered there any more: the program's free takes place. */
+/* Nothing is registered there any more: make the program's free. */
 static void release(void *arg, uint64_t addr, size_t size)
 {
     const struct real_driver *driver = real_driver_get();
@@ -291,10 +296,10 @@ static void release(void *arg, uint64_t addr, size_t size)
 
     (void)arg;
     (void)size;
-    /* First: the driver may give the address to another thread at once. */
+    /* The entry goes first, because the driver may give the address to another thread at once. */
     if (!entry_forget(&use.memory, addr))
         return;
-    /* Another thread's capture is not to be disturbed. */
+    /* In relaxed mode this disturbs no capture of another thread. */
     if (driver->cuThreadExchangeStreamCaptureMode)
         driver->cuThreadExchangeStreamCaptureMode(&mode);
     freed = driver->cuMemFree_v2(addr);
@@ -303,7 +308,7 @@ static void release(void *arg, uint64_t addr, size_t size)
     context_arrived();
 }
 
-/* True, if it was so: what is at addr is in another state now. */
+/* Change the state of the entry at addr from one state to another. False: it was not in that state. */
 static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 {
     struct entry *entry;
@@ -319,8 +324,8 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 }
 
 /*
- * Let go what this thread has in STATE_GOING, once all work is over, as natively before a free: peers write into
- * registered memory. False: that cannot be waited for; it is kept.
+ * Release this thread's entry in STATE_GOING once all work has ended, as natively before a free: peers write into
+ * registered memory. False: the work cannot be waited for, and the entry is kept.
  */
 static bool entry_let_go(uint64_t addr, int device, bool wait)
 {
@@ -342,11 +347,12 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
         return false;
     pthread_mutex_lock(&use.lock);
     entry = entry_at(&use.memory, addr);
-    if (entry && !entry->context) /* mapped: the driver does not free it this way */
+    if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */
         entry = NULL;
     if (entry) {
         copy = *entry;
-        if (copy.state == STATE_USED) /* and nobody else's to let go: it has gone when this call returns */
+        /* In STATE_GOING no other thread releases the entry. */
+        if (copy.state == STATE_USED)
             entry_set(entry, STATE_GOING);
         else if (copy.state == STATE_UNUSED)
             entry_delete(&use.memory, entry);
@@ -357,10 +363,10 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
     *ret_result = CUDA_ERROR_INVALID_VALUE;
     if (copy.state != STATE_USED)
         return true;
-    /* What cannot go now goes later; the program has no more to do with it. */
+    /* Memory that cannot go now is freed later; the program has no more to do with it. */
     freed = CUDA_SUCCESS;
     if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
-        /* And with it the communicators. */
+        /* The context has failed, and the communicators with it. */
         pthread_mutex_lock(&use.lock);
         entry = entry_at(&use.memory, addr);
         lost = entry && entry->state == STATE_KEPT;
@@ -395,7 +401,7 @@ void use_settle(int device)
     } while (more);
 }
 
-/* Memory that was mapped is deregistered everywhere. */
+/* Mapped memory is deregistered everywhere. */
 static void note_gone(void *arg, uint64_t addr, size_t size)
 {
     (void)arg;
@@ -414,10 +420,10 @@ static bool is_unmapped(uint64_t addr)
 }
 
 /*
- * What was used here is about to be unmapped, or gone already. The program goes on to release its memory and its
- * addresses, so that nothing can be put off but the deregistration: where that cannot be now, the segment stays parked,
- * and is not forgotten, because NCCL would find it for whatever is mapped here next. That is registered only once it
- * could be deregistered, which is tried again before.
+ * Used memory is about to be unmapped, or has gone already. The program goes on to release its memory and its
+ * addresses, so only the deregistration can be deferred. Where it cannot be done now, the segment stays parked and is
+ * not forgotten, because NCCL would find it for the next memory mapped here. That memory is registered only after the
+ * deregistration, which use_prepare tries again first.
  */
 static void segment_ends(const struct entry *entry)
 {
@@ -425,14 +431,15 @@ static void segment_ends(const struct entry *entry)
         nccl_segment_lost(entry->context, entry->addr);
         return;
     }
-    /* If it can be waited for. That nothing uses it any more is the program's business here, too. */
+    /* Waits if that is possible. The program itself answers for its memory being out of use when it unmaps it. */
     context_wait_device(entry->device);
     pthread_mutex_lock(&use.lock);
     entry_add(&use.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
     pthread_mutex_unlock(&use.lock);
     if (nccl_segment_remove(entry->addr, note_gone, NULL))
         note_gone(NULL, entry->addr, 0);
-    /* Another thread's call with a communicator is over soon, and what a rank registers is not to depend on that. */
+    /* A call of another thread with a communicator ends soon, and the memory that a rank registers must not depend on
+     * its timing. */
     for (unsigned int i = 0; is_unmapped(entry->addr) && i < UNMAP_TRIES && !nccl_reg_group_depth(); i++) {
         nap_ns(100000);
         nccl_settle(entry->device);

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* window.c - see window.h. */
+/*
+ * window.c - see window.h.
+ *
+ * Locking: none of its own; nccl_reg's turn of the communicator.
+ */
 #include "window.h"
 
 #include <errno.h>
@@ -13,16 +17,16 @@
 #include "real.h"
 #include "trace.h"
 
-/* NCCL_WIN_COLL_SYMMETRIC of nccl.h, and its ncclUint8. */
+/* The values of NCCL_WIN_COLL_SYMMETRIC and ncclUint8 in nccl.h. */
 #define COLL_SYMMETRIC 1
 #define TYPE_BYTES     1
-/* No errno value is above it. */
+/* The greatest errno value. */
 #define PROBLEM_MAX 4095u
 
-/* What a rank says of its memory to the others. */
+/* The message of a rank about its memory to the other ranks. */
 struct offer {
     uint64_t problem; /* an errno value; 0: none */
-    uint64_t start;   /* of the buffer, from where its allocation begins */
+    uint64_t start;   /* of the buffer, as an offset in its allocation */
     uint64_t size;    /* of the allocation */
 };
 
@@ -31,7 +35,7 @@ struct place {
     size_t size;
 };
 
-/* What it is known by with the communicator: the handle of a registration is none. */
+/* The name of a window among the communicator's registrations; it differs from every registration's handle. */
 static void *name_of(ncclWindow_t window)
 {
     return (char *)window + 1;
@@ -42,19 +46,19 @@ static __typeof__(&(ncclAllGather)) gather_of(const struct real_nccl *nccl)
     return (__typeof__(&(ncclAllGather)))nccl->next[REAL_NCCL_ncclAllGather];
 }
 
-/* A communicator that does not block has begun something: until that is over. */
+/* Wait until the call on a communicator that does not block has completed. */
 static int finish(ncclComm_t comm, ncclResult_t result)
 {
     int rc = result == ncclInProgress ? -EINPROGRESS : result ? -EIO : 0;
 
     while (rc == -EINPROGRESS) {
         nap_ns(50000);
-        rc = nccl_comm_ask(comm); /* another thread may have given it up */
+        rc = nccl_comm_ask(comm); /* another thread may have closed the communicator */
     }
     return rc;
 }
 
-/* The allocation that holds the buffer. NCCL makes windows of whole ones. */
+/* The allocation that holds the buffer: NCCL makes windows of whole allocations. */
 static int allocation_of(uint64_t addr, size_t size, struct place *ret_whole)
 {
     const struct real_driver *driver = real_driver_get();
@@ -69,13 +73,13 @@ static int allocation_of(uint64_t addr, size_t size, struct place *ret_whole)
     *ret_whole = (struct place){.addr = start, .size = whole};
     if (!size || addr - start >= whole || size > whole - (addr - start))
         return -EINVAL;
-    /* What a peer can map; cudaMalloc's memory and that of streams' pools is not. */
+    /* Peers can map only such memory; memory of cudaMalloc or of a stream-ordered pool is not. */
     return driver->cuPointerGetAttribute(&handles, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, addr) || !handles
                ? -ENOTSUP
                : 0;
 }
 
-/* Everybody's offers, in device memory first. */
+/* Gather all ranks' offers, first in device memory. */
 static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdeviceptr at, CUstream stream, int ranks,
                        const struct offer *mine, struct offer *ret_all)
 {
@@ -83,9 +87,9 @@ static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdevicept
     const size_t all = (size_t)ranks * sizeof(*mine);
     CUresult result = CUDA_SUCCESS;
 
-    /* What no rank says, in case the operation is given up. */
+    /* A value that no rank sends, in case the operation is aborted. */
     result = driver->cuMemsetD8Async(at, 0xff, all, stream);
-    /* Some bytes, once in a program's life: as fills, which we have, rather than with one more call of the driver. */
+    /* A few bytes, once in a program's life: written by fills, which need no further function of the driver. */
     for (size_t i = 0; !result && i < sizeof(*mine); i++)
         result = driver->cuMemsetD8Async(at + all + i, ((const unsigned char *)mine)[i], 1, stream);
     if (!result && finish(comm, gather_of(nccl)((const void *)(uintptr_t)(at + all), (void *)(uintptr_t)at,
@@ -96,7 +100,7 @@ static CUresult gather(const struct real_nccl *nccl, ncclComm_t comm, CUdevicept
     return result ? result : driver->cuStreamSynchronize(stream);
 }
 
-/* Tell the others what this rank has, and hear what they have. Returns what is wrong, the same on all ranks. */
+/* Exchange offers with the other ranks. Returns the first problem, the same one on all ranks. */
 static int agree(const struct real_nccl *nccl, ncclComm_t comm, int rank, int ranks, const struct offer *mine)
 {
     const struct real_driver *driver = real_driver_get();
@@ -128,7 +132,7 @@ static int agree(const struct real_nccl *nccl, ncclComm_t comm, int rank, int ra
     return result ? -EIO : rc;
 }
 
-/* Can windows be made with what is loaded, now and by this thread? */
+/* Can windows be made with the loaded libraries, now and by this thread? 0 or a negative errno value. */
 static int possible(ncclComm_t comm, struct nccl_reg_comm_info *ret_info)
 {
     const struct real_driver *driver = real_driver_get();
@@ -164,9 +168,10 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
     if (rc)
         return rc;
     nccl = info.arg;
-    /* Another thread's capture is not the other ranks' concern, until they hear of it. */
+    /* A capture of another thread is a local matter; the other ranks learn of it by this rank's offer. */
     rc = capture_active_now() ? -EBUSY : allocation_of(addr, size, &whole);
-    /* From before the others hear of it to the end it stays, under a name of our own until NCCL has given it one. */
+    /* The memory must stay from before the exchange to the end: it has a name of our own until NCCL has named the
+     * window. */
     if (!rc)
         rc = nccl_user_registered(comm, ret_window, whole.addr, whole.size);
     mine = (struct offer){.problem = (uint64_t)-rc, .start = addr - whole.addr, .size = whole.size};
@@ -187,7 +192,7 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
         nccl_user_deregistered(comm, ret_window);
     if (!rc) {
         nccl_user_registered(comm, name_of(window), whole.addr,
-                             whole.size); /* in the place of that one: there is room */
+                             whole.size); /* it takes the place of the first name, so there is room */
         *ret_window = window;
     }
     nccl_after(comm, used, 0);
@@ -207,7 +212,7 @@ int window_deregister(ncclComm_t comm, ncclWindow_t window)
     if (rc)
         return rc;
     nccl = info.arg;
-    /* As long as it is used nothing that it holds goes, though it is not noted any more. */
+    /* While the communicator is in use, none of its memory goes, although the window's entry is removed first. */
     used = nccl_use_begin(comm, NULL);
     rc = nccl_user_deregistered(comm, name_of(window));
     if (!rc) {

@@ -628,8 +628,7 @@ MUTANTS = [
     Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
     Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl / Used.test_under_work"], [
-        ("if (copy.state == STATE_USED) /* and nobody else's to let go: it has gone when this call returns */ entry_set(entry, STATE_GOING);",
-         "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
+        ("if (copy.state == STATE_USED) entry_set(entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
         ("use_settle(device);", "use_settle(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl / Used.test_going"], [
         ("atomic_load(&settling) && !settles &&", "false &&")]),
@@ -662,7 +661,7 @@ MUTANTS = [
     Mutant("places: operations in steady state are not counted", ["nccl_reg"], [
         ("sum.ops += atomic_load(&comm->ops);", ";")]),
     Mutant("places: what could not be made anew is registered", ["nccl_reg"], [
-        ("if (!record || !record->handle) { /* it may just", "if (!record) { /* it may just")]),
+        ("if (!record || !record->handle) {", "if (!record) {", "reg_prepare")]),
     Mutant("places: a graph's operation is like others", ["nccl_reg"], [
         ("if (op->captured || atomic_load_explicit(&comm->seen", "if (atomic_load_explicit(&comm->seen")]),
     Mutant("used memory: a graph keeps it", ["nccl_reg"], [
