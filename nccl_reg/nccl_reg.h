@@ -99,7 +99,7 @@ struct nccl_reg_op {
     } buffers[NCCL_REG_BUFFERS];
 };
 
-/* Counters since the registry was created, unless they say "now". */
+/* Counters since the registry was created; the last two rows are bytes at present. */
 struct nccl_reg_stats {
     uint64_t ops;                         /* operations with a buffer */
     uint64_t mixed;                       /* of these, with some buffers in registered memory and some not */

@@ -107,7 +107,7 @@ void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result
 void nccl_group_started(void);
 void nccl_group_ended(ncclResult_t result);
 
-/* The program's own memory and registrations: it has got this memory from ncclMemAlloc. */
+/* The program has got memory from ncclMemAlloc; it becomes a segment. */
 void nccl_user_memory(uint64_t addr, size_t size);
 /* Deregister the memory and then free it with `next`, the real ncclMemFree of the caller's copy of NCCL. */
 ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *));
