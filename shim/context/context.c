@@ -22,8 +22,6 @@
 #include "context/policy.h"
 #include "lock.h"
 #include "nccl/nccl.h"
-#include "nccl/use.h"
-#include "report/debug.h"
 #include "trace/trace.h"
 
 /* The longest time, in nanoseconds, that a free waits for a stream of another context, on which it natively happens. */

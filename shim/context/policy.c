@@ -8,10 +8,10 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "context/capture.h"
 #include "context/context.h"
 #include "pool.h"
-#include "serve/core.h"
 #include "trace/trace.h"
 
 #define DEVICES_MAX 64
@@ -46,12 +46,12 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
     /* The counter starts with one report, for work launched in the context before we knew it. */
     atomic_store(&policy->paid, atomic_fetch_add(&policy->debts, policy->automatic));
     policy->debtor = STREAM_MIXED;
-    policy->strict = wanted == FREE_STRICT || !orders || (policy->automatic && !core_hooks_driver());
+    policy->strict = wanted == FREE_STRICT || !orders || (policy->automatic && !process_hooks_driver());
     if (wanted == FREE_STRICT)
         why = "CUPOOL_FREE";
     else if (!orders)
         why = "driver older than 12.5";
-    else if (wanted == FREE_AUTO && !core_hooks_driver())
+    else if (wanted == FREE_AUTO && !process_hooks_driver())
         why = "CUPOOL_HOOK=runtime sees too little";
     if (why && (wanted == FREE_ORDERED || wanted == FREE_RELAXED))
         log_once(LOG_WARN, "CUPOOL_FREE=%s needs driver 12.5 or later; using strict", conf_get()->free.text);

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/process.h"
 #include "context/context.h"
 #include "nccl/nccl.h"
 #include "nccl/window.h"
@@ -31,12 +32,12 @@ EXPORT int cupool_lib_version(void)
 
 EXPORT int cupool_lib_enabled(void)
 {
-    return core_serves();
+    return process_serves();
 }
 
 EXPORT int64_t cupool_lib_trim(int device)
 {
-    if (!core_serves())
+    if (!process_serves())
         return -ENOSYS;
     if (device < CUPOOL_ALL_DEVICES)
         return -EINVAL;
@@ -93,7 +94,7 @@ EXPORT int cupool_lib_stats_get(int device, struct cupool_stats *stats)
     struct sum sum = {.device = device};
     size_t size;
 
-    if (!core_serves())
+    if (!process_serves())
         return -ENOSYS;
     if (!stats || device < CUPOOL_ALL_DEVICES || stats->size < STATS_SIZE_MIN)
         return -EINVAL;
@@ -110,11 +111,11 @@ EXPORT int cupool_lib_mark(const char *text)
 {
     char escaped[384];
 
-    if (!core_serves())
+    if (!process_serves())
         return -ENOSYS;
     if (!text)
         return -EINVAL;
-    if (!core_has_begun())
+    if (!process_has_begun())
         return -EAGAIN;
     trace_text(escaped, sizeof(escaped), text);
     trace_event("mark", "\"text\":\"%s\"", escaped);
@@ -125,11 +126,11 @@ EXPORT int cupool_lib_backend_set(int backend)
 {
     int rc;
 
-    if (!core_serves())
+    if (!process_serves())
         return -ENOSYS;
     if (backend != CUPOOL_BACKEND_CUDA && backend != CUPOOL_BACKEND_NCCL)
         return -EINVAL;
-    if (!core_has_begun())
+    if (!process_has_begun())
         return -EAGAIN;
     rc = backend == CUPOOL_BACKEND_NCCL ? nccl_backing_find() : 0;
     if (rc)
@@ -144,14 +145,14 @@ EXPORT int cupool_lib_backend_set(int backend)
 
 EXPORT int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window)
 {
-    if (!core_serves())
+    if (!process_serves())
         return -ENOSYS;
     return comm && ret_window ? window_register(comm, (uintptr_t)ptr, size, (ncclWindow_t *)ret_window) : -EINVAL;
 }
 
 EXPORT int cupool_lib_window_deregister(void *comm, void *window)
 {
-    if (!core_serves())
+    if (!process_serves())
         return -ENOSYS;
     return comm && window ? window_deregister(comm, window) : -EINVAL;
 }

@@ -6,6 +6,7 @@
  * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for free memory returns an error only if the context has one.
  */
+#include "base/process.h"
 #include "context/capture.h"
 #include "context/context.h"
 #include "context/policy.h"
@@ -27,9 +28,9 @@
 /* The value of a call, made with our hooks further down switched off. */
 #define BYPASS(call)                                                                                                   \
     __extension__({                                                                                                    \
-        core_bypass_begin();                                                                                           \
+        process_bypass_begin();                                                                                        \
         const __typeof__(call) result_ = (call);                                                                       \
-        core_bypass_end();                                                                                             \
+        process_bypass_end();                                                                                          \
         result_;                                                                                                       \
     })
 
@@ -101,7 +102,7 @@ EXPORT cudaError_t cudaFree(void *ptr)
  * address. */
 static enum core_verdict free_async(uint64_t addr, CUstream stream)
 {
-    if (pool_of(addr) && !core_passive() && capture_active_on(stream))
+    if (pool_of(addr) && !process_is_passive() && capture_active_on(stream))
         return CORE_INVALID;
     return core_free_later(addr, stream);
 }
@@ -148,7 +149,7 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 
 EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
-    const bool passive = core_passive();
+    const bool passive = process_is_passive();
     cudaError_t error;
 
     error = SETTLED(BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total)));
@@ -160,7 +161,7 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 EXPORT cudaError_t cudaDeviceReset(void)
 {
     /* Only the runtime knows which device. Where the driver's reset below is hooked too, that hook does the work. */
-    const bool alone = !core_passive() && !core_hooks_driver();
+    const bool alone = !process_is_passive() && !process_hooks_driver();
     struct context_sweep sweep;
     cudaError_t error;
 
@@ -191,7 +192,7 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 /* A call that begins a capture on stream. */
 #define BEGIN(stream, call)                                                                                            \
     __extension__({                                                                                                    \
-        const bool passive_ = core_passive();                                                                          \
+        const bool passive_ = process_is_passive();                                                                    \
         if (!passive_)                                                                                                 \
             core_kept_ask();                                                                                           \
         const CUcontext own_ = passive_ ? NULL : capture_begin(stream);                                                \
@@ -204,7 +205,7 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 /* A call that may end a capture on stream, or destroys the stream. */
 #define END(stream, destroys, call)                                                                                    \
     __extension__({                                                                                                    \
-        const bool passive_ = core_passive();                                                                          \
+        const bool passive_ = process_is_passive();                                                                    \
         if (!passive_ && (destroys))                                                                                   \
             policy_stream_gone(stream);                                                                                \
         const unsigned int before_ = atomic_load(&capture_total);                                                      \
@@ -287,14 +288,14 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
     __extension__({                                                                                                    \
         const unsigned int before_ = core_arrivals();                                                                  \
         CUresult taken_ = (call);                                                                                      \
-        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() &&                                                    \
+        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() &&                                              \
             (core_release(device, "oom") || core_arrivals() != before_))                                               \
             taken_ = (call);                                                                                           \
         taken_;                                                                                                        \
     })
 
 /* As TWICE, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment back. */
-#define TWICE_OUTSIDE(call) (core_inside() ? (call) : TWICE(call))
+#define TWICE_OUTSIDE(call) (process_is_inside() ? (call) : TWICE(call))
 
 #define ONCE(call) (call)
 
@@ -303,7 +304,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     CUresult result;
     uint64_t addr;
 
-    switch (ptr && core_hooks_driver() ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
+    switch (ptr && process_hooks_driver() ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
     case CORE_DONE:
         *ptr = addr;
         return CUDA_SUCCESS;
@@ -503,7 +504,7 @@ static bool did_nothing(CUresult result)
 /* A call that ends a context. */
 #define LEAVE(found, call)                                                                                             \
     __extension__({                                                                                                    \
-        struct context *leaving_ = core_passive() ? NULL : (found);                                                    \
+        struct context *leaving_ = process_is_passive() ? NULL : (found);                                              \
         const CUresult left_ = (call);                                                                                 \
         context_gone(leaving_, !did_nothing(left_));                                                                   \
         left_;                                                                                                         \
@@ -522,7 +523,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 /* A call that releases a reference; the primary context ends with the last one. */
 #define RELEASE(device, call)                                                                                          \
     __extension__({                                                                                                    \
-        struct context *leaving_ = core_passive() ? NULL : context_leaving_primary(device);                            \
+        struct context *leaving_ = process_is_passive() ? NULL : context_leaving_primary(device);                      \
         const CUresult left_ = (call);                                                                                 \
         context_primary_gone(leaving_);                                                                                \
         left_;                                                                                                         \
@@ -563,7 +564,7 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 {
     const CUresult result = real_next(cuCtxFromGreenCtx)(context, green);
 
-    if (!result && !core_passive()) {
+    if (!result && !process_is_passive()) {
         context_exempt(*context);
         atomic_store(&green_exempt, true);
     }
@@ -575,7 +576,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUcontext context = NULL;
 
-    if (!core_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&context, green))
+    if (!process_is_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&context, green))
         context = NULL;
     return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));
 }
@@ -762,7 +763,7 @@ EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int versio
 {
     const CUresult result = real_next(cuGetProcAddress)(symbol, function, version, flags);
 
-    if (!result && function && core_hooks_driver())
+    if (!result && function && process_hooks_driver())
         *function = real_route(*function);
     return result;
 }
@@ -772,7 +773,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
 {
     const CUresult result = real_next(cuGetProcAddress_v2)(symbol, function, version, flags, status);
 
-    if (!result && function && core_hooks_driver())
+    if (!result && function && process_hooks_driver())
         *function = real_route(*function);
     return result;
 }

@@ -13,6 +13,7 @@
  */
 #include <string.h>
 
+#include "base/process.h"
 #include "clock.h"
 #include "context/policy.h"
 #include "nccl/use.h"
@@ -43,7 +44,7 @@ struct origin {
 
 static struct call call_begin(void)
 {
-    return (struct call){.start = trace_expected() && core_traces() ? now_ns() : 0};
+    return (struct call){.start = trace_expected() && process_traces() ? now_ns() : 0};
 }
 
 /* True: write the event. taken: if the call succeeded, it has got something. */
@@ -72,7 +73,7 @@ static struct origin origin_of(const void *caller)
     caller_name(caller, origin.at, sizeof(origin.at));
     trace_clean(origin.at);
     kind = caller_of(caller);
-    if (core_inside())
+    if (process_is_inside())
         origin.by = "cupool";
     else if (strncmp(origin.at, "libnccl", 7) == 0)
         origin.by = "nccl";
@@ -99,7 +100,7 @@ static struct origin origin_of(const void *caller)
  * for the pool: the pool gives back by itself once NCCL has returned, not inside its call. */
 static bool may_ask_again(CUresult result, unsigned int before)
 {
-    return result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before);
+    return result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && core_give_back(before);
 }
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/births.h"
 #include "context/capture.h"
@@ -22,7 +23,6 @@
 #include "nccl/use.h"
 #include "real/caller.h"
 #include "real/real.h"
-#include "serve/core.h"
 #include "trace/trace.h"
 
 typedef unsigned long long ull;
@@ -65,7 +65,7 @@ static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
 
 void nccl_visit_begin(struct nccl_visit *visit)
 {
-    core_bypass_begin();
+    process_bypass_begin();
     visit->driver = real_driver_get();
     visit->current = NULL;
     visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -87,7 +87,7 @@ void nccl_visit_end(struct nccl_visit *visit)
         if (visit->current)
             visit->driver->cuCtxPushCurrent_v2(visit->current);
     }
-    core_bypass_end();
+    process_bypass_end();
 }
 
 static int current_device(void)
@@ -452,7 +452,7 @@ bool nccl_watches(const void *caller)
     /* This check is a large part of an operation's overhead, so the settings are read only until reg is set. */
     const bool there = atomic_load(&state.reg) != NULL;
 
-    return (there || conf_get()->registration.number != REGISTER_OFF) && !core_passive() &&
+    return (there || conf_get()->registration.number != REGISTER_OFF) && !process_is_passive() &&
            caller_of(caller) != CALLER_INSIDE && (there || nccl_registers());
 }
 
@@ -493,7 +493,8 @@ static bool comm_meet(ncclComm_t comm, const void *caller)
     info.maps_plain = version < NCCL_VERSION_NO_LEGACY || (legacy && strcmp(legacy, "0") != 0);
     if (nccl_reg_comm_add(state.reg, comm, &info))
         return false;
-    core_begin();
+    process_start();
+    trace_open();
     trace_event("comm_init", "\"d\":%d,\"comm\":\"%p\",\"rank\":%d,\"ranks\":%d,\"nccl\":%d", info.device, (void *)comm,
                 info.rank, info.ranks, version);
     return true;

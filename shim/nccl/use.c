@@ -12,12 +12,12 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/capture.h"
 #include "context/context.h"
 #include "nccl/nccl.h"
 #include "real/real.h"
-#include "serve/core.h"
 #include "trace/trace.h"
 
 typedef unsigned long long ull;
@@ -63,11 +63,11 @@ static __thread CUresult freed __attribute__((tls_model("initial-exec")));
 
 static bool is_on(void)
 {
-    if (conf_get()->registration.number != REGISTER_USE || core_passive() || !nccl_registers())
+    if (conf_get()->registration.number != REGISTER_USE || process_is_passive() || !nccl_registers())
         return false;
-    if (!core_hooks_driver())
+    if (!process_hooks_driver())
         log_once(LOG_WARN, "CUPOOL_REGISTER=use is as 1 with CUPOOL_HOOK=runtime, which does not see all memory go");
-    return core_hooks_driver();
+    return process_hooks_driver();
 }
 
 /* --- tables, all with the lock held --- */

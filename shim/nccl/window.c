@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/process.h"
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context.h"
 #include "nccl/nccl.h"
 #include "real/real.h"
-#include "serve/core.h"
 #include "trace/trace.h"
 
 /* The values of NCCL_WIN_COLL_SYMMETRIC and ncclUint8 in nccl.h. */
@@ -111,10 +112,10 @@ static int agree(const struct real_nccl *nccl, ncclComm_t comm, int rank, int ra
     int rc = 0;
 
     if (all && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
-        const unsigned int before = core_arrivals();
+        const unsigned int before = context_arrivals();
 
         result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before))
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && process_has_begun() && context_trim(before))
             result = driver->cuMemAlloc_v2(&at, (size_t)(ranks + 1) * sizeof(*all));
         if (!result)
             result = gather(nccl, comm, at, stream, ranks, mine, all);

@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/process.h"
 #include "real/hooks.h"
-#include "serve/core.h"
 
 typedef void *dlsym_fn(void *, const char *);
 
@@ -102,7 +102,7 @@ void *cupool_dlsym_filter(void *handle, const char *name)
         if (strcmp(name, guards[i].name) != 0)
             continue;
         /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
-        return core_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
+        return process_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
     }
     return NULL;
 }

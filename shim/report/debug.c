@@ -13,12 +13,12 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/context.h"
 #include "lock.h"
 #include "real/caller.h"
 #include "real/real.h"
-#include "serve/core.h"
 
 /* The least number of guard bytes behind a block; they also fill the rest of its rounded size. */
 #define GUARD_MIN  256u
@@ -258,7 +258,7 @@ static void guards_check(void)
     if (copy && slots)
         memcpy(copy, debug.table, slots * sizeof(*copy));
     lock_give(&debug.lock);
-    core_bypass_begin();
+    process_bypass_begin();
     for (size_t slot = 0; copy && slot < slots; slot++) {
         context = copy[slot].context;
         if (!copy[slot].addr || guard_check(&copy[slot], limit, "at exit"))
@@ -269,7 +269,7 @@ static void guards_check(void)
                 copy[i].context = NULL;
         unread = true;
     }
-    core_bypass_end();
+    process_bypass_end();
     if (unread)
         log_write(LOG_WARN, "some blocks were not looked at: the device is still at work, or they could not be read");
     free(copy);
@@ -282,7 +282,7 @@ static void report(void)
     unsigned int count;
     char caller[256];
 
-    if (core_passive() || core_is_foreign())
+    if (process_is_passive() || process_is_foreign())
         return;
     /* exit() in a signal handler may have interrupted the holder of the lock. */
     if (!lock_take_within(&debug.lock, EXIT_LOCK_NS)) {

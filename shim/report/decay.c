@@ -22,11 +22,11 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/context.h"
 #include "report/live.h"
 #include "report/stats.h"
-#include "serve/core.h"
 #include "trace/trace.h"
 
 /* The number of ticks in a decay time. Memory that was idle for all but one of them goes back, so none is kept
@@ -104,7 +104,7 @@ static void *run(void *arg)
 
     (void)arg;
     /* All calls made from here are our own. */
-    core_bypass_begin();
+    process_bypass_begin();
     for (;;) {
         const unsigned int wakes = atomic_load(&decay.wakes);
 
@@ -131,7 +131,7 @@ static void *run(void *arg)
         if (next > now)
             sleep_ns(wakes, next - now);
     }
-    core_bypass_end(); /* the program's exit handlers may run on this thread */
+    process_bypass_end(); /* the program's exit handlers may run on this thread */
     return NULL;
 }
 
@@ -151,7 +151,7 @@ static void stop(void)
     struct timespec limit;
     int cancel;
 
-    if (atomic_load(&decay.state) != 2 || core_is_foreign())
+    if (atomic_load(&decay.state) != 2 || process_is_foreign())
         return;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += EXIT_WAIT_S;

@@ -20,9 +20,9 @@
 #include "base/file.h"
 #include "base/launch.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/context.h"
-#include "serve/core.h"
 
 #define SLOTS     64
 #define PERIOD_NS 1000000000u
@@ -213,7 +213,7 @@ uint64_t live_due(void)
 
 void live_tick(uint64_t now)
 {
-    if (now < live_due() || core_is_foreign() || pthread_mutex_trylock(&live.lock))
+    if (now < live_due() || process_is_foreign() || pthread_mutex_trylock(&live.lock))
         return;
     if (atomic_load(&live.fd) >= 0)
         update(false);

@@ -8,13 +8,13 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/calls.h"
 #include "context/capture.h"
 #include "context/context.h"
 #include "pool.h"
 #include "real/real.h"
-#include "serve/core.h"
 #include "trace/digits.h"
 #include "trace/trace.h"
 
@@ -166,7 +166,7 @@ static void picture_take(struct picture *p, const struct real_driver *driver)
 void oom_report(size_t size)
 {
     static atomic_uint times[DEVICES_MAX];
-    const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
     struct picture p = {.asked = size};
     unsigned int time;
     CUdevice device;

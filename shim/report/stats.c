@@ -18,12 +18,12 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/context.h"
 #include "nccl/nccl.h"
 #include "report/decay.h"
 #include "report/unpooled.h"
-#include "serve/core.h"
 #include "trace/digits.h"
 #include "trace/trace.h"
 
@@ -214,8 +214,9 @@ __attribute__((constructor)) static void started(void)
 /* At the exit of a CUDA program that has pooled nothing: if a table was requested, say that the library was there. */
 __attribute__((destructor)) static void finish_without(void)
 {
-    if (core_has_begun() || core_passive() || getpid() != stats.process || !(conf_get()->stats.number & STATS_EXIT) ||
-        !log_is_open() || !dl_iterate_phdr(is_driver, NULL) || pthread_mutex_trylock(&stats.lock))
+    if (process_has_begun() || process_is_passive() || getpid() != stats.process ||
+        !(conf_get()->stats.number & STATS_EXIT) || !log_is_open() || !dl_iterate_phdr(is_driver, NULL) ||
+        pthread_mutex_trylock(&stats.lock))
         return;
     out_line("cupool: nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
              (int)getpid());

@@ -2,17 +2,16 @@
 /*
  * core.c - see core.h.
  *
- * Locking: none; state is atomic, and start() runs once.
+ * Locking: none.
  */
 #include "serve/core.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "clock.h"
 #include "context/calls.h"
 #include "context/capture.h"
@@ -31,50 +30,6 @@
 #include "trace/frames.h"
 #include "trace/trace.h"
 
-enum state {
-    STATE_NEW,     /* no request has been handled yet */
-    STATE_ACTIVE,  /* at least one request has been handled */
-    STATE_PASSIVE, /* switched off, or a forked child */
-};
-
-static atomic_int state;
-static atomic_bool ending; /* our destructor has begun */
-static pthread_once_t started = PTHREAD_ONCE_INIT;
-
-/* Greater than 0 between core_bypass_begin and core_bypass_end: hooks then pass calls through. */
-static __thread unsigned int depth __attribute__((tls_model("initial-exec")));
-
-bool core_hooks_driver(void)
-{
-    const struct conf *conf = conf_get();
-
-    return conf->enable.number && conf->hook.number == HOOK_AUTO;
-}
-
-bool core_passive(void)
-{
-    const int now = atomic_load_explicit(&state, memory_order_relaxed);
-
-    return depth || now == STATE_PASSIVE || (now == STATE_NEW && !conf_get()->enable.number);
-}
-
-bool core_has_begun(void)
-{
-    return atomic_load(&state) == STATE_ACTIVE;
-}
-
-bool core_serves(void)
-{
-    if (core_has_begun())
-        return !atomic_load(&ending) && !core_is_foreign();
-    return atomic_load(&state) == STATE_NEW && conf_get()->enable.number;
-}
-
-bool core_inside(void)
-{
-    return depth > 0;
-}
-
 /* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
 static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
 
@@ -83,56 +38,23 @@ void core_call_from(const void *caller)
     begun_by = caller;
 }
 
-void core_bypass_begin(void)
+static void started(void)
 {
-    depth++;
+    debug_start();
+    stats_start();
 }
 
-void core_bypass_end(void)
+static void forked(void)
 {
-    depth--;
-}
-
-/* The process that started the library. */
-static pid_t starter;
-
-bool core_is_foreign(void)
-{
-    return getpid() != starter;
-}
-
-bool core_traces(void)
-{
-    const int now = atomic_load_explicit(&state, memory_order_acquire);
-
-    return core_hooks_driver() && (now == STATE_ACTIVE ? !core_is_foreign() : now == STATE_NEW);
-}
-
-static void forked_child(void)
-{
-    /* CUDA does not work in a child of a process that has used it; the pool and the file belong to the parent. */
-    atomic_store(&state, STATE_PASSIVE);
     trace_forget();
     decay_forget();
 }
 
-static void start(void)
-{
-    const int saved = errno;
-
-    starter = getpid();
-    conf_report();
-    debug_start();
-    stats_start();
-    pthread_atfork(NULL, NULL, forked_child);
-    log_write(LOG_INFO, "cupool " CUPOOL_VERSION " is active");
-    atomic_store(&state, STATE_ACTIVE);
-    errno = saved;
-}
+const struct process_events process_events = {.started = started, .forked = forked};
 
 void core_begin(void)
 {
-    pthread_once(&started, start);
+    process_start();
     trace_open();
 }
 
@@ -167,7 +89,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     struct context *context;
     struct calls *own;
 
-    if (!size || core_passive())
+    if (!size || process_is_passive())
         return CORE_FORWARD;
     caller = begun_by ? begun_by : caller;
     if (is_outside(caller_of(caller)))
@@ -175,8 +97,8 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     driver = real_driver_get();
     if (!driver)
         return CORE_FORWARD;
-    if (atomic_load_explicit(&state, memory_order_acquire) == STATE_NEW)
-        pthread_once(&started, start);
+    if (process_state_get() == PROCESS_NEW)
+        process_start();
     if (debug_on() && debug_own())
         return CORE_BYPASS;
     context = context_begin(driver, &own);
@@ -189,7 +111,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
 
 bool core_would_pool(const void *caller)
 {
-    return !core_passive() && atomic_load_explicit(&state, memory_order_acquire) == STATE_ACTIVE &&
+    return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
            !is_outside(caller_of(begun_by ? begun_by : caller));
 }
 
@@ -199,13 +121,13 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
     caller = begun_by ? begun_by : caller;
     if (!is_outside(caller_of(caller)))
         use_allocated(addr, size);
-    if (nccl_backs() && !core_passive() && !is_outside(caller_of(caller)))
+    if (nccl_backs() && !process_is_passive() && !is_outside(caller_of(caller)))
         log_once(
             LOG_WARN,
             "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "
             "that is not so on all ranks, and they are registered, the job may hang",
             size);
-    if (debug_on() && debug_own() && !core_passive() && !is_outside(caller_of(caller)))
+    if (debug_on() && debug_own() && !process_is_passive() && !is_outside(caller_of(caller)))
         debug_alloc(NULL, addr, size, caller);
 }
 
@@ -284,7 +206,7 @@ static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
     bool closing;
     int rc;
 
-    if (core_passive())
+    if (process_is_passive())
         return CORE_FORWARD;
     if (!thread_is_answered())
         return pool_of(addr) ? CORE_FAILED : CORE_FORWARD;
@@ -313,7 +235,7 @@ enum core_verdict core_free(uint64_t addr)
 
 enum core_verdict core_free_later(uint64_t addr, CUstream stream)
 {
-    struct pool *pool = core_passive() ? NULL : pool_of(addr);
+    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
 
     if (!pool)
         return free_with(pool_free_later, addr);
@@ -353,12 +275,12 @@ unsigned int core_arrivals(void)
 bool core_give_back(unsigned int before)
 {
     /* Also inside a bypass: giving memory back never comes through our hooks. */
-    return atomic_load_explicit(&state, memory_order_relaxed) == STATE_ACTIVE && context_trim(before);
+    return process_has_begun() && context_trim(before);
 }
 
 uint64_t core_release(int device, const char *why)
 {
-    const struct real_driver *driver = core_has_begun() ? real_driver_get() : NULL;
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
     CUcontext handle;
 
     /* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
@@ -367,7 +289,7 @@ uint64_t core_release(int device, const char *why)
 
 static bool current_device(CUdevice *ret_device)
 {
-    const struct real_driver *driver = core_passive() ? NULL : real_driver_get();
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
 
     return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
 }
@@ -397,7 +319,7 @@ uint64_t core_idle_bytes(void)
 
 bool core_watches(const void *caller)
 {
-    return !core_passive() && !is_outside(caller_of(caller));
+    return !process_is_passive() && !is_outside(caller_of(caller));
 }
 
 bool core_ipc_allowed(uint64_t addr)
@@ -407,7 +329,7 @@ bool core_ipc_allowed(uint64_t addr)
     bool allowed;
     size_t size;
 
-    pool = core_passive() ? NULL : pool_of(addr);
+    pool = process_is_passive() ? NULL : pool_of(addr);
     if (!pool)
         return true;
     /* A caller that passes the start of a driver allocation has asked the driver for it, and computes offsets from
@@ -431,7 +353,7 @@ void core_ipc_exported(uint64_t addr, const void *caller)
 {
     struct pool *pool;
 
-    if (core_passive())
+    if (process_is_passive())
         return;
     pool = pool_of(addr);
     /* UCX and MPI tell the exporter when they have finished with a buffer, so it can be reused after its free; other
@@ -469,7 +391,7 @@ bool core_is_freed(uint64_t addr, const void *caller)
 
 void core_rdma_prepared(uint64_t addr, const void *caller)
 {
-    if (!core_passive() && caller_of(caller) != CALLER_INSIDE)
+    if (!process_is_passive() && caller_of(caller) != CALLER_INSIDE)
         policy_strict_memory(addr, "a device other than the GPU gets access to its memory");
 }
 
@@ -477,7 +399,7 @@ void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
         core_rdma_prepared(addr, caller);
-    if (!core_passive() && caller_of(caller) == CALLER_TRANSFER)
+    if (!process_is_passive() && caller_of(caller) == CALLER_TRANSFER)
         policy_strict_memory(addr, "MPI or UCX moves its memory");
 }
 
@@ -486,9 +408,9 @@ __attribute__((destructor)) static void finish(void)
 {
     int cancel;
 
-    if (atomic_load(&state) != STATE_ACTIVE || core_is_foreign())
+    if (!process_has_begun() || process_is_foreign())
         return;
-    atomic_store(&ending, true);
+    process_end();
     /* A thread cancelled in here would leave half a line or half an update. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     stats_finish();

@@ -21,46 +21,19 @@
 enum core_verdict {
     CORE_DONE,    /* served */
     CORE_FORWARD, /* call the next function, which may reach our hooks again one layer further down */
-    CORE_BYPASS,  /* as FORWARD, between core_bypass_begin and _end: hooks further down must not serve it */
+    CORE_BYPASS,  /* as FORWARD, between process_bypass_begin and _end: hooks further down must not serve it */
     CORE_REFUSED, /* there is no memory, and the driver's may not take its place (NCCL backs the pool) */
     CORE_INVALID, /* free: the address is in a pool, but no live block starts there */
     CORE_NOWHERE, /* free: the address is in a pool, but the stream is invalid */
     CORE_FAILED,  /* free: it could not be ordered, most likely because of an earlier error of the context */
 };
 
-/* True if the driver API is pooled: its allocations are served, and cuGetProcAddress returns our functions. Takes no
- * lock and allocates no memory, because it is called inside dlsym. */
-bool core_hooks_driver(void);
-
-/* True if the calling thread is between core_bypass_begin and core_bypass_end, or the library is switched off or in a
- * forked child: pass everything through. */
-bool core_passive(void);
-
-/* True if the trace may show the driver's other calls. False if some of them do not pass our hooks. */
-bool core_traces(void);
-
-/* True if the calling thread is between core_bypass_begin and core_bypass_end, that is, in a call that the library
- * makes for itself. */
-bool core_inside(void);
-
-/* Around our own calls of CUDA and NCCL: hooks reached by this thread pass calls through. May be nested. */
-void core_bypass_begin(void);
-void core_bypass_end(void);
-
 /* Until the next call with NULL, requests that reach the driver's hooks on this thread count as made by this caller. */
 void core_call_from(const void *caller);
-
-/* Only after the start. True: this process is a child made by _Fork or the system call, which ran no fork handler. It
- * must write nothing: the files are the parent's. */
-bool core_is_foreign(void);
 
 /* The trace is about to tell of something before any request was pooled: start the library. */
 void core_begin(void);
 
-/* For the program's questions. begun: a request has been handled. serves: requests are served, or will be; false in a
- * forked child and once our destructor has begun. */
-bool core_has_begun(void);
-bool core_serves(void);
 /* Give back the idle segments of a device (CONTEXT_ALL: of all); returns the bytes. */
 uint64_t core_release(int device, const char *why);
 

@@ -8,11 +8,11 @@
  */
 #include <string.h>
 
+#include "base/process.h"
 #include "context/capture.h"
 #include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
-#include "serve/core.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"
 
@@ -42,7 +42,7 @@ static int result;          /* what it returns */
 static int next(void)
 {
     closed = atomic_load(&capture_count);
-    assert_true(core_inside()); /* what it calls itself passes our hooks */
+    assert_true(process_is_inside()); /* what it calls itself passes our hooks */
     return result;
 }
 
@@ -177,7 +177,7 @@ static void test_off(void **state)
 
     fake_start();
     fake.next_of[form->symbol] = (void *)next;
-    core_bypass_begin();
+    process_bypass_begin();
     closed = 1;
     assert_int_equal(form->call(NULL), result);
     assert_int_equal(closed, 0);
@@ -187,7 +187,7 @@ static void test_off(void **state)
         assert_int_equal(form->call(fake_stream(0, 0)), result);
         assert_int_equal(atomic_load(&capture_count), 1);
     }
-    core_bypass_end();
+    process_bypass_end();
 }
 
 /* --- free memory --- */
@@ -252,12 +252,12 @@ static void test_info_passive(void **state)
     fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
     driver_free = MIB;
     assert_int_equal(pool_free(block(context, 4 * MIB)), 0);
-    core_bypass_begin();
+    process_bypass_begin();
     assert_int_equal(cudaMemGetInfo(&free, &total), 0);
     assert_int_equal(free, MIB);
     assert_int_equal(cuMemGetInfo_v2(&free, &total), 0);
     assert_int_equal(free, MIB);
-    core_bypass_end();
+    process_bypass_end();
 }
 
 static int next_info_arrives(size_t *free, size_t *total)
@@ -304,10 +304,10 @@ static void test_green(void **state)
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
     result = CUDA_SUCCESS;
-    core_bypass_begin();
+    process_bypass_begin();
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
-    core_bypass_end();
+    process_bypass_end();
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), 0);
     assert_ptr_equal(handle, fake_context(10));
     fake_current(handle);
