@@ -405,7 +405,7 @@ MUTANTS = [
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
     Mutant("a forked child goes on where its parent was", ["trace / Processes"], [
-        ("atomic_store(&process_state, PROCESS_PASSIVE); trace_forget();", ""), ("return getpid() != starter;", "return false;")]),
+        ("atomic_store(&process_state, PROCESS_PASSIVE); process_events.forked();", ""), ("return getpid() != starter;", "return false;")]),
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
