@@ -38,7 +38,7 @@ DEFAULT_CAPACITY = "80G"
 LARGEST, LATEST = 1 << 60, 1 << 60  # bytes, nanoseconds: what a broken trace says beyond that is no news to anybody
 NAMELESS = 1 << 63  # where no device's addresses are
 BATCH = 4096  # lines that are handed over at once
-GUARD, UNIT = 256, 512  # CUPOOL_DEBUG=guard makes a request so much larger at least, and a multiple (shim/debug.c)
+GUARD, UNIT = 256, 512  # CUPOOL_DEBUG=guard makes a request so much larger at least, and a multiple (shim/report/debug.c)
 
 
 class Unusable(Exception):
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # --- settings ---
 
 def size_of(text: str) -> Optional[int]:
-    """As shim/conf.c reads it; None: not a size."""
+    """As shim/base/conf.c reads it; None: not a size."""
     m = re.fullmatch(r"(\d{1,15})(?:\.(\d)\d*)?(?:([KMGT])I?)?B?", text, re.I | re.A)
     if not m:
         return None

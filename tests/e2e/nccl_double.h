@@ -10,7 +10,7 @@
 #ifndef NCCL_DOUBLE_H
 #define NCCL_DOUBLE_H
 
-#include "hooks.h"
+#include "real/hooks.h"
 
 #define DOUBLE_CALLS 256
 #define DOUBLE_BYTES 256

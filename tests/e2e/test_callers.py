@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose calls they are is decided by the file name of the library that makes them: every name of shim/caller.c, with libraries of
+"""Whose calls they are is decided by the file name of the library that makes them: every name of shim/real/caller.c, with libraries of
 that name, and names that only resemble it."""
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Callers(Case):
         self.assertEqual(self.effects(list(wanted), "driver"), wanted)
 
     def test_the_table_is_the_sources(self) -> None:
-        listed = re.findall(r'\{"([^"]+)", CALLER_(\w+)\}', (SOURCE / "shim" / "caller.c").read_text())
+        listed = re.findall(r'\{"([^"]+)", CALLER_(\w+)\}', (SOURCE / "shim" / "real" / "caller.c").read_text())
         self.assertEqual(sorted(listed), sorted((prefix, verdict) for prefix, verdict, *_ in TABLE))
 
 

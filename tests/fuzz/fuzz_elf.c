@@ -5,8 +5,8 @@
  *
  * How to run it: fuzz.h. It has elf_file.c inside, to parse bytes that are in memory.
  */
-#include "elf_file.c" /* NOLINT(bugprone-suspicious-include): see above */
 #include "fuzz.h"
+#include "info/elf_file.c" /* NOLINT(bugprone-suspicious-include): see above */
 
 static char fault[256];
 

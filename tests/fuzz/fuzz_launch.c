@@ -21,7 +21,7 @@ static ssize_t given_readlink(const char *path, char *buf, size_t len);
 #define read     given_read
 #define close    given_close
 #define readlink given_readlink
-#include "launch.c" /* NOLINT(bugprone-suspicious-include): see above */
+#include "base/launch.c" /* NOLINT(bugprone-suspicious-include): see above */
 #undef open
 #undef read
 #undef close

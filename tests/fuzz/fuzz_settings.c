@@ -11,9 +11,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "conf.c" /* NOLINT(bugprone-suspicious-include): see above */
+#include "base/conf.c" /* NOLINT(bugprone-suspicious-include): see above */
+#include "base/launch.h"
 #include "fuzz.h"
-#include "launch.h"
 
 #define WORDS   64
 #define VARS    16

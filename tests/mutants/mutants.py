@@ -128,7 +128,7 @@ MUTANTS = [
         ("if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))",
          "if (!block || atomic_load(&block->state) != live || (atomic_store(&block->state, BLOCK_PENDING), false))")], 10),
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
-        ("if (!size || core_passive())", "if (core_passive())")]),
+        ("if (!size || process_is_passive())", "if (process_is_passive())")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
         ("switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD)", "switch (core_alloc(size, CALLER, &addr))")]),
 
@@ -401,11 +401,11 @@ MUTANTS = [
     Mutant("a reset device keeps its pool", ["catch"], [
         ("return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));",
          "return real_next(cuDevicePrimaryCtxReset_v2)(device);"),
-        ("const bool alone = !core_passive() && !core_hooks_driver();", "const bool alone = false;")]),
+        ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
     Mutant("a forked child goes on where its parent was", ["trace / Processes"], [
-        ("atomic_store(&state, STATE_PASSIVE); trace_forget();", ""), ("return getpid() != starter;", "return false;")]),
+        ("atomic_store(&process_state, PROCESS_PASSIVE); process_events.forked();", ""), ("return getpid() != starter;", "return false;")]),
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
@@ -421,7 +421,7 @@ MUTANTS = [
 
     # --- settings and the trace ---
     Mutant("CUPOOL_ENABLE=0 is ignored", ["settings"], [
-        ("(now == STATE_NEW && !conf_get()->enable.number)", "false")]),
+        ("(now == PROCESS_NEW && !conf_get()->enable.number)", "false")]),
     Mutant("CUPOOL_HOOK=runtime is ignored", ["catch"], [
         ("return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
     Mutant("sizes are thousands", ["settings"], [
@@ -683,7 +683,7 @@ MUTANTS = [
     Mutant("cupool.h: what a newer program asks for is not cleared", ["api / Stats.test_other_versions_of_the_struct"], [
         ("memset(stats, 0, size);", "")]),
     Mutant("cupool.h: a forked child is told that it is served", ["api / Without"], [
-        ("return atomic_load(&state) == STATE_NEW &&", "return")]),
+        ("return process_state_get() == PROCESS_NEW &&", "return")]),
     Mutant("cupool.h: a mark is written as it is", ["api / Mark.test_texts"], [
         ("""c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
     Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
@@ -697,21 +697,21 @@ MUTANTS = [
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
         ("if (!call->start)", "if (!call->start || result)")]),
     Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
-        ("result == CUDA_ERROR_OUT_OF_MEMORY && !core_inside() && core_give_back(before)", "false")]),
+        ("result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && core_give_back(before)", "false")]),
     Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
-        ("&& !core_inside() &&", "&&", "may_ask_again")]),
+        ("&& !process_is_inside() &&", "&&", "may_ask_again")]),
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
         ("GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
     Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
         ("core_begin();", ";", "call_ended")]),
     Mutant("physical memory: the library's own calls are taken for NCCL's", ["vmm / Whose.test_nccl"], [
-        ("if (core_inside())", "if (false)")]),
+        ("if (process_is_inside())", "if (false)")]),
     Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
-        ("(now == STATE_ACTIVE ? !core_is_foreign() : now == STATE_NEW)", "true"),
+        ("(now == PROCESS_ACTIVE ? !process_is_foreign() : now == PROCESS_NEW)", "true"),
         ("atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); if (trace.fd >= 0) file_close(trace.fd, &trace.file, /* done: */ false); trace.fd = -1;",
          "atomic_store(&trace_allocs_wanted, false);")]),
     Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
-        ("core_hooks_driver() && (now == STATE_ACTIVE", "(now == STATE_ACTIVE")]),
+        ("process_hooks_driver() && (now == PROCESS_ACTIVE", "(now == PROCESS_ACTIVE")]),
 
     # --- what outsiders' mutants lived through ---
     Mutant("green contexts are pooled", ["contexts static preloaded"], [
@@ -776,7 +776,7 @@ MUTANTS = [
     Mutant("the trace's writer outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("trace_write_end();", "")]),
     Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
-        ("core_bypass_end(); /* the program's", "; /* the program's")]),
+        ("process_bypass_end(); /* the program's", "; /* the program's")]),
     Mutant("the driver says what freed memory was", ["driver static preloaded"], [
         ("return core_is_freed(ptr, caller) ? NOWHERE : ptr;", "return core_is_freed(ptr, caller) ? ptr : ptr;")]),
 ]

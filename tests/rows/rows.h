@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "hooks.h"
+#include "real/hooks.h"
 
 /* Arguments of the calls; rows.py says which parameter gets which. Set by given_reset and by settings of an effect. */
 struct given {

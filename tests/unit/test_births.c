@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "births.h"
-#include "capture.h"
+#include "context/births.h"
+#include "context/capture.h"
 
 #define SEGMENTS 200u
 

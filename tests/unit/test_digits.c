@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "digits.h"
+#include "trace/digits.h"
 #include "unit.h"
 
 static void same(uint64_t n)

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "gap.h"
+#include "trace/gap.h"
 
 #define SECOND 1000000000u
 #define LEN    100u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_lead.c - threads that free together: one orders for the others, for nobody whom it does not cover, and nobody
- * depends on it. shim/order.c alone, with a driver that is made up here.
+ * depends on it. shim/context/order.c alone, with a driver that is made up here.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "capture.h"
-#include "context_internal.h"
-#include "log.h"
+#include "base/log.h"
+#include "context/capture.h"
+#include "context/context_internal.h"
 
 #define THREADS 8
 #define FREES   3000

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "records.h"
+#include "trace/records.h"
 
 #define THREADS 4
 #define EACH    20000

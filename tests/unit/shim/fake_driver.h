@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_driver.h - a driver, a clock and a trace for unit tests of the library, which is linked without shim/real.c.
+ * fake_driver.h - a driver, a clock and a trace for unit tests of the library, which is linked without
+ * shim/real/real.c.
  *
  * What it is: devices, contexts, streams, events and memory as a few tables; each call of the driver that has an effect
  * leaves a word in a log ("record:c0,e0"), may be scripted to fail, to be missing, or to run a function of the test
@@ -19,10 +20,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "conf.h"
-#include "hooks.h"
+#include "base/conf.h"
 #include "pool.h"
-#include "real.h"
+#include "real/hooks.h"
+#include "real/real.h"
 
 #define MIB       ((size_t)1 << 20)
 #define SECOND_NS UINT64_C(1000000000)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_library.c - what stands in for shim/real.c, and what the linker puts in front of functions of the library and of
- * libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See fake_driver.h.
+ * fake_library.c - what stands in for shim/real/real.c, and what the linker puts in front of functions of the library
+ * and of libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See
+ * fake_driver.h.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,9 +19,9 @@
 
 #include <linux/membarrier.h>
 
-#include "dlsym.h"
 #include "fake_driver.h"
-#include "trace.h"
+#include "real/dlsym.h"
+#include "trace/trace.h"
 
 /* A wait that goes on for so long has no limit. */
 #define RELAXES_MAX 200000u
@@ -268,7 +269,7 @@ ssize_t __wrap_readlink(const char *path, char *to, size_t len)
     return n ? (ssize_t)n : -1;
 }
 
-/* --- shim/real.c --- */
+/* --- shim/real/real.c --- */
 
 const struct real_driver *real_driver_get(void)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_file.c - shim/file.c: files of a process that has closed some descriptors; and shim/caller.c: callers of whom
- * the loader knows nothing. Which names files get is tested under the preload: tests/e2e/test_files.py.
+ * test_file.c - shim/base/file.c: files of a process that has closed some descriptors; and shim/real/caller.c: callers
+ * of whom the loader knows nothing. Which names files get is tested under the preload: tests/e2e/test_files.py.
  */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "caller.h"
+#include "base/file.h"
 #include "fake_driver.h"
-#include "file.h"
 #include "isolated.h"
+#include "real/caller.h"
 
 static const struct file_kind kind = {"trace", "{\"cupool\":", "exists, and is no trace"};
 

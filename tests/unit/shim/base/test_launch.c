@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_launch.c - shim/launch.c: which rank this process is, by the launcher's variables and, where there are several,
- * by what its parent processes are called; and file names made from that.
+ * test_launch.c - shim/base/launch.c: which rank this process is, by the launcher's variables and, where there are
+ * several, by what its parent processes are called; and file names made from that.
  */
 #include <errno.h>
 #include <limits.h>
@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/launch.h"
 #include "fake_driver.h"
 #include "isolated.h"
-#include "launch.h"
 
 #define TORCH "RANK=1 LOCAL_RANK=2"
 #define OMPI  "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=4"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_settings.c - shim/conf.c: each type of setting with the values it accepts and those it does not, what the
+ * test_settings.c - shim/base/conf.c: each type of setting with the values it accepts and those it does not, what the
  * environment gives, and what is said of it.
  */
 #include <errno.h>

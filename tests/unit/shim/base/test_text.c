@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_text.c - shim/trace_text.c: which bytes of a name come into the trace as they are. Each character of Unicode is
- * tried, and each way to begin one wrong.
+ * test_text.c - shim/trace/trace_text.c: which bytes of a name come into the trace as they are. Each character of
+ * Unicode is tried, and each way to begin one wrong.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "isolated.h"
-#include "trace.h"
+#include "trace/trace.h"
 
 /* UTF-8 of a number, as its rule says; what it returns: bytes. */
 static unsigned int encode(unsigned int n, unsigned char *to)

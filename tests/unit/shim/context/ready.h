@@ -8,9 +8,9 @@
 #ifndef CUPOOL_TESTS_SHIM_READY_H
 #define CUPOOL_TESTS_SHIM_READY_H
 
-#include "calls.h"
-#include "capture.h"
-#include "context_internal.h"
+#include "context/calls.h"
+#include "context/capture.h"
+#include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_calls.c - shim/calls.c and what shim/leaving.c does with it: which threads are in calls on which context, which
- * of them are waited for when a context ends, and a pool that lingers because one does not come out.
+ * test_calls.c - shim/context/calls.c and what shim/context/leaving.c does with it: which threads are in calls on which
+ * context, which of them are waited for when a context ends, and a pool that lingers because one does not come out.
  */
 #include <pthread.h>
 #include <semaphore.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_capture.c - shim/capture.c: from when on and until when the gate is closed, for which streams and threads, and
- * what is waited for before a capture begins.
+ * test_capture.c - shim/context/capture.c: from when on and until when the gate is closed, for which streams and
+ * threads, and what is waited for before a capture begins.
  */
 #include <limits.h>
 #include <string.h>
 
-#include "capture.h"
-#include "context_internal.h"
+#include "context/capture.h"
+#include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

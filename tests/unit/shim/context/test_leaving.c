@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_leaving.c - shim/leaving.c: how contexts end, which calls end which, and what is left of them. test_calls.c has
- * the threads that are in calls meanwhile; test_context.c, how contexts begin.
+ * test_leaving.c - shim/context/leaving.c: how contexts end, which calls end which, and what is left of them.
+ * test_calls.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
  */
 #include <string.h>
 
-#include "core.h"
 #include "ready.h"
+#include "serve/core.h"
 
 /* --- a context goes --- */
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_nccl_memory.c - shim/nccl.c and shim/memory.c: segments from ncclMemAlloc, and which of them may not go back
- * because a graph that was captured since may have them registered.
+ * test_nccl_memory.c - shim/nccl/nccl.c and shim/context/memory.c: segments from ncclMemAlloc, and which of them may
+ * not go back because a graph that was captured since may have them registered.
  */
 #include <errno.h>
 #include <string.h>
 
-#include "nccl.h"
+#include "nccl/nccl.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"

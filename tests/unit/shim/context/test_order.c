@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_order.c - shim/order.c: which calls of the driver a free makes, by the policy, by what the driver lacks and
- * refuses, beside a capture, and beside other threads' frees. test_waits.c has what waits for frees afterwards;
+ * test_order.c - shim/context/order.c: which calls of the driver a free makes, by the policy, by what the driver lacks
+ * and refuses, beside a capture, and beside other threads' frees. test_waits.c has what waits for frees afterwards;
  * tests/unit/test_lead.c runs many threads.
  */
 #include <errno.h>
 #include <string.h>
 
-#include "calls.h"
-#include "capture.h"
-#include "context_internal.h"
+#include "context/calls.h"
+#include "context/capture.h"
+#include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy.c - shim/policy.c: what CUPOOL_FREE means with each driver, and the debts of CUPOOL_FREE=auto: which work
- * makes one, and which wait pays it. test_reach.c has what makes devices strict.
+ * test_policy.c - shim/context/policy.c: what CUPOOL_FREE means with each driver, and the debts of CUPOOL_FREE=auto:
+ * which work makes one, and which wait pays it. test_reach.c has what makes devices strict.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture.h"
-#include "context_internal.h"
-#include "core.h"
+#include "context/capture.h"
+#include "context/context_internal.h"
+#include "context/policy.h"
 #include "fake_driver.h"
 #include "isolated.h"
-#include "policy.h"
+#include "serve/core.h"
 
 static struct context *ready(void)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_exports.c - shim/export.c and shim/core.c: what the exported functions do around the real ones for captures, for
- * the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
+ * test_exports.c - shim/exports/export.c and shim/serve/core.c: what the exported functions do around the real ones for
+ * captures, for the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
  *
  * What it is not: a test of each row of hooks.def, or of the ways in which a program reaches a hook; tests/rows has
  * these.
  */
 #include <string.h>
 
-#include "capture.h"
-#include "context_internal.h"
-#include "core.h"
+#include "base/process.h"
+#include "context/capture.h"
+#include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
 
@@ -42,7 +42,7 @@ static int result;          /* what it returns */
 static int next(void)
 {
     closed = atomic_load(&capture_count);
-    assert_true(core_inside()); /* what it calls itself passes our hooks */
+    assert_true(process_is_inside()); /* what it calls itself passes our hooks */
     return result;
 }
 
@@ -177,7 +177,7 @@ static void test_off(void **state)
 
     fake_start();
     fake.next_of[form->symbol] = (void *)next;
-    core_bypass_begin();
+    process_bypass_begin();
     closed = 1;
     assert_int_equal(form->call(NULL), result);
     assert_int_equal(closed, 0);
@@ -187,7 +187,7 @@ static void test_off(void **state)
         assert_int_equal(form->call(fake_stream(0, 0)), result);
         assert_int_equal(atomic_load(&capture_count), 1);
     }
-    core_bypass_end();
+    process_bypass_end();
 }
 
 /* --- free memory --- */
@@ -252,12 +252,12 @@ static void test_info_passive(void **state)
     fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
     driver_free = MIB;
     assert_int_equal(pool_free(block(context, 4 * MIB)), 0);
-    core_bypass_begin();
+    process_bypass_begin();
     assert_int_equal(cudaMemGetInfo(&free, &total), 0);
     assert_int_equal(free, MIB);
     assert_int_equal(cuMemGetInfo_v2(&free, &total), 0);
     assert_int_equal(free, MIB);
-    core_bypass_end();
+    process_bypass_end();
 }
 
 static int next_info_arrives(size_t *free, size_t *total)
@@ -304,10 +304,10 @@ static void test_green(void **state)
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
     result = CUDA_SUCCESS;
-    core_bypass_begin();
+    process_bypass_begin();
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), result);
     assert_null(context_entry_find(fake_context(10)));
-    core_bypass_end();
+    process_bypass_end();
     assert_int_equal(cuCtxFromGreenCtx(&handle, (CUgreenCtx)fake_context(10)), 0);
     assert_ptr_equal(handle, fake_context(10));
     fake_current(handle);

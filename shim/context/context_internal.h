@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context_internal.h - struct context, and the functions shared by context.c (the registry of contexts), leaving.c (how
+ * contexts end), order.c (the order of frees) and memory.c (where segments come from). Private to these files.
+ *
+ * Locking: contexts.lock, where a member says so. Members that are not atomic are written only while the entry is not
+ * in use.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_INTERNAL_H
+#define CUPOOL_SHIM_CONTEXT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "context/context.h"
+#include "context/policy.h"
+#include "pool.h"
+#include "real/hooks.h"
+#include "real/real.h"
+
+/* The number of frees that can be ordered at the same time in one context, each with an event of its own. */
+#define SLOTS     64
+#define SLOT_LEAD SLOTS       /* the combiner's slot, in which one thread orders for all others; see order.c */
+#define SLOT_ASK  (SLOTS + 1) /* for context_order with POOL_ORDER_ASK; no thread waits for its event */
+#define SLOTS_ALL (SLOTS + 2)
+
+/* A thread holds a slot while it orders a free. Each slot has an event of its own, so that a thread never waits for
+ * work that another thread has launched meanwhile. */
+struct slot {
+    /* A sequence number: odd while a thread holds the slot. Each hold adds two. The capture gate finds calls in flight
+     * by it. */
+    _Atomic(uint64_t) turn;
+    _Atomic(uint64_t) done; /* the last turn that succeeded: all work launched before that turn began is in order */
+    _Atomic(CUevent) event; /* made and recorded by the holder; other threads may query it. The lead slot has none,
+                               see struct led */
+    atomic_uint user;       /* thread_slot of the thread that last recorded the event for a free; 0: none */
+    atomic_bool waits;      /* the holder waits on the host, or is about to */
+} __attribute__((aligned(64)));
+
+/* State of the combiner by thread (index thread_slot % SLOTS): the event that this thread records when it is the
+ * combiner, and the turn that ordered its last free. With more than SLOTS threads some share an entry and may overwrite
+ * each other's noted. */
+#define LED_TURN_BITS 40
+struct led {
+    _Atomic(CUevent) event;
+    _Atomic(uint64_t) turn;  /* the last turn for which event was recorded; set before that turn is done */
+    _Atomic(uint64_t) noted; /* thread_slot, and in the lowest LED_TURN_BITS bits the turn that ordered its last
+                                free; see note() */
+} __attribute__((aligned(64)));
+
+static inline bool slot_is_busy(const struct slot *slot)
+{
+    return atomic_load(&slot->turn) & 1;
+}
+
+struct context {
+    _Atomic(CUcontext) handle;   /* NULL: entry not in use */
+    unsigned long long id;       /* distinguishes contexts that reuse a handle; 0: the driver has no cuCtxGetId */
+    _Atomic(struct pool *) pool; /* NULL: not pooled. This and device are also read before the context is pinned */
+    atomic_int device;
+    const struct real_driver *driver;
+    bool primary;
+    struct policy policy;
+    size_t capacity;             /* of the device, in bytes */
+    _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for our segments since then */
+    _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
+    atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
+    _Atomic(uint64_t) given;     /* bytes given back through stream so far */
+    _Atomic(uint64_t) arrived;   /* of these, the bytes known to have reached the driver */
+    _Atomic(uint64_t) gave_up;   /* the value of given when a request last waited for them in vain */
+    atomic_bool failed;          /* the context has met a sticky error, from which it does not recover */
+    atomic_uint leaving;         /* number of threads in a call that may end the context */
+    atomic_uint captures;        /* capture_total when the last of these calls began */
+    atomic_bool undecided;       /* the driver could not say whether the context is gone; it stays marked as leaving */
+    atomic_bool ending;          /* the context is gone; set until its pool is destroyed, once no thread is in a call
+                                    on it */
+    _Atomic(struct pool *) lingering; /* the pool, if a thread stayed in such a call for more than a second */
+    _Atomic(uint64_t) bypassed;
+    struct slot slots[SLOTS_ALL];
+    struct led led[SLOTS];
+};
+
+#define DEVICES_MAX 64
+
+/* Counters of a device's contexts that are gone. */
+struct past {
+    bool any;
+    struct pool_stats stats; /* the peaks are the greatest sums at the time when one of the contexts ended, over it
+                                and those still there */
+    uint64_t bypassed;
+};
+
+/* The registry: entries are never freed, and are reused after their context has ended. */
+struct contexts {
+    pthread_mutex_t lock; /* guards making and clearing entries, past, and the kind of new segments; readers of
+                             entries take no lock */
+    struct context *_Atomic entries[CONTEXTS_MAX];
+    atomic_uint count;
+    atomic_uint epoch;   /* incremented whenever an entry changes its meaning; threads then drop their cached entry */
+    atomic_uint endings; /* calls under way that may end a context; incremented under the lock */
+    atomic_uint ended;   /* number of such calls that have returned */
+    struct past past[DEVICES_MAX];
+    atomic_uint probing[DEVICES_MAX]; /* threads that hold a reference to a primary context for a moment, see
+                                         find_primary */
+};
+extern struct contexts contexts;
+
+/* The entry of the context with this handle, pooled or not; NULL: none. */
+struct context *context_entry_find(CUcontext handle);
+/* The driver's unique number of a context; 0: the driver does not have one. */
+unsigned long long context_id(const struct real_driver *driver, CUcontext handle);
+/* The number of calls under way on this thread that may end a context. */
+extern __thread unsigned int context_endings __attribute__((tls_model("initial-exec")));
+/* Destroy the pools in `lingering` that no thread uses any more. */
+void context_lingering_end(void);
+/* For a thread that polls the driver while it holds a pin or is in a call. False: the context is gone or about to go,
+ * and the thread has to give up. Waits while a call of another thread decides that. */
+bool context_stays(const struct context *context);
+
+/* The state that context_leave restores. */
+struct visit {
+    bool pushed, relaxed;
+    CUstreamCaptureMode mode;
+};
+
+/* Make context current on this thread and switch the thread to relaxed capture mode, in which its calls disturb no
+ * capture. context_leave must follow, also after an error; it restores the caller's context and mode. */
+CUresult context_enter(const struct context *context, struct visit *visit);
+void context_leave(const struct context *context, struct visit *visit);
+
+/*
+ * The next context of a device (CONTEXT_ALL: of any device) from index *i on, pinned; *i is advanced beyond it. NULL:
+ * no more. The caller unpins each one.
+ */
+struct context *context_next(unsigned int *i, int device);
+/* As context_next for one device, but waits for contexts that a call of another thread may be about to end. */
+struct context *context_next_staying(unsigned int *i, int device);
+
+/* An entry has changed its meaning: threads drop their cached entry. */
+void context_changed(void);
+
+/* The tables for a context's pool; order_filling_ops is for CUPOOL_FILL. */
+extern const struct pool_order_ops order_ops, order_filling_ops;
+/* The backend of every context's pool, in memory.c. */
+extern const struct pool_backend_ops memory_ops;
+
+/* Wait on the host for all work of the context without disturbing a capture. CUDA_ERROR_NOT_READY: a stream captures,
+ * and the driver cannot wait beside a capture. */
+CUresult order_wait(struct context *context);
+/* Poll until all work launched in the context so far has ended. limit: in nanoseconds of the monotonic clock; polls for
+ * ASK_NS at least. False: the work has not ended, a stream captures for a second or until limit, or the driver lacks
+ * the calls. */
+bool order_wait_until(struct context *context, uint64_t limit);
+/* Wait on the host for the work before this thread's last free, as that free natively would have. True: no other thread
+ * has ordered a free since, so all work that our own stream waits for has ended, too. */
+bool order_wait_own(struct context *context);
+/* Fill a block as CUPOOL_FILL says; see pool_order_ops.fill. */
+int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
+/* True if the driver can free through a stream on this device, and has the calls that this takes. */
+bool memory_defers(const struct real_driver *driver, int device);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * api.c - the functions that include/cupool.h declares, for programs that know the library.
+ *
+ * It decides nothing about memory, and nothing else in the library calls it.
+ *
+ * Locking: none of its own.
+ */
+#include "cupool.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/process.h"
+#include "context/context.h"
+#include "nccl/nccl.h"
+#include "nccl/window.h"
+#include "pool.h"
+#include "serve/core.h"
+#include "trace/trace.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* The size of the first release's struct: no caller has a smaller one. */
+#define STATS_SIZE_MIN offsetof(struct cupool_stats, nccl_segments)
+
+EXPORT int cupool_lib_version(void)
+{
+    return CUPOOL_VERSION_NUMBER;
+}
+
+EXPORT int cupool_lib_enabled(void)
+{
+    return process_serves();
+}
+
+EXPORT int64_t cupool_lib_trim(int device)
+{
+    if (!process_serves())
+        return -ENOSYS;
+    if (device < CUPOOL_ALL_DEVICES)
+        return -EINVAL;
+    return nccl_reg_group_depth() ? 0 : (int64_t)core_release(device, "program");
+}
+
+/* A sum over the counters of one device, or of all. */
+struct sum {
+    int device;
+    struct cupool_stats stats;
+};
+
+static void add(void *arg, int device, const struct pool_stats *more, uint64_t bypassed)
+{
+    struct sum *sum = arg;
+    struct cupool_stats *to = &sum->stats;
+
+    if (sum->device != CUPOOL_ALL_DEVICES && sum->device != device)
+        return;
+    to->allocs += more->allocs;
+    to->hits += more->hits;
+    to->misses += more->misses;
+    to->frees += more->frees;
+    to->failed += more->failed;
+    to->bypassed += bypassed;
+    to->live += more->live;
+    to->held += more->held;
+    to->idle += more->idle;
+    to->peak_live += more->peak_live;
+    to->peak_held += more->peak_held;
+    to->segments_alloc += more->segments_alloc;
+    to->segments_free += more->segments_free;
+    to->oom += more->oom;
+    to->order += more->order;
+    to->kept += more->kept;
+    to->bound += more->bound;
+}
+
+static void add_nccl(struct cupool_stats *to)
+{
+    struct nccl_reg_stats nccl;
+
+    if (!nccl_stats_get(&nccl))
+        return;
+    to->nccl_segments = nccl.segments;
+    to->nccl_registered = nccl.attached;
+    to->nccl_deregistered = nccl.detached;
+    to->nccl_failed = nccl.failed;
+    to->nccl_parked = nccl.parked;
+}
+
+EXPORT int cupool_lib_stats_get(int device, struct cupool_stats *stats)
+{
+    struct sum sum = {.device = device};
+    size_t size;
+
+    if (!process_serves())
+        return -ENOSYS;
+    if (!stats || device < CUPOOL_ALL_DEVICES || stats->size < STATS_SIZE_MIN)
+        return -EINVAL;
+    size = stats->size;
+    context_stats_each(/* ending: */ false, add, &sum);
+    add_nccl(&sum.stats);
+    sum.stats.size = size < sizeof(*stats) ? size : sizeof(*stats);
+    memset(stats, 0, size); /* a newer program's struct is longer than ours */
+    memcpy(stats, &sum.stats, sum.stats.size);
+    return 0;
+}
+
+EXPORT int cupool_lib_mark(const char *text)
+{
+    char escaped[384];
+
+    if (!process_serves())
+        return -ENOSYS;
+    if (!text)
+        return -EINVAL;
+    if (!process_has_begun())
+        return -EAGAIN;
+    trace_text(escaped, sizeof(escaped), text);
+    trace_event("mark", "\"text\":\"%s\"", escaped);
+    return 0;
+}
+
+EXPORT int cupool_lib_backend_set(int backend)
+{
+    int rc;
+
+    if (!process_serves())
+        return -ENOSYS;
+    if (backend != CUPOOL_BACKEND_CUDA && backend != CUPOOL_BACKEND_NCCL)
+        return -EINVAL;
+    if (!process_has_begun())
+        return -EAGAIN;
+    rc = backend == CUPOOL_BACKEND_NCCL ? nccl_backing_find() : 0;
+    if (rc)
+        return rc;
+    trace_event("backend", "\"b\":\"%s\"", backend == CUPOOL_BACKEND_NCCL ? "nccl" : "cuda");
+    context_back(backend == CUPOOL_BACKEND_NCCL ? MEMORY_NCCL : MEMORY_CUDA);
+    /* In a group or during a capture, idle memory of the other kind goes back with a later free. */
+    if (!nccl_reg_group_depth())
+        core_release(CUPOOL_ALL_DEVICES, "backend");
+    return 0;
+}
+
+EXPORT int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window)
+{
+    if (!process_serves())
+        return -ENOSYS;
+    return comm && ret_window ? window_register(comm, (uintptr_t)ptr, size, (ncclWindow_t *)ret_window) : -EINVAL;
+}
+
+EXPORT int cupool_lib_window_deregister(void *comm, void *window)
+{
+    if (!process_serves())
+        return -ENOSYS;
+    return comm && window ? window_deregister(comm, window) : -EINVAL;
+}

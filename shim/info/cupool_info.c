@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cupool_info.c - the program cupool-info: prints every setting with its value, the rank and host of this process, and
+ * whether cupool will catch a program's allocations. docs/settings.md is made by --markdown, the manual's list by
+ * --man. It loads no CUDA and has one thread.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/launch.h"
+#include "info/check.h"
+
+static const char *source(const struct conf_value *value)
+{
+    if (value->invalid)
+        return "default (the environment's value is not accepted)";
+    return value->from_env ? "environment" : "default";
+}
+
+static void print_settings(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+        const struct conf_value *value = conf_value_get(i);
+
+        printf("%s=%s\n    %s.\n    accepted: %s; default: %s; value from: %s\n", row->name, value->text, row->help,
+               row->choices, *row->def ? row->def : "(none)", source(value));
+    }
+}
+
+/* Print a setting's help as a sentence, in lines no longer than the documentation's (scripts/check-docs). */
+static void print_sentence(const char *text)
+{
+    size_t column = 0;
+
+    for (const char *word = text; *word;) {
+        const size_t length = strcspn(word, " ");
+
+        if (column > 0) {
+            const bool next_line = column + 1 + length >= 120; /* a full stop may follow */
+
+            putchar(next_line ? '\n' : ' ');
+            column = next_line ? 0 : column + 1;
+        }
+        printf("%.*s", (int)length, word);
+        column += length;
+        word += length + strspn(word + length, " ");
+    }
+    puts(".");
+}
+
+static void print_markdown(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+
+        printf("\n## `%s`\n\nAccepted: ", row->name);
+        for (const char *c = row->choices; *c; c++)
+            fputs(*c == '|' ? ", " : (char[]){*c, '\0'}, stdout);
+        printf(". %s%s%s.\n\n", *row->def ? "Default: `" : "No default", row->def, *row->def ? "`" : "");
+        print_sentence(row->help);
+    }
+    putchar('\n');
+}
+
+/* Escape text for troff, where a backslash, a hyphen and a dot at the start of a line have a meaning. */
+static void print_roff(const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        if (*c == '|' && c[1])
+            fputs(" | ", stdout);
+        else if (*c == '\\' || *c == '-')
+            printf(*c == '-' ? "\\-" : "\\e");
+        else
+            putchar(*c);
+    }
+}
+
+static void print_man(void)
+{
+    for (unsigned int i = 0; i < conf_count; i++) {
+        const struct conf_row *row = &conf_rows[i];
+
+        printf(".TP\n.BR %s \" (", row->name);
+        print_roff(row->choices);
+        printf("; default: ");
+        print_roff(*row->def ? row->def : "none");
+        printf(")\"\n\\&");
+        print_roff(row->help);
+        puts(".");
+    }
+}
+
+static void print_process(void)
+{
+    char path[4096];
+    struct launch launch;
+
+    launch_detect(&launch);
+    printf("host %s, rank %d, local rank %d (from: %s)\n", launch.host, launch.rank, launch.local_rank, launch.from);
+    if (launch_expand(&launch, conf_get()->trace_file.text, path, sizeof(path)) == 0)
+        printf("a trace of this process would be: %s\n", path);
+    if (strcmp(conf_get()->stats_file.text, "off") != 0 &&
+        launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path)) == 0)
+        printf("its statistics page: %s\n", path);
+}
+
+static int usage(FILE *to, int code)
+{
+    fputs("usage: cupool-info [--settings | --markdown | --man | --process | --version | --help]\n"
+          "       cupool-info --check COMMAND [ARGUMENT]...\n"
+          "  --settings  every setting, its value and where that comes from (the default)\n"
+          "  --markdown  the settings as Markdown\n"
+          "  --man       the settings for a manual page\n"
+          "  --process   rank, host and trace file name as a program started here would get them\n"
+          "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n",
+          to);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "--settings";
+
+    if (strcmp(what, "--check") == 0 && argc > 2)
+        return check_command(argc - 2, argv + 2);
+    if (argc > 2)
+        return usage(stderr, 2);
+    if (strcmp(what, "--settings") == 0) {
+        printf("cupool %s\n", CUPOOL_VERSION);
+        print_settings();
+        conf_report();
+    } else if (strcmp(what, "--markdown") == 0) {
+        print_markdown();
+    } else if (strcmp(what, "--man") == 0) {
+        print_man();
+    } else if (strcmp(what, "--process") == 0) {
+        print_process();
+    } else if (strcmp(what, "--version") == 0) {
+        printf("cupool %s\n", CUPOOL_VERSION);
+    } else {
+        return strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 ? usage(stdout, 0) : usage(stderr, 2);
+    }
+    return 0;
+}

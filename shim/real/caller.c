@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * caller.c - see caller.h.
+ *
+ * Locking: none; the cache is made of atomic words.
+ */
+#include "real/caller.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "real/dlsym.h"
+
+/* Prefixes of file names. */
+static const struct {
+    const char *prefix;
+    enum caller caller;
+} names[] = {
+    {"libnccl", CALLER_INSIDE},       {"libnvshmem", CALLER_INSIDE}, {"nvshmem", CALLER_INSIDE},
+    {"libcufile", CALLER_INSIDE},     {"libcupti", CALLER_INSIDE},   {"libucm", CALLER_TRANSFER},
+    {"libucs", CALLER_TRANSFER},      {"libucp", CALLER_TRANSFER},   {"libuct", CALLER_TRANSFER},
+    {"libucc", CALLER_TRANSFER},      {"libmpi", CALLER_TRANSFER},   {"libpmpi", CALLER_TRANSFER},
+    {"libopen-pal", CALLER_TRANSFER}, {"mca_", CALLER_TRANSFER},     {"libfabric", CALLER_TRANSFER},
+    {"libhcoll", CALLER_TRANSFER},    {"libyaksa", CALLER_TRANSFER}, {"libgdrapi", CALLER_TRANSFER},
+    {"libcublas", CALLER_MATH},       {"libcudnn", CALLER_MATH},     {"libcusolver", CALLER_MATH},
+    {"libcusparse", CALLER_MATH},     {"libcufft", CALLER_MATH},     {"libcurand", CALLER_MATH},
+    {"libcutensor", CALLER_MATH},
+};
+
+/*
+ * A lookup takes a microsecond and programs allocate from few places, so verdicts are cached by return address. An
+ * entry holds the address, the verdict, and the generation, which every dlclose changes, because another library may be
+ * loaded at the address.
+ */
+#define ENTRIES          1024
+#define VERDICT_SHIFT    48 /* user addresses have no more bits than this */
+#define VERDICT_MASK     ((uint64_t)3 << VERDICT_SHIFT)
+#define GENERATION_SHIFT 50
+static _Atomic(uint64_t) verdicts[ENTRIES];
+static _Atomic(uint64_t) generation; /* in the bits that it has in an entry */
+static atomic_uint unloading;        /* calls of dlclose under way, during which nothing is cached */
+
+enum caller caller_of_name(const char *path)
+{
+    const char *name = strrchr(path, '/');
+
+    name = name ? name + 1 : path;
+    for (unsigned int i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(name, names[i].prefix, strlen(names[i].prefix)) == 0)
+            return names[i].caller;
+    return CALLER_PROGRAM;
+}
+
+/* The object that holds an address. */
+struct place {
+    const char *object, *symbol; /* NULL: unknown */
+    const char *start;           /* of the object */
+};
+
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+/* From glibc 2.35 on without the loader's lock, because its holder may be a constructor that waits for us. This way
+ * gives no symbol. */
+static bool place_of(const void *address, struct place *ret_place)
+{
+    struct dl_find_object object;
+
+    if (_dl_find_object((void *)address, &object))
+        return false;
+    *ret_place = (struct place){.object = object.dlfo_link_map->l_name, .start = object.dlfo_map_start};
+    return true;
+}
+#else
+static bool place_of(const void *address, struct place *ret_place)
+{
+    Dl_info info;
+
+    if (!dladdr(address, &info) || !info.dli_fname)
+        return false;
+    *ret_place = (struct place){.object = info.dli_fname, .symbol = info.dli_sname, .start = info.dli_fbase};
+    return true;
+}
+#endif
+
+/* Classifies by the name of the object that holds address. */
+static enum caller look_up(const void *address)
+{
+    struct place place;
+
+    return place_of(address, &place) && place.object ? caller_of_name(place.object) : CALLER_PROGRAM;
+}
+
+enum caller caller_of(const void *address)
+{
+    const uint64_t key = (uint64_t)(uintptr_t)address;
+    const uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
+    _Atomic(uint64_t) *entry = &verdicts[(key * 0x9e3779b97f4a7c15u) >> 54];
+    const uint64_t seen = atomic_load_explicit(entry, memory_order_relaxed);
+    enum caller verdict;
+
+    if ((seen & ~VERDICT_MASK) == (key | now))
+        return (enum caller)((seen & VERDICT_MASK) >> VERDICT_SHIFT);
+    verdict = look_up(address);
+    if (!atomic_load(&unloading) && atomic_load(&generation) == now)
+        atomic_store_explicit(entry, key | now | (uint64_t)verdict << VERDICT_SHIFT, memory_order_relaxed);
+    return verdict;
+}
+
+/* Invalidate the cache. */
+static void generation_change(void)
+{
+    /* The generation has wrapped around, so old entries could match again. */
+    if (atomic_fetch_add(&generation, (uint64_t)1 << GENERATION_SHIFT) >> GENERATION_SHIFT ==
+        UINT64_MAX >> GENERATION_SHIFT)
+        for (unsigned int i = 0; i < ENTRIES; i++)
+            atomic_store_explicit(&verdicts[i], 0, memory_order_relaxed);
+}
+
+/* Exported: the only way to learn, without the loader's lock, that a library may have been unloaded. */
+__attribute__((visibility("default"))) int dlclose(void *handle)
+{
+    static _Atomic(void *) next;
+    void *function = atomic_load_explicit(&next, memory_order_relaxed);
+    int rc;
+
+    if (!function) {
+        function = dlsym_real(RTLD_NEXT, "dlclose");
+        atomic_store_explicit(&next, function, memory_order_relaxed);
+    }
+    if (!function)
+        return -1;
+    atomic_fetch_add(&unloading, 1);
+    generation_change();
+    rc = ((int (*)(void *))function)(handle);
+    generation_change();
+    atomic_fetch_sub(&unloading, 1);
+    return rc;
+}
+
+void caller_name(const void *address, char *buf, size_t len)
+{
+    struct place place;
+    const char *slash;
+
+    if (!place_of(address, &place)) {
+        snprintf(buf, len, "%p", address);
+        return;
+    }
+    if (!place.object || !*place.object) /* the loader has no name for the program itself */
+        place.object = program_invocation_name;
+    slash = strrchr(place.object, '/');
+    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : place.object, (size_t)((const char *)address - place.start),
+             place.symbol ? " (" : "", place.symbol ? place.symbol : "", place.symbol ? ")" : "");
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * real.h - the real functions behind our hooks. Apart from dlsym.c, the only place that calls dlsym or dlopen.
+ *
+ * It loads nothing that the program has not loaded itself: it searches libcuda, libcudart and NCCL among the loaded
+ * objects, and searches again as long as they are not found. The pointers returned stay valid: the objects are kept
+ * loaded.
+ *
+ * Threads: every function may be called from any thread; no lock is held over a call of CUDA.
+ */
+#ifndef CUPOOL_SHIM_REAL_H
+#define CUPOOL_SHIM_REAL_H
+
+#include <stdbool.h>
+
+#include "real/hooks.h"
+
+/* The driver's functions that the library itself calls. Members are NULL where the driver lacks them. */
+struct real_driver {
+    CUresult (*cuMemAlloc_v2)(CUdeviceptr *, size_t);
+    CUresult (*cuMemFree_v2)(CUdeviceptr);
+    CUresult (*cuMemGetInfo_v2)(size_t *, size_t *);
+    CUresult (*cuCtxGetCurrent)(CUcontext *);
+    CUresult (*cuCtxGetDevice)(CUdevice *);
+    CUresult (*cuCtxPushCurrent_v2)(CUcontext);
+    CUresult (*cuCtxPopCurrent_v2)(CUcontext *);
+    CUresult (*cuCtxSynchronize)(void);
+    CUresult (*cuCtxRecordEvent)(CUcontext, CUevent); /* 12.5 and later */
+    CUresult (*cuCtxWaitEvent)(CUcontext, CUevent);
+    CUresult (*cuEventCreate)(CUevent *, unsigned int);
+    CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *, CUdevice);
+    CUresult (*cuDevicePrimaryCtxRelease_v2)(CUdevice);
+    CUresult (*cuDevicePrimaryCtxGetState)(CUdevice, unsigned int *, int *);
+    CUresult (*cuStreamGetCtx)(CUstream, CUcontext *);
+    CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus *);
+    CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *);
+    CUresult (*cuDriverGetVersion)(int *);
+    CUresult (*cuEventQuery)(CUevent);
+    CUresult (*cuPointerGetAttribute)(void *, CUpointer_attribute, CUdeviceptr);
+    CUresult (*cuStreamCreate)(CUstream *, unsigned int);
+    CUresult (*cuStreamQuery)(CUstream);
+    CUresult (*cuStreamSynchronize)(CUstream);
+    CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
+    CUresult (*cuMemFreeAsync)(CUdeviceptr, CUstream);
+    CUresult (*cuCtxGetId)(CUcontext, unsigned long long *);
+    CUresult (*cuDeviceGetAttribute)(int *, CUdevice_attribute, CUdevice);
+    CUresult (*cuDeviceGetCount)(int *);
+    CUresult (*cuDeviceGetName)(char *, int, CUdevice);
+    CUresult (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice);
+    CUresult (*cuMemcpyDtoHAsync_v2)(void *, CUdeviceptr, size_t, CUstream);
+    CUresult (*cuStreamDestroy_v2)(CUstream);
+    CUresult (*cuEventRecord)(CUevent, CUstream);
+};
+
+/* The driver's functions; NULL until the program has loaded libcuda.so.1. */
+const struct real_driver *real_driver_get(void);
+
+/*
+ * The next definition of one of our hooks, which the program would have called. real_next(SYMBOL) has the right type
+ * and is never NULL: if nothing defines the symbol, a function that returns "not found" errors stands in.
+ */
+#define real_next(symbol) ((__typeof__(&(symbol)))real_find(REAL_##symbol))
+
+enum real_symbol {
+#define RUNTIME(symbol, parameters) REAL_##symbol,
+#define DRIVER(symbol, parameters)  REAL_##symbol,
+#include "hooks.def"
+    REAL_COUNT
+};
+
+void *real_find(enum real_symbol symbol);
+
+/*
+ * As real_next, for a function of the runtime as the code at this address would have called it: with several libcudart
+ * in the process each object uses its own, with its own last error and state.
+ */
+#define real_runtime(symbol, caller) ((__typeof__(&(symbol)))real_find_for(REAL_##symbol, caller))
+void *real_find_for(enum real_symbol symbol, const void *caller);
+
+/* The hooks of NCCL's functions. */
+enum real_nccl_symbol {
+#define NCCL(symbol, parameters) REAL_NCCL_##symbol,
+#include "hooks.def"
+    REAL_NCCL_COUNT
+};
+
+/* A copy of NCCL: the functions that the library itself calls, and the functions behind our hooks. NULL where the copy
+ * lacks them. */
+struct real_nccl {
+    ncclResult_t (*ncclGetVersion)(int *);
+    ncclResult_t (*ncclMemAlloc)(void **, size_t);
+    ncclResult_t (*ncclMemFree)(void *);
+    ncclResult_t (*ncclCommRegister)(ncclComm_t, void *, size_t, void **);
+    ncclResult_t (*ncclCommDeregister)(ncclComm_t, void *);
+    ncclResult_t (*ncclCommGetAsyncError)(ncclComm_t, ncclResult_t *);
+    ncclResult_t (*ncclCommCuDevice)(ncclComm_t, int *);
+    ncclResult_t (*ncclCommUserRank)(ncclComm_t, int *);
+    ncclResult_t (*ncclCommCount)(ncclComm_t, int *);
+    void *next[REAL_NCCL_COUNT];
+};
+
+/*
+ * The copy of NCCL that the code at this address would have called: the next one in the order of the loader, or, where
+ * the loader finds none (a plugin has loaded its own), the one of the object that holds the address. caller NULL: any
+ * copy. Returns NULL if none is loaded. Stays valid.
+ */
+const struct real_nccl *real_nccl_get(const void *caller);
+
+/* As real_nccl_get, for one function; never NULL, as real_next. */
+#define real_nccl_next(symbol, caller) ((__typeof__(&(symbol)))real_nccl_find(REAL_NCCL_##symbol, caller))
+void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
+
+/* True if an object is loaded whose file name begins with name. */
+bool real_is_loaded(const char *name);
+
+/* The answer of cuGetProcAddress for a function of the driver: our hook for it, or the function itself. */
+void *real_route(void *function);
+
+#endif

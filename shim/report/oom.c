@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oom.c - see oom.h. No locks of its own. */
+#include "report/oom.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/calls.h"
+#include "context/capture.h"
+#include "context/context.h"
+#include "pool.h"
+#include "real/real.h"
+#include "trace/digits.h"
+#include "trace/trace.h"
+
+#define DEVICES_MAX 64
+/* A program that relies on refusals, and then requests less, gets a message each time their number has doubled this
+ * often. */
+#define DOUBLINGS 10
+/* The least interval, in nanoseconds, between two walks over every block, except for messages on stderr. */
+#define EVERY_NS 1000000000u
+
+typedef unsigned long long ull;
+
+/* The reason why the request could not be served, most specific first. */
+enum why { WHY_CAPTURE, WHY_SIZE, WHY_PIECES, WHY_DRIVER, WHY_LIMIT, WHY_OTHERS, WHY_LIVE, WHY_UNKNOWN };
+
+static const struct {
+    const char *name, *advice;
+} reasons[] = {
+    [WHY_SIZE] = {"size", "it is more than the device has in all"},
+    [WHY_CAPTURE] = {"capture", "a stream captures: what is idle or kept back can go to the driver when it has ended"},
+    [WHY_PIECES] = {"pieces", "what is free would suffice, but lies in pieces between blocks that are live; with "
+                              "CUPOOL_ENABLE=0 the driver has it"},
+    [WHY_DRIVER] = {"driver", "the driver says that it has as much, and refuses: it was taken or given back meanwhile, "
+                              "or is the driver's reserve"},
+    [WHY_LIMIT] = {"limit",
+                   "CUPOOL_LIMIT is reached, so the request went to the driver; what it got so is counted with "
+                   "others"},
+    [WHY_OTHERS] = {"others", "others have most of it: other processes (see nvidia-smi), contexts, and memory of this "
+                              "process that is not pooled"},
+    [WHY_LIVE] = {"live", "the program itself has most of it, and no setting makes more"},
+    [WHY_UNKNOWN] = {"unknown", "the driver does not say how much it has"},
+};
+
+/* The memory of the device at the moment of the refusal, in bytes. */
+struct picture {
+    int device;
+    uint64_t asked, free, total, others; /* total 0: the driver cannot be asked */
+    struct pool_survey pool;             /* the sum over all contexts of the device */
+    uint64_t held_here;                  /* bytes held by the current context's pool */
+};
+
+static enum why why(const struct picture *p)
+{
+    const uint64_t unit = POOL_SEGMENT_UNIT, limit = conf_get()->limit.number;
+    const uint64_t need = p->asked > UINT64_MAX - unit ? UINT64_MAX
+                          : p->asked < unit            ? unit
+                                                       : (p->asked + unit - 1) / unit * unit;
+    const uint64_t loose = p->free + p->pool.idle + p->pool.holes;
+
+    if (capture_active() && loose + p->pool.pending >= need)
+        return WHY_CAPTURE;
+    if (!p->total)
+        return WHY_UNKNOWN;
+    if (p->asked > p->total)
+        return WHY_SIZE;
+    if (p->free >= need)
+        return WHY_DRIVER;
+    if (loose >= need)
+        return WHY_PIECES;
+    if (limit && p->held_here + need > limit)
+        return WHY_LIMIT;
+    return p->others > p->pool.live + p->pool.pending ? WHY_OTHERS : WHY_LIVE;
+}
+
+/* A number of bytes as text, also in a unit for people. */
+struct text {
+    char t[40];
+};
+
+static struct text text(uint64_t n)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    unsigned int unit = 0;
+    struct text out;
+    uint64_t tenths;
+
+    while ((tenths = digits_tenths(n, 1ull << 10 * unit)) >= 10240 && unit < 4)
+        unit++;
+    if (unit)
+        snprintf(out.t, sizeof(out.t), "%llu (%llu.%llu %s)", (ull)n, (ull)(tenths / 10), (ull)(tenths % 10),
+                 units[unit]);
+    else
+        snprintf(out.t, sizeof(out.t), "%llu", (ull)n);
+    return out;
+}
+
+static void say(const struct picture *p, enum why reason, unsigned int times)
+{
+    char again[48] = "", device[200] = "";
+    const struct pool_survey *s = &p->pool;
+
+    if (times > 1)
+        snprintf(again, sizeof(again), ", for the %uth time", times);
+    if (p->total)
+        snprintf(device, sizeof(device), "device: %s free of %s; others hold %s\n", text(p->free).t, text(p->total).t,
+                 text(p->others).t);
+    log_lines(
+        LOG_WARN,
+        "out of memory on device %d%s: a request of %s was refused\n"
+        "pool: %s held; %s live, %s idle, %s kept back, %s in %llu holes of %llu segments, largest free range %s\n"
+        "%s%s",
+        p->device, again, text(p->asked).t, text(s->held).t, text(s->live).t, text(s->idle).t, text(s->pending).t,
+        text(s->holes).t, (ull)s->ranges, (ull)s->segments, text(s->largest).t, device, reasons[reason].advice);
+}
+
+static bool is_said(unsigned int time)
+{
+    return time && !(time & (time - 1)) && __builtin_ctz(time) % DOUBLINGS == 0;
+}
+
+/*
+ * True if every block should be walked now. Some programs rely on refusals, and other threads wait for the pool during
+ * the walk.
+ */
+static bool is_due(int device, unsigned int time)
+{
+    static _Atomic(uint64_t) looked[DEVICES_MAX];
+    _Atomic(uint64_t) *last = &looked[(unsigned int)device % DEVICES_MAX];
+    uint64_t before = atomic_load(last);
+    const uint64_t now = now_ns();
+
+    if (!is_said(time) && before && now - before < EVERY_NS)
+        return false;
+    return atomic_compare_exchange_strong(last, &before, now) || is_said(time);
+}
+
+static void picture_take(struct picture *p, const struct real_driver *driver)
+{
+    struct calls *own;
+    const struct context *context = context_begin(driver, &own);
+    struct pool_stats stats;
+    size_t free, total;
+
+    /* The driver's function, because it sets no last error. Not during a capture, which the call could invalidate. */
+    if (!capture_active() && driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS) {
+        p->free = free;
+        p->total = total;
+    }
+    if (context) {
+        pool_stats_get(context_pool(context), &stats);
+        p->held_here = stats.held;
+        call_end(own);
+    }
+    context_survey(p->device, /* whole: */ true, &p->pool);
+    if (p->total > p->free + p->pool.held)
+        p->others = p->total - p->free - p->pool.held;
+}
+
+void oom_report(size_t size)
+{
+    static atomic_uint times[DEVICES_MAX];
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
+    struct picture p = {.asked = size};
+    unsigned int time;
+    CUdevice device;
+    enum why reason;
+
+    if (!driver || driver->cuCtxGetDevice(&device))
+        return;
+    p.device = device;
+    time = atomic_fetch_add(&times[(unsigned int)device % DEVICES_MAX], 1) + 1;
+    if (!is_due(device, time)) {
+        context_survey(device, /* whole: */ false, &p.pool);
+        trace_event("oom", "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu", p.device, size, (ull)p.pool.held,
+                    (ull)p.pool.live);
+        return;
+    }
+    picture_take(&p, driver);
+    reason = why(&p);
+    trace_event("oom",
+                "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu,\"idle\":%llu,\"pending\":%llu,\"holes\":%llu,"
+                "\"ranges\":%llu,\"segments\":%llu,\"largest\":%llu,\"device_free\":%llu,\"device_total\":%llu,"
+                "\"others\":%llu,\"why\":\"%s\"",
+                p.device, size, (ull)p.pool.held, (ull)p.pool.live, (ull)p.pool.idle, (ull)p.pool.pending,
+                (ull)p.pool.holes, (ull)p.pool.ranges, (ull)p.pool.segments, (ull)p.pool.largest, (ull)p.free,
+                (ull)p.total, (ull)p.others, reasons[reason].name);
+    if (is_said(time))
+        say(&p, reason, time);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stats.c - see stats.h.
+ *
+ * Locking: stats.lock guards the text of a table.
+ */
+#include "report/stats.h"
+
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/context.h"
+#include "nccl/nccl.h"
+#include "report/decay.h"
+#include "report/unpooled.h"
+#include "trace/digits.h"
+#include "trace/trace.h"
+
+typedef unsigned long long ull;
+
+static struct {
+    pthread_mutex_t lock; /* guards out and used */
+    char out[4096];       /* static because a stack may be small */
+    size_t used;
+    atomic_bool asked;     /* a signal has come since the last table */
+    uint64_t next, period; /* of the timer, in nanoseconds; used by the clock thread alone */
+    uint64_t start;        /* in nanoseconds; written before any thread of ours starts */
+    pid_t process;         /* the process that loaded the library */
+} stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
+{
+    const char *why = arg;
+
+    trace_event("stats",
+                "\"d\":%d,\"allocs\":%llu,\"hits\":%llu,\"misses\":%llu,\"frees\":%llu,\"bypassed\":%llu,\"live\":%llu,"
+                "\"held\":%llu,\"peak_live\":%llu,\"peak_held\":%llu,\"segments_alloc\":%llu,\"segments_free\":%llu,"
+                "\"oom\":%llu,\"order\":%llu,\"kept\":%llu,\"bound\":%llu%s%s%s",
+                device, (ull)s->allocs, (ull)s->hits, (ull)s->misses, (ull)s->frees, (ull)bypassed, (ull)s->live,
+                (ull)s->held, (ull)s->peak_live, (ull)s->peak_held, (ull)s->segments_alloc, (ull)s->segments_free,
+                (ull)s->oom, (ull)s->order, (ull)s->kept, (ull)s->bound, why ? ",\"why\":\"" : "", why ? why : "",
+                why ? "\"" : "");
+}
+
+/* Write the sums over all devices. */
+static void write_trace_nccl(const char *why)
+{
+    struct nccl_reg_stats s;
+
+    if (nccl_stats_get(&s))
+        trace_event("nccl",
+                    "\"ops\":%llu,\"mixed\":%llu,\"outside\":%llu,\"unsafe\":%llu,\"registered\":%llu,"
+                    "\"deregistered\":%llu,\"renewed\":%llu,\"failed\":%llu,\"comms\":%llu,\"segments\":%llu,"
+                    "\"parked\":%llu,\"quarantined\":%llu%s%s%s",
+                    (ull)s.ops, (ull)s.mixed, (ull)s.outside, (ull)s.unsafe, (ull)s.attached, (ull)s.detached,
+                    (ull)s.renewed, (ull)s.failed, (ull)s.comms, (ull)s.segments, (ull)s.parked, (ull)s.quarantined,
+                    why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
+}
+
+static void out_flush(void)
+{
+    if (stats.used)
+        log_put(stats.out, stats.used);
+    stats.used = 0;
+}
+
+__attribute__((format(printf, 1, 2))) static void out_line(const char *format, ...)
+{
+    va_list args;
+    int n;
+
+    if (stats.used + 512 > sizeof(stats.out))
+        out_flush();
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang-tidy 14 misses the va_start above. */
+    n = vsnprintf(stats.out + stats.used, 512, format, args);
+    va_end(args);
+    stats.used += n < 512 ? (size_t)n : 511;
+}
+
+static void print_row(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
+{
+    const ull live = digits_tenths(s->peak_live, 1 << 20), held = digits_tenths(s->peak_held, 1 << 20);
+    const ull hits = s->allocs ? digits_tenths(s->hits * 1000, s->allocs) : 0; /* hundredths of a percent */
+
+    (void)arg;
+    out_line("cupool: %6d %11llu %3llu.%02llu%% %11llu %9llu %9llu %9llu %9llu.%llu %9llu.%llu\n", device,
+             (ull)s->allocs, hits / 100, hits % 100, (ull)s->frees, (ull)bypassed,
+             (ull)s->segments_alloc + (ull)s->segments_free, (ull)s->oom, live / 10, live % 10, held / 10, held % 10);
+}
+
+static void print_unpooled(void)
+{
+    char text[400];
+
+    if (unpooled_text(text, sizeof(text)))
+        out_line("cupool: not pooled: %s\n", text);
+}
+
+/* Print the table. why: NULL at exit. */
+static void print(const char *why)
+{
+    const ull tenths = digits_tenths(now_ns() - stats.start, 1000000000);
+    const char *path = why ? NULL : trace_path();
+    struct nccl_reg_stats nccl;
+
+    if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
+        return;
+    if (why)
+        out_line("cupool: process %d after %llu.%llu s (%s):\n", (int)getpid(), tenths / 10, tenths % 10, why);
+    out_line("cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
+             "driver", "oom", "peak MiB", "held MiB");
+    context_stats_each(/* ending: */ !why, print_row, NULL);
+    if (nccl_stats_get(&nccl))
+        out_line("cupool: NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "
+                 "operations partly and %llu wholly outside of registered memory, %llu at risk\n",
+                 (ull)nccl.ops, (ull)nccl.attached, (ull)nccl.detached, (ull)nccl.renewed, (ull)nccl.failed,
+                 (ull)nccl.mixed, (ull)nccl.outside, (ull)nccl.unsafe);
+    print_unpooled();
+    if (path)
+        out_line("cupool: trace: %.480s\n", path);
+    out_flush();
+    pthread_mutex_unlock(&stats.lock);
+}
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    atomic_store(&stats.asked, true);
+    decay_wake();
+}
+
+static bool is_default(const struct sigaction *action)
+{
+    return !(action->sa_flags & SA_SIGINFO) && action->sa_handler == SIG_DFL;
+}
+
+void stats_start(void)
+{
+    const uint64_t wanted = conf_get()->stats.number;
+    struct sigaction ours = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, now;
+    const int sig = STATS_SIGNAL(wanted);
+
+    stats.start = now_ns();
+    stats.period = STATS_TIMER_S(wanted) * 1000000000u;
+    if (!sig)
+        return;
+    sigemptyset(&ours.sa_mask);
+    if (sigaction(sig, NULL, &now) == 0 && is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now))
+        return;
+    /* A handler of the program was installed between the two calls. */
+    if (!is_default(&now))
+        sigaction(sig, &now, NULL);
+    log_write(LOG_WARN, "signal %d is handled or ignored by the program and stays so: no statistics at it", sig);
+}
+
+uint64_t stats_due(uint64_t now)
+{
+    if (!stats.period)
+        return UINT64_MAX;
+    if (!stats.next)
+        stats.next = now + stats.period;
+    return stats.next;
+}
+
+void stats_tick(uint64_t now)
+{
+    const bool asked = atomic_load(&stats.asked), due = now >= stats_due(now);
+    char *why = asked ? "signal" : "timer";
+
+    if (!asked && !due)
+        return;
+    atomic_store(&stats.asked, false);
+    if (due)
+        stats.next += stats.period * ((now - stats.next) / stats.period + 1);
+    context_stats_each(/* ending: */ false, write_trace, why);
+    write_trace_nccl(why);
+    print(why);
+}
+
+void stats_finish(void)
+{
+    context_stats_each(/* ending: */ true, write_trace, NULL);
+    write_trace_nccl(NULL);
+    if (conf_get()->stats.number & STATS_EXIT)
+        print(NULL);
+}
+
+static int is_driver(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+
+    (void)size;
+    (void)arg;
+    return strncmp(slash ? slash + 1 : info->dlpi_name, "libcuda.so", 10) == 0;
+}
+
+__attribute__((constructor)) static void started(void)
+{
+    stats.process = getpid();
+}
+
+/* At the exit of a CUDA program that has pooled nothing: if a table was requested, say that the library was there. */
+__attribute__((destructor)) static void finish_without(void)
+{
+    if (process_has_begun() || process_is_passive() || getpid() != stats.process ||
+        !(conf_get()->stats.number & STATS_EXIT) || !log_is_open() || !dl_iterate_phdr(is_driver, NULL) ||
+        pthread_mutex_trylock(&stats.lock))
+        return;
+    out_line("cupool: nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
+             (int)getpid());
+    print_unpooled();
+    out_flush();
+    pthread_mutex_unlock(&stats.lock);
+}
+
+void stats_forget(void)
+{
+    const int sig = STATS_SIGNAL(conf_get()->stats.number);
+    struct sigaction now, none = {.sa_handler = SIG_DFL};
+
+    if (sig && sigaction(sig, NULL, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == on_signal)
+        sigaction(sig, &none, NULL);
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core.c - see core.h.
+ *
+ * Locking: none.
+ */
+#include "serve/core.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/calls.h"
+#include "context/capture.h"
+#include "context/context.h"
+#include "context/policy.h"
+#include "lock.h"
+#include "nccl/nccl.h"
+#include "nccl/use.h"
+#include "pool.h"
+#include "real/caller.h"
+#include "real/real.h"
+#include "report/debug.h"
+#include "report/decay.h"
+#include "report/live.h"
+#include "report/stats.h"
+#include "trace/frames.h"
+#include "trace/trace.h"
+
+/* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
+static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
+
+void core_call_from(const void *caller)
+{
+    begun_by = caller;
+}
+
+static void started(void)
+{
+    debug_start();
+    stats_start();
+}
+
+static void forked(void)
+{
+    trace_forget();
+    decay_forget();
+}
+
+const struct process_events process_events = {.started = started, .forked = forked};
+
+void core_begin(void)
+{
+    process_start();
+    trace_open();
+}
+
+/* Libraries whose own memory comes from the driver. */
+static bool is_outside(enum caller caller)
+{
+    return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
+}
+
+/* Serve a request in a context that stays valid meanwhile. */
+static inline enum core_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const int rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
+
+    if (rc == -ENOMEM && context_backed_by_nccl(context))
+        return CORE_REFUSED;
+    if (rc) {
+        context_bypassed(context);
+        return CORE_BYPASS;
+    }
+    if (debug_on())
+        debug_alloc(context, *ret_addr, size, caller);
+    if (trace_allocs())
+        frames_alloc(context_device(context), *ret_addr, size, caller);
+    return CORE_DONE;
+}
+
+enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const struct real_driver *driver;
+    enum core_verdict verdict;
+    struct context *context;
+    struct calls *own;
+
+    if (!size || process_is_passive())
+        return CORE_FORWARD;
+    caller = begun_by ? begun_by : caller;
+    if (is_outside(caller_of(caller)))
+        return CORE_BYPASS;
+    driver = real_driver_get();
+    if (!driver)
+        return CORE_FORWARD;
+    if (process_state_get() == PROCESS_NEW)
+        process_start();
+    if (debug_on() && debug_own())
+        return CORE_BYPASS;
+    context = context_begin(driver, &own);
+    if (!context)
+        return CORE_FORWARD;
+    verdict = alloc_in(context, size, caller, ret_addr);
+    call_end(own);
+    return verdict;
+}
+
+bool core_would_pool(const void *caller)
+{
+    return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
+           !is_outside(caller_of(begun_by ? begun_by : caller));
+}
+
+void core_bypassed(uint64_t addr, size_t size, const void *caller)
+{
+    pool_disown(addr, size);
+    caller = begun_by ? begun_by : caller;
+    if (!is_outside(caller_of(caller)))
+        use_allocated(addr, size);
+    if (nccl_backs() && !process_is_passive() && !is_outside(caller_of(caller)))
+        log_once(
+            LOG_WARN,
+            "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "
+            "that is not so on all ranks, and they are registered, the job may hang",
+            size);
+    if (debug_on() && debug_own() && !process_is_passive() && !is_outside(caller_of(caller)))
+        debug_alloc(NULL, addr, size, caller);
+}
+
+static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
+{
+    if (debug_on())
+        debug_free(addr, /* may_wait: */ release == pool_free);
+    return release(addr);
+}
+
+static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+{
+    struct trace_block event = {.device = -1, .addr = addr};
+    struct pool *pool = NULL;
+    size_t block = 0, size = pool_live(addr, &pool, &block);
+    int rc;
+
+    if (size && debug_on())
+        debug_size(addr, &size);
+    if (size) {
+        event.device = context_device(context_of(pool));
+        event.size = size;
+        trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
+    }
+    rc = release_checked(release, addr);
+    if (size && rc == 0)
+        trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
+    return rc;
+}
+
+static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
+{
+    return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
+}
+
+/* A free while a call is under way that may end a context, perhaps this memory's. Kept out of line, away from the usual
+ * path. */
+static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+{
+    const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
+    struct calls *own = call_begin(CALL_ADDRESS(addr));
+    enum context_free may;
+    int rc = -EINVAL;
+
+    for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
+        call_end(own);
+        lock_relax(i);
+        own = call_begin(CALL_ADDRESS(addr));
+    }
+    if (may == FREE_NOW)
+        rc = release_now(release, addr);
+    else if (may == FREE_LATER)
+        rc = release == pool_free ? pool_free_later(addr) : release(addr);
+    call_end(own);
+    return rc;
+}
+
+/*
+ * Does the driver answer this thread? It refuses on the threads of its own that run host functions, and a free that has
+ * no need of the driver has to be refused there too. Every other thread keeps its answers, so it asks once.
+ */
+static inline bool thread_is_answered(void)
+{
+    static __thread bool answered __attribute__((tls_model("initial-exec")));
+    const struct real_driver *driver = answered ? NULL : real_driver_get();
+    CUcontext ignored;
+
+    if (driver)
+        answered = driver->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
+    return answered || !driver;
+}
+
+static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
+{
+    struct calls *own;
+    bool closing;
+    int rc;
+
+    if (process_is_passive())
+        return CORE_FORWARD;
+    if (!thread_is_answered())
+        return pool_of(addr) ? CORE_FAILED : CORE_FORWARD;
+    own = call_begin(CALL_ADDRESS(addr));
+    closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
+    rc = closing ? 0 : release_now(release, addr);
+    call_end(own);
+    if (closing)
+        rc = release_beside_end(release, addr);
+    switch (rc) {
+    case 0:
+        return CORE_DONE;
+    case -ENOENT:
+        return CORE_FORWARD;
+    case -EINVAL:
+        return CORE_INVALID;
+    default:
+        return CORE_FAILED;
+    }
+}
+
+enum core_verdict core_free(uint64_t addr)
+{
+    return free_with(pool_free, addr);
+}
+
+enum core_verdict core_free_later(uint64_t addr, CUstream stream)
+{
+    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+
+    if (!pool)
+        return free_with(pool_free_later, addr);
+    if (!thread_is_answered() || context_failed(context_of(pool)))
+        return CORE_FAILED;
+    /* The next order in the context covers the work of its own streams only; a stream of another context has to be
+     * waited for. */
+    switch (context_wait_foreign(context_of(pool), stream)) {
+    case CUDA_SUCCESS:
+        return free_with(pool_free_later, addr);
+    case CUDA_ERROR_INVALID_HANDLE:
+        return CORE_NOWHERE;
+    default:
+        log_once(LOG_WARN, "memory that was freed on another device's stream is not used again: the stream has not "
+                           "come there within a second");
+        return free_with(pool_free_never, addr);
+    }
+}
+
+bool core_lacks_context(void)
+{
+    static __thread bool had __attribute__((tls_model("initial-exec")));
+    const struct real_driver *driver = had ? NULL : real_driver_get();
+    CUcontext handle = NULL;
+
+    if (!driver || driver->cuCtxGetCurrent(&handle)) /* if the driver fails here, its error is not the program's */
+        return false;
+    had = handle != NULL;
+    return !had && !capture_active();
+}
+
+unsigned int core_arrivals(void)
+{
+    return context_arrivals();
+}
+
+bool core_give_back(unsigned int before)
+{
+    /* Also inside a bypass: giving memory back never comes through our hooks. */
+    return process_has_begun() && context_trim(before);
+}
+
+uint64_t core_release(int device, const char *why)
+{
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
+    CUcontext handle;
+
+    /* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device, why) : 0;
+}
+
+static bool current_device(CUdevice *ret_device)
+{
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
+
+    return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
+}
+
+void core_idle_settle(void)
+{
+    CUdevice device;
+
+    if (current_device(&device))
+        context_settle_device(device);
+}
+
+void core_kept_ask(void)
+{
+    CUdevice device;
+
+    if (current_device(&device))
+        context_kept_ask(device);
+}
+
+uint64_t core_idle_bytes(void)
+{
+    CUdevice device;
+
+    return current_device(&device) ? context_idle_bytes(device) : 0;
+}
+
+bool core_watches(const void *caller)
+{
+    return !process_is_passive() && !is_outside(caller_of(caller));
+}
+
+bool core_ipc_allowed(uint64_t addr)
+{
+    uint64_t base, segment;
+    struct pool *pool;
+    bool allowed;
+    size_t size;
+
+    pool = process_is_passive() ? NULL : pool_of(addr);
+    if (!pool)
+        return true;
+    /* A caller that passes the start of a driver allocation has asked the driver for it, and computes offsets from
+     * there. */
+    allowed = pool_segment_find(addr, &segment, &size) == 0 &&
+              (addr == segment || (pool_block_find(addr, &base, &size, &segment) == 0 && base == segment));
+    trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
+                (unsigned long long)addr, allowed);
+    if (!allowed) {
+        pool_pack_never(pool); /* so that its later segments are driver allocations of their own */
+        log_write(
+            LOG_WARN,
+            "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
+            "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
+            (unsigned long long)addr);
+    }
+    return allowed;
+}
+
+void core_ipc_exported(uint64_t addr, const void *caller)
+{
+    struct pool *pool;
+
+    if (process_is_passive())
+        return;
+    pool = pool_of(addr);
+    /* UCX and MPI tell the exporter when they have finished with a buffer, so it can be reused after its free; other
+     * callers do not. */
+    if (caller_of(caller) == CALLER_PROGRAM && pool) {
+        pool_withdraw(addr);
+        pool_pack_never(pool);
+    }
+    if (caller_of(caller) != CALLER_INSIDE)
+        policy_strict_memory(addr, "memory exported to other processes");
+}
+
+bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size)
+{
+    uint64_t segment;
+
+    if (!core_watches(caller) || !pool_of(addr))
+        return false;
+    if (pool_block_find(addr, ret_base, ret_size, &segment))
+        *ret_size = 0;
+    else if (debug_on())
+        debug_size(*ret_base, ret_size);
+    if (*ret_size && addr - *ret_base >= *ret_size)
+        *ret_size = 0;
+    return true;
+}
+
+bool core_is_freed(uint64_t addr, const void *caller)
+{
+    uint64_t base;
+    size_t size;
+
+    return !pool_live_size(addr) && core_range(addr, caller, &base, &size) && !size;
+}
+
+void core_rdma_prepared(uint64_t addr, const void *caller)
+{
+    if (!process_is_passive() && caller_of(caller) != CALLER_INSIDE)
+        policy_strict_memory(addr, "a device other than the GPU gets access to its memory");
+}
+
+void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        core_rdma_prepared(addr, caller);
+    if (!process_is_passive() && caller_of(caller) == CALLER_TRANSFER)
+        policy_strict_memory(addr, "MPI or UCX moves its memory");
+}
+
+/* At exit: no CUDA call, and no memory given back; the driver releases it. */
+__attribute__((destructor)) static void finish(void)
+{
+    int cancel;
+
+    if (!process_has_begun() || process_is_foreign())
+        return;
+    process_end();
+    /* A thread cancelled in here would leave half a line or half an update. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    stats_finish();
+    live_finish();
+    trace_close();
+    pthread_setcancelstate(cancel, NULL);
+}
