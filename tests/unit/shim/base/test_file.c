@@ -4,6 +4,7 @@
  * of whom the loader knows nothing. Which names files get is tested under the preload: tests/e2e/test_files.py.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ static void test_closed(void **state)
     int fd;
 
     assert_non_null(mkdtemp(folder));
-    strcat(strcpy(path, folder), "/t");
+    snprintf(path, sizeof(path), "%s/t", folder);
     fake_start();
     for (int i = (int)(uintptr_t)*state; i < 20; i++)
         close(i);

@@ -35,7 +35,7 @@ static void test_rows(void **state)
 
     fake_start();
     for (unsigned int i = 0; i < row->parts; i++)
-        strcat(message, row->part);
+        snprintf(message + i * strlen(row->part), sizeof(message) - i * strlen(row->part), "%s", row->part);
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
     (row->lines ? log_lines : __real_log_write)(LOG_WARN, "%s", message);
