@@ -8,30 +8,8 @@
  */
 #include "unit.h"
 
-#include <time.h>
-
 #include "magazine.h" /* which one a request uses */
-
-/* A thread that has looked at the clock so often while nothing moved is waiting. */
-#define LOOKS 64u
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-
-static _Atomic uint64_t now = 1000000000;
-static _Thread_local void (*on_wait)(void);
-static _Thread_local unsigned int looks;
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
-{
-    uint64_t ns;
-
-    (void)clock;
-    if (on_wait && ++looks >= LOOKS)
-        on_wait();
-    ns = atomic_load(&now);
-    *ts = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-    return 0;
-}
+#include "still_clock.h"
 
 static void much_later(void)
 {
