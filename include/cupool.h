@@ -2,8 +2,8 @@
 /*
  * cupool.h - for programs that want to talk to cupool, which serves their cudaMalloc when it is preloaded.
  *
- * This header is the whole interface, and there is nothing to link to. The same program runs with cupool and without;
- * without, each function says so (it returns -ENOSYS, or cupool_enabled() returns 0).
+ * This header is the whole interface, and there is nothing to link to. A program that uses it runs with cupool and
+ * without; without, each function says so (it returns -ENOSYS, or cupool_enabled() returns 0).
  *
  * No program needs it: programs that do not use it are served in the same way.
  *

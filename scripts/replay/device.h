@@ -2,7 +2,7 @@
 /*
  * device.h - one device, its memory, and who hands it out: the pool library or a model of something else.
  *
- * What it is: what a process would do to one device. The pool is configured as shim/context/context.c does; what it
+ * It does to one device as a process would. The pool is configured as shim/context/context.c does; what it
  * refuses goes to the driver, as in shim/serve/core.c. What it is not: several contexts, captures, other processes,
  * time that driver calls or the program's own work take: with CUPOOL_FREE=relaxed what was launched is never over when
  * a request asks.
