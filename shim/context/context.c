@@ -315,18 +315,18 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
 static bool is_leaving(const struct context *context)
 {
     uint64_t limit;
+    bool leaving;
 
     if (!atomic_load(&context->leaving))
         return false;
     if (context_endings)
         return true;
     limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
-    for (unsigned int i = 0; now_ns() < limit; i++) {
-        if (!atomic_load(&context->leaving))
-            return false;
+    atomic_fetch_add(&context_waiters, 1);
+    for (unsigned int i = 0; (leaving = atomic_load(&context->leaving)) && now_ns() < limit; i++)
         lock_relax(i);
-    }
-    return true;
+    atomic_fetch_sub(&context_waiters, 1);
+    return leaving;
 }
 
 struct context *context_next_staying(unsigned int *i, int device)

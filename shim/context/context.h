@@ -41,6 +41,8 @@ struct context *context_begin(const struct real_driver *driver, struct calls **r
 #define CONTEXT_LEAVING_WAIT_NS 1000000000
 /* The number of contexts that a call under way may end, plus ended contexts whose pools are still in use. */
 extern atomic_uint contexts_closing;
+/* The number of threads that wait for such a call to decide. The next call of that kind lets them go first. */
+extern atomic_uint context_waiters;
 /*
  * For a free while contexts_closing is not 0, between call_begin and call_end: may the pool free this address now?
  * FREE_WAIT: a call of another thread decides whether the context stays; end the call, wait, and ask again, until limit

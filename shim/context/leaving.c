@@ -24,9 +24,12 @@
 
 /* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */
 #define CALLS_WAIT_NS 1000000000
+/* How many turns of lock_relax a call that may end a context leaves to waiting threads: about a millisecond. */
+#define LET_GO_TURNS 1020u
 
 __thread unsigned int context_endings __attribute__((tls_model("initial-exec")));
 atomic_uint contexts_closing;
+atomic_uint context_waiters;
 
 bool context_pin(struct context *context)
 {
@@ -70,8 +73,10 @@ bool context_stays(const struct context *context)
             return false;
         /* The context may end beside this thread, which makes no call of the driver until that is decided. */
         call_sleep(context);
+        atomic_fetch_add(&context_waiters, 1);
         for (unsigned int i = 0; is_decided_on(context); i++)
             lock_relax(i);
+        atomic_fetch_sub(&context_waiters, 1);
         call_wake();
     }
     return !atomic_load(&context->ending);
@@ -94,9 +99,12 @@ enum context_free context_may_free(uint64_t addr, uint64_t limit)
 /* Stands for a context without an entry; an entry may be about to be made. */
 static struct context unknown;
 
-/* From now on no thread makes an entry. */
+/* From now on no thread makes an entry. Threads that an earlier ending made wait go first: a program that retains and
+ * releases a primary context all the time would leave them no moment. */
 static void ending_begin(void)
 {
+    for (unsigned int i = 0; !context_endings && i < LET_GO_TURNS && atomic_load(&context_waiters); i++)
+        lock_relax(i);
     context_endings++;
     pthread_mutex_lock(&contexts.lock);
     atomic_fetch_add(&contexts.endings, 1);

@@ -172,11 +172,13 @@ static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uin
     enum context_free may;
     int rc = -EINVAL;
 
+    atomic_fetch_add(&context_waiters, 1);
     for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
         call_end(own);
         lock_relax(i);
         own = call_begin(CALL_ADDRESS(addr));
     }
+    atomic_fetch_sub(&context_waiters, 1);
     if (may == FREE_NOW)
         rc = release_now(release, addr);
     else if (may == FREE_LATER)
