@@ -238,12 +238,12 @@ void file_quiet_begin(struct file_quiet *quiet)
         sigdelset(&quiet->ours, SIGPIPE);
 }
 
-void file_quiet_end(const struct file_quiet *quiet)
+void file_quiet_end(const struct file_quiet *quiet, bool failed)
 {
     const struct timespec now = {0, 0};
 
     /* The system call itself: sigtimedwait() would be a cancellation point in a thread of the program. */
-    while (syscall(SYS_rt_sigtimedwait, &quiet->ours, NULL, &now, (size_t)_NSIG / 8) > 0 || errno == EINTR)
+    while (failed && (syscall(SYS_rt_sigtimedwait, &quiet->ours, NULL, &now, (size_t)_NSIG / 8) > 0 || errno == EINTR))
         ;
     pthread_sigmask(SIG_SETMASK, &quiet->before, NULL);
 }

@@ -42,6 +42,8 @@ struct file_quiet {
     sigset_t ours; /* of SIGXFSZ and SIGPIPE, those that were not pending before */
 };
 void file_quiet_begin(struct file_quiet *quiet);
-void file_quiet_end(const struct file_quiet *quiet);
+/* failed: a write failed, so the kernel may have sent this thread a signal. Only then is one taken back: a signal that
+ * the program sends the process meanwhile is the program's. */
+void file_quiet_end(const struct file_quiet *quiet, bool failed);
 
 #endif

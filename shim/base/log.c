@@ -66,8 +66,7 @@ void log_put(const char *text, size_t len)
     if (!closed && is_for_messages() && is_ready()) {
         file_quiet_begin(&quiet);
         /* The system calls themselves: write() and poll() would be cancellation points in a thread of the program. */
-        (void)syscall(SYS_write, STDERR_FILENO, text, len);
-        file_quiet_end(&quiet);
+        file_quiet_end(&quiet, syscall(SYS_write, STDERR_FILENO, text, len) < 0);
     }
     errno = saved;
 }

@@ -115,7 +115,7 @@ static bool put(const void *data, size_t len, off_t at)
         }
     if (len)
         log_once(LOG_WARN, "cannot write the statistics file %.300s: %s", live.path, strerror(n ? errno : ENOSPC));
-    file_quiet_end(&quiet);
+    file_quiet_end(&quiet, len != 0);
     return !len;
 }
 

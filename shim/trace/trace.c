@@ -120,7 +120,7 @@ static uint64_t lines_of(const char *data, size_t len)
 static bool put(const char *data, size_t len)
 {
     struct file_quiet quiet;
-    bool started = false;
+    bool started = false, failed = false;
     int state;
     ssize_t n;
 
@@ -133,13 +133,16 @@ static bool put(const char *data, size_t len)
     if (state == -ENOENT)
         log_once(LOG_WARN, "somebody has removed the trace %.300s: what is written from now on is lost", trace.path);
     if (state != -EBADF) {
-        if (trace.torn && write(trace.fd, "\n", 1) == 1)
-            trace.torn = false;
+        if (trace.torn) {
+            failed = write(trace.fd, "\n", 1) != 1;
+            trace.torn = failed;
+        }
         while (!trace.torn && len) {
             n = write(trace.fd, data, len);
             if (n < 0 && errno == EINTR)
                 continue;
-            if (n <= 0)
+            failed = n <= 0;
+            if (failed)
                 break;
             data += n;
             len -= (size_t)n;
@@ -156,7 +159,7 @@ static bool put(const char *data, size_t len)
         log_once(LOG_WARN, "cannot write the trace %s: %s; events are being lost", trace.path, strerror(errno));
     trace.gap.written -= len;
     trace.dropped += lines_of(data, len);
-    file_quiet_end(&quiet);
+    file_quiet_end(&quiet, failed);
     if (len)
         gap_fail(&trace.gap, now_ns());
     return !len;
