@@ -18,10 +18,10 @@
 #include "context/calls.h"
 #include "context/capture.h"
 #include "context/context_internal.h"
+#include "context/nccl_memory.h"
 #include "context/observe.h"
 #include "context/policy.h"
 #include "lock.h"
-#include "nccl/nccl.h"
 #include "trace/trace.h"
 
 /* The longest time, in nanoseconds, that a free waits for a stream of another context, on which it natively happens. */

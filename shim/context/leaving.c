@@ -16,11 +16,9 @@
 #include "context/calls.h"
 #include "context/capture.h"
 #include "context/context_internal.h"
+#include "context/events.h"
 #include "context/policy.h"
 #include "lock.h"
-#include "nccl/nccl.h"
-#include "nccl/use.h"
-#include "report/debug.h"
 
 /* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */
 #define CALLS_WAIT_NS 1000000000
@@ -262,14 +260,14 @@ static void pool_end(struct context *context, struct pool *pool)
 {
     struct pool_stats stats;
 
-    debug_context_gone(context);
+    context_events.pool_ending(context);
     pool_stats_get(pool, &stats);
     past_add(context, &stats);
     pthread_mutex_lock(&contexts.lock);
     context->pool = NULL;
     pthread_mutex_unlock(&contexts.lock);
     pool_destroy(pool);
-    nccl_owner_lost(context);
+    context_events.pool_ended(context);
 }
 
 void context_lingering_end(void)
@@ -309,7 +307,7 @@ static void forget(struct context *context, struct pool *pool)
 
     capture_forget(handle, atomic_load(&context->captures));
     policy_context_gone(handle);
-    use_context_gone(context);
+    context_events.context_ended(context);
     if (pool)
         lingers = !calls_wait(context, pool, /* sleepers: */ true);
     if (pool && !lingers)

@@ -13,9 +13,9 @@
 #include "context/calls.h"
 #include "context/capture.h"
 #include "context/context_internal.h"
+#include "context/events.h"
+#include "context/nccl_memory.h"
 #include "lock.h"
-#include "nccl/nccl.h"
-#include "report/decay.h"
 #include "trace/trace.h"
 
 /* While less than this part of the device's memory is free, idle segments go back at once, for programs that cannot ask
@@ -161,7 +161,7 @@ bool context_trim(unsigned int before)
     if (!driver || driver->cuCtxGetDevice(&device))
         return false;
     /* Memory that could not be deregistered before may go now. */
-    settled = nccl_settle_refused(device);
+    settled = context_events.retry_parked_refused(device);
     return device_trim(device, NULL) || settled || context_arrivals() != before;
 }
 
@@ -177,7 +177,7 @@ uint64_t context_release(int device, const char *why)
         releases_collect(context, order_wait_own(context) ? ARRIVAL_NS : OTHERS_WAIT_NS);
     }
     /* Also memory that could not be released before. */
-    return released + nccl_settle(device);
+    return released + context_events.retry_parked(device);
 }
 
 /* Get memory of a kind: from the driver, or from NCCL, which gives no reason when it fails. */
@@ -203,7 +203,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
         before = context_arrivals();
         result = memory_get(context, kind, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-             (nccl_settle_refused(context->device) || device_trim(context->device, context) ||
+             (context_events.retry_parked_refused(context->device) || device_trim(context->device, context) ||
               releases_collect_refused(context) || context_arrivals() != before));
     return result;
 }
@@ -225,10 +225,9 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
             context->driver->cuMemFree_v2(ptr);
         return -EIO;
     }
-    nccl_segment_add(context, context->device, ptr, size);
+    context_events.segment_added(context, context->device, ptr, size);
     if (context->driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS)
         atomic_store_explicit(&context->device_free, free, memory_order_relaxed);
-    decay_start();
     trace_write_behind();
     *ret_addr = ptr;
     return 0;
@@ -283,12 +282,12 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
     call_resolve(context);
     /* The driver takes memory back behind the work that uses it. NCCL does not, and writes by peers into registered
      * memory must have ended as well. */
-    if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context)) {
+    if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context)) {
         log_once(LOG_WARN, "%zu bytes at %#llx cannot be waited for, and are not given back", size,
                  (unsigned long long)addr);
         return;
     }
-    if (nccl_segment_remove(addr, put, context))
+    if (context_events.segment_removing(addr, put, context))
         put(context, addr, size);
 }
 
@@ -296,7 +295,7 @@ static void backend_collect(void *arg)
 {
     struct context *context = arg;
 
-    nccl_settle(context->device);
+    context_events.retry_parked(context->device);
     releases_collect_refused(context);
 }
 
@@ -331,7 +330,7 @@ static bool backend_gives_frozen(void *arg)
 {
     const struct context *context = arg;
 
-    return atomic_load(&context->defers) && !nccl_registers() && !context_backed_by_nccl(context);
+    return atomic_load(&context->defers) && !context_events.registers() && !context_backed_by_nccl(context);
 }
 
 static bool backend_scarce(void *arg)

@@ -3,7 +3,7 @@
 #include "context/observe.h"
 
 #include "context/context.h"
-#include "nccl/nccl.h"
+#include "context/events.h"
 #include "trace/trace.h"
 
 typedef unsigned long long ull;
@@ -37,7 +37,7 @@ static void on_segment_free(void *arg, unsigned int kind, uint64_t addr, size_t 
 
 static void on_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
-    nccl_segment_lost(arg, addr);
+    context_events.segment_lost(arg, addr);
     segment_goes(arg, kind, addr, size, ",\"why\":\"context\"");
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/process.h"
 #include "context/context.h"
+#include "context/nccl_memory.h"
 #include "nccl/nccl.h"
 #include "nccl/window.h"
 #include "pool.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl.h - memory from NCCL (CUPOOL_BACKEND) and its registration with communicators (CUPOOL_REGISTER).
+ * nccl.h - the registration of memory with NCCL's communicators (CUPOOL_REGISTER).
  *
- * It connects nccl_reg with NCCL's functions and backs the pool with ncclMemAlloc. export_nccl.c has the hooks,
- * window.c the windows that programs ask for.
+ * It connects nccl_reg with NCCL's functions. export_nccl.c has the hooks, window.c the windows that programs ask for,
+ * context/nccl_memory.c the pool's memory from NCCL.
  *
- * It makes no NCCL call for an allocation except ncclMemAlloc; registration waits for the next operation.
+ * It makes no NCCL call for an allocation; registration waits for the next operation.
  *
  * Threads: every function may be called from any thread. It has no lock but nccl_reg's.
  *
@@ -19,7 +19,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/conf.h"
 #include "nccl_reg.h"
 #include "real/hooks.h"
 
@@ -27,26 +26,8 @@ struct context;
 
 /* True if registration is on. The first call decides this and creates the registry. */
 bool nccl_registers(void);
-/* True if all ranks must hold the same memory at the same time. Then no decision may depend on time or on the free
- * memory. */
-bool nccl_ranks_agree(void);
 
-/* --- the pool's memory --- */
-
-/*
- * True if the pool's memory comes from NCCL. The first call decides this and needs a current context. False if no NCCL
- * is loaded, or if NCCL cannot give memory that it can share.
- */
-bool nccl_backs(void);
-/* For a program that asks later whether NCCL can back the pool. 0: yes; -ENOTSUP: no, and the log says why; -EAGAIN: no
- * context is current, or a stream captures. */
-int nccl_backing_find(void);
-/* Sets the answer of nccl_backs; for context.c, which tells the pools. */
-void nccl_backing_set(bool nccl);
-/* Allocate size bytes on the current device. -ENOMEM: NCCL refused, for whatever reason. nccl_memory_free takes the
- * memory back, or keeps it for ever where NCCL may have registered it for a graph. */
-int nccl_memory_alloc(size_t size, uint64_t *ret_addr);
-void nccl_memory_free(uint64_t addr, size_t size);
+/* --- segments --- */
 
 /* Segments of a context's pool. add: the pool has got one. remove: an unused one is about to go; errors and release as
  * in nccl_reg_segment_remove. lost: it has gone with its context. */
@@ -63,17 +44,6 @@ size_t nccl_settle(int device);
 /* As nccl_settle, for a request that the driver has refused: waits also for other threads inside nccl_settle, a second
  * at most. */
 size_t nccl_settle_refused(int device);
-
-/* Around our own calls of NCCL: the CUDA calls inside are not pooled, disturb no capture of another thread, and may
- * change the current context, which nccl_visit_end restores. */
-struct nccl_visit {
-    const struct real_driver *driver;
-    CUcontext current;
-    CUstreamCaptureMode mode;
-    bool relaxed;
-};
-void nccl_visit_begin(struct nccl_visit *visit);
-void nccl_visit_end(struct nccl_visit *visit);
 
 /* --- for the hooks --- */
 

@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "context/capture.h"
 #include "context/context.h"
+#include "context/nccl_memory.h"
 #include "nccl/nccl.h"
 #include "real/real.h"
 #include "trace/trace.h"

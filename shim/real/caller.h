@@ -10,6 +10,7 @@
 #ifndef CUPOOL_SHIM_CALLER_H
 #define CUPOOL_SHIM_CALLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum caller {
@@ -21,6 +22,12 @@ enum caller {
 
 /* The class of the code at this return address. */
 enum caller caller_of(const void *address);
+
+/* True for libraries whose own memory comes from the driver, not from a pool. */
+static inline bool caller_is_outside(enum caller caller)
+{
+    return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
+}
 
 /* The class of an object by its file name; for tests. */
 enum caller caller_of_name(const char *path);

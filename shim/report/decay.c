@@ -25,8 +25,6 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/context.h"
-#include "report/live.h"
-#include "report/stats.h"
 #include "trace/trace.h"
 
 /* The number of ticks in a decay time. Memory that was idle for all but one of them goes back, so none is kept
@@ -110,8 +108,8 @@ static void *run(void *arg)
 
         now = now_ns();
         /* Before `stop` is read, so that a signal just before the end is not lost. */
-        stats_tick(now);
-        live_tick(now);
+        for (const struct background_job *job = background_jobs; job->tick; job++)
+            job->tick(now);
         if (atomic_load(&decay.stop))
             break;
         if (now >= tick) {
@@ -123,10 +121,12 @@ static void *run(void *arg)
                 break;
             look = now + LOOK_NS;
         }
-        next = stats_due(now);
-        next = live_due() < next ? live_due() : next;
-        next = next < tick ? next : tick;
-        next = next < look ? next : look;
+        next = tick < look ? tick : look;
+        for (const struct background_job *job = background_jobs; job->tick; job++) {
+            const uint64_t due = job->due(now);
+
+            next = due < next ? due : next;
+        }
         now = now_ns();
         if (next > now)
             sleep_ns(wakes, next - now);
@@ -171,7 +171,9 @@ void decay_start(void)
     if (atomic_load_explicit(&decay.state, memory_order_relaxed) ||
         !atomic_compare_exchange_strong(&decay.state, &none, 1))
         return;
-    live_open();
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->start)
+            job->start();
     /* The program's signals must be delivered to its own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &decay.signals);
@@ -189,6 +191,4 @@ void decay_start(void)
 void decay_forget(void)
 {
     atomic_store(&decay.state, 1);
-    stats_forget();
-    live_forget();
 }

@@ -10,6 +10,19 @@
 #ifndef CUPOOL_SHIM_DECAY_H
 #define CUPOOL_SHIM_DECAY_H
 
+#include <stdint.h>
+
+/*
+ * Work that the thread does when it is due, for modules above this one. serve/library.c defines the table, whose last
+ * row has no tick: data that the linker fills in. Times are in nanoseconds of the monotonic clock.
+ */
+struct background_job {
+    void (*start)(void);           /* once, on the thread that has got the first segment; NULL: nothing to do */
+    uint64_t (*due)(uint64_t now); /* the time of the next tick; UINT64_MAX: none */
+    void (*tick)(uint64_t now);    /* called often; does its work if the time has come */
+};
+extern const struct background_job background_jobs[];
+
 /* Start the thread, unless it runs. */
 void decay_start(void);
 

@@ -206,14 +206,15 @@ void live_open(void)
     errno = saved;
 }
 
-uint64_t live_due(void)
+uint64_t live_due(uint64_t now)
 {
+    (void)now;
     return atomic_load(&live.fd) < 0 ? UINT64_MAX : live.next;
 }
 
 void live_tick(uint64_t now)
 {
-    if (now < live_due() || process_is_foreign() || pthread_mutex_trylock(&live.lock))
+    if (now < live_due(now) || process_is_foreign() || pthread_mutex_trylock(&live.lock))
         return;
     if (atomic_load(&live.fd) >= 0)
         update(false);

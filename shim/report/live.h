@@ -21,7 +21,7 @@
 void live_open(void);
 
 /* For the clock thread: the time of the next update, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
-uint64_t live_due(void);
+uint64_t live_due(uint64_t now);
 /* Write if the time has come. now: in nanoseconds of the monotonic clock. */
 void live_tick(uint64_t now);
 

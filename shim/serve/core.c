@@ -16,17 +16,14 @@
 #include "context/calls.h"
 #include "context/capture.h"
 #include "context/context.h"
+#include "context/nccl_memory.h"
 #include "context/policy.h"
 #include "lock.h"
-#include "nccl/nccl.h"
 #include "nccl/use.h"
 #include "pool.h"
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/debug.h"
-#include "report/decay.h"
-#include "report/live.h"
-#include "report/stats.h"
 #include "trace/frames.h"
 #include "trace/trace.h"
 
@@ -38,30 +35,10 @@ void core_call_from(const void *caller)
     begun_by = caller;
 }
 
-static void started(void)
-{
-    debug_start();
-    stats_start();
-}
-
-static void forked(void)
-{
-    trace_forget();
-    decay_forget();
-}
-
-const struct process_events process_events = {.started = started, .forked = forked};
-
 void core_begin(void)
 {
     process_start();
     trace_open();
-}
-
-/* Libraries whose own memory comes from the driver. */
-static bool is_outside(enum caller caller)
-{
-    return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
 }
 
 /* Serve a request in a context that stays valid meanwhile. */
@@ -92,7 +69,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     if (!size || process_is_passive())
         return CORE_FORWARD;
     caller = begun_by ? begun_by : caller;
-    if (is_outside(caller_of(caller)))
+    if (caller_is_outside(caller_of(caller)))
         return CORE_BYPASS;
     driver = real_driver_get();
     if (!driver)
@@ -112,22 +89,22 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
 bool core_would_pool(const void *caller)
 {
     return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
-           !is_outside(caller_of(begun_by ? begun_by : caller));
+           !caller_is_outside(caller_of(begun_by ? begun_by : caller));
 }
 
 void core_bypassed(uint64_t addr, size_t size, const void *caller)
 {
     pool_disown(addr, size);
     caller = begun_by ? begun_by : caller;
-    if (!is_outside(caller_of(caller)))
+    if (!caller_is_outside(caller_of(caller)))
         use_allocated(addr, size);
-    if (nccl_backs() && !process_is_passive() && !is_outside(caller_of(caller)))
+    if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
         log_once(
             LOG_WARN,
             "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "
             "that is not so on all ranks, and they are registered, the job may hang",
             size);
-    if (debug_on() && debug_own() && !process_is_passive() && !is_outside(caller_of(caller)))
+    if (debug_on() && debug_own() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
         debug_alloc(NULL, addr, size, caller);
 }
 
@@ -317,106 +294,4 @@ uint64_t core_idle_bytes(void)
     CUdevice device;
 
     return current_device(&device) ? context_idle_bytes(device) : 0;
-}
-
-bool core_watches(const void *caller)
-{
-    return !process_is_passive() && !is_outside(caller_of(caller));
-}
-
-bool core_ipc_allowed(uint64_t addr)
-{
-    uint64_t base, segment;
-    struct pool *pool;
-    bool allowed;
-    size_t size;
-
-    pool = process_is_passive() ? NULL : pool_of(addr);
-    if (!pool)
-        return true;
-    /* A caller that passes the start of a driver allocation has asked the driver for it, and computes offsets from
-     * there. */
-    allowed = pool_segment_find(addr, &segment, &size) == 0 &&
-              (addr == segment || (pool_block_find(addr, &base, &size, &segment) == 0 && base == segment));
-    trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
-                (unsigned long long)addr, allowed);
-    if (!allowed) {
-        pool_pack_never(pool); /* so that its later segments are driver allocations of their own */
-        log_write(
-            LOG_WARN,
-            "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
-            "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
-            (unsigned long long)addr);
-    }
-    return allowed;
-}
-
-void core_ipc_exported(uint64_t addr, const void *caller)
-{
-    struct pool *pool;
-
-    if (process_is_passive())
-        return;
-    pool = pool_of(addr);
-    /* UCX and MPI tell the exporter when they have finished with a buffer, so it can be reused after its free; other
-     * callers do not. */
-    if (caller_of(caller) == CALLER_PROGRAM && pool) {
-        pool_withdraw(addr);
-        pool_pack_never(pool);
-    }
-    if (caller_of(caller) != CALLER_INSIDE)
-        policy_strict_memory(addr, "memory exported to other processes");
-}
-
-bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size)
-{
-    uint64_t segment;
-
-    if (!core_watches(caller) || !pool_of(addr))
-        return false;
-    if (pool_block_find(addr, ret_base, ret_size, &segment))
-        *ret_size = 0;
-    else if (debug_on())
-        debug_size(*ret_base, ret_size);
-    if (*ret_size && addr - *ret_base >= *ret_size)
-        *ret_size = 0;
-    return true;
-}
-
-bool core_is_freed(uint64_t addr, const void *caller)
-{
-    uint64_t base;
-    size_t size;
-
-    return !pool_live_size(addr) && core_range(addr, caller, &base, &size) && !size;
-}
-
-void core_rdma_prepared(uint64_t addr, const void *caller)
-{
-    if (!process_is_passive() && caller_of(caller) != CALLER_INSIDE)
-        policy_strict_memory(addr, "a device other than the GPU gets access to its memory");
-}
-
-void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
-{
-    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
-        core_rdma_prepared(addr, caller);
-    if (!process_is_passive() && caller_of(caller) == CALLER_TRANSFER)
-        policy_strict_memory(addr, "MPI or UCX moves its memory");
-}
-
-/* At exit: no CUDA call, and no memory given back; the driver releases it. */
-__attribute__((destructor)) static void finish(void)
-{
-    int cancel;
-
-    if (!process_has_begun() || process_is_foreign())
-        return;
-    process_end();
-    /* A thread cancelled in here would leave half a line or half an update. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    stats_finish();
-    live_finish();
-    trace_close();
-    pthread_setcancelstate(cancel, NULL);
 }

@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
         ("if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
     Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
-        ("debug_context_gone(context);", "")]),
+        ("context_events.pool_ending(context);", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         ("return rc == -EBUSY ? 0 : rc;", "return 0;")]),
@@ -349,7 +349,7 @@ MUTANTS = [
     Mutant("a fill is not put in order", ["fill"], [
         ("return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
-        ("return atomic_load(&context->defers) && !nccl_registers() &&", "return false && !nccl_registers() &&")]),
+        ("return atomic_load(&context->defers) && !context_events.registers() &&", "return false && !nccl_registers() &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         ("else pool->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
@@ -409,7 +409,7 @@ MUTANTS = [
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
-        ("if (is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
+        ("if (caller_is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
@@ -578,7 +578,7 @@ MUTANTS = [
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
         (": -(int)all[i].problem;", ": -(int)mine->problem;")]),
     Mutant("cupool_trim leaves what could not go before", ["window"], [
-        ("return released + nccl_settle(device);", "return released;")]),
+        ("return released + context_events.retry_parked(device);", "return released;")]),
     Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
         ("if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
@@ -591,7 +591,7 @@ MUTANTS = [
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         ("if (births_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
-        ("if (nccl_segment_remove(addr, put, context)) put(context, addr, size);",
+        ("if (context_events.segment_removing(addr, put, context)) put(context, addr, size);",
          "put(context, addr, size);")]),
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
         ("gone = gone && !segment->quarantined;", "")]),
@@ -607,7 +607,7 @@ MUTANTS = [
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
         ("(!record->group || record->group == reg_group())", "!record->group")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
-        ("if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context))", "if (false)")]),
+        ("if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
         ("if (atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire) && reg_is_ready", "if (!comm->seen && reg_is_ready"),
         ("if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire))", "if (op->captured)")]),
@@ -639,7 +639,7 @@ MUTANTS = [
     Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
         ("if (is_on()) entry_forget(&use.physical, handle);", "")]),
     Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
-        ("use_context_gone(context);", "")]),
+        ("context_events.context_ended(context);", "")]),
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
@@ -752,7 +752,7 @@ MUTANTS = [
     Mutant("NCCL: the program's own memory has a front", ["nccl / Kinds.test_of_the_programs_own"], [
         ("&& addr - start == front ? front : 0;", "? front : 0;")]),
     Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
-        ("else if (!is_shareable((uintptr_t)ptr))", "else if (false)")]),
+        ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
         ("pool_disown(addr, size); caller = begun_by ? begun_by : caller;", "caller = begun_by ? begun_by : caller;")]),
     Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "context/nccl_memory.h"
 #include "nccl/nccl.h"
 #include "ready.h"
 
