@@ -8,7 +8,7 @@
  * Ownership: the registry owns all contexts and pools; pointers returned here are never freed by the caller. They stay
  * valid between context_begin and call_end, or between context_pin and context_unpin.
  *
- * Threads: every function may be called from any thread. Locks are private to context.c and never held over a CUDA
+ * Threads: every function may be called from any thread. Locks are private to lifetime.c and never held over a CUDA
  * call.
  */
 #ifndef CUPOOL_SHIM_CONTEXT_H

@@ -14,8 +14,8 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "context/births.h"
 #include "context/capture.h"
+#include "context/capture_history.h"
 #include "context/events.h"
 #include "real/real.h"
 

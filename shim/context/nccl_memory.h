@@ -31,7 +31,7 @@ bool nccl_backs(void);
 /* For a program that asks later whether NCCL can back the pool. 0: yes; -ENOTSUP: no, and the log says why; -EAGAIN: no
  * context is current, or a stream captures. */
 int nccl_backing_find(void);
-/* Sets the answer of nccl_backs; for context.c, which tells the pools. */
+/* Sets the answer of nccl_backs; for lifetime.c, which tells the pools. */
 void nccl_backing_set(bool nccl);
 /* Allocate size bytes on the current device. -ENOMEM: NCCL refused, for whatever reason. nccl_memory_free takes the
  * memory back, or keeps it for ever where NCCL may have registered it for a graph. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host. See
- * context.h and context_internal.h. policy.c decides whether a free waits on the host.
+ * context.h and state.h. policy.c decides whether a free waits on the host.
  *
  * Flat combining: the thread that holds the slot SLOT_LEAD, the combiner, orders the frees of all threads that came
  * before its turn began. The other threads wait for it for a short while and then take a slot of their own.
@@ -14,9 +14,9 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/pins.h"
+#include "context/state.h"
 #include "lock.h"
 
 /* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
@@ -139,7 +139,7 @@ static struct slot *slot_lead(struct context *context)
     return lead;
 }
 
-/* See context_internal.h. The thread switches to relaxed capture mode, in which its calls disturb no capture. */
+/* See state.h. The thread switches to relaxed capture mode, in which its calls disturb no capture. */
 CUresult context_enter(const struct context *context, struct visit *visit)
 {
     const struct real_driver *driver = context->driver;

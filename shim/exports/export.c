@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export.c - the exported functions of the runtime and driver API, one for each line of hooks.def. The only file that
- * returns cudaError_t and CUresult to the program. core.c makes the decisions; this file translates them for each call.
+ * returns cudaError_t and CUresult to the program. serve.c makes the decisions; this file translates them for each
+ * call.
  *
  * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for free memory returns an error only if the context has one.
@@ -10,7 +11,7 @@
 #include "context/capture.h"
 #include "context/context.h"
 #include "context/policy.h"
-#include "nccl/use.h"
+#include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/hooks.h"
 #include "real/real.h"

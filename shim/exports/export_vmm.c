@@ -16,7 +16,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/policy.h"
-#include "nccl/use.h"
+#include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/hooks.h"
 #include "real/real.h"

@@ -22,7 +22,7 @@
 #include "clock.h"
 #include "context/context.h"
 #include "nccl/nccl.h"
-#include "report/decay.h"
+#include "report/background.h"
 #include "report/unpooled.h"
 #include "trace/digits.h"
 #include "trace/trace.h"

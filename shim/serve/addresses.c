@@ -11,7 +11,7 @@
 #include "context/policy.h"
 #include "pool.h"
 #include "real/caller.h"
-#include "report/debug.h"
+#include "report/guard.h"
 #include "serve/core.h"
 #include "trace/trace.h"
 

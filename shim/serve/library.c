@@ -9,12 +9,12 @@
 
 #include "base/process.h"
 #include "context/events.h"
+#include "nccl/direct.h"
 #include "nccl/nccl.h"
-#include "nccl/use.h"
-#include "report/debug.h"
-#include "report/decay.h"
-#include "report/live.h"
+#include "report/background.h"
+#include "report/guard.h"
 #include "report/stats.h"
+#include "report/stats_page.h"
 #include "trace/trace.h"
 
 static void started(void)

@@ -84,7 +84,7 @@ struct trace_block {
     uint64_t addr;
     size_t size;               /* bytes requested */
     size_t block;              /* bytes handed out, a multiple of 512; 0: leave out of the event */
-    const uint16_t *frames;    /* numbers of the stack frames of the call, see frames.h */
+    const uint16_t *frames;    /* numbers of the stack frames of the call, see stacks.h */
     unsigned int frames_count; /* TRACE_FRAMES at most */
 };
 

@@ -349,7 +349,7 @@ MUTANTS = [
     Mutant("a fill is not put in order", ["fill"], [
         ("return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
-        ("return atomic_load(&context->defers) && !context_events.registers() &&", "return false && !nccl_registers() &&")]),
+        ("return atomic_load(&context->defers) && !context_events.registers() &&", "return false && !context_events.registers() &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         ("else pool->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
@@ -736,9 +736,9 @@ MUTANTS = [
         ("memory_order_relaxed) || (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "memory_order_relaxed);")]),
     Mutant("ranks agree where nothing is registered", ["api / Alike"], [
         ("(CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "(conf_get()->registration.number != REGISTER_OFF);")]),
-    Mutant("memory of NCCL that was born in a capture was there before", ["births"], [
+    Mutant("memory of NCCL that was born in a capture was there before", ["capture_history"], [
         ("return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
-    Mutant("memory of NCCL is as old as what was at its address before", ["births"], [
+    Mutant("memory of NCCL is as old as what was at its address before", ["capture_history"], [
         ("if (found) *found = (struct birth){.addr", "if (found && found->addr != addr) *found = (struct birth){.addr")]),
     Mutant("used memory: a part of what is mapped is taken for all", ["nccl / Used.test_parts"], [
         ("whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),

@@ -16,7 +16,7 @@
 
 #include "base/log.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/state.h"
 
 #define THREADS 8
 #define FREES   3000

@@ -7,8 +7,8 @@
 #ifndef CUPOOL_TESTS_SHIM_REACH_H
 #define CUPOOL_TESTS_SHIM_REACH_H
 
-#include "context/context_internal.h"
 #include "context/policy.h"
+#include "context/state.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

@@ -8,9 +8,9 @@
 #ifndef CUPOOL_TESTS_SHIM_READY_H
 #define CUPOOL_TESTS_SHIM_READY_H
 
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/pins.h"
+#include "context/state.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

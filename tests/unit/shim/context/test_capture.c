@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/state.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

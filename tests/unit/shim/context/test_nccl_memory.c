@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_nccl_memory.c - shim/nccl/nccl.c and shim/context/memory.c: segments from ncclMemAlloc, and which of them may
+ * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segments.c: segments from ncclMemAlloc, and which of them may
  * not go back because a graph that was captured since may have them registered.
  */
 #include <errno.h>

@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/pins.h"
+#include "context/state.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "context/capture.h"
-#include "context/context_internal.h"
 #include "context/policy.h"
+#include "context/state.h"
 #include "fake_driver.h"
 #include "isolated.h"
 #include "serve/core.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * debug.h - CUPOOL_DEBUG: finding the program's own memory errors.
+ * guard.h - CUPOOL_DEBUG: finding the program's own memory errors.
  *
  * * own: every request is a driver allocation of its own, so that compute-sanitizer, cuda-gdb and the GPU itself
  *   detect overruns and uses after the free as they do natively. Set automatically under compute-sanitizer and
@@ -10,7 +10,7 @@
  *
  * It is not fast: everything here waits for the device and takes one lock.
  *
- * Threads: every function may be called from any thread. The lock is private to debug.c and never held over a CUDA
+ * Threads: every function may be called from any thread. The lock is private to guard.c and never held over a CUDA
  * call.
  */
 #ifndef CUPOOL_SHIM_DEBUG_H
@@ -23,7 +23,7 @@
 
 struct context;
 
-/* An enum conf_debug; DEBUG_OFF, which is 0, until debug_start was called. Only debug.c writes it. */
+/* An enum conf_debug; DEBUG_OFF, which is 0, until debug_start was called. Only guard.c writes it. */
 extern atomic_int debug_mode;
 
 /* False: none of the functions below has anything to do. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calls.c - see calls.h.
+ * pins.c - see pins.h.
  *
  * Locking: none; the list of records only grows.
  */
-#include "context/calls.h"
+#include "context/pins.h"
 
 #include <linux/membarrier.h>
 #include <pthread.h>

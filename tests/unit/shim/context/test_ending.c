@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_leaving.c - shim/context/leaving.c: how contexts end, which calls end which, and what is left of them.
- * test_calls.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
+ * test_ending.c - shim/context/ending.c: how contexts end, which calls end which, and what is left of them.
+ * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
  */
 #include <string.h>
 

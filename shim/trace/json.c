@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace_text.c - escapes names and messages for a line of JSON; see trace.h. No state. */
+/* json.c - escapes names and messages for a line of JSON; see trace.h. No state. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * debug.c - see debug.h.
+ * guard.c - see guard.h.
  *
  * Locking: debug.lock guards the table; a leaf, never held over a CUDA call.
  */
-#include "report/debug.h"
+#include "report/guard.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.c - the registry of contexts; see context.h. leaving.c ends them, order.c orders their frees.
+ * lifetime.c - the registry of contexts; see context.h. ending.c ends them, order.c orders their frees.
  *
  * Locking: contexts.lock guards making entries; it is never held over a CUDA call.
  */
@@ -15,12 +15,12 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
 #include "context/nccl_memory.h"
-#include "context/observe.h"
+#include "context/pins.h"
 #include "context/policy.h"
+#include "context/pool_events.h"
+#include "context/state.h"
 #include "lock.h"
 #include "trace/trace.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * births.h - whether a stream has captured since NCCL gave a segment.
+ * capture_history.h - whether a stream has captured since NCCL gave a segment.
  *
  * For a captured operation NCCL registers the whole allocation by itself, and keeps the registration as long as the
  * graph may run. Without CUPOOL_REGISTER the library does not learn which allocations these are, so a segment that
- * existed during a capture is never given back. This module only answers; it gives nothing back. Called by nccl.c
+ * existed during a capture is never given back. This module only answers; it gives nothing back. Called by comms.c
  * alone.
  *
- * Threads: every function may be called from any thread. One lock, private to births.c.
+ * Threads: every function may be called from any thread. One lock, private to capture_history.c.
  */
 #ifndef CUPOOL_SHIM_BIRTHS_H
 #define CUPOOL_SHIM_BIRTHS_H

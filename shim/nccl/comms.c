@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl.c - see nccl.h. The implementation of nccl_reg's table with NCCL's functions, and ncclMemAlloc as the pool's
+ * comms.c - see nccl.h. The implementation of nccl_reg's table with NCCL's functions, and ncclMemAlloc as the pool's
  * backend.
  *
  * Locking: none of its own; `state` is atomic or set once.
@@ -20,7 +20,7 @@
 #include "context/capture.h"
 #include "context/context.h"
 #include "context/nccl_memory.h"
-#include "nccl/use.h"
+#include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/real.h"
 #include "trace/trace.h"

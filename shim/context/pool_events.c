@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* observe.c - see observe.h. No locks of its own. */
-#include "context/observe.h"
+/* pool_events.c - see pool_events.h. No locks of its own. */
+#include "context/pool_events.h"
 
 #include "context/context.h"
 #include "context/events.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calls.h - which threads are in a call on which context, so that a pool is destroyed only when no thread uses it.
+ * pins.h - which threads are in a call on which context, so that a pool is destroyed only when no thread uses it.
  *
  * Each thread has a record. call_begin writes into it, call_end clears it: two plain stores, no atomic operation. The
  * thread that ends a context first marks it as leaving (context->leaving, contexts.epoch), then makes every thread of

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_debug.c - shim/report/debug.c: the table of blocks against one that is plain, how much guard a block gets, and
+ * test_guard.c - shim/report/guard.c: the table of blocks against one that is plain, how much guard a block gets, and
  * that the report at exit leaves no lock held. What it reports is tested under the preload: tests/e2e/test_contents.py.
  */
 #include <stdlib.h>
 
 #include "fake_driver.h"
 #include "isolated.h"
-#include "report/debug.h"
+#include "report/guard.h"
 #include "serve/core.h"
 
 #define BLOCKS 3000u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - where a context's segments come from and how they go back; also our own fills and copies in them. See
- * context.h and context_internal.h.
+ * segments.c - where a context's segments come from and how they go back; also our own fills and copies in them. See
+ * context.h and state.h.
  *
  * Locking: none; counters are atomic.
  */
@@ -10,11 +10,11 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
 #include "context/events.h"
 #include "context/nccl_memory.h"
+#include "context/pins.h"
+#include "context/state.h"
 #include "lock.h"
 #include "trace/trace.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_text.c - shim/trace/trace_text.c: which bytes of a name come into the trace as they are. Each character of
+ * test_json.c - shim/trace/json.c: which bytes of a name come into the trace as they are. Each character of
  * Unicode is tried, and each way to begin one wrong.
  */
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frames.c - see frames.h.
+ * stacks.c - see stacks.h.
  *
  * Locking: none; numbers are taken with atomic operations.
  */
-#include "trace/frames.h"
+#include "trace/stacks.h"
 
 #include <errno.h>
 #include <execinfo.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decay.h - the clock thread: from the first segment until the process ends it gives idle memory back, collects
+ * background.h - the clock thread: from the first segment until the process ends it gives idle memory back, collects
  * released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the program
  * have ended, this thread ends as the last one, so that the process ends as it natively would. It does not decide which
  * memory is idle; the pools do.

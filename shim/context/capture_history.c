@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * births.c - see births.h.
+ * capture_history.c - see capture_history.h.
  *
  * Locking: births.lock guards the list; a leaf.
  */
-#include "context/births.h"
+#include "context/capture_history.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * use.h - CUPOOL_REGISTER=use: memory that the program takes past the pool is registered once an NCCL operation uses
+ * direct.h - CUPOOL_REGISTER=use: memory that the program takes past the pool is registered once an NCCL operation uses
  * it.
  *
  * It keeps a table of direct allocations, by the calls that made them, and makes those that an operation uses segments
@@ -10,8 +10,8 @@
  *
  * It makes no NCCL call; nccl_reg does, at the operation and before memory goes.
  *
- * Threads: every function may be called from any thread. One lock, private to use.c, is never held over a CUDA or NCCL
- * call; the lock of nccl_reg may be taken within it. Without CUPOOL_REGISTER=use each function returns at once.
+ * Threads: every function may be called from any thread. One lock, private to direct.c, is never held over a CUDA or
+ * NCCL call; the lock of nccl_reg may be taken within it. Without CUPOOL_REGISTER=use each function returns at once.
  */
 #ifndef CUPOOL_SHIM_USE_H
 #define CUPOOL_SHIM_USE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * frames.h - CUPOOL_TRACE_STACKS: the call stack of a request in its allocation event. Each address is written once
+ * stacks.h - CUPOOL_TRACE_STACKS: the call stack of a request in its allocation event. Each address is written once
  * with its object and symbol (event `frame`) and then named by a number.
  *
  * It is no symboliser: static functions appear as object and offset, for addr2line. It does not suit threads with very

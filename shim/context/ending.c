@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * leaving.c - how contexts end: which calls may end one, which threads are waited for, and which counters remain. See
- * context.h and context_internal.h. It makes no call that ends a context itself; the exported functions do.
+ * ending.c - how contexts end: which calls may end one, which threads are waited for, and which counters remain. See
+ * context.h and state.h. It makes no call that ends a context itself; the exported functions do.
  *
  * A call of the program that may end a context has three steps. First the context is marked as leaving: no new request,
  * pin or free begins to use its pool. This thread then waits for all threads in a call on the context, because they
@@ -13,11 +13,11 @@
  * Locking: contexts.lock, never held over a wait or a call of the driver.
  */
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
 #include "context/events.h"
+#include "context/pins.h"
 #include "context/policy.h"
+#include "context/state.h"
 #include "lock.h"
 
 /* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * live.c - see live.h.
+ * stats_page.c - see stats_page.h.
  *
  * Locking: live.lock guards the file and the buffers.
  */
-#include "report/live.h"
+#include "report/stats_page.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core.c - see core.h.
+ * serve.c - see core.h.
  *
  * Locking: none.
  */
@@ -13,18 +13,18 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
 #include "context/context.h"
 #include "context/nccl_memory.h"
+#include "context/pins.h"
 #include "context/policy.h"
 #include "lock.h"
-#include "nccl/use.h"
+#include "nccl/direct.h"
 #include "pool.h"
 #include "real/caller.h"
 #include "real/real.h"
-#include "report/debug.h"
-#include "trace/frames.h"
+#include "report/guard.h"
+#include "trace/stacks.h"
 #include "trace/trace.h"
 
 /* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */

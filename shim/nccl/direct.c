@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * use.c - see use.h.
+ * direct.c - see direct.h.
  *
  * Locking: use.lock guards the tables; it is never held over a CUDA or NCCL call.
  */
-#include "nccl/use.h"
+#include "nccl/direct.h"
 
 #include <pthread.h>
 #include <stdlib.h>

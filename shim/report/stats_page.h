@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * live.h - CUPOOL_STATS_FILE: a small file of fixed size with the latest counters, for readers outside the process
- * (layout: docs/live.md; reader: scripts/cupool_trace/live.py).
+ * stats_page.h - CUPOOL_STATS_FILE: a small file of fixed size with the latest counters, for readers outside the
+ * process (layout: docs/live.md; reader: scripts/cupool_trace/live.py).
  *
  * The file is written, not mapped: a store to a mapping ends the program if another process has truncated the file or
  * its disk is full. Written pages outlive a killed process all the same. Two halves are written in turn, each with a
  * checksum, so that one of them is complete at any moment.
  *
- * It is not a trace, and not part of a request's path: the clock thread writes it (decay.h), and exit.
+ * It is not a trace, and not part of a request's path: the clock thread writes it (background.h), and exit.
  *
- * Threads: every function may be called from any thread. One lock, private to live.c, is held over the writing; if it
- * cannot be taken at once, nothing is written.
+ * Threads: every function may be called from any thread. One lock, private to stats_page.c, is held over the writing;
+ * if it cannot be taken at once, nothing is written.
  */
 #ifndef CUPOOL_SHIM_LIVE_H
 #define CUPOOL_SHIM_LIVE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context_internal.h - struct context, and the functions shared by context.c (the registry of contexts), leaving.c (how
- * contexts end), order.c (the order of frees) and memory.c (where segments come from). Private to these files.
+ * state.h - struct context, and the functions shared by lifetime.c (the registry of contexts), ending.c (how
+ * contexts end), order.c (the order of frees) and segments.c (where segments come from). Private to these files.
  *
  * Locking: contexts.lock, where a member says so. Members that are not atomic are written only while the entry is not
  * in use.
@@ -144,7 +144,7 @@ void context_changed(void);
 
 /* The tables for a context's pool; order_filling_ops is for CUPOOL_FILL. */
 extern const struct pool_order_ops order_ops, order_filling_ops;
-/* The backend of every context's pool, in memory.c. */
+/* The backend of every context's pool, in segments.c. */
 extern const struct pool_backend_ops memory_ops;
 
 /* Wait on the host for all work of the context without disturbing a capture. CUDA_ERROR_NOT_READY: a stream captures,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_births.c - which of NCCL's segments were there during a capture: births.c alone, with counters of the test's. */
+/* test_capture_history.c - which of NCCL's segments were there during a capture: capture_history.c alone, with counters
+ * of the test's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "context/births.h"
 #include "context/capture.h"
+#include "context/capture_history.h"
 
 #define SEGMENTS 200u
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_calls.c - shim/context/calls.c and what shim/context/leaving.c does with it: which threads are in calls on which
+ * test_pins.c - shim/context/pins.c and what shim/context/ending.c does with it: which threads are in calls on which
  * context, which of them are waited for when a context ends, and a pool that lingers because one does not come out.
  */
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decay.c - see decay.h.
+ * background.c - see background.h.
  *
  * Locking: none; atomics and a futex.
  */
-#include "report/decay.h"
+#include "report/background.h"
 
 #include <errno.h>
 #include <fcntl.h>
