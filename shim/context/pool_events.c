@@ -2,8 +2,9 @@
 /* pool_events.c - see pool_events.h. No locks of its own. */
 #include "context/pool_events.h"
 
-#include "context/context.h"
 #include "context/events.h"
+#include "context/nccl_memory.h"
+#include "context/registry.h"
 #include "trace/trace.h"
 
 typedef unsigned long long ull;

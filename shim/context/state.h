@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.h - struct context, and the functions shared by lifetime.c (the registry of contexts), ending.c (how
- * contexts end), order.c (the order of frees) and segments.c (where segments come from). Private to these files.
+ * state.h - struct context and the table of contexts. Private to the room; other rooms have pointers.
+ *
+ * It has no functions but slot_is_busy.
  *
  * Locking: contexts.lock, where a member says so. Members that are not atomic are written only while the entry is not
  * in use.
@@ -15,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "context/context.h"
 #include "context/policy.h"
+#include "context/registry.h"
 #include "pool.h"
 #include "real/hooks.h"
 #include "real/real.h"
@@ -83,8 +84,6 @@ struct context {
     struct led led[SLOTS];
 };
 
-#define DEVICES_MAX 64
-
 /* Counters of a device's contexts that are gone. */
 struct past {
     bool any;
@@ -106,60 +105,6 @@ struct contexts {
     atomic_uint probing[DEVICES_MAX]; /* threads that hold a reference to a primary context for a moment, see
                                          find_primary */
 };
-extern struct contexts contexts;
-
-/* The entry of the context with this handle, pooled or not; NULL: none. */
-struct context *context_entry_find(CUcontext handle);
-/* The driver's unique number of a context; 0: the driver does not have one. */
-unsigned long long context_id(const struct real_driver *driver, CUcontext handle);
-/* The number of calls under way on this thread that may end a context. */
-extern __thread unsigned int context_endings __attribute__((tls_model("initial-exec")));
-/* Destroy the pools in `lingering` that no thread uses any more. */
-void context_lingering_end(void);
-/* For a thread that polls the driver while it holds a pin or is in a call. False: the context is gone or about to go,
- * and the thread has to give up. Waits while a call of another thread decides that. */
-bool context_stays(const struct context *context);
-
-/* The state that context_leave restores. */
-struct visit {
-    bool pushed, relaxed;
-    CUstreamCaptureMode mode;
-};
-
-/* Make context current on this thread and switch the thread to relaxed capture mode, in which its calls disturb no
- * capture. context_leave must follow, also after an error; it restores the caller's context and mode. */
-CUresult context_enter(const struct context *context, struct visit *visit);
-void context_leave(const struct context *context, struct visit *visit);
-
-/*
- * The next context of a device (CONTEXT_ALL: of any device) from index *i on, pinned; *i is advanced beyond it. NULL:
- * no more. The caller unpins each one.
- */
-struct context *context_next(unsigned int *i, int device);
-/* As context_next for one device, but waits for contexts that a call of another thread may be about to end. */
-struct context *context_next_staying(unsigned int *i, int device);
-
-/* An entry has changed its meaning: threads drop their cached entry. */
-void context_changed(void);
-
-/* The tables for a context's pool; order_filling_ops is for CUPOOL_FILL. */
-extern const struct pool_order_ops order_ops, order_filling_ops;
-/* The backend of every context's pool, in segments.c. */
-extern const struct pool_backend_ops memory_ops;
-
-/* Wait on the host for all work of the context without disturbing a capture. CUDA_ERROR_NOT_READY: a stream captures,
- * and the driver cannot wait beside a capture. */
-CUresult order_wait(struct context *context);
-/* Poll until all work launched in the context so far has ended. limit: in nanoseconds of the monotonic clock; polls for
- * ASK_NS at least. False: the work has not ended, a stream captures for a second or until limit, or the driver lacks
- * the calls. */
-bool order_wait_until(struct context *context, uint64_t limit);
-/* Wait on the host for the work before this thread's last free, as that free natively would have. True: no other thread
- * has ordered a free since, so all work that our own stream waits for has ended, too. */
-bool order_wait_own(struct context *context);
-/* Fill a block as CUPOOL_FILL says; see pool_order_ops.fill. */
-int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh);
-/* True if the driver can free through a stream on this device, and has the calls that this takes. */
-bool memory_defers(const struct real_driver *driver, int device);
+extern struct contexts contexts __attribute__((visibility("hidden")));
 
 #endif

@@ -10,7 +10,7 @@
 #include "base/process.h"
 #include "context/capture.h"
 #include "context/context.h"
-#include "context/policy.h"
+#include "exports/hazards.h"
 #include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/hooks.h"
@@ -196,7 +196,7 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
         const bool passive_ = process_is_passive();                                                                    \
         if (!passive_)                                                                                                 \
             core_kept_ask();                                                                                           \
-        const CUcontext own_ = passive_ ? NULL : capture_begin(stream);                                                \
+        const CUcontext own_ = passive_ ? NULL : order_capture_begin(stream);                                                \
         const __typeof__(call) begun_ = BYPASS(call);                                                                  \
         if (!passive_)                                                                                                 \
             capture_begun(own_, stream, begun_ == 0);                                                                  \

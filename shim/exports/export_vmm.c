@@ -15,7 +15,7 @@
 
 #include "base/process.h"
 #include "clock.h"
-#include "context/policy.h"
+#include "exports/hazards.h"
 #include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/hooks.h"

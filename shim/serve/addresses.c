@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "context/context.h"
-#include "context/policy.h"
+#include "context/strict.h"
 #include "pool.h"
 #include "real/caller.h"
 #include "report/guard.h"

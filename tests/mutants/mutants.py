@@ -80,7 +80,7 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
-        ("context_settle(own);", "")], 20),
+        ("order_drain(own);", "")], 20),
     Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
         ("return atomic_load(&slot->turn) & 1;", "return !slot;")], 20),
     Mutant("a free follows an order that began before it", ["lead"], [
@@ -184,7 +184,7 @@ MUTANTS = [
         ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
     Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [
-        ("driver ? device_of(driver, addr) : -1;", "-1;")]),
+        ("driver ? strict_device_of(driver, addr) : -1;", "-1;")]),
     Mutant("auto: a fill of the device's own memory before the first request makes it strict", ["auto_shared static auto"], [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
@@ -345,7 +345,7 @@ MUTANTS = [
         ("if (release_excess(pool, size, /* again: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
          "if (false) config->backend->reclaim(")]),
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
-        ("context_unpin(context)) releases_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
+        ("context_unpin(context)) arrivals_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
     Mutant("a fill is not put in order", ["fill"], [
         ("return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
@@ -559,8 +559,7 @@ MUTANTS = [
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         ("if (talk) return comm_leave", "if (true) return comm_leave")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl / Used.test_freed_beside_a_capture"], [
-        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
-         "fail(context, result); return result; } bool context_wait_device(int device)")]),
+        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
@@ -760,7 +759,7 @@ MUTANTS = [
     Mutant("free memory may be more than all", ["meminfo static preloaded"], [
         ("*free = total && *free + idle > *total ? *total : *free + idle;", "*free = total ? *free + idle : *free + idle;")]),
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
-        ("idle += stats.idle + arriving(context);", "idle = stats.idle + arriving(context);")]),
+        ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
     Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
         ("uint64_t idle = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
     Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [

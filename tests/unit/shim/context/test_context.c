@@ -171,7 +171,7 @@ static void test_config(void **state)
     fake.pools = row->pools;
     fake.version = row->version;
     assert_non_null(context_current(&fake.driver));
-    assert_ptr_equal(fake.config.backend, &memory_ops);
+    assert_ptr_equal(fake.config.backend, &segment_ops);
     assert_ptr_equal(fake.config.order, row->fills ? &order_filling_ops : &order_ops);
     assert_non_null(fake.config.observer);
     assert_int_equal(fake.config.limit, row->limit);

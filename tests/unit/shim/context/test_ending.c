@@ -17,7 +17,7 @@ static void test_goes(void **state)
     const unsigned int epoch = atomic_load(&contexts.epoch), ended = atomic_load(&contexts.ended);
 
     (void)state;
-    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     fake_log();
     found = context_leaving(fake_context(0));
     assert_ptr_equal(found, context);
@@ -59,7 +59,7 @@ static void test_stays(void **state)
     unsigned int epoch;
 
     (void)state;
-    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     epoch = atomic_load(&contexts.epoch);
     context_gone(context, false);
@@ -77,9 +77,9 @@ static void test_captures_since(void **state)
     struct context *context = ready();
 
     (void)state;
-    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     context_leaving(fake_context(0));
-    capture_begun(capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
+    capture_begun(order_capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
     context_gone(context, true);
     assert_int_equal(atomic_load(&capture_count), 1);
 }
@@ -91,8 +91,8 @@ static void test_unknown(void **state)
 
     ready();
     fake.streams[0].captures = fake.streams[1].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
-    capture_begun(capture_begin(fake_stream(1, 9)), fake_stream(1, 9), true);
+    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(order_capture_begin(fake_stream(1, 9)), fake_stream(1, 9), true);
     found = context_leaving(gone ? fake_context(9) : NULL);
     assert_non_null(found);
     assert_int_equal(atomic_load(&contexts.endings), 1); /* one may be about to be seen */

@@ -12,9 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "context/pins.h"
 #include "context/pool_events.h"
-#include "context/state.h"
+#include "context/room.h"
 #include "fake_driver.h"
 #include "isolated.h"
 #include "report/oom.h"
