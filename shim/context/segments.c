@@ -20,6 +20,7 @@
 #include "context/pins.h"
 #include "context/state.h"
 #include "context/wait.h"
+#include "trace/writer.h"
 #include "trace/trace.h"
 
 /* While less than this part of the device's memory is free, idle segments go back at once, for programs that cannot ask

@@ -19,6 +19,7 @@
 #include "nccl/window.h"
 #include "pool.h"
 #include "serve/core.h"
+#include "trace/json.h"
 #include "trace/trace.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -118,7 +119,7 @@ EXPORT int cupool_lib_mark(const char *text)
         return -EINVAL;
     if (!process_has_begun())
         return -EAGAIN;
-    trace_text(escaped, sizeof(escaped), text);
+    json_text(escaped, sizeof(escaped), text);
     trace_event("mark", "\"text\":\"%s\"", escaped);
     return 0;
 }

@@ -22,6 +22,7 @@
 #include "real/real.h"
 #include "report/unpooled.h"
 #include "serve/core.h"
+#include "trace/json.h"
 #include "trace/trace.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -71,7 +72,7 @@ static struct origin origin_of(const void *caller)
     enum caller kind;
 
     caller_name(caller, origin.at, sizeof(origin.at));
-    trace_clean(origin.at);
+    json_clean(origin.at);
     kind = caller_of(caller);
     if (process_is_inside())
         origin.by = "cupool";

@@ -1,43 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comms.c - see nccl.h. The implementation of nccl_reg's table with NCCL's functions, and ncclMemAlloc as the pool's
- * backend.
+ * comms.c - see comms.h.
  *
- * Locking: none of its own; `state` is atomic or set once.
+ * Locking: none of its own; the state of a group is its thread's.
  */
-#include "nccl/nccl.h"
+#include "nccl/comms.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "base/process.h"
-#include "clock.h"
 #include "context/capture.h"
-#include "context/context.h"
 #include "context/nccl_memory.h"
 #include "nccl/direct.h"
-#include "real/caller.h"
+#include "nccl/registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
-
-typedef unsigned long long ull;
-
-/* The longest time, in milliseconds, that a refused request waits for other threads that are releasing memory. */
-#define SETTLE_MS 1000u
-
-static struct {
-    pthread_once_t once;
-    _Atomic(struct nccl_reg *) reg; /* NULL: nothing is registered; set once */
-} state = {.once = PTHREAD_ONCE_INIT};
-
-/* Threads that are inside nccl_settle; `settles`: this thread is one of them, perhaps in a call of NCCL. */
-static atomic_uint settling;
-static __thread bool settles __attribute__((tls_model("initial-exec")));
 
 /* This thread has made a communicator in its open group; the communicator is not ready before the group has ended. */
 static __thread bool made_in_group __attribute__((tls_model("initial-exec")));
@@ -47,207 +26,6 @@ struct ending {
     ncclComm_t comm;
 };
 static __thread struct ending *ending __attribute__((tls_model("initial-exec")));
-/* The result of the real ncclMemFree, for nccl_user_memory_free. */
-static __thread ncclResult_t freed __attribute__((tls_model("initial-exec")));
-
-static int current_device(void)
-{
-    const struct real_driver *driver = real_driver_get();
-    CUdevice device;
-
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
-}
-
-/* --- the table for nccl_reg --- */
-
-static void trace_call(const char *event, const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size,
-                       uint64_t ns, ncclResult_t result)
-{
-    trace_event(event, "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"comm\":\"%p\",\"us\":%llu.%llu,\"ok\":%d", info->device,
-                (ull)addr, size, comm, (ull)(ns / 1000), (ull)(ns / 100 % 10), !result);
-}
-
-static int comm_attach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void **ret_handle)
-{
-    const struct real_nccl *nccl = info->arg;
-    void *handle = NULL; /* NCCL does not always write it */
-    struct nccl_visit visit;
-    ncclResult_t result;
-    uint64_t start;
-
-    nccl_visit_begin(&visit);
-    start = now_ns();
-    result = nccl->ncclCommRegister(comm, (void *)(uintptr_t)addr, size, &handle);
-    trace_call("register", info, comm, addr, size, now_ns() - start, result);
-    nccl_visit_end(&visit);
-    if (result)
-        log_once(LOG_WARN, "NCCL did not register %zu bytes at %#llx (error %d); they are used without", size,
-                 (ull)addr, (int)result);
-    else if (!handle)
-        log_once(LOG_WARN, "NCCL registers nothing (is NCCL_LOCAL_REGISTER=0 set?)");
-    *ret_handle = handle;
-    return result ? -EIO : 0;
-}
-
-static int comm_detach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void *handle)
-{
-    const struct real_nccl *nccl = info->arg;
-    struct nccl_visit visit;
-    ncclResult_t result;
-    uint64_t start;
-
-    nccl_visit_begin(&visit);
-    start = now_ns();
-    result = nccl->ncclCommDeregister(comm, handle);
-    trace_call("deregister", info, comm, addr, size, now_ns() - start, result);
-    nccl_visit_end(&visit);
-    if (result)
-        log_once(LOG_WARN, "NCCL did not deregister %zu bytes at %#llx (error %d); they are not given back", size,
-                 (ull)addr, (int)result);
-    return result ? -EIO : 0;
-}
-
-static int comm_state(const struct real_nccl *nccl, void *comm)
-{
-    ncclResult_t now = ncclInProgress, result;
-    struct nccl_visit visit;
-
-    nccl_visit_begin(&visit);
-    result = nccl->ncclCommGetAsyncError(comm, &now);
-    nccl_visit_end(&visit);
-    return !result && !now ? 0 : !result && now == ncclInProgress ? -EINPROGRESS : -EIO;
-}
-
-static int comm_ask(const struct nccl_reg_comm_info *info, void *comm)
-{
-    return comm_state(info->arg, comm);
-}
-
-static int comm_wait(const struct nccl_reg_comm_info *info, unsigned int ms)
-{
-    return context_wait_device_for(info->device, ms) ? 0 : -EBUSY;
-}
-
-static bool owner_hold(void *owner)
-{
-    return context_pin(owner);
-}
-
-static void owner_drop(void *owner)
-{
-    context_unpin(owner);
-}
-
-static const struct nccl_reg_ops ops = {.attach = comm_attach,
-                                        .detach = comm_detach,
-                                        .ask = comm_ask,
-                                        .wait = comm_wait,
-                                        .hold = owner_hold,
-                                        .drop = owner_drop};
-
-static void begin(void)
-{
-    struct nccl_reg *reg;
-
-    if (nccl_reg_create(&ops, &reg) == 0)
-        atomic_store(&state.reg, reg);
-}
-
-bool nccl_registers(void)
-{
-    if (conf_get()->registration.number == REGISTER_OFF)
-        return false;
-    if (!CUPOOL_NCCL_HOOKS) {
-        log_once(LOG_WARN, "CUPOOL_REGISTER has no effect: it takes libcupool-nccl.so in place of libcupool.so "
-                           "(cupool-run --register sees to that)");
-        return false;
-    }
-    pthread_once(&state.once, begin);
-    return state.reg != NULL;
-}
-
-/* --- segments --- */
-
-void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t size)
-{
-    struct nccl_reg_segment_info info = {.addr = addr, .size = size, .device = device, .owner = owner};
-    int rc;
-
-    if (!nccl_registers())
-        return;
-    use_range_ends(addr, size);
-    info.front = nccl_memory_front(addr);
-    info.plain = !nccl_memory_is_shareable(addr);
-    rc = nccl_reg_segment_add(state.reg, &info);
-    if (rc == -EEXIST) {
-        /* The earlier segment here went with its context, without a call of our hooks, or before one. */
-        nccl_reg_range_lost(state.reg, addr, size);
-        rc = nccl_reg_segment_add(state.reg, &info);
-    }
-    if (rc)
-        log_once(LOG_WARN, "%zu bytes at %#llx will not be registered with NCCL", size, (ull)addr);
-}
-
-int nccl_segment_use(struct context *owner, int device, uint64_t addr, size_t size)
-{
-    /* Memory without an owner was mapped with cuMemMap. */
-    const struct nccl_reg_segment_info info = {
-        .addr = addr, .size = size, .device = device, .plain = owner != NULL, .own = true, .owner = owner};
-
-    return nccl_reg_segment_add(state.reg, &info);
-}
-
-int nccl_segment_remove(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg)
-{
-    return nccl_registers() ? nccl_reg_segment_remove(state.reg, addr, release, arg) : -ENOENT;
-}
-
-void nccl_segment_lost(const struct context *owner, uint64_t addr)
-{
-    if (nccl_registers())
-        nccl_reg_segment_lost(state.reg, addr, owner);
-}
-
-void nccl_owner_lost(const struct context *owner)
-{
-    if (nccl_registers())
-        nccl_reg_owner_lost(state.reg, owner);
-}
-
-size_t nccl_settle(int device)
-{
-    size_t released;
-
-    if (settles || !nccl_registers())
-        return 0;
-    settles = true;
-    atomic_fetch_add(&settling, 1);
-    use_settle(device);
-    released = nccl_reg_settle(state.reg, device);
-    atomic_fetch_sub(&settling, 1);
-    settles = false;
-    return released;
-}
-
-size_t nccl_settle_refused(int device)
-{
-    const size_t released = nccl_settle(device);
-
-    for (unsigned int i = 0; atomic_load(&settling) && !settles && i < SETTLE_MS; i++)
-        nap_ns(1000000);
-    return released;
-}
-
-/* --- for the hooks --- */
-
-bool nccl_watches(const void *caller)
-{
-    /* This check is a large part of an operation's overhead, so the settings are read only until reg is set. */
-    const bool there = atomic_load(&state.reg) != NULL;
-
-    return (there || conf_get()->registration.number != REGISTER_OFF) && !process_is_passive() &&
-           caller_of(caller) != CALLER_INSIDE && (there || nccl_registers());
-}
 
 /* Read the device, rank and size of a communicator that is ready. */
 static bool comm_describe(const struct real_nccl *nccl, ncclComm_t comm, struct nccl_reg_comm_info *info)
@@ -279,12 +57,12 @@ static bool comm_meet(ncclComm_t comm, const void *caller)
         log_once(LOG_WARN, "this NCCL cannot register memory (it takes 2.19 or later)");
         return false;
     }
-    if ((made_in_group && nccl_reg_group_depth()) || comm_state(nccl, comm) || !comm_describe(nccl, comm, &info))
+    if ((made_in_group && nccl_reg_group_depth()) || nccl_comm_state(nccl, comm) || !comm_describe(nccl, comm, &info))
         return false;
     version = nccl_version_of(nccl);
     info.careful = nccl_kinds_matter(nccl);
     info.maps_plain = version < NCCL_VERSION_NO_LEGACY || (legacy && strcmp(legacy, "0") != 0);
-    if (nccl_reg_comm_add(state.reg, comm, &info))
+    if (nccl_reg_comm_add(nccl_registry(), comm, &info))
         return false;
     process_start();
     trace_open();
@@ -297,18 +75,18 @@ bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_inf
 {
     if (!comm)
         return false;
-    return nccl_reg_comm_get(state.reg, comm, ret_info) == 0 ||
-           (comm_meet(comm, caller) && nccl_reg_comm_get(state.reg, comm, ret_info) == 0);
+    return nccl_reg_comm_get(nccl_registry(), comm, ret_info) == 0 ||
+           (comm_meet(comm, caller) && nccl_reg_comm_get(nccl_registry(), comm, ret_info) == 0);
 }
 
 bool nccl_comm_is_open(ncclComm_t comm)
 {
-    return nccl_reg_comm_is_open(state.reg, comm);
+    return nccl_reg_comm_is_open(nccl_registry(), comm);
 }
 
 int nccl_comm_ask(ncclComm_t comm)
 {
-    return nccl_reg_comm_ask(state.reg, comm);
+    return nccl_reg_comm_ask(nccl_registry(), comm);
 }
 
 void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *caller)
@@ -316,7 +94,7 @@ void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *cal
     if (!comm || !*comm || (result && result != ncclInProgress))
         return;
     /* An earlier communicator at this address has gone without a call of our hooks. */
-    nccl_reg_comm_remove(state.reg, *comm, /* talk: */ false);
+    nccl_reg_comm_remove(nccl_registry(), *comm, /* talk: */ false);
     if (nccl_reg_group_depth())
         made_in_group = true;
     else if (!result)
@@ -327,12 +105,12 @@ void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
 {
     struct nccl_reg_comm_info info;
 
-    if (!comm || nccl_reg_comm_get(state.reg, comm, &info))
+    if (!comm || nccl_reg_comm_get(nccl_registry(), comm, &info))
         return;
     if (how == NCCL_END_SILENT || how == NCCL_END_CLOSE)
-        nccl_reg_comm_close(state.reg, comm);
-    else if (!(how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm)
-                                        : nccl_reg_comm_remove(state.reg, comm, /* talk: */ true)))
+        nccl_reg_comm_close(nccl_registry(), comm);
+    else if (!(how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(nccl_registry(), comm)
+                                        : nccl_reg_comm_remove(nccl_registry(), comm, /* talk: */ true)))
         trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":1", info.device, (void *)comm);
 }
 
@@ -341,7 +119,7 @@ static void comm_gone(ncclComm_t comm)
 {
     struct nccl_reg_comm_info info;
 
-    if (!nccl_reg_comm_get(state.reg, comm, &info) && !nccl_reg_comm_gone(state.reg, comm))
+    if (!nccl_reg_comm_get(nccl_registry(), comm, &info) && !nccl_reg_comm_gone(nccl_registry(), comm))
         trace_event("comm_destroy", "\"d\":%d,\"comm\":\"%p\",\"ok\":0", info.device, (void *)comm);
 }
 
@@ -352,7 +130,7 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
     /* ncclInvalidArgument: the revocation was refused, and the communicator goes on. After any other error NCCL has
      * already given up the communicator's work. */
     if (how == NCCL_END_CLOSE && result == ncclInvalidArgument)
-        nccl_reg_comm_reopen(state.reg, comm);
+        nccl_reg_comm_reopen(nccl_registry(), comm);
     if (how == NCCL_END_SILENT || how == NCCL_END_TALK) {
         struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;
 
@@ -374,7 +152,7 @@ struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
     struct nccl_reg_comm *used = NULL;
 
     if (nccl_comm_get(comm, caller, &info))
-        nccl_reg_before_call(state.reg, comm, &used);
+        nccl_reg_before_call(nccl_registry(), comm, &used);
     return used;
 }
 
@@ -386,7 +164,7 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_in
 
     op->captured = capture_active_on(stream);
     use_prepare(op, info->device);
-    found = nccl_reg_before_op(state.reg, comm, op, &used);
+    found = nccl_reg_before_op(nccl_registry(), comm, op, &used);
     if (found < 0)
         return NULL;
     if (found & NCCL_REG_MIXED)
@@ -404,7 +182,7 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_in
 void nccl_after(ncclComm_t comm, struct nccl_reg_comm *used, ncclResult_t result)
 {
     if (result == ncclInProgress)
-        nccl_reg_comm_nonblocking(state.reg, comm);
+        nccl_reg_comm_nonblocking(nccl_registry(), comm);
     nccl_reg_after_op(used);
 }
 
@@ -426,52 +204,12 @@ void nccl_group_ended(ncclResult_t result)
     }
 }
 
-void nccl_user_memory(uint64_t addr, size_t size)
-{
-    const struct real_driver *driver = real_driver_get();
-    const int device = current_device();
-
-    if (device >= 0)
-        nccl_segment_add(context_current(driver), device, addr, size);
-}
-
-static void user_release(void *arg, uint64_t addr, size_t size)
-{
-    ncclResult_t (*next)(void *) = (__typeof__(next))arg;
-    struct nccl_visit visit;
-
-    (void)size;
-    nccl_visit_begin(&visit);
-    freed = next((void *)(uintptr_t)addr);
-    nccl_visit_end(&visit);
-    context_arrived();
-}
-
-ncclResult_t nccl_user_memory_free(void *ptr, ncclResult_t (*next)(void *))
-{
-    /* Memory that cannot go now is released later; the program has no more to do with it. */
-    int rc;
-
-    freed = ncclSuccess;
-    rc = nccl_segment_remove((uintptr_t)ptr, user_release, (void *)next);
-    /* -EALREADY: the memory waits to be released and has no owner; natively the driver would not know the address. */
-    return rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed;
-}
-
 int nccl_user_registered(ncclComm_t comm, void *handle, uint64_t addr, size_t size)
 {
-    return nccl_reg_user_add(state.reg, comm, handle, addr, size);
+    return nccl_reg_user_add(nccl_registry(), comm, handle, addr, size);
 }
 
 int nccl_user_deregistered(ncclComm_t comm, void *handle)
 {
-    return nccl_reg_user_remove(state.reg, comm, handle);
-}
-
-bool nccl_stats_get(struct nccl_reg_stats *ret_stats)
-{
-    if (!state.reg)
-        return false;
-    nccl_reg_stats_get(state.reg, ret_stats);
-    return true;
+    return nccl_reg_user_remove(nccl_registry(), comm, handle);
 }

@@ -7,16 +7,18 @@
 #include "nccl/direct.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdatomic.h>
 
 #include "base/conf.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/capture.h"
-#include "context/context.h"
-#include "nccl/nccl.h"
+#include "context/arrivals.h"
+#include "context/lifetime.h"
+#include "context/registry.h"
+#include "context/wait_device.h"
+#include "nccl/direct_table.h"
+#include "nccl/registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
 
@@ -28,34 +30,11 @@ typedef unsigned long long ull;
 /* How often an unmapping asks again while it waits for other threads' calls; 20 ms in all. */
 #define UNMAP_TRIES 200u
 
-enum state {
-    STATE_UNUSED,
-    STATE_USED, /* a segment of nccl_reg, as in the states below */
-    STATE_KEPT, /* freed by the program at a time when the device could not be waited for */
-    STATE_GOING /* freed by the program; a thread is about to release the segment, or it is parked */
-};
-
-/* An allocation, or physical memory with its handle in addr. */
-struct entry {
-    uint64_t addr;
-    size_t size;
-    struct context *context; /* the context that it ends with; NULL: it is mapped and ends with no context */
-    int device;              /* set when the entry becomes STATE_USED */
-    enum state state;
-};
-
-/* Sorted by address, without overlap. */
-struct table {
-    struct entry *entries;
-    size_t count, room;
-};
-
 static struct {
     pthread_mutex_t lock; /* guards everything below */
     struct table memory;
     struct table physical;
     struct table unmapped; /* memory that has been unmapped and is still registered */
-    size_t kept;           /* number of entries in STATE_KEPT */
 } use = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. */
@@ -70,91 +49,15 @@ static bool is_on(void)
     return process_hooks_driver();
 }
 
-/* --- tables, all with the lock held --- */
-
-/* The index of the first entry that begins behind addr. */
-static size_t entry_after(const struct table *table, uint64_t addr)
-{
-    size_t low = 0, high = table->count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (table->entries[middle].addr <= addr)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The last entry that begins at addr or before; NULL: none. */
-static struct entry *entry_before(const struct table *table, uint64_t addr)
-{
-    const size_t i = entry_after(table, addr);
-
-    return i ? &table->entries[i - 1] : NULL;
-}
-
-static struct entry *entry_at(const struct table *table, uint64_t addr)
-{
-    struct entry *entry = entry_before(table, addr);
-
-    return entry && entry->addr == addr ? entry : NULL;
-}
-
-/* The first entry that overlaps the range; NULL: none. */
-static struct entry *entry_overlapping(const struct table *table, uint64_t addr, size_t size)
-{
-    const size_t i = entry_after(table, addr);
-
-    if (i && addr - table->entries[i - 1].addr < table->entries[i - 1].size)
-        return &table->entries[i - 1];
-    return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;
-}
-
-/* Without host memory for its entry, the allocation is never registered. */
-static void entry_add(struct table *table, const struct entry *entry)
-{
-    const size_t at = entry_after(table, entry->addr);
-    struct entry *grown;
-
-    if (table->count == table->room) {
-        grown = realloc(table->entries, (2 * table->room + 64) * sizeof(*grown));
-        if (!grown)
-            return;
-        table->entries = grown;
-        table->room = 2 * table->room + 64;
-    }
-    memmove(&table->entries[at + 1], &table->entries[at], (table->count - at) * sizeof(*entry));
-    table->entries[at] = *entry;
-    table->count++;
-}
-
-static void entry_delete(struct table *table, const struct entry *entry)
-{
-    const size_t i = (size_t)(entry - table->entries);
-
-    use.kept -= entry->state == STATE_KEPT;
-    table->count--;
-    memmove(&table->entries[i], &table->entries[i + 1], (table->count - i) * sizeof(*entry));
-}
-
-static void entry_set(struct entry *entry, enum state state)
-{
-    use.kept += (state == STATE_KEPT) - (entry->state == STATE_KEPT);
-    entry->state = state;
-}
-
 /* Takes the lock. False: there was no such entry. */
 static bool entry_forget(struct table *table, uint64_t addr)
 {
     const struct entry *entry;
 
     pthread_mutex_lock(&use.lock);
-    entry = entry_at(table, addr);
+    entry = direct_at(table, addr);
     if (entry)
-        entry_delete(table, entry);
+        direct_delete(table, entry);
     pthread_mutex_unlock(&use.lock);
     return entry != NULL;
 }
@@ -164,7 +67,7 @@ static bool entry_forget(struct table *table, uint64_t addr)
 static void memory_add(const struct entry *entry)
 {
     pthread_mutex_lock(&use.lock);
-    entry_add(&use.memory, entry);
+    direct_add(&use.memory, entry);
     pthread_mutex_unlock(&use.lock);
 }
 
@@ -188,7 +91,7 @@ void use_created(CUmemGenericAllocationHandle handle, size_t size)
         return;
     entry_forget(&use.physical, handle);
     pthread_mutex_lock(&use.lock);
-    entry_add(&use.physical, &(struct entry){.addr = handle, .size = size});
+    direct_add(&use.physical, &(struct entry){.addr = handle, .size = size});
     pthread_mutex_unlock(&use.lock);
 }
 
@@ -208,7 +111,7 @@ void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocatio
     if (!is_on())
         return;
     pthread_mutex_lock(&use.lock);
-    physical = entry_at(&use.physical, handle);
+    physical = direct_at(&use.physical, handle);
     whole = physical && offset == 0 && physical->size == size;
     pthread_mutex_unlock(&use.lock);
     use_range_ends(addr, size);
@@ -250,7 +153,7 @@ static bool buffer_find(uint64_t addr, size_t size, struct entry *ret_entry)
     bool found;
 
     pthread_mutex_lock(&use.lock);
-    entry = entry_before(&use.memory, addr);
+    entry = direct_before(&use.memory, addr);
     found = entry && entry->state == STATE_UNUSED && addr - entry->addr < entry->size &&
             size <= entry->size - (addr - entry->addr);
     if (found)
@@ -273,11 +176,11 @@ void use_prepare(const struct nccl_reg_op *op, int device)
         /* Release memory that was unmapped here and could not be deregistered then. */
         nccl_settle(device);
         pthread_mutex_lock(&use.lock);
-        entry = entry_at(&use.memory, copy.addr); /* NULL if it was freed meanwhile */
+        entry = direct_at(&use.memory, copy.addr); /* NULL if it was freed meanwhile */
         added = entry && entry->state == STATE_UNUSED && entry->size == copy.size &&
                 !nccl_segment_use(copy.context, device, copy.addr, copy.size);
         if (added) {
-            entry_set(entry, STATE_USED);
+            direct_set(&use.memory, entry, STATE_USED);
             entry->device = device;
         }
         pthread_mutex_unlock(&use.lock);
@@ -315,10 +218,10 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
     bool found;
 
     pthread_mutex_lock(&use.lock);
-    entry = entry_at(&use.memory, addr);
+    entry = direct_at(&use.memory, addr);
     found = entry && entry->state == from;
     if (found)
-        entry_set(entry, to);
+        direct_set(&use.memory, entry, to);
     pthread_mutex_unlock(&use.lock);
     return found;
 }
@@ -346,16 +249,16 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
     if (!addr || !is_on())
         return false;
     pthread_mutex_lock(&use.lock);
-    entry = entry_at(&use.memory, addr);
+    entry = direct_at(&use.memory, addr);
     if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */
         entry = NULL;
     if (entry) {
         copy = *entry;
         /* In STATE_GOING no other thread releases the entry. */
         if (copy.state == STATE_USED)
-            entry_set(entry, STATE_GOING);
+            direct_set(&use.memory, entry, STATE_GOING);
         else if (copy.state == STATE_UNUSED)
-            entry_delete(&use.memory, entry);
+            direct_delete(&use.memory, entry);
     }
     pthread_mutex_unlock(&use.lock);
     if (!entry || copy.state == STATE_UNUSED)
@@ -368,37 +271,16 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
     if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
         /* The context has failed, and the communicators with it. */
         pthread_mutex_lock(&use.lock);
-        entry = entry_at(&use.memory, addr);
+        entry = direct_at(&use.memory, addr);
         lost = entry && entry->state == STATE_KEPT;
         if (lost)
-            entry_delete(&use.memory, entry);
+            direct_delete(&use.memory, entry);
         pthread_mutex_unlock(&use.lock);
     }
     if (lost)
         nccl_segment_lost(copy.context, addr);
     *ret_result = freed;
     return !lost;
-}
-
-void use_settle(int device)
-{
-    struct entry copy = {0};
-    bool more;
-
-    if (!is_on())
-        return;
-    do {
-        more = false;
-        pthread_mutex_lock(&use.lock);
-        for (size_t i = use.kept ? entry_after(&use.memory, copy.addr) : use.memory.count;
-             i < use.memory.count && !more; i++) {
-            copy = use.memory.entries[i];
-            more = copy.state == STATE_KEPT && (device < 0 || device == copy.device);
-        }
-        pthread_mutex_unlock(&use.lock);
-        if (more && entry_becomes(copy.addr, STATE_KEPT, STATE_GOING))
-            entry_let_go(copy.addr, copy.device, /* wait: */ false);
-    } while (more);
 }
 
 /* Mapped memory is deregistered everywhere. */
@@ -414,7 +296,7 @@ static bool is_unmapped(uint64_t addr)
     bool found;
 
     pthread_mutex_lock(&use.lock);
-    found = entry_at(&use.unmapped, addr) != NULL;
+    found = direct_at(&use.unmapped, addr) != NULL;
     pthread_mutex_unlock(&use.lock);
     return found;
 }
@@ -434,7 +316,7 @@ static void segment_ends(const struct entry *entry)
     /* Waits if that is possible. The program itself answers for its memory being out of use when it unmaps it. */
     context_wait_device(entry->device);
     pthread_mutex_lock(&use.lock);
-    entry_add(&use.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
+    direct_add(&use.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
     pthread_mutex_unlock(&use.lock);
     if (nccl_segment_remove(entry->addr, note_gone, NULL))
         note_gone(NULL, entry->addr, 0);
@@ -460,10 +342,10 @@ void use_range_ends(uint64_t addr, size_t size)
         return;
     do {
         pthread_mutex_lock(&use.lock);
-        entry = entry_overlapping(&use.memory, addr, size);
+        entry = direct_overlapping(&use.memory, addr, size);
         if (entry) {
             copy = *entry;
-            entry_delete(&use.memory, entry);
+            direct_delete(&use.memory, entry);
         }
         pthread_mutex_unlock(&use.lock);
         if (entry && copy.state != STATE_UNUSED)
@@ -478,6 +360,60 @@ void use_context_gone(const struct context *context)
     pthread_mutex_lock(&use.lock);
     for (size_t i = use.memory.count; i-- > 0;)
         if (use.memory.entries[i].context == context)
-            entry_delete(&use.memory, &use.memory.entries[i]);
+            direct_delete(&use.memory, &use.memory.entries[i]);
     pthread_mutex_unlock(&use.lock);
+}
+
+/* --- again, what could not go --- */
+
+/* The longest time, in milliseconds, that a refused request waits for other threads that are releasing memory. */
+#define SETTLE_MS 1000u
+
+/* Threads that are inside nccl_settle; `settles`: this thread is one of them, perhaps in a call of NCCL. */
+static atomic_uint settling;
+static __thread bool settles __attribute__((tls_model("initial-exec")));
+
+static void freed_retry(int device)
+{
+    struct entry copy = {0};
+    bool more;
+
+    if (!is_on())
+        return;
+    do {
+        more = false;
+        pthread_mutex_lock(&use.lock);
+        for (size_t i = use.memory.kept ? direct_after(&use.memory, copy.addr) : use.memory.count;
+             i < use.memory.count && !more; i++) {
+            copy = use.memory.entries[i];
+            more = copy.state == STATE_KEPT && (device < 0 || device == copy.device);
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (more && entry_becomes(copy.addr, STATE_KEPT, STATE_GOING))
+            entry_let_go(copy.addr, copy.device, /* wait: */ false);
+    } while (more);
+}
+
+size_t nccl_settle(int device)
+{
+    size_t released;
+
+    if (settles || !nccl_registers())
+        return 0;
+    settles = true;
+    atomic_fetch_add(&settling, 1);
+    freed_retry(device);
+    released = nccl_reg_settle(nccl_registry(), device);
+    atomic_fetch_sub(&settling, 1);
+    settles = false;
+    return released;
+}
+
+size_t nccl_settle_refused(int device)
+{
+    const size_t released = nccl_settle(device);
+
+    for (unsigned int i = 0; atomic_load(&settling) && !settles && i < SETTLE_MS; i++)
+        nap_ns(1000000);
+    return released;
 }

@@ -44,7 +44,11 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result);
 void use_range_ends(uint64_t addr, size_t size);
 /* A context has gone, and all its memory with it. */
 void use_context_gone(const struct context *context);
-/* Free memory whose free was deferred because its work could not be waited for, of one device or of all (-1). */
-void use_settle(int device);
+/* Free memory whose free was deferred because its work could not be waited for, and deregister and release parked
+ * segments, of one device or of all (-1). Returns the bytes released. */
+size_t nccl_settle(int device);
+/* As nccl_settle, for a request that the driver has refused: waits also for other threads inside nccl_settle, a second
+ * at most. */
+size_t nccl_settle_refused(int device);
 
 #endif

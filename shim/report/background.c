@@ -25,6 +25,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/context.h"
+#include "trace/writer.h"
 #include "trace/trace.h"
 
 /* The number of ticks in a decay time. Memory that was idle for all but one of them goes back, so none is kept

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.c - escapes names and messages for a line of JSON; see trace.h. No state. */
+/* json.c - see json.h. No state. */
+#include "trace/json.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include "trace/trace.h"
 
 /* The bytes of the UTF-8 character at the start of text; 0: not valid UTF-8. */
 static unsigned int utf8_length(const unsigned char *text)
@@ -29,7 +29,7 @@ static unsigned int utf8_length(const unsigned char *text)
     return 0;
 }
 
-void trace_text(char *buf, size_t len, const char *text)
+void json_text(char *buf, size_t len, const char *text)
 {
     size_t at = 0;
 
@@ -53,7 +53,7 @@ void trace_text(char *buf, size_t len, const char *text)
     buf[at] = '\0';
 }
 
-void trace_clean(char *text)
+void json_clean(char *text)
 {
     for (; *text; text++)
         if (*text < 32 || *text > 126 || *text == '"' || *text == '\\')

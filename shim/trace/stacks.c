@@ -16,6 +16,7 @@
 #include "base/conf.h"
 #include "pool.h"
 #include "real/caller.h"
+#include "trace/json.h"
 #include "trace/trace.h"
 
 /* The number of frames of the program in an event, innermost first, and of our own frames, which are left out. */
@@ -56,7 +57,7 @@ static uint16_t number_of(const void *address)
 
         if (!seen && atomic_compare_exchange_strong(&known[place], &seen, key)) {
             caller_name(address, name, sizeof(name));
-            trace_clean(name); /* it comes from a file */
+            json_clean(name); /* it comes from a file */
             trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", place + 1, (unsigned long long)key, name);
             return (uint16_t)(place + 1);
         }

@@ -533,15 +533,15 @@ MUTANTS = [
         ("settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
          "settled = 1u << NCCL_REG_POINT_TO_POINT |")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
-        ("nccl_reg_comm_reopen(state.reg, comm);", ";")]),
+        ("nccl_reg_comm_reopen(nccl_registry(), comm);", ";")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
         ("struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
     Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl_rows / Rows.test_used"], [
-        ("nccl_reg_before_call(state.reg, comm, &used);", ";")]),
+        ("nccl_reg_before_call(nccl_registry(), comm, &used);", ";")]),
     Mutant("NCCL: a group's operations find nothing registered", ["nccl_reg"], [
         ("if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
     Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl_rows / Rows.test_ends"], [
-        ("how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm) :", "")]),
+        ("how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(nccl_registry(), comm) :", "")]),
     Mutant("NCCL: a communicator that was finalized goes twice", ["nccl_rows / Rows.test_ends"], [
         ("return finalized ? -EALREADY : 0;", "(void)finalized; return 0;")]),
     Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work", "nccl / Registered.test_an_end_beside_a_capture"], [
@@ -627,8 +627,8 @@ MUTANTS = [
     Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
     Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl / Used.test_under_work"], [
-        ("if (copy.state == STATE_USED) entry_set(entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
-        ("use_settle(device);", "use_settle(-1);")], 40),
+        ("if (copy.state == STATE_USED) direct_set(&use.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
+        ("freed_retry(device);", "use_settle(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl / Used.test_going"], [
         ("atomic_load(&settling) && !settles &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [

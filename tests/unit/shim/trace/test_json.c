@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "isolated.h"
+#include "trace/json.h"
 #include "trace/trace.h"
 
 /* UTF-8 of a number, as its rule says; what it returns: bytes. */
@@ -25,7 +26,7 @@ static const char *written(const unsigned char *text)
 {
     static char to[64];
 
-    trace_text(to, sizeof(to), (const char *)text);
+    json_text(to, sizeof(to), (const char *)text);
     return to;
 }
 
@@ -89,7 +90,7 @@ static void test_room(void **state)
     (void)state;
     for (size_t len = 1; len <= COUNT(expected); len++) {
         memset(to, 'x', sizeof(to));
-        trace_text(to, len, text);
+        json_text(to, len, text);
         assert_string_equal(to, expected[len - 1]);
         assert_int_equal(to[len], 'x');
     }
@@ -105,7 +106,7 @@ static void test_clean(void **state)
         clean[c - 1] = (char)(c < 32 || c > 126 || c == '"' || c == '\\' ? '?' : c);
     }
     text[255] = clean[255] = '\0';
-    trace_clean(text);
+    json_clean(text);
     assert_string_equal(text, clean);
 }
 
