@@ -2,7 +2,8 @@
 /*
  * conf.h - settings, read once from the environment.
  *
- * It prints nothing by itself; conf_report does, once the process has turned out to be a CUDA process.
+ * It prints nothing; conf_report.h does, once the process has turned out to be a CUDA process. conf_parse.h has the
+ * forms of the values.
  *
  * Threads: every function may be called from any thread. conf_get is safe inside dlsym: it takes no lock but its own
  * once, and allocates no memory. Pointers returned stay valid for ever.
@@ -47,6 +48,8 @@ struct conf {
 #include "conf.def"
 };
 
+#define CONF_PREFIX "CUPOOL_"
+
 /* One row of conf.def. */
 struct conf_row {
     const char *name; /* with its prefix */
@@ -63,14 +66,5 @@ const struct conf *conf_get(void);
 
 /* The value of row i, in the order of conf_rows. */
 const struct conf_value *conf_value_get(unsigned int i);
-
-/* Warn through log_write about unknown CUPOOL_ names, invalid values and settings without effect. */
-void conf_report(void);
-
-/* Parse text as the type of a row. 0 or -EINVAL; *ret_number is 0 for strings. For conf_get, tests and fuzzing. */
-int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_number);
-
-/* The known name nearest to name; NULL: none is near. */
-const char *conf_nearest(const char *name);
 
 #endif

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/descriptor.h"
 #include "base/file.h"
 #include "base/launch.h"
 #include "base/log.h"

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/conf.h"
+#include "base/conf_parse.h"
 #include "pool.h"
 #include "real/caller.h"
 #include "trace/json.h"
