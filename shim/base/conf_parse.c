@@ -2,7 +2,7 @@
 /* conf_parse.c - see conf_parse.h. No locks and no state. */
 #include "base/conf_parse.h"
 
-#include "base/conf.h"
+#include "base/conf_types.h"
 #include <ctype.h>
 #include <errno.h>
 #include <signal.h>

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "context/registry.h"
+#include "context/limits.h"
 #include "real/hooks.h"
 
 struct context;

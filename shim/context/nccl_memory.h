@@ -16,11 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "context/limits.h"
 #include "real/hooks.h"
 #include "real/real.h"
-
-/* Where segments come from: the kinds of segments of the pools. */
-enum memory_kind { MEMORY_CUDA, MEMORY_NCCL };
 
 /* True if all ranks must hold the same memory at the same time. Then no decision may depend on time or on the free
  * memory. */

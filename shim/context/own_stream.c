@@ -10,6 +10,7 @@
 #include "context/enter.h"
 #include "context/order.h"
 #include "context/pins.h"
+#include "context/registry.h"
 #include "context/state.h"
 #include "context/wait.h"
 

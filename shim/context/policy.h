@@ -29,7 +29,7 @@
 #include "real/hooks.h"
 #include "real/real.h"
 
-#define DEVICES_MAX 64
+#include "context/limits.h"
 
 /* The policy of one context. */
 struct policy {

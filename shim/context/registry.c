@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "clock.h"
-#include "context/nccl_memory.h"
 #include "context/pins.h"
 #include "context/state.h"
 #include "lock.h"

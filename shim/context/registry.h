@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "context/limits.h"
 #include "pool.h"
 #include "real/hooks.h"
 #include "real/real.h"
@@ -75,10 +76,6 @@ void context_exempt(CUcontext handle);
  */
 bool context_pin(struct context *context);
 void context_unpin(struct context *context);
-
-#define CONTEXTS_MAX 256
-/* All devices, where one is asked for. */
-#define CONTEXT_ALL (-1)
 
 /*
  * The next context of a device (CONTEXT_ALL: of any device) from index *i on, pinned; *i is advanced beyond it. NULL:

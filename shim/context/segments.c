@@ -18,10 +18,11 @@
 #include "context/order.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
+#include "context/registry.h"
 #include "context/state.h"
 #include "context/wait.h"
-#include "trace/writer.h"
 #include "trace/trace.h"
+#include "trace/writer.h"
 
 /* While less than this part of the device's memory is free, idle segments go back at once, for programs that cannot ask
  * us for memory. */

@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "context/limits.h"
 #include "context/policy.h"
-#include "context/registry.h"
 #include "pool.h"
 #include "real/hooks.h"
 #include "real/real.h"

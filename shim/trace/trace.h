@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "trace/records.h"
 #include "trace/trace_file.h"
 
 /* Write one event at once: {"t":...,"e":"event","tid":...,<format>}. format makes the rest of the object's members. */
@@ -31,21 +32,6 @@ void trace_frequent_at(uint64_t clock, const char *event, const char *format, ..
 /* As trace_event, for the event of a segment. */
 void trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#define TRACE_FRAMES 8
-
-/* The kinds of allocation events. */
-enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
-
-/* The contents of an allocation event. */
-struct trace_block {
-    int device;
-    uint64_t addr;
-    size_t size;               /* bytes requested */
-    size_t block;              /* bytes handed out, a multiple of 512; 0: leave out of the event */
-    const uint16_t *frames;    /* numbers of the stack frames of the call, see stacks.h */
-    unsigned int frames_count; /* TRACE_FRAMES at most */
-};
 
 /* Record an allocation event; it is written a little later. */
 void trace_block(enum trace_block_event event, const struct trace_block *block);

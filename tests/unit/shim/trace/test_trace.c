@@ -21,7 +21,9 @@
 #include "report/stats_page.h"
 #include "serve/core.h"
 #include "trace/records.h"
+#include "trace/trace.h"
 #include "trace/stacks.h"
+#include "trace/trace.h"
 
 /* The clock's time, so large that what is counted from 0 in place of a moment is far off. */
 #define START UINT64_C(4000000000000000000)
