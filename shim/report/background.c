@@ -24,9 +24,9 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/context.h"
-#include "trace/writer.h"
+#include "context/device.h"
 #include "trace/trace.h"
+#include "trace/writer.h"
 
 /* The number of ticks in a decay time. Memory that was idle for all but one of them goes back, so none is kept
  * longer. */

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/context.h"
+#include "context/own_stream.h"
 #include "lock.h"
 #include "real/caller.h"
 #include "real/real.h"

@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/context.h"
+#include "context/counters.h"
 
 #define SLOTS     64
 #define PERIOD_NS 1000000000u

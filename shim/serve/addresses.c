@@ -7,7 +7,7 @@
  */
 #include "base/log.h"
 #include "base/process.h"
-#include "context/context.h"
+#include "context/registry.h"
 #include "context/strict.h"
 #include "pool.h"
 #include "real/caller.h"

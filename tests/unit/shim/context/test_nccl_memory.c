@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "context/nccl_memory.h"
-#include "nccl/nccl.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"
