@@ -100,7 +100,24 @@ void magazine_lock(struct pool *pool, struct magazine *magazine)
     magazine_use(pool, magazine);
 }
 
-/* --- recently freed --- */
+void locks_take(struct pool *pool)
+{
+    unsigned int count;
+
+    lock_take(&pool->lock);
+    count = places(pool);
+    for (unsigned int i = 0; i < count; i++)
+        magazine_visit(&pool->magazines[i]);
+}
+
+void locks_give(struct pool *pool)
+{
+    const unsigned int count = places(pool);
+
+    for (unsigned int i = 0; i < count; i++)
+        magazine_unlock(&pool->magazines[i]);
+    lock_give(&pool->lock);
+}
 
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
@@ -165,156 +182,6 @@ struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigne
         recent_lists_mark(magazine, set, lists);
     }
     return blocks;
-}
-
-void peak_reach(struct pool *pool, ptrdiff_t handed)
-{
-    size_t slack;
-
-    if (handed <= (ptrdiff_t)pool->stats.peak_live)
-        return;
-    pool->stats.peak_live = (size_t)handed;
-    slack = (size_t)handed / 100 * pool->config.slack_percent;
-    slack = slack > pool->config.slack_min ? slack : pool->config.slack_min;
-    size_set(&pool->shown.slack, size_value(&pool->shown.slack) + slack - size_value(&pool->shown.slack_most));
-    size_set(&pool->shown.slack_most, slack);
-}
-
-/* Hits and frees do not change the pool's books and are counted in their magazine. Add the counts to the pool's; with
- * both locks. Exact with one thread; with several, each magazine had its maximum at another time. */
-void handed_settle(struct pool *pool, struct magazine *magazine)
-{
-    peak_reach(pool, pool->handed + balance(&magazine->handed_most));
-    pool->handed += balance(&magazine->handed);
-    atomic_store_explicit(&magazine->handed, 0, memory_order_relaxed);
-    atomic_store_explicit(&magazine->handed_most, 0, memory_order_relaxed);
-}
-
-ptrdiff_t handed_now(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    ptrdiff_t handed = pool->handed;
-
-    for (unsigned int i = 0; i < count; i++)
-        handed += balance(&pool->magazines[i].handed);
-    return handed;
-}
-
-ptrdiff_t handed_most(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    ptrdiff_t handed = pool->handed, most = handed;
-
-    for (unsigned int i = 0; i < count; i++) {
-        const ptrdiff_t here = handed + balance(&pool->magazines[i].handed_most);
-
-        handed += balance(&pool->magazines[i].handed);
-        most = here > most ? here : most;
-    }
-    return most;
-}
-
-static size_t add_up(const struct block *block)
-{
-    size_t bytes = 0;
-
-    for (; block; block = block->link) {
-        block->segment->recent += block->size;
-        bytes += block->size;
-    }
-    return bytes;
-}
-
-static size_t recent_add_up(const struct magazine *magazine)
-{
-    size_t bytes = add_up(magazine->strays);
-
-    for (unsigned int list = 0; list < RECENT; list++)
-        bytes += add_up(magazine->recent[list]);
-    return bytes;
-}
-
-size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most)
-{
-    const unsigned int count = places(pool);
-    size_t recent = 0, idle;
-    bool taken[MAGAZINES], all = true;
-
-    /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
-    for (unsigned int i = 0; i < count; i++) {
-        atomic_fetch_add_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
-        taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
-        all = all && taken[i];
-    }
-    idle = idle_bytes(pool);
-    for (unsigned int i = 0; i < count && all; i++)
-        recent += recent_add_up(&pool->magazines[i]);
-    *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
-    *ret_most = handed_most(pool); /* under the locks: threads that free now would make it less than live */
-    for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
-        if (segment->recent && segment->recent == segment->used)
-            idle += segment->size;
-        segment->recent = 0;
-    }
-    for (unsigned int i = 0; i < count; i++) {
-        if (taken[i])
-            lock_give(&pool->magazines[i].lock);
-        atomic_fetch_sub_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
-    }
-    return idle;
-}
-
-/* --- freed and not ordered --- */
-
-/* True if no thread has freed into the magazine since the last check: its thread may have ended. */
-static bool is_left(struct magazine *magazine)
-{
-    const size_t frees = size_value(&magazine->frees);
-    const bool left = size_value(&magazine->frees_seen) == frees;
-
-    if (!left)
-        size_set(&magazine->frees_seen, frees);
-    return left;
-}
-
-unsigned int kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
-{
-    /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
-     * threads. */
-    const unsigned int count = atomic_load(&pool->shown.places);
-    const unsigned int turn = own ? (unsigned int)(size_value(&own->order) % count) : 0;
-
-    for (unsigned int i = 0; i < count; i++) {
-        struct magazine *magazine = &pool->magazines[i];
-
-        if (!atomic_load(&magazine->used))
-            continue;
-        /* Threads that order side by side leave each other's magazines alone, unless one has deferred more than its
-         * share, which could not be ordered. */
-        if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) &&
-            (i != turn || !is_left(magazine)))
-            continue;
-        magazine_visit(magazine);
-        ret_kept[i] = magazine->kept;
-        if (magazine->kept)
-            atomic_fetch_sub(&pool->shown.keepers, 1);
-        magazine->kept = NULL;
-        magazine->kept_count = magazine->kept_large = 0;
-        size_set(&magazine->kept_bytes, 0);
-        magazine_unlock(magazine);
-    }
-    return count;
-}
-
-size_t kept_bytes(const struct pool *pool)
-{
-    size_t bytes = 0;
-
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].kept_bytes);
-    return bytes;
 }
 
 void magazines_leave(struct pool *pool)

@@ -13,103 +13,20 @@
  * A freed block goes to the magazine of the thread that frees it, whichever magazine owns its segment. A magazine
  * coalesces the blocks of its own segments by itself; other blocks are coalesced when all locks are taken.
  *
- * It asks no one for memory. blocks.c serves large requests.
+ * It asks no one for memory. large.c serves large requests.
  *
- * Locking: each function says which lock its caller holds. All locks: see locks_take.
+ * Locking: each function's is in shards.h. All locks: see locks_take.
  */
-#include <errno.h>
+#include "shards.h"
 
+#include "accounting.h"
 #include "bins.h"
+#include "blocks.h"
+#include "coalesce.h"
 #include "magazine.h"
-#include "pool_internal.h"
 
 /* A segment changes its owner if at least this part of it is free; with less, a walk over its blocks would not pay. */
 #define MOVE_PART 8u
-
-void locks_take(struct pool *pool)
-{
-    unsigned int count;
-
-    lock_take(&pool->lock);
-    count = places(pool);
-    for (unsigned int i = 0; i < count; i++)
-        magazine_visit(&pool->magazines[i]);
-}
-
-void locks_give(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++)
-        magazine_unlock(&pool->magazines[i]);
-    lock_give(&pool->lock);
-}
-
-/* --- books --- */
-
-size_t live_bytes(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    size_t bytes = size_value(&pool->books.live);
-
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].books.live);
-    return bytes;
-}
-
-size_t native_bytes(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    size_t bytes = size_value(&pool->native);
-
-    /* All blocks of magazines' segments are small, so their native size is their size. */
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].books.live);
-    return bytes;
-}
-
-size_t idle_bytes(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    size_t bytes = size_value(&pool->books.idle);
-
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].books.idle);
-    return bytes;
-}
-
-void used_add(struct pool *pool, struct segment *segment, size_t size)
-{
-    struct books *books = books_of(pool, segment);
-
-    if (!segment->used)
-        book(&books->idle, -segment->size);
-    segment->used += size;
-    book(&books->live, size);
-    if (segment->owner) {
-        handed_add(segment->owner, size);
-        return;
-    }
-    book(&pool->native, native_size(size));
-    pool->handed += (ptrdiff_t)size;
-    peak_reach(pool, pool->handed);
-}
-
-void used_sub(struct pool *pool, struct segment *segment, size_t size)
-{
-    struct books *books = books_of(pool, segment);
-
-    segment->used -= size;
-    book(&books->live, -size);
-    if (!segment->owner)
-        book(&pool->native, -native_size(size));
-    if (segment->used)
-        return;
-    segment->idle_since = pool->clock;
-    book(&books->idle, segment->size);
-    if (segment->withdrawn)
-        atomic_fetch_add(&pool->shown.withdrawn, segment->size);
-}
 
 static bool is_worth_moving(const struct segment *segment)
 {
@@ -134,70 +51,6 @@ static void segment_move(struct pool *pool, struct segment *segment, struct maga
         return;
     book(&from->idle, -segment->size);
     book(&to->books.idle, segment->size);
-}
-
-/* --- joining --- */
-
-/* Coalesce cached blocks that are on no list; with the lock of their segments. The cache lines of all are
- * prefetched. */
-static void join(struct pool *pool, struct block *block)
-{
-    struct block *next;
-
-    for (next = block; next; next = next->link) {
-        __builtin_prefetch(next->segment);
-        __builtin_prefetch(next->prev);
-        __builtin_prefetch(next->next);
-    }
-    for (; block; block = next) {
-        next = block->link;
-        used_sub(pool, block->segment, block->size);
-        block_free(pool, block);
-    }
-}
-
-void recent_flush(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++) {
-        struct magazine *magazine = &pool->magazines[i];
-
-        handed_settle(pool, magazine);
-        magazine->has_holes = false;
-        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
-    }
-}
-
-/* With the pool's lock: coalesce the magazine's large blocks, and with them small blocks in packed segments. Otherwise
- * a large request would find only the rest of such a segment, without the memory of its cached small blocks. */
-static void magazine_join_large(struct pool *pool, struct magazine *magazine)
-{
-    struct block *blocks;
-
-    magazine_visit(magazine);
-    handed_settle(pool, magazine);
-    blocks = recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : LARGE_SETS, /* owner: */ NULL,
-                         /* all: */ false);
-    magazine->has_holes = false;
-    magazine_unlock(magazine);
-    join(pool, blocks);
-}
-
-void recent_settle(struct pool *pool)
-{
-    struct magazine *magazine = magazine_own(pool);
-
-    if (atomic_load(&magazine->used))
-        magazine_join_large(pool, magazine);
-}
-
-void recent_join_large(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++)
-        magazine_join_large(pool, &pool->magazines[i]);
 }
 
 /* With the magazine's lock, for a small request that no free block serves: coalesce the next larger cached block.
@@ -225,8 +78,6 @@ static bool join_larger(struct pool *pool, struct magazine *magazine, size_t siz
     join(pool, block);
     return true;
 }
-
-/* --- choosing --- */
 
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr)
 {

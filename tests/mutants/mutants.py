@@ -351,11 +351,11 @@ MUTANTS = [
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
         ("return atomic_load(&context->defers) && !nccl_registers() &&", "return false && !nccl_registers() &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
-        ("else pool->regret += size;", "")]),
+        ("else ghosts->regret += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
-        ("pool->regret -= pool->regret < size ? pool->regret : size;", "")]),
+        ("ghosts->regret -= ghosts->regret < size ? ghosts->regret : size;", "")]),
     Mutant("any size that comes again makes the pool hold more", ["excess"], [
-        ("if (pool->again < AGAIN_MAX) pool->again++; else", "")]),
+        ("if (ghosts->again < AGAIN_MAX) ghosts->again++; else", "")]),
     Mutant("the list of idle segments keeps one that is in use", ["random"], [
         ("*(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;", "")]),
     Mutant("a segment with a live block is given back", ["pool", "random"], [

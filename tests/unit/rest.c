@@ -2,8 +2,9 @@
 /* rest.c - see rest.h. */
 #include "rest.h"
 
+#include "descriptors.h"
 #include "magazine.h"
-#include "pool_internal.h"
+#include "state.h"
 
 /* What is found on the lists, to be compared with what the segments have. */
 struct found {

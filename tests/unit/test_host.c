@@ -10,6 +10,7 @@
 
 #include <sys/mman.h>
 
+#include "descriptors.h"
 #include "magazine.h"
 
 void *__real_mmap64(void *addr, size_t size, int prot, int flags, int fd, off_t offset);

@@ -7,6 +7,7 @@
  */
 #include "unit.h"
 
+#include "deferred.h"
 #include "magazine.h" /* which one a request uses */
 
 /* From now on this thread uses a magazine that it has not used so far. */

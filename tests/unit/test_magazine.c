@@ -3,6 +3,7 @@
  */
 #include "unit.h"
 
+#include "deferred.h"
 #include "magazine.h" /* the locks, to make a thread go on to another magazine */
 
 static struct env *env_plain(void **state)

@@ -5,7 +5,7 @@
  */
 #include "unit.h"
 
-#include "pool_internal.h"
+#include "state.h"
 
 #define ANY (SIZE_MAX / 2)
 

@@ -9,6 +9,7 @@
  */
 #include "unit.h"
 
+#include "deferred.h"
 #include "magazine.h" /* what the pool remembers, and keeps */
 
 #define SIZES 12u
@@ -266,14 +267,14 @@ static void compare(const struct env *env, size_t step)
 {
     const struct pool *pool = env->pool;
 
-    if (pool->regret != account.regret || pool->again != account.again || pool->used_peak != account.used_peak ||
+    if (pool->ghosts.regret != account.regret || pool->ghosts.again != account.again || pool->used_peak != account.used_peak ||
         pool->native_peak != account.native_peak || pool->stats.held != account.held + account.leaving ||
         pool->stats.bound != account.waits || reclaims != account.reclaims || pool->shown.slack != account.slack ||
         pool->shown.ask_from != account.ask_from || kept_bytes(pool) != account.kept_bytes)
         fail_msg("run %zu, step %zu: regret %zu not %zu, again %u not %u, used %zu not %zu, native %zu not %zu, held "
                  "%zu not %zu, waits %zu not %zu, reclaims %zu not %zu, slack %zu not %zu, ask_from %zu not %zu, kept "
                  "%zu not %zu",
-                 (size_t)(account.run - runs), step, pool->regret, account.regret, pool->again, account.again,
+                 (size_t)(account.run - runs), step, pool->ghosts.regret, account.regret, pool->ghosts.again, account.again,
                  pool->used_peak, account.used_peak, pool->native_peak, account.native_peak, (size_t)pool->stats.held,
                  account.held + account.leaving, (size_t)pool->stats.bound, (size_t)account.waits, (size_t)reclaims,
                  (size_t)account.reclaims, pool->shown.slack, account.slack, pool->shown.ask_from, account.ask_from,
@@ -446,8 +447,8 @@ static void test_sizes_that_share_a_place_in_memory(void **state)
         sizes++;
         places = 0;
         for (size_t i = 0; i < GONE; i++) {
-            assert_int_equal(env->pool->gone[i].bytes, env->pool->gone[i].got_for);
-            places += env->pool->gone[i].bytes != 0;
+            assert_int_equal(env->pool->ghosts.gone[i].bytes, env->pool->ghosts.gone[i].got_for);
+            places += env->pool->ghosts.gone[i].bytes != 0;
         }
     }
 }

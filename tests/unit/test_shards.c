@@ -8,6 +8,7 @@
  */
 #include "unit.h"
 
+#include "descriptors.h"
 #include "magazine.h" /* which one a request uses */
 #include "map.h"
 

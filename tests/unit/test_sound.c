@@ -8,7 +8,7 @@
 #include "unit.h"
 
 #include "map.h"
-#include "pool_internal.h"
+#include "state.h"
 
 #define TILE  "blocks do not tile their segment"
 #define LINK  "broken links"

@@ -8,6 +8,7 @@
  */
 #include "unit.h"
 
+#include "release.h"
 #include "magazine.h" /* which one a request uses */
 #include "still_clock.h"
 

@@ -2,7 +2,7 @@
 /* test_withdraw.c - segments that somebody outside has got hold of: they serve nobody any more and go back whole. */
 #include "unit.h"
 
-#include "pool_internal.h" /* withdrawn: while it is not 0, every free looks at all segments */
+#include "state.h" /* withdrawn: while it is not 0, every free looks at all segments */
 
 static void withdraw(uint64_t addr)
 {
