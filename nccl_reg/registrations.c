@@ -1,115 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registrations.c - the registrations of a communicator, the calls of the table that change them, and the registrations
- * that an operation needs. See nccl_reg_internal.h.
+ * registrations.c - see registrations.h.
  *
  * Locking: every function is called with the communicator's turn.
  */
-#include "nccl_reg_internal.h"
+#include "registrations.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* --- records --- */
+#include "groups.h"
+#include "host.h"
+#include "near.h"
+#include "records.h"
+#include "segment_table.h"
 
-/* The index of the first record that starts behind addr. Used by each operation, so without branches that
- * mispredict. */
-static size_t record_after(const struct nccl_reg_comm *comm, uint64_t addr)
-{
-    const struct record *low = comm->records;
-    size_t count = comm->record_count, half;
-
-    if (!count || low->addr > addr)
-        return 0;
-    for (; count > 1; count -= half) {
-        half = count / 2;
-        low = low[half].addr <= addr ? low + half : low;
-    }
-    return (size_t)(low - comm->records) + 1;
-}
-
-static bool holds(const struct record *record, uint64_t addr, size_t size)
-{
-    return addr - record->addr < record->size && size <= record->size - (addr - record->addr);
-}
-
-/* The record that holds all of a buffer; NULL: none. */
-static struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
-{
-    const size_t i = record_after(comm, addr);
-    struct record *record = i ? &comm->records[i - 1] : NULL;
-
-    return record && holds(record, addr, size) ? record : NULL;
-}
-
-struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
-{
-    struct record *record = record_of(comm, addr, 1);
-
-    return record && record->addr == addr ? record : NULL;
-}
-
-/* True if the kinds of the operations that use this record matter. */
-static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
-{
-    return comm->info.careful && (!record->plain || comm->info.maps_plain);
-}
-
-static bool is_sent(const struct record *record)
-{
-    return record->sent || record->group;
-}
-
-static void sent_note(struct nccl_reg_comm *comm, struct record *record)
-{
-    if (!is_sent(record))
-        near_forget(&comm->near); /* the cache says that collectives need nothing */
-    if (record->group != reg_group() || !record->group) {
-        record->sent |= record->group || !reg_group();
-        record->group = reg_group();
-    }
-}
-
-/* NCCL finds another registration now. Operations of this thread's open group run at its end, with that
- * registration. */
-static void sent_forget(struct record *record)
-{
-    record->sent = false;
-    if (record->group != reg_group())
-        record->group = 0;
-}
-
-/* A buffer at addr was found in a record and prepared: enter it into the lookup cache. */
-static void remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
-{
-    unsigned int settled = 0;
-
-    /* Where kinds matter, the group of each send and receive has to be recorded. */
-    if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))
-        settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |
-                  (unsigned int)(!kinds_matter(comm, record) || !is_sent(record)) << NCCL_REG_COLLECTIVE;
-    near_remember(&comm->near, addr, (size_t)(record - comm->records), settled);
-}
-
-void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record)
-{
-    const size_t i = (size_t)(record - comm->records);
-
-    near_forget(&comm->near);
-    free(record->wide);
-    comm->record_count--;
-    memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
-}
-
-bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
-{
-    for (size_t i = 0; i < comm->user_count; i++)
-        if (comm->users_own[i].addr < end_of(addr, size) &&
-            addr < end_of(comm->users_own[i].addr, comm->users_own[i].size))
-            return true;
-    return false;
-}
+/* The longest wait for the device, in milliseconds, of an operation. */
+#define OP_WAIT_MS 5000u
+/* For this time, in nanoseconds, no operation waits after one has waited in vain. */
+#define OP_REST_NS 10000000000u
 
 /* --- calls of the table --- */
 
@@ -203,6 +112,8 @@ bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
     return reg_ask(reg, comm, key) == 0;
 }
 
+/* --- the registrations that an operation needs --- */
+
 /* Records, without handles, for the segments that the communicator lacks. Returns their number; *ret_changes: the
  * registry's changes at that moment. */
 static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, struct record **ret_missing,
@@ -236,18 +147,15 @@ static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, stru
 /* Register the missing segments. A segment without host memory for its record is tried again at the next change. */
 static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
-    struct record *missing, *at;
+    struct record *missing;
     uint64_t changes;
     const size_t count = missing_get(reg, comm, &missing, &changes);
 
     for (size_t i = 0; i < count; i++) {
-        if (reg_reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*at)))
+        if (reg_reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*missing)))
             break;
         missing[i].handle = attach(reg, comm, key, missing[i].addr, missing[i].size);
-        at = &comm->records[record_after(comm, missing[i].addr)];
-        memmove(at + 1, at, (size_t)(comm->records + comm->record_count - at) * sizeof(*at));
-        *at = missing[i];
-        comm->record_count++;
+        record_insert(comm, &missing[i]);
     }
     free(missing);
     atomic_store_explicit(&comm->seen, changes, memory_order_relaxed);

@@ -6,7 +6,7 @@
  * The linker's --wrap sends pthread_mutex_lock here, so each lock that this thread takes is counted, and a test can
  * have something happen before one.
  */
-#include "nccl_reg_internal.h" /* first: nccl_unit.h has names of its own */
+#include "entries.h" /* first: nccl_unit.h has names of its own */
 
 #include "nccl_unit.h"
 

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_reg_internal.h - the structures and functions that the files of this folder share. Private to them: nccl_reg.c
- * (the registry: communicators, statistics), segments.c (how segments come, go and are lost), registrations.c (the
- * registrations of a communicator, and those that an operation needs) and operations.c (groups, and operations that
- * need no registration).
+ * registry.h - the structures that the files of this folder share, and what guards each member. Private to nccl_reg. It
+ * decides nothing: registrations.h and segments.c do.
  *
  * Segments and registrations are in arrays sorted by address. A communicator compares the registry's number of changes
  * with the number at its last comparison, and compares the arrays only if the two differ.
  *
+ * Ownership: the registry owns its segments and entries, an entry its records.
+ *
  * Locking: struct nccl_reg has the lock, struct nccl_reg_comm its turn; each declaration says what it guards. A turn
  * may be held when the lock is taken, never the other way round. A thread that holds one turn never waits for a second
- * one.
+ * one. No errors.
  */
-#ifndef CUPOOL_NCCL_REG_INTERNAL_H
-#define CUPOOL_NCCL_REG_INTERNAL_H
-
+#ifndef CUPOOL_NCCL_REG_REGISTRY_H
+#define CUPOOL_NCCL_REG_REGISTRY_H
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,12 +24,6 @@
 #include "near.h"
 
 #define BUCKETS 256u
-
-/* The longest waits for the device, in milliseconds: of an operation, and at the end of a communicator. */
-#define OP_WAIT_MS  5000u
-#define END_WAIT_MS 1000u
-/* For this time, in nanoseconds, no operation waits after one has waited in vain. */
-#define OP_REST_NS 10000000000u
 
 /* Calls of the table on a communicator. */
 #define CALL_INSIDE  1u /* one call is under way; set with the turn */
@@ -126,12 +119,6 @@ struct nccl_reg {
     struct counters past; /* of communicators that are gone */
 };
 
-/* The monotonic clock in nanoseconds. */
-uint64_t reg_now_ns(void);
-
-/* Make room for one more element of an array. -ENOMEM: the array is unchanged. */
-int reg_reserve(void **array, size_t count, size_t *room, size_t size);
-
 static inline uint64_t end_of(uint64_t addr, size_t size)
 {
     return addr + size < addr ? UINT64_MAX : addr + size;
@@ -142,50 +129,5 @@ static inline bool comm_is_closed(const struct nccl_reg_comm *comm)
 {
     return atomic_load(&comm->calls) >= CALLS_CLOSED;
 }
-
-static inline unsigned int bucket_of(const void *comm)
-{
-    return (unsigned int)(((uint64_t)(uintptr_t)comm * 0x9e3779b97f4a7c15u) >> 56) % BUCKETS;
-}
-
-/* The entry of a communicator; NULL: not known. Without the turn it may end at any time. */
-static inline struct nccl_reg_comm *comm_find(const struct nccl_reg *reg, void *comm)
-{
-    struct nccl_reg_comm *found = atomic_load_explicit(&reg->buckets[bucket_of(comm)], memory_order_acquire);
-
-    while (found && atomic_load_explicit(&found->key, memory_order_acquire) != comm)
-        found = found->next;
-    return found;
-}
-
-/*
- * nccl_reg.c. take: the communicator with its turn; NULL: not known any more. give: release the turn. A thread that
- * ends a communicator does not wait for its turn; then the holder clears the entry when it gives the turn back.
- */
-struct nccl_reg_comm *reg_comm_take(struct nccl_reg *reg, void *comm);
-void reg_turn_give(struct nccl_reg *reg, struct nccl_reg_comm *comm);
-
-/* registrations.c, all with the turn. The record that starts at addr; NULL: none. */
-struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr);
-void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record);
-/* True if the program itself has registered memory there. */
-bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size);
-/* See nccl_reg_comm_ask. */
-int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
-/* True if calls can be made on the communicator now. */
-bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);
-/* Deregister. After an error the registration is unchanged. -EIO: the memory may still be in use, and its segment is
- * never released. -EPIPE: the communicator was closed. */
-int reg_detach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, struct record *record);
-/* Prepare the buffers of an operation; returns a sum of NCCL_REG_... */
-int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, const struct nccl_reg_op *op);
-
-/* segments.c. A deregistration of the segment has failed, so a peer may still use it. */
-void reg_segment_quarantine(struct nccl_reg *reg, uint64_t addr);
-
-/* operations.c. A unique number of the calling thread's outermost group; 0: it is in none. */
-uint64_t reg_group(void);
-/* True if this thread's open group uses the communicator. */
-bool reg_group_uses(const struct nccl_reg_comm *comm);
 
 #endif
