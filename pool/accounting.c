@@ -8,7 +8,7 @@
 
 size_t live_bytes(const struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     size_t bytes = size_value(&pool->books.live);
 
     for (unsigned int i = 0; i < count; i++)
@@ -18,7 +18,7 @@ size_t live_bytes(const struct pool *pool)
 
 size_t native_bytes(const struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     size_t bytes = size_value(&pool->native);
 
     /* All blocks of magazines' segments are small, so their native size is their size. */
@@ -29,7 +29,7 @@ size_t native_bytes(const struct pool *pool)
 
 size_t idle_bytes(const struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     size_t bytes = size_value(&pool->books.idle);
 
     for (unsigned int i = 0; i < count; i++)
@@ -37,25 +37,25 @@ size_t idle_bytes(const struct pool *pool)
     return bytes;
 }
 
-/* With the pool's lock: raise the peak, and the slack with it, to `handed` bytes handed out. */
-static void peak_reach(struct pool *pool, ptrdiff_t handed)
+/* With the pool's lock: raise the peak, and the deferred-free budget with it, to `handed` bytes handed out. */
+static void peak_raise(struct pool *pool, ptrdiff_t handed)
 {
-    size_t slack;
+    size_t budget;
 
     if (handed <= (ptrdiff_t)pool->stats.peak_live)
         return;
     pool->stats.peak_live = (size_t)handed;
-    slack = (size_t)handed / 100 * pool->config.slack_percent;
-    slack = slack > pool->config.slack_min ? slack : pool->config.slack_min;
-    size_set(&pool->shown.slack, size_value(&pool->shown.slack) + slack - size_value(&pool->shown.slack_most));
-    size_set(&pool->shown.slack_most, slack);
+    budget = (size_t)handed / 100 * pool->config.slack_percent;
+    budget = budget > pool->config.slack_min ? budget : pool->config.slack_min;
+    size_set(&pool->shown.budget, size_value(&pool->shown.budget) + budget - size_value(&pool->shown.budget_max));
+    size_set(&pool->shown.budget_max, budget);
 }
 
 /* Hits and frees do not change the pool's books and are counted in their magazine. Add the counts to the pool's; with
  * both locks. Exact with one thread; with several, each magazine had its maximum at another time. */
-void handed_settle(struct pool *pool, struct magazine *magazine)
+void handed_collect(struct pool *pool, struct magazine *magazine)
 {
-    peak_reach(pool, pool->handed + balance(&magazine->handed_most));
+    peak_raise(pool, pool->handed + balance(&magazine->handed_most));
     pool->handed += balance(&magazine->handed);
     atomic_store_explicit(&magazine->handed, 0, memory_order_relaxed);
     atomic_store_explicit(&magazine->handed_most, 0, memory_order_relaxed);
@@ -63,7 +63,7 @@ void handed_settle(struct pool *pool, struct magazine *magazine)
 
 ptrdiff_t handed_now(const struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     ptrdiff_t handed = pool->handed;
 
     for (unsigned int i = 0; i < count; i++)
@@ -73,7 +73,7 @@ ptrdiff_t handed_now(const struct pool *pool)
 
 ptrdiff_t handed_most(const struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     ptrdiff_t handed = pool->handed, most = handed;
 
     for (unsigned int i = 0; i < count; i++) {
@@ -99,7 +99,7 @@ void used_add(struct pool *pool, struct segment *segment, size_t size)
     }
     book(&pool->native, native_size(size));
     pool->handed += (ptrdiff_t)size;
-    peak_reach(pool, pool->handed);
+    peak_raise(pool, pool->handed);
 }
 
 void used_sub(struct pool *pool, struct segment *segment, size_t size)

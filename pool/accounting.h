@@ -4,7 +4,7 @@
  * block.
  *
  * In the books a cached or deferred block counts as used. Each magazine counts the bytes that it has handed out by
- * itself, and the pool adds them up now and then (handed_settle).
+ * itself, and the pool adds them up now and then (handed_collect).
  *
  * Locking: each function says which lock its caller holds. No errors.
  */
@@ -43,15 +43,15 @@ static inline void handed_sub(struct magazine *magazine, size_t size)
 ptrdiff_t handed_now(const struct pool *pool);
 ptrdiff_t handed_most(const struct pool *pool);
 /* With both locks: add the magazine's counts to the pool's. */
-void handed_settle(struct pool *pool, struct magazine *magazine);
+void handed_collect(struct pool *pool, struct magazine *magazine);
 
 /* A pool may hold at most this part of native_peak beyond it: see pool_config.bound_min. */
 #define BOUND_PART 10
 
 /*
- * The bytes that may be held beyond `native`, the most that the driver would have in use, without slack: see
- * pool_config.bound_min. A sixteenth stays unused, because small blocks have larger sizes here than in the driver and
- * do not lie in as many pages.
+ * The bytes that may be held beyond `native`, the most that the driver would have in use, without the deferred-free
+ * budget: see pool_config.bound_min. A sixteenth stays unused, because small blocks have larger sizes here than in the
+ * driver and do not lie in as many pages.
  */
 static inline size_t bound_beyond(const struct pool *pool, size_t native)
 {

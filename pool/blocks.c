@@ -8,7 +8,7 @@
  * for two, 2 MiB smaller than two of their own; and a free segment may be broken for smaller requests. That saves
  * memory, but one block can then keep its neighbours' memory from going back to the driver. So the pool counts the
  * bytes that could be kept so at the worst (pool->exposed), and limits them to a part of the bytes that the driver
- * would have in use (large.c). Free memory of a packed segment serves large requests within that budget. The tail that
+ * would have in use (large.c). Free memory of a packed segment serves large requests within that limit. The tail that
  * a large block leaves of the last 2 MiB of a segment of its own is never handed out: with a small block there the
  * segment could not go back, and tails are so many that soon no segment could.
  *

@@ -43,7 +43,7 @@ static const char *segment_fault(struct pool *pool, struct segment *segment, siz
                                (is_free(segment->first) || !is_free(segment->first->next) ||
                                 segment->first->next->next || segment->first->next->size >= LARGE_MIN))
         return "a segment is packed and says that it is not, or the other way round";
-    if (segment->shared ? segment->owner < pool->magazines || segment->owner >= pool->magazines + places(pool)
+    if (segment->shared ? segment->owner < pool->magazines || segment->owner >= pool->magazines + magazine_count(pool)
                         : segment->owner != NULL)
         return "a segment's owner is wrong";
     if (segment->pool != pool || map_segment_get(segment->addr + segment->size - 1) != segment)
@@ -57,34 +57,34 @@ static bool magazines_sound(const struct pool *pool)
 {
     const struct block *block;
     size_t count = 0;
-    unsigned int keepers = 0;
+    unsigned int deferring = 0;
 
     for (const struct segment *segment = pool->segments; segment; segment = segment->next)
         for (block = segment->first; block; block = block->next)
-            count += atomic_load(&block->state) == BLOCK_RECENT;
+            count += atomic_load(&block->state) == BLOCK_CACHED;
     for (unsigned int i = 0; i < MAGAZINES; i++) {
         const struct magazine *magazine = &pool->magazines[i];
         size_t listed = 0, strays = 0;
-        unsigned int place;
+        unsigned int index;
 
-        for (unsigned int list = 0; list < RECENT; list++) {
-            if ((magazine->recent[list] != NULL) != (magazine->recent_set[list / 64] >> list % 64 & 1))
+        for (unsigned int list = 0; list < LISTS; list++) {
+            if ((magazine->cached[list] != NULL) != (magazine->cached_set[list / 64] >> list % 64 & 1))
                 return false;
-            for (block = magazine->recent[list]; block && listed <= count; block = block->link, listed++)
-                if (atomic_load(&block->state) != BLOCK_RECENT || block->size != magazine->recent[list]->size ||
-                    block->list != list || size_class(block->size, &place) != block->size || place != list)
+            for (block = magazine->cached[list]; block && listed <= count; block = block->link, listed++)
+                if (atomic_load(&block->state) != BLOCK_CACHED || block->size != magazine->cached[list]->size ||
+                    block->list != list || size_class(block->size, &index) != block->size || index != list)
                     return false;
         }
         for (block = magazine->strays; block && listed <= count; block = block->link, listed++, strays++)
-            if (atomic_load(&block->state) != BLOCK_RECENT || block->list >= HASH_LISTS)
+            if (atomic_load(&block->state) != BLOCK_CACHED || block->list >= HASH_LISTS)
                 return false;
-        if (listed > count || listed != magazine->recent_count || strays != magazine->strays_count ||
-            (listed && (!magazine->used || i >= places(pool))))
+        if (listed > count || listed != magazine->cached_count || strays != magazine->strays_count ||
+            (listed && (!magazine->used || i >= magazine_count(pool))))
             return false;
         count -= listed;
-        keepers += magazine->kept != NULL;
+        deferring += magazine->deferred != NULL;
     }
-    return count == 0 && keepers == atomic_load(&pool->shown.keepers);
+    return count == 0 && deferring == atomic_load(&pool->shown.deferring);
 }
 
 /* With all locks: true if the bytes handed out are those in the books. Unknown while a thread orders deferred
@@ -97,7 +97,7 @@ static bool handed_sound(const struct pool *pool)
         for (const struct block *block = segment->first; block; block = block->next)
             handed += is_unused(block) ? 0 : (ptrdiff_t)block->size;
     for (unsigned int i = 0; i < MAGAZINES; i++)
-        for (const struct block *block = pool->magazines[i].kept; block; block = block->link)
+        for (const struct block *block = pool->magazines[i].deferred; block; block = block->link)
             handed -= (ptrdiff_t)block->size;
     return handed == handed_now(pool) || atomic_load(&pool->shown.ordering);
 }
@@ -143,7 +143,7 @@ int pool_check(struct pool *pool, char *buf, size_t len)
     }
     if (!fault && live != live_bytes(pool))
         fault = "live bytes are wrong";
-    for (unsigned int i = 0; !fault && i <= places(pool); i++)
+    for (unsigned int i = 0; !fault && i <= magazine_count(pool); i++)
         if (!books_sound(pool, i ? &pool->magazines[i - 1] : NULL))
             fault = "the books of a magazine are wrong";
     if (!fault && !magazines_sound(pool))

@@ -11,7 +11,7 @@
 #include "magazine.h"
 
 /* The cache lines of all are prefetched. */
-void join(struct pool *pool, struct block *block)
+void coalesce(struct pool *pool, struct block *block)
 {
     struct block *next;
 
@@ -27,46 +27,46 @@ void join(struct pool *pool, struct block *block)
     }
 }
 
-void recent_flush(struct pool *pool)
+void coalesce_all(struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        handed_settle(pool, magazine);
+        handed_collect(pool, magazine);
         magazine->has_holes = false;
-        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
+        coalesce(pool, cached_grab(magazine, 0, LIST_SETS, NULL, /* all: */ true));
     }
 }
 
 /* With the pool's lock: coalesce the magazine's large blocks, and with them small blocks in packed segments. Otherwise
  * a large request would find only the rest of such a segment, without the memory of its cached small blocks. */
-static void magazine_join_large(struct pool *pool, struct magazine *magazine)
+static void magazine_coalesce_large(struct pool *pool, struct magazine *magazine)
 {
     struct block *blocks;
 
     magazine_visit(magazine);
-    handed_settle(pool, magazine);
-    blocks = recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : LARGE_SETS, /* owner: */ NULL,
+    handed_collect(pool, magazine);
+    blocks = cached_grab(magazine, 0, magazine->has_holes ? LIST_SETS : LARGE_SETS, /* owner: */ NULL,
                          /* all: */ false);
     magazine->has_holes = false;
     magazine_unlock(magazine);
-    join(pool, blocks);
+    coalesce(pool, blocks);
 }
 
-void recent_settle(struct pool *pool)
+void coalesce_own_large(struct pool *pool)
 {
     struct magazine *magazine = magazine_own(pool);
 
     if (atomic_load(&magazine->used))
-        magazine_join_large(pool, magazine);
+        magazine_coalesce_large(pool, magazine);
 }
 
-void recent_join_large(struct pool *pool)
+void coalesce_large(struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++)
-        magazine_join_large(pool, &pool->magazines[i]);
+        magazine_coalesce_large(pool, &pool->magazines[i]);
 }

@@ -10,12 +10,12 @@
 #include "state.h"
 
 /* Coalesce cached blocks that are on no list; with the lock of their segments. */
-void join(struct pool *pool, struct block *block);
+void coalesce(struct pool *pool, struct block *block);
 /* With all locks: coalesce all cached blocks, before the pool grows or free and idle memory is examined. */
-void recent_flush(struct pool *pool);
+void coalesce_all(struct pool *pool);
 /* With the pool's lock: add this thread's magazine's counts to the books, and coalesce its large blocks. */
-void recent_settle(struct pool *pool);
+void coalesce_own_large(struct pool *pool);
 /* With the pool's lock: coalesce the large blocks in all magazines. */
-void recent_join_large(struct pool *pool);
+void coalesce_large(struct pool *pool);
 
 #endif

@@ -15,33 +15,33 @@
 #include "release.h"
 
 /* The number of deferred blocks of a segment; with all locks. */
-static unsigned int kept_count(const struct pool *pool, const struct segment *segment)
+static unsigned int segment_deferred(const struct pool *pool, const struct segment *segment)
 {
     unsigned int count = 0;
 
     for (unsigned int i = 0; i < MAGAZINES; i++)
-        for (const struct block *block = pool->magazines[i].kept; block; block = block->link)
+        for (const struct block *block = pool->magazines[i].deferred; block; block = block->link)
             count += block->segment == segment;
     return count;
 }
 
-static void kept_remove(struct pool *pool, struct magazine *magazine, const struct segment *segment)
+static void deferred_remove(struct pool *pool, struct magazine *magazine, const struct segment *segment)
 {
-    const bool kept = magazine->kept != NULL;
-    struct block **link = &magazine->kept;
+    const bool some = magazine->deferred != NULL;
+    struct block **link = &magazine->deferred;
 
     while (*link) {
         if ((*link)->segment == segment) {
-            magazine->kept_bytes -= native_size((*link)->size);
-            magazine->kept_count--;
-            magazine->kept_large -= (*link)->size >= LARGE_MIN;
+            magazine->deferred_bytes -= native_size((*link)->size);
+            magazine->deferred_count--;
+            magazine->deferred_large -= (*link)->size >= LARGE_MIN;
             *link = (*link)->link;
         } else {
             link = &(*link)->link;
         }
     }
-    if (kept && !magazine->kept)
-        atomic_fetch_sub(&pool->shown.keepers, 1);
+    if (some && !magazine->deferred)
+        atomic_fetch_sub(&pool->shown.deferring, 1);
 }
 
 /*
@@ -58,9 +58,9 @@ static bool blocks_seize(struct pool *pool, struct segment *segment)
         if (!is_free(block) && !atomic_compare_exchange_strong(&block->state, &live, BLOCK_SEIZED))
             pending++;
     }
-    if (pending == kept_count(pool, segment)) {
+    if (pending == segment_deferred(pool, segment)) {
         for (unsigned int i = 0; i < MAGAZINES; i++)
-            kept_remove(pool, &pool->magazines[i], segment);
+            deferred_remove(pool, &pool->magazines[i], segment);
         return true;
     }
     for (struct block *block = segment->first; block; block = block->next)
@@ -81,7 +81,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
         locks_give(pool);
         return false;
     }
-    recent_flush(pool);
+    coalesce_all(pool);
     seized = blocks_seize(pool, segment);
     if (!seized) {
         locks_give(pool);
@@ -106,7 +106,7 @@ static bool segment_disown(struct segment *segment, uint64_t at)
             block_merge_next(pool, block);
         block_bin(pool, block);
     }
-    segment_leave(pool, segment);
+    segment_unlink(pool, segment);
     pool->stats.held -= segment->size;
     pool->stats.segments_free++;
     locks_give(pool);

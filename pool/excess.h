@@ -10,9 +10,9 @@
 #include "state.h"
 
 /* Before the pool grows for a request of got_for bytes: give back idle segments beyond the excess that is worth
- * holding. No wait. again: this is the second call for the request. True: the pool would still grow beyond its bound.
+ * holding. No wait. second: this is the second call for the request. True: the pool would still grow beyond its bound.
  * alone: the segment must be for no second block; set if a segment for two would be beyond the bound. */
-bool release_excess(struct pool *pool, size_t got_for, bool again, bool *alone);
+bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone);
 /* The pool is at its bound: wait for the memory of this thread's own frees, and count that. */
 void bound_wait(struct pool *pool);
 

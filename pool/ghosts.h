@@ -10,21 +10,21 @@
 #include <stddef.h>
 
 /* The size of the ghost list: the number of sizes for which a pool remembers segments that it gave back. */
-#define GONE 512u
+#define GHOSTS 512u
 
 struct ghosts {
     /* By a hash of segment->got_for, the bytes of segments of the latest such size that went back. */
     struct {
         size_t got_for, bytes;
-    } gone[GONE];
-    size_t regret;      /* readmission credit: bytes that may be held in addition, because sizes on the ghost list
-                           were requested again */
-    unsigned int again; /* how often sizes on the ghost list were requested lately; see regret_update */
+    } entries[GHOSTS];
+    size_t credit;       /* readmission credit: bytes that may be held in addition, because sizes on the ghost list
+                            were requested again */
+    unsigned int streak; /* how often sizes on the ghost list were requested lately; see ghosts_update */
 };
 
 /* The pool grows by size bytes for a request of got_for bytes. */
-void regret_update(struct ghosts *ghosts, size_t size, size_t got_for);
+void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for);
 /* A segment of size bytes, by which the pool grew for a request of got_for bytes, goes back. */
-void gone_add(struct ghosts *ghosts, size_t size, size_t got_for);
+void ghosts_add(struct ghosts *ghosts, size_t size, size_t got_for);
 
 #endif

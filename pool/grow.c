@@ -24,23 +24,23 @@
 #define SHARED_SKIP ((size_t)POOL_GRANULE)
 
 /* Count size bytes against the limit before the backend is asked, so that several threads cannot exceed it together. */
-static bool ask(struct pool *pool, size_t size)
+static bool growth_reserve(struct pool *pool, size_t size)
 {
     const size_t limit = pool->config.limit;
     bool fits;
 
     lock_take(&pool->lock);
-    fits = !limit || (size <= limit && pool->stats.held + pool->asked <= limit - size);
+    fits = !limit || (size <= limit && pool->stats.held + pool->growing <= limit - size);
     if (fits)
-        pool->asked += size;
+        pool->growing += size;
     lock_give(&pool->lock);
     return fits;
 }
 
-static void asked(struct pool *pool, size_t size)
+static void growth_cancel(struct pool *pool, size_t size)
 {
     lock_take(&pool->lock);
-    pool->asked -= size;
+    pool->growing -= size;
     lock_give(&pool->lock);
 }
 
@@ -75,17 +75,17 @@ int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t 
     lock_take(&pool->lock);
     segment_size = block_segment_size(pool, size, alone);
     lock_give(&pool->lock);
-    if (!ask(pool, segment_size)) {
+    if (!growth_reserve(pool, segment_size)) {
         segment_size = round_up(size, POOL_SEGMENT_UNIT); /* another thread may have used up the limit */
-        if (!ask(pool, segment_size)) {
+        if (!growth_reserve(pool, segment_size)) {
             release_trim(pool, "limit", /* may_wait: */ false); /* the driver has not refused */
-            if (!ask(pool, segment_size))
+            if (!growth_reserve(pool, segment_size))
                 return -EAGAIN;
         }
     }
     segment = segment_new();
     if (!segment) {
-        asked(pool, segment_size);
+        growth_cancel(pool, segment_size);
         return -EAGAIN;
     }
     segment->size = segment_size;
@@ -97,14 +97,14 @@ int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t 
     segment->owner = segment->shared ? magazine_own(pool) : NULL;
     rc = segment_get(pool, segment);
     if (rc) {
-        asked(pool, segment_size);
+        growth_cancel(pool, segment_size);
         segment_retire(segment);
         return rc;
     }
     lock_take(&pool->lock);
     if (segment->owner)
         magazine_visit(segment->owner);
-    pool->asked -= segment_size;
+    pool->growing -= segment_size;
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
         block_unbin(pool, segment->first);

@@ -123,28 +123,28 @@ static size_t add_up(const struct block *block)
     size_t bytes = 0;
 
     for (; block; block = block->link) {
-        block->segment->recent += block->size;
+        block->segment->cached += block->size;
         bytes += block->size;
     }
     return bytes;
 }
 
-static size_t recent_add_up(const struct magazine *magazine)
+static size_t cached_add_up(const struct magazine *magazine)
 {
     size_t bytes = add_up(magazine->strays);
 
-    for (unsigned int list = 0; list < RECENT; list++)
-        bytes += add_up(magazine->recent[list]);
+    for (unsigned int list = 0; list < LISTS; list++)
+        bytes += add_up(magazine->cached[list]);
     return bytes;
 }
 
 /* With the pool's lock: the bytes in segments whose blocks are all cached or free, which are idle except in the books;
  * the bytes handed out or deferred at that moment; and the maximum handed out. Waits patience_ns for each magazine's
  * lock. */
-static size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most)
+static size_t cached_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most)
 {
-    const unsigned int count = places(pool);
-    size_t recent = 0, idle;
+    const unsigned int count = magazine_count(pool);
+    size_t cached = 0, idle;
     bool taken[MAGAZINES], all = true;
 
     /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
@@ -155,13 +155,13 @@ static size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_l
     }
     idle = idle_bytes(pool);
     for (unsigned int i = 0; i < count && all; i++)
-        recent += recent_add_up(&pool->magazines[i]);
-    *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
+        cached += cached_add_up(&pool->magazines[i]);
+    *ret_live = all ? live_bytes(pool) - cached : (size_t)handed_now(pool) + deferred_bytes(pool);
     *ret_most = handed_most(pool); /* under the locks: threads that free now would make it less than live */
     for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
-        if (segment->recent && segment->recent == segment->used)
+        if (segment->cached && segment->cached == segment->used)
             idle += segment->size;
-        segment->recent = 0;
+        segment->cached = 0;
     }
     for (unsigned int i = 0; i < count; i++) {
         if (taken[i])
@@ -186,10 +186,10 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
     stats_copy(pool, ret_stats);
     ret_stats->idle = idle_bytes(pool);
     if (taken) {
-        ret_stats->idle = recent_idle(pool, STATS_WAIT_NS, &ret_stats->live, &most);
+        ret_stats->idle = cached_idle(pool, STATS_WAIT_NS, &ret_stats->live, &most);
         lock_give(&pool->lock);
     } else {
-        ret_stats->live = (size_t)handed_now(pool) + kept_bytes(pool);
+        ret_stats->live = (size_t)handed_now(pool) + deferred_bytes(pool);
     }
     if ((ptrdiff_t)ret_stats->peak_live < most)
         ret_stats->peak_live = (size_t)most;
@@ -202,7 +202,7 @@ void pool_stats_get(struct pool *pool, struct pool_stats *ret_stats)
         ret_stats->hits += hits;
         ret_stats->frees += atomic_load(&magazine->frees);
         ret_stats->order += atomic_load(&magazine->order);
-        ret_stats->kept += atomic_load(&magazine->kept_times);
+        ret_stats->kept += atomic_load(&magazine->deferrals);
     }
 }
 

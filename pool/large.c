@@ -14,7 +14,7 @@
 /* Segments for two are for blocks up to the size PACK_MAX: such a segment always saves 2 MiB, but exposes more the
  * larger it is. */
 #define PACK_MAX ((size_t)16 << 20)
-/* For the same reason a quarter of the budget is reserved for blocks up to this size. */
+/* For the same reason a quarter of the room is reserved for blocks up to this size. */
 #define PACK_SMALLEST (2 * POOL_SEGMENT_UNIT)
 /* A program that has not freed this many bytes of such blocks may never free them: it may export them by IPC, for
  * example. */
@@ -48,7 +48,7 @@ size_t block_segment_size(const struct pool *pool, size_t size, bool alone)
     const size_t limit = pool->config.limit;
 
     if (alone || size > PACK_MAX || !leaves_much(size) || pool->freed < PACK_FREED ||
-        room(pool, size) < both - native || (limit && pool->stats.held + pool->asked + both > limit))
+        room(pool, size) < both - native || (limit && pool->stats.held + pool->growing + both > limit))
         return native;
     return both;
 }
@@ -57,11 +57,11 @@ int block_take(struct pool *pool, size_t size, size_t requested, bool refused, u
 {
     struct block *block = NULL;
 
-    recent_settle(pool);
+    coalesce_own_large(pool);
     if (!refused)
         block = bins_find(&pool->large, size, room(pool, size), /* all: */ false);
     if (!block) {
-        recent_join_large(pool);
+        coalesce_large(pool);
         block = bins_find(&pool->large, size, refused ? 0 : room(pool, size), refused);
     }
     return block_take_found(pool, block, size, requested, ret_addr);
@@ -69,7 +69,7 @@ int block_take(struct pool *pool, size_t size, size_t requested, bool refused, u
 
 int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
-    recent_settle(pool);
-    recent_join_large(pool);
+    coalesce_own_large(pool);
+    coalesce_large(pool);
     return block_take_found(pool, bins_find(&pool->large, size, 0, /* all: */ true), size, requested, ret_addr);
 }

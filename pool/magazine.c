@@ -14,10 +14,10 @@
  * Small blocks have one of a few sizes (rounded), so that most requests of any small size find a block. Large blocks
  * serve only requests of their own size; those for which there is no list are strays. Large blocks are coalesced when a
  * large request of the thread looks at the bins; all blocks are before the pool grows or idle memory is examined
- * (recent_flush), so no free memory is overlooked, and the books are right.
+ * (coalesce_all), so no free memory is overlooked, and the books are right.
  *
  * In the pool's books a cached block counts as used, so hits and frees change nothing outside their magazine. Each
- * magazine counts the bytes that it has handed out, and the pool adds them up now and then (handed_settle).
+ * magazine counts the bytes that it has handed out, and the pool adds them up now and then (handed_collect).
  *
  * It orders nothing and asks no one for memory.
  *
@@ -32,7 +32,7 @@
 /* The number of polls for the end of a visit before a thread goes on to another magazine. */
 #define PATIENCE 2048u
 
-__thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
+__thread unsigned int magazine_index __attribute__((tls_model("initial-exec")));
 
 /* With the magazine's lock. */
 void magazine_use(struct pool *pool, struct magazine *magazine)
@@ -41,12 +41,12 @@ void magazine_use(struct pool *pool, struct magazine *magazine)
         atomic_fetch_add(&pool->shown.magazines_used, 1);
 }
 
-/* While the pool's lock is held, no thread comes to magazines beyond pool->shown.places. */
-static void places_reach(struct pool *pool, unsigned int past)
+/* While the pool's lock is held, no thread comes to magazines beyond pool->shown.magazine_count. */
+static void magazine_count_raise(struct pool *pool, unsigned int past)
 {
     lock_take(&pool->lock);
-    if (places(pool) < past)
-        atomic_store(&pool->shown.places, past);
+    if (magazine_count(pool) < past)
+        atomic_store(&pool->shown.magazine_count, past);
     lock_give(&pool->lock);
 }
 
@@ -60,21 +60,21 @@ struct magazine *magazine_enter_other(struct pool *pool)
     struct magazine *magazine;
 
     for (unsigned int i = 0;; i++) {
-        const unsigned int place = magazine_place % MAGAZINES;
+        const unsigned int index = magazine_index % MAGAZINES;
 
-        magazine = &pool->magazines[place];
-        if (place >= places(pool))
-            places_reach(pool, place + 1);
+        magazine = &pool->magazines[index];
+        if (index >= magazine_count(pool))
+            magazine_count_raise(pool, index + 1);
         if (lock_try(&magazine->lock))
             break;
         /* A visitor is gone in a moment: a thread that left its magazine would find nothing in another one, and would
-         * have a smaller share of the slack. The visitor may have gone before this check: try again. */
+         * have a smaller share of the deferred-free budget. The visitor may have gone before this check: try again. */
         if (!is_visited(magazine)) {
             if (lock_try(&magazine->lock))
                 break;
-            magazine_place += !is_visited(magazine);
+            magazine_index += !is_visited(magazine);
         } else if (i % PATIENCE == PATIENCE - 1) {
-            magazine_place++;
+            magazine_index++;
         }
         lock_relax(i / MAGAZINES);
     }
@@ -105,14 +105,14 @@ void locks_take(struct pool *pool)
     unsigned int count;
 
     lock_take(&pool->lock);
-    count = places(pool);
+    count = magazine_count(pool);
     for (unsigned int i = 0; i < count; i++)
         magazine_visit(&pool->magazines[i]);
 }
 
 void locks_give(struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++)
         magazine_unlock(&pool->magazines[i]);
@@ -121,7 +121,7 @@ void locks_give(struct pool *pool)
 
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     unsigned int list;
     size_t size;
     bool found = false;
@@ -132,7 +132,7 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
     for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (magazine == own || !(recent_lists(magazine, list / 64) >> list % 64 & 1))
+        if (magazine == own || !(cached_lists(magazine, list / 64) >> list % 64 & 1))
             continue;
         magazine_visit(magazine);
         found = magazine_take(magazine, list, size, requested, ret_addr);
@@ -160,7 +160,7 @@ static struct block *pick(struct block **link, const struct magazine *owner, boo
     return to;
 }
 
-struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
+struct block *cached_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all)
 {
     const unsigned int strays = magazine->strays_count;
@@ -168,30 +168,30 @@ struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigne
 
     if (magazine->strays)
         blocks = pick(&magazine->strays, owner, all, NULL, &magazine->strays_count);
-    magazine->recent_count -= strays - magazine->strays_count;
+    magazine->cached_count -= strays - magazine->strays_count;
     for (unsigned int set = first; set < end; set++) {
-        uint64_t lists = recent_lists(magazine, set);
+        uint64_t lists = cached_lists(magazine, set);
 
         for (uint64_t left = lists; left; left &= left - 1) {
             const unsigned int i = set * 64 + (unsigned int)__builtin_ctzll(left);
 
-            blocks = pick(&magazine->recent[i], owner, all, blocks, &magazine->recent_count);
-            if (!magazine->recent[i])
+            blocks = pick(&magazine->cached[i], owner, all, blocks, &magazine->cached_count);
+            if (!magazine->cached[i])
                 lists &= ~((uint64_t)1 << i % 64);
         }
-        recent_lists_mark(magazine, set, lists);
+        cached_lists_mark(magazine, set, lists);
     }
     return blocks;
 }
 
-void magazines_leave(struct pool *pool)
+void magazines_mark_unused(struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (atomic_load(&magazine->used) && !magazine->recent_count && !magazine->kept_count) {
+        if (atomic_load(&magazine->used) && !magazine->cached_count && !magazine->deferred_count) {
             atomic_store(&magazine->used, false);
             atomic_fetch_sub(&pool->shown.magazines_used, 1);
         }
@@ -200,7 +200,7 @@ void magazines_leave(struct pool *pool)
 
 void magazines_reset(struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];

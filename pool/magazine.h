@@ -14,10 +14,10 @@
 #include "state.h"
 
 /* The index of this thread's magazine, modulo MAGAZINES, in every pool; for magazine_enter. */
-extern __thread unsigned int magazine_place __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread unsigned int magazine_index __attribute__((tls_model("initial-exec"), visibility("hidden")));
 static inline struct magazine *magazine_own(struct pool *pool)
 {
-    return &pool->magazines[magazine_place % MAGAZINES];
+    return &pool->magazines[magazine_index % MAGAZINES];
 }
 
 /* The slow path of magazine_enter. */
@@ -52,28 +52,28 @@ void locks_give(struct pool *pool);
 /* The most blocks in a magazine whose list holds blocks of another size: coalescing them takes the pool's lock. */
 #define STRAY_MAX 32u
 /* The most cached blocks in a magazine, because a thread may have to coalesce all of them at once. */
-#define RECENT_MAX 512u
+#define CACHED_MAX 512u
 
 /* A bit for each list that is not empty, in words of 64. */
-static inline uint64_t recent_lists(const struct magazine *magazine, unsigned int set)
+static inline uint64_t cached_lists(const struct magazine *magazine, unsigned int set)
 {
-    return atomic_load_explicit(&magazine->recent_set[set], memory_order_relaxed);
+    return atomic_load_explicit(&magazine->cached_set[set], memory_order_relaxed);
 }
 
-static inline void recent_lists_mark(struct magazine *magazine, unsigned int set, uint64_t to)
+static inline void cached_lists_mark(struct magazine *magazine, unsigned int set, uint64_t to)
 {
-    atomic_store_explicit(&magazine->recent_set[set], to, memory_order_relaxed);
+    atomic_store_explicit(&magazine->cached_set[set], to, memory_order_relaxed);
 }
 
 /* With the magazine's lock: take the first block off a list that is not empty. */
-static inline struct block *recent_pop(struct magazine *magazine, unsigned int i)
+static inline struct block *cached_pop(struct magazine *magazine, unsigned int i)
 {
-    struct block *block = magazine->recent[i];
+    struct block *block = magazine->cached[i];
 
-    magazine->recent[i] = block->link;
+    magazine->cached[i] = block->link;
     if (!block->link)
-        recent_lists_mark(magazine, i / 64, recent_lists(magazine, i / 64) & ~((uint64_t)1 << i % 64));
-    magazine->recent_count--;
+        cached_lists_mark(magazine, i / 64, cached_lists(magazine, i / 64) & ~((uint64_t)1 << i % 64));
+    magazine->cached_count--;
     return block;
 }
 
@@ -81,11 +81,11 @@ static inline struct block *recent_pop(struct magazine *magazine, unsigned int i
 static inline bool magazine_take(struct magazine *magazine, unsigned int i, size_t size, size_t requested,
                                  uint64_t *ret_addr)
 {
-    struct block *block = magazine->recent[i];
+    struct block *block = magazine->cached[i];
 
     if (!block || block->size != size)
         return false;
-    recent_pop(magazine, i);
+    cached_pop(magazine, i);
     handed_add(magazine, size);
     count_up(&magazine->hits);
     block->requested = requested;
@@ -101,34 +101,34 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
 static inline bool magazine_put(struct magazine *magazine, struct block *block)
 {
     const unsigned int i = block->list;
-    struct block **list = &magazine->recent[i];
+    struct block **list = &magazine->cached[i];
     const bool stray = *list && (*list)->size != block->size;
 
-    if (magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||
+    if (magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||
         (stray && magazine->strays_count >= STRAY_MAX))
         return false;
     if (stray) {
         list = &magazine->strays;
         magazine->strays_count++;
     } else if (!*list) {
-        recent_lists_mark(magazine, i / 64, recent_lists(magazine, i / 64) | (uint64_t)1 << i % 64);
+        cached_lists_mark(magazine, i / 64, cached_lists(magazine, i / 64) | (uint64_t)1 << i % 64);
     }
-    atomic_store_explicit(&block->state, BLOCK_RECENT, memory_order_relaxed);
+    atomic_store_explicit(&block->state, BLOCK_CACHED, memory_order_relaxed);
     block->link = *list;
     *list = block;
     if (block->in_hole)
         magazine->has_holes = true;
-    magazine->recent_count++;
+    magazine->cached_count++;
     return true;
 }
 
 /* With the magazine's lock: take cached blocks off the lists of these sets and off the strays: all, or those in
- * segments of owner (NULL: the pool). The blocks returned are still RECENT. */
-struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
+ * segments of owner (NULL: the pool). The blocks returned are still CACHED. */
+struct block *cached_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all);
 /* With all locks: mark empty magazines as unused until a thread comes. A thread that was driven from one to the next,
- * by the clock for example, must not have a share of the slack in each. */
-void magazines_leave(struct pool *pool);
+ * by the clock for example, must not have a share of the deferred-free budget in each. */
+void magazines_mark_unused(struct pool *pool);
 /* With the pool's lock: drop all cached and deferred blocks. */
 void magazines_reset(struct pool *pool);
 

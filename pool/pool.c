@@ -46,7 +46,7 @@ static inline int block_claim(uint64_t addr, struct block **ret_block)
     return 0;
 }
 
-/* Defer a block without ordering it, if the magazine's share of the slack allows that or in_any_case. */
+/* Defer a block without ordering it, if the magazine's share of the deferred-free budget allows that or in_any_case. */
 static bool block_defer(struct pool *pool, struct block *block, bool in_any_case)
 {
     struct magazine *magazine = magazine_enter(pool);
@@ -55,7 +55,7 @@ static bool block_defer(struct pool *pool, struct block *block, bool in_any_case
     if (fits) {
         count_up(&magazine->frees);
         handed_sub(magazine, block->size);
-        magazine_keep(pool, magazine, block);
+        magazine_defer(pool, magazine, block);
     }
     lock_give(&magazine->lock);
     return fits;
@@ -73,11 +73,11 @@ int pool_free(uint64_t addr)
     if (atomic_load_explicit(&pool->shown.defers, memory_order_relaxed) &&
         block_defer(pool, block, /* in_any_case: */ false))
         return 0;
-    if (atomic_load_explicit(&pool->shown.keepers, memory_order_relaxed) || pool->config.order->fill) {
+    if (atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, POOL_ORDER_FREE);
     } else { /* the usual case: one block, and only order() to call */
         rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);
-        block_settle(pool, block, rc);
+        block_publish(pool, block, rc);
     }
     release_some(pool);
     return rc == -EBUSY ? 0 : rc;
@@ -150,7 +150,7 @@ static bool more_to_give(struct pool *pool)
     if (config->order->frozen(config->arg))
         return false;
     locks_take(pool);
-    recent_flush(pool);
+    coalesce_all(pool);
     more = idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering);
     locks_give(pool);
     return more;
@@ -169,7 +169,7 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         pool_flush(pool);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
-        if (atomic_load(&pool->shown.keepers))
+        if (atomic_load(&pool->shown.deferring))
             order_and_publish(pool, NULL, POOL_ORDER_DEVICE);
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
@@ -186,31 +186,32 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     return rc;
 }
 
-/* True if, with size bytes more, the pool would hold more than peak_live and the slack. */
-static bool slack_is_used_up(struct pool *pool, size_t size)
+/* True if, with size bytes more, the pool would hold more than peak_live and the deferred-free budget. */
+static bool budget_is_used_up(struct pool *pool, size_t size)
 {
     bool is_beyond;
 
     lock_take(&pool->lock);
-    is_beyond = pool->stats.held + pool->asked + size >
-                pool->stats.peak_live + atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed);
+    is_beyond = pool->stats.held + pool->growing + size >
+                pool->stats.peak_live + atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed);
     lock_give(&pool->lock);
     return is_beyond;
 }
 
 /*
- * Before the driver is asked for more: publish deferred blocks, if all earlier work has ended. With slack not for every
- * request, or the calls that deferring saves would be made here; but for each large one once the slack is used up.
- * False: it was not tried.
+ * Before the driver is asked for more: publish deferred blocks, if all earlier work has ended. When frees are deferred,
+ * not for every request, or the calls that deferring saves would be made here; but for each large one once their budget
+ * is used up. False: it was not tried.
  */
-static bool kept_ask(struct pool *pool, size_t size)
+static bool flush_if_due(struct pool *pool, size_t size)
 {
-    const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed), kept = kept_bytes(pool);
-    const bool due = !slack || kept >= atomic_load_explicit(&pool->shown.ask_from, memory_order_relaxed) ||
-                     (size >= LARGE_MIN && kept >= size && slack_is_used_up(pool, size));
+    const size_t budget = atomic_load_explicit(&pool->shown.budget, memory_order_relaxed),
+                 deferred = deferred_bytes(pool);
+    const bool due = !budget || deferred >= atomic_load_explicit(&pool->shown.flush_from, memory_order_relaxed) ||
+                     (size >= LARGE_MIN && deferred >= size && budget_is_used_up(pool, size));
 
-    if (due && slack)
-        atomic_store_explicit(&pool->shown.ask_from, kept + slack / 8, memory_order_relaxed);
+    if (due && budget)
+        atomic_store_explicit(&pool->shown.flush_from, deferred + budget / 8, memory_order_relaxed);
     if (due)
         pool_flush(pool);
     return due;
@@ -231,18 +232,18 @@ static int alloc_looking(struct pool *pool, size_t requested, uint64_t *ret_addr
     if (config->order->frozen(config->arg)) {
         rc = -EAGAIN;
     } else {
-        if (kept_ask(pool, size) && magazines_take(pool, NULL, requested, ret_addr))
+        if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr))
             return 0;
         if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
             return 0;
         /* While the device has little left, a refusal and its consequences cost more than the 2 MiB saved. */
         alone = config->backend->scarce && config->backend->scarce(config->arg);
-        if (release_excess(pool, size, /* again: */ false, &alone)) {
+        if (release_excess(pool, size, /* second: */ false, &alone)) {
             bound_wait(pool);
             pool_flush(pool);
             if (take(pool, size, requested, /* refused: */ false, ret_addr) == 0)
                 return 0;
-            if (release_excess(pool, size, /* again: */ true, &alone) && config->backend->reclaim)
+            if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim)
                 config->backend->reclaim(config->arg);
         }
         rc = grow(pool, size, requested, alone, ret_addr);
@@ -284,9 +285,9 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     pool->config = *config;
     atomic_store(&pool->arg, config->arg);
     atomic_store(&pool->shown.kind, config->kind);
-    atomic_store(&pool->shown.slack, config->slack_min);
-    atomic_store(&pool->shown.slack_most, config->slack_min);
-    atomic_store(&pool->shown.ask_from, config->slack_min / 2);
+    atomic_store(&pool->shown.budget, config->slack_min);
+    atomic_store(&pool->shown.budget_max, config->slack_min);
+    atomic_store(&pool->shown.flush_from, config->slack_min / 2);
     atomic_store(&pool->shown.defers, config->slack_min != 0);
     lock_give(&pool->lock);
     *ret_pool = pool;

@@ -13,8 +13,8 @@
 #include "magazine.h"
 #include "shards.h"
 
-/* Each order restores this part of the slack, while the pool need not grow. */
-#define SLACK_WIDEN 1024
+/* Each order restores this part of the deferred-free budget, while the pool need not grow. */
+#define BUDGET_WIDEN 1024
 
 /* Order, and where contents matter, fill the blocks of these lists and order the fills as well. */
 static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
@@ -36,7 +36,7 @@ static int order_and_fill(struct pool *pool, struct block *const *lists, unsigne
     return !rc && filled ? order->filled(pool->config.arg) : rc;
 }
 
-void block_settle(struct pool *pool, struct block *block, int rc)
+void block_publish(struct pool *pool, struct block *block, int rc)
 {
     struct magazine *magazine;
     bool put = true;
@@ -52,16 +52,16 @@ void block_settle(struct pool *pool, struct block *block, int rc)
         count_up(&magazine->order);
         put = magazine_put(magazine, block);
     } else {
-        count_up(&magazine->kept_times);
-        magazine_keep(pool, magazine, block);
+        count_up(&magazine->deferrals);
+        magazine_defer(pool, magazine, block);
     }
     lock_give(&magazine->lock);
     if (!put)
-        magazine_put_or_join(pool, magazine, block);
+        magazine_put_or_coalesce(pool, magazine, block);
 }
 
-/* As block_settle, for the deferred blocks of a magazine. */
-static void list_settle(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
+/* As block_publish, for the deferred blocks of a magazine. */
+static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
 {
     struct block *next;
 
@@ -70,31 +70,31 @@ static void list_settle(struct pool *pool, struct magazine *magazine, struct blo
         for (; block; block = next) {
             next = block->link;
             if (rc)
-                magazine_keep(pool, magazine, block);
+                magazine_defer(pool, magazine, block);
             else if (!magazine_put(magazine, block))
                 break;
         }
         magazine_unlock(magazine);
         if (!block)
             return;
-        magazine_put_or_join(pool, magazine, block);
+        magazine_put_or_coalesce(pool, magazine, block);
         block = next;
     }
 }
 
-/* Deferred blocks have been ordered: restore a part of the slack that slack_narrow has taken away. Threads that call
- * this at the same time may count as one. */
-static void slack_widen(struct pool *pool)
+/* Deferred blocks have been ordered: restore the part of the deferred-free budget that budget_narrow has taken away.
+ * Threads that call this at the same time may count as one. */
+static void budget_widen(struct pool *pool)
 {
-    const size_t most = atomic_load_explicit(&pool->shown.slack_most, memory_order_relaxed);
-    const size_t slack = atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) + most / SLACK_WIDEN;
+    const size_t most = atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed);
+    const size_t budget = atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) + most / BUDGET_WIDEN;
 
-    atomic_store_explicit(&pool->shown.slack, slack < most ? slack : most, memory_order_relaxed);
+    atomic_store_explicit(&pool->shown.budget, budget < most ? budget : most, memory_order_relaxed);
 }
 
 /*
  * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
- * the call can be handed out; with batched frees, mainly those in this thread's magazine, see kept_take. An order()
+ * the call can be handed out; with batched frees, mainly those in this thread's magazine, see deferred_take. An order()
  * that starts after a free covers all work that could use the block.
  */
 int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how)
@@ -106,29 +106,30 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     int rc;
 
     /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
-    taking = atomic_load_explicit(&pool->shown.keepers, memory_order_relaxed) &&
+    taking = atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) &&
              !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
         if (block && pool->config.slack_min)
-            own = &pool->magazines[magazine_place % MAGAZINES];
-        taken = kept_take(pool, own, lists);
+            own = &pool->magazines[magazine_index % MAGAZINES];
+        taken = deferred_take(pool, own, lists);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
     for (unsigned int i = 0; i < taken; i++)
-        list_settle(pool, &pool->magazines[i], lists[i], rc);
+        list_publish(pool, &pool->magazines[i], lists[i], rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
-    if (rc == 0 && pool->config.slack_min) { /* fewer bytes are deferred now: see kept_ask */
-        slack_widen(pool);
-        atomic_store_explicit(&pool->shown.ask_from, atomic_load_explicit(&pool->shown.slack, memory_order_relaxed) / 2,
+    if (rc == 0 && pool->config.slack_min) { /* fewer bytes are deferred now: see flush_if_due */
+        budget_widen(pool);
+        atomic_store_explicit(&pool->shown.flush_from,
+                              atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,
                               memory_order_relaxed);
     }
     if (block)
-        block_settle(pool, block, rc);
+        block_publish(pool, block, rc);
     else if (rc == 0)
         atomic_fetch_add(&pool->shown.order, 1);
     return rc;
@@ -138,6 +139,6 @@ void pool_flush(struct pool *pool)
 {
     const struct pool_config *config = &pool->config;
 
-    if (atomic_load(&pool->shown.keepers) && !config->order->frozen(config->arg))
+    if (atomic_load(&pool->shown.deferring) && !config->order->frozen(config->arg))
         order_and_publish(pool, NULL, POOL_ORDER_ASK);
 }

@@ -15,6 +15,6 @@
  * the others stay deferred. */
 int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how);
 /* The program's PENDING block has been ordered, or rc says why not: cache it, defer it, or restore it. */
-void block_settle(struct pool *pool, struct block *block, int rc);
+void block_publish(struct pool *pool, struct block *block, int rc);
 
 #endif

@@ -15,7 +15,7 @@
 #include "map.h"
 #include "publish.h"
 
-void segment_leave(struct pool *pool, struct segment *segment)
+void segment_unlink(struct pool *pool, struct segment *segment)
 {
     struct block *block, *next;
 
@@ -99,12 +99,12 @@ static size_t release(struct pool *pool, const struct release *what)
     struct segment *segment, *next, *going = NULL;
 
     locks_take(pool);
-    recent_flush(pool);
+    coalesce_all(pool);
     for (segment = idle_bytes(pool) ? pool->segments : NULL; segment; segment = next) {
         next = segment->next;
         if (!goes(pool, segment, what))
             continue;
-        segment_leave(pool, segment);
+        segment_unlink(pool, segment);
         segment->next = going;
         going = segment;
     }
@@ -119,7 +119,7 @@ size_t release_trim(struct pool *pool, const char *why, bool may_wait)
 
     if (frozen && (!may_wait || !config->backend->gives_frozen || !config->backend->gives_frozen(config->arg)))
         return 0;
-    if (!frozen && atomic_load(&pool->shown.keepers))
+    if (!frozen && atomic_load(&pool->shown.deferring))
         order_and_publish(pool, NULL, may_wait ? POOL_ORDER_DEVICE : POOL_ORDER_ASK);
     return release(pool, &what);
 }
@@ -153,8 +153,8 @@ size_t pool_decay(struct pool *pool, unsigned int age)
     const struct release what = {.why = "decay", .age = age};
 
     locks_take(pool);
-    recent_flush(pool); /* cached blocks were idle during the tick that ends now */
-    magazines_leave(pool);
+    coalesce_all(pool); /* cached blocks were idle during the tick that ends now */
+    magazines_mark_unused(pool);
     pool->clock++;
     locks_give(pool);
     return pool->config.order->frozen(pool->config.arg) ? 0 : release(pool, &what);

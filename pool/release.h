@@ -24,7 +24,7 @@ struct release {
 };
 
 /* With all locks: remove an idle segment from the pool's books; it still counts as held. */
-void segment_leave(struct pool *pool, struct segment *segment);
+void segment_unlink(struct pool *pool, struct segment *segment);
 /* With no lock: give a segment that is not in the books back to the backend. */
 void segment_put(struct pool *pool, const struct segment *segment);
 /* Give back a list of segments that have left the books, and release all locks. Returns the bytes. */

@@ -24,7 +24,7 @@ enum block_state {
     BLOCK_FREE,    /* in a bin */
     BLOCK_LIVE,    /* handed out */
     BLOCK_PENDING, /* freed by the program, not yet ordered: inside pool_free, or deferred */
-    BLOCK_RECENT,  /* cached in a magazine: free, but in the books and the map as if handed out */
+    BLOCK_CACHED,  /* cached in a magazine: free, but in the books and the map as if handed out */
     BLOCK_SEIZED,  /* handed out, and about to be forgotten together with its segment */
 };
 
@@ -50,7 +50,7 @@ struct segment {
     size_t size;
     struct magazine *owner;      /* of a shared segment; NULL: the pool. Changes only under all locks */
     size_t used;                 /* bytes of blocks that are not free */
-    size_t recent;               /* of these, bytes in cached blocks; only inside recent_idle */
+    size_t cached;               /* of these, bytes in cached blocks; only inside cached_idle */
     _Atomic(struct pool *) pool; /* as is pool->arg */
     struct block *first;
     struct segment *prev, *next; /* the pool's list of segments */
@@ -87,7 +87,7 @@ static inline bool is_unused(const struct block *block)
 {
     const int state = atomic_load_explicit(&block->state, memory_order_relaxed);
 
-    return state == BLOCK_FREE || state == BLOCK_RECENT;
+    return state == BLOCK_FREE || state == BLOCK_CACHED;
 }
 
 /* The bytes by which a block of size bytes would increase segment->exposed. */

@@ -55,27 +55,27 @@ static void segment_move(struct pool *pool, struct segment *segment, struct maga
 
 /* With the magazine's lock, for a small request that no free block serves: coalesce the next larger cached block.
  * False: there is none. */
-static bool join_larger(struct pool *pool, struct magazine *magazine, size_t size)
+static bool coalesce_larger(struct pool *pool, struct magazine *magazine, size_t size)
 {
     struct block *block = NULL;
     unsigned int list;
 
     size_class(size, &list);
-    for (unsigned int i = list + 1; i < RECENT && !block; i++) {
-        const uint64_t larger = recent_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
+    for (unsigned int i = list + 1; i < LISTS && !block; i++) {
+        const uint64_t larger = cached_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
 
         if (!larger) {
             i |= 63;
             continue;
         }
         i = i / 64 * 64 + (unsigned int)__builtin_ctzll(larger);
-        if (magazine->recent[i]->segment->owner == magazine)
-            block = recent_pop(magazine, i);
+        if (magazine->cached[i]->segment->owner == magazine)
+            block = cached_pop(magazine, i);
     }
     if (!block)
         return false;
     block->link = NULL;
-    join(pool, block);
+    coalesce(pool, block);
     return true;
 }
 
@@ -88,9 +88,9 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
     /* Keep blocks of the few sizes cached while another block serves, or each miss would make the next requests
      * misses. */
     if (size > CLOSE_MAX)
-        join(pool, recent_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
+        coalesce(pool, cached_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
     block = bins_find(&magazine->bins, size, 0, /* all: */ false);
-    if (!block && size <= CLOSE_MAX && join_larger(pool, magazine, size))
+    if (!block && size <= CLOSE_MAX && coalesce_larger(pool, magazine, size))
         block = bins_find(&magazine->bins, size, 0, /* all: */ false);
     if (block_take_found(pool, block, size, requested, ret_addr))
         return false;
@@ -101,17 +101,17 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
 /* With all locks: a free block of any magazine, first of its own, then of idle segments, then of any. */
 static struct block *find(struct pool *pool, const struct magazine *own, size_t size, bool all)
 {
-    const unsigned int count = places(pool), place = (unsigned int)(own - pool->magazines);
+    const unsigned int count = magazine_count(pool), index = (unsigned int)(own - pool->magazines);
     struct block *block = bins_find(&own->bins, size, 0, all);
 
     for (unsigned int i = 1; i < count && !block; i++) {
-        const struct magazine *magazine = &pool->magazines[(place + i) % count];
+        const struct magazine *magazine = &pool->magazines[(index + i) % count];
 
         if (size_value(&magazine->books.idle))
             block = bins_find(&magazine->bins, LARGE_MIN - POOL_GRANULE, 0, all);
     }
     for (unsigned int i = 1; i < count && !block; i++)
-        block = bins_find(&pool->magazines[(place + i) % count].bins, size, 0, all);
+        block = bins_find(&pool->magazines[(index + i) % count].bins, size, 0, all);
     return block;
 }
 
@@ -125,7 +125,7 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     if (!refused)
         block = find(pool, own, size, /* all: */ false);
     if (!block) {
-        recent_flush(pool);
+        coalesce_all(pool);
         block = find(pool, own, size, refused);
     }
     if (block && block->segment->owner != own && is_worth_moving(block->segment))
@@ -139,24 +139,24 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     return rc;
 }
 
-void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
+void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block)
 {
     bool put = false;
 
     locks_take(pool);
     magazine_use(pool, magazine);
-    handed_settle(pool, magazine);
+    handed_collect(pool, magazine);
     if (!block->segment->withdrawn) {
-        join(pool, recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : HASH_SETS, NULL, /* all: */ true));
+        coalesce(pool, cached_grab(magazine, 0, magazine->has_holes ? LIST_SETS : HASH_SETS, NULL, /* all: */ true));
         put = magazine_put(magazine, block);
     }
     if (!put) {
-        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
+        coalesce(pool, cached_grab(magazine, 0, LIST_SETS, NULL, /* all: */ true));
         put = magazine_put(magazine, block);
     }
     if (!put) {
         block->link = NULL;
-        join(pool, block);
+        coalesce(pool, block);
     }
     locks_give(pool);
 }

@@ -17,6 +17,6 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
  * examine every block. -ENOENT: nothing fits. */
 int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
 /* With no lock: as magazine_put, after making room; otherwise the block is coalesced. */
-void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block);
+void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block);
 
 #endif

@@ -31,8 +31,8 @@
 #define MIDDLE_LISTS 64u
 #define HASH_LISTS   (LARGE_LISTS + MIDDLE_LISTS)
 #define CLOSE_LISTS  96u
-#define RECENT       (HASH_LISTS + CLOSE_LISTS)
-#define RECENT_SETS  ((RECENT + 63) / 64)
+#define LISTS        (HASH_LISTS + CLOSE_LISTS)
+#define LIST_SETS    ((LISTS + 63) / 64)
 #define LARGE_SETS   (LARGE_LISTS / 64)
 #define HASH_SETS    (HASH_LISTS / 64)
 

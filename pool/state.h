@@ -39,17 +39,17 @@ struct magazine {
     struct spares spares; /* survives recycling, like the lock itself */
     atomic_uint visitors; /* threads that hold or want the lock for a moment without using the magazine; a hint */
     atomic_bool used;     /* a thread has used the magazine */
-    unsigned int recent_count, kept_count, kept_large;
-    _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_settle */
+    unsigned int cached_count, deferred_count, deferred_large;
+    _Atomic ptrdiff_t handed;      /* bytes handed out here less bytes freed here, since handed_collect */
     _Atomic ptrdiff_t handed_most; /* the maximum of that */
-    struct block *kept;            /* deferred blocks: PENDING and not ordered yet */
-    _Atomic size_t kept_bytes;     /* by native_size */
-    _Atomic size_t hits, carved, frees, order, kept_times; /* parts of pool_stats; carved are hits, too */
-    _Atomic size_t frees_seen;                             /* the value of frees when another thread last checked
-                                                              whether the magazine is abandoned */
+    struct block *deferred;        /* deferred blocks: PENDING and not ordered yet */
+    _Atomic size_t deferred_bytes; /* by native_size */
+    _Atomic size_t hits, carved, frees, order, deferrals; /* parts of pool_stats; carved are hits, too */
+    _Atomic size_t frees_seen;                            /* the value of frees when another thread last checked
+                                                             whether the magazine is abandoned */
     /* Cached blocks, not coalesced with their neighbours, the last one first; blocks on one list have one size. */
-    _Atomic uint64_t recent_set[RECENT_SETS]; /* a bit for each list that is not empty */
-    struct block *recent[RECENT];
+    _Atomic uint64_t cached_set[LIST_SETS]; /* a bit for each list that is not empty */
+    struct block *cached[LISTS];
     struct block *strays; /* cached blocks whose list holds another size */
     unsigned int strays_count;
     bool has_holes; /* blocks with in_hole may be on the lists of small sizes */
@@ -62,18 +62,18 @@ struct pool {
     /* Members that hits and frees read without the lock, apart from those that misses change all the time. */
     struct {
         _Atomic size_t withdrawn;  /* bytes in withdrawn segments without a block handed out; set under the lock */
-        _Atomic size_t slack;      /* bytes that may be deferred for batching: less than slack_most while the pool
-                                      has to grow meanwhile */
-        _Atomic size_t slack_most; /* the maximum of that */
-        _Atomic size_t ask_from;   /* with slack: the deferred bytes from which on a request asks whether they can be
-                                      published */
+        _Atomic size_t budget;     /* the deferred-free budget: bytes that may be deferred for batching, less than
+                                     budget_max while the pool has to grow meanwhile */
+        _Atomic size_t budget_max; /* the maximum of that */
+        _Atomic size_t flush_from; /* the deferred bytes from which on a request asks whether they can be
+                                    published */
         _Atomic size_t order;      /* successful order() calls outside a free; a part of pool_stats */
         atomic_uint magazines_used;
-        atomic_uint places;   /* no magazine from this index on was ever used; set under the lock */
-        atomic_uint keepers;  /* magazines with deferred blocks; changed under their locks */
-        atomic_uint ordering; /* threads that have taken deferred blocks to order them */
-        atomic_uint kind;     /* of new segments; set under the lock */
-        atomic_bool defers;   /* frees are batched: there is slack, and the context has not failed */
+        atomic_uint magazine_count; /* no magazine from this index on was ever used; set under the lock */
+        atomic_uint deferring;      /* magazines with deferred blocks; changed under their locks */
+        atomic_uint ordering;       /* threads that have taken deferred blocks to order them */
+        atomic_uint kind;           /* of new segments; set under the lock */
+        atomic_bool defers;         /* frees are batched: there is a budget, and the context has not failed */
     } shown __attribute__((aligned(64)));
     struct pool_config config;
     _Atomic(void *) arg; /* config.arg, for readers that cannot know whether the pool has been recycled */
@@ -97,7 +97,7 @@ struct pool {
     struct ghosts ghosts;
     size_t native_peak; /* the maximum of native, without free and deferred blocks, seen when the pool grew */
     size_t used_peak;   /* the most bytes in segments that were not idle, seen when the pool grew */
-    size_t asked;       /* bytes that the backend is being asked for */
+    size_t growing;     /* bytes that the backend is being asked for */
     /*
      * Segments of more than one block, one of them large, are packed until none of their blocks is handed out. The
      * smallest block that has been in a packed segment could be the only one left, and keep the rest of the segment
@@ -149,9 +149,9 @@ static inline struct books *books_of(struct pool *pool, const struct segment *se
 }
 
 /* The number of magazines that may hold blocks. */
-static inline unsigned int places(const struct pool *pool)
+static inline unsigned int magazine_count(const struct pool *pool)
 {
-    return atomic_load_explicit(&pool->shown.places, memory_order_relaxed);
+    return atomic_load_explicit(&pool->shown.magazine_count, memory_order_relaxed);
 }
 
 #endif

@@ -39,7 +39,7 @@ int pool_withdraw(uint64_t addr)
     if (map_segment_get(addr) == segment && segment->pool == pool)
         rc = 0;
     if (!rc && !segment->withdrawn) {
-        recent_flush(pool);
+        coalesce_all(pool);
         segment_withdraw(pool, segment);
     }
     locks_give(pool);
@@ -51,7 +51,7 @@ void pool_pack_never(struct pool *pool)
     locks_take(pool);
     if (!pool->packs_never) {
         pool->packs_never = true;
-        recent_flush(pool);
+        coalesce_all(pool);
         for (struct segment *segment = pool->segments; segment; segment = segment->next)
             if (segment->exposed)
                 segment_withdraw(pool, segment);
@@ -65,7 +65,7 @@ void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size
     atomic_store(&pool->shown.kind, kind);
     pool->config.excess_min = excess_min;
     pool->config.bound_min = bound_min;
-    recent_flush(pool);
+    coalesce_all(pool);
     for (struct segment *segment = pool->segments; segment; segment = segment->next)
         if (segment->kind != kind)
             segment_withdraw(pool, segment);

@@ -10,7 +10,7 @@
 #define CUPOOL_POOL_WITHDRAW_H
 #include "state.h"
 
-/* The segment serves no more requests. recent_flush coalesces blocks that threads cache meanwhile. */
+/* The segment serves no more requests. coalesce_all coalesces blocks that threads cache meanwhile. */
 void segment_withdraw(struct pool *pool, struct segment *segment);
 
 #endif

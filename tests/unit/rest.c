@@ -25,7 +25,7 @@ static const char *locks_fault(struct pool *pool)
             return "a lock is held";
         lock_give(locks[i]);
     }
-    if (atomic_load(&pool->shown.ordering) || pool->asked || pool->leaving || pool->releasing)
+    if (atomic_load(&pool->shown.ordering) || pool->growing || pool->leaving || pool->releasing)
         return "something is under way";
     return NULL;
 }
@@ -62,9 +62,9 @@ static const char *block_fault(const struct block *block)
 
     if (is_free(block))
         return NULL;
-    if (state != BLOCK_LIVE && state != BLOCK_PENDING && state != BLOCK_RECENT)
+    if (state != BLOCK_LIVE && state != BLOCK_PENDING && state != BLOCK_CACHED)
         return "a block has no state";
-    if (state == BLOCK_RECENT && block->segment->withdrawn)
+    if (state == BLOCK_CACHED && block->segment->withdrawn)
         return "a block of a withdrawn segment may be handed out";
     if (size_class(block->size, &list) != block->size || list != block->list)
         return "a block's list is not that of its size";
@@ -79,7 +79,7 @@ static const char *segments_fault(const struct pool *pool, const struct found *f
     size_t binned = 0, native = 0, count = 0;
 
     for (const struct segment *segment = pool->segments; segment; prev = segment, segment = segment->next, count++) {
-        if (segment->prev != prev || segment->recent || segment->skip > POOL_GRANULE || segment->size % LARGE_MIN ||
+        if (segment->prev != prev || segment->cached || segment->skip > POOL_GRANULE || segment->size % LARGE_MIN ||
             (!segment->used && segment->idle_since > pool->clock) || (segment->skip && !segment->shared))
             return "a segment is not as it should be";
         for (const struct block *block = segment->first; block; block = block->next) {
@@ -101,8 +101,8 @@ static const char *segments_fault(const struct pool *pool, const struct found *f
 /* Are there no more blocks than these among what is recent? */
 static bool has_holes(const struct magazine *magazine)
 {
-    for (unsigned int list = HASH_LISTS; list < RECENT; list++)
-        for (const struct block *block = magazine->recent[list]; block; block = block->link)
+    for (unsigned int list = HASH_LISTS; list < LISTS; list++)
+        for (const struct block *block = magazine->cached[list]; block; block = block->link)
             if (block->in_hole)
                 return true;
     return false;
@@ -113,19 +113,19 @@ static const char *magazine_fault(const struct magazine *magazine)
     size_t bytes = 0;
     unsigned int count = 0, large = 0;
 
-    for (const struct block *block = magazine->kept; block; block = block->link, count++) {
+    for (const struct block *block = magazine->deferred; block; block = block->link, count++) {
         if (atomic_load(&block->state) != BLOCK_PENDING)
             return "a kept block waits for nothing";
         bytes += native_size(block->size);
         large += block->size >= LARGE_MIN;
     }
-    if (count != magazine->kept_count || large != magazine->kept_large || bytes != magazine->kept_bytes)
+    if (count != magazine->deferred_count || large != magazine->deferred_large || bytes != magazine->deferred_bytes)
         return "kept blocks are miscounted";
     if (has_holes(magazine) && !magazine->has_holes)
         return "a magazine does not know of a hole";
     if (magazine->handed_most < 0 || magazine->handed_most < magazine->handed)
         return "a magazine's peak is too low";
-    if (!magazine->used && (magazine->kept_count || magazine->recent_count))
+    if (!magazine->used && (magazine->deferred_count || magazine->cached_count))
         return "a magazine is not in use, but has blocks";
     return NULL;
 }
@@ -138,7 +138,7 @@ static const char *magazines_fault(const struct pool *pool, struct found *found)
     for (unsigned int i = 0; i < MAGAZINES && !fault; i++) {
         const struct magazine *magazine = &pool->magazines[i];
 
-        if (atomic_load(&magazine->used) && i >= places(pool))
+        if (atomic_load(&magazine->used) && i >= magazine_count(pool))
             return "a magazine is beyond the last place";
         used += atomic_load(&magazine->used);
         fault = magazine_fault(magazine);
@@ -160,7 +160,7 @@ const char *rest_fault(struct pool *pool)
     fault = fault ? fault : spares_fault(&pool->spares_common, true);
     fault = fault ? fault : magazines_fault(pool, &found);
     fault = fault ? fault : segments_fault(pool, &found);
-    if (!fault && (pool->shown.slack > pool->shown.slack_most || pool->stats.held > pool->stats.peak_held))
+    if (!fault && (pool->shown.budget > pool->shown.budget_max || pool->stats.held > pool->stats.peak_held))
         fault = "a part is more than the whole";
     return fault;
 }

@@ -130,7 +130,7 @@ static void check(size_t size)
 static void any_thread(void)
 {
     if (test.threads > 1)
-        magazine_place = (unsigned int)rng_below(&test.rng, test.threads);
+        magazine_index = (unsigned int)rng_below(&test.rng, test.threads);
 }
 
 static void get(size_t size)
@@ -295,7 +295,7 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
     test.lags = lags;
     test.slack_percent = slack_percent;
     test.threads = threads;
-    magazine_place = 0;
+    magazine_index = 0;
     assert_int_equal(space_init(&test.space, BASE, CAPACITY), 0);
     assert_int_equal(space_init(&test.driver_space, BASE * 2, CAPACITY), 0);
     test.driver = heap_new(HEAP_DRIVER, &test.driver_space);

@@ -113,7 +113,7 @@ static void test_refused_growth_counts_once(void **state)
     env->fake->fail_rc = -ENOMEM;
     alloc(env->pool, 40 * MIB);
     assert_int_equal(env->fake->refused, 1);
-    assert_int_equal(env->pool->ghosts.again, 1);
+    assert_int_equal(env->pool->ghosts.streak, 1);
 }
 
 static void test_program_whose_sizes_change_does_not_make_the_pool_hold_more(void **state)

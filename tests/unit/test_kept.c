@@ -13,14 +13,14 @@
 /* From now on this thread uses a magazine that it has not used so far. */
 static void move_on(struct pool *pool)
 {
-    magazine_place++;
+    magazine_index++;
     magazine_enter(pool);
     lock_give(&magazine_own(pool)->lock);
 }
 
 static int setup(void **state)
 {
-    magazine_place = 0;
+    magazine_index = 0;
     return env_setup(state);
 }
 
@@ -39,7 +39,7 @@ static void test_slack_is_shared(void **state)
         addr[i] = alloc(env->pool, 2 * MIB);
     for (int i = 0; i < 64; i++) {
         release(addr[i]);
-        assert_true(kept_bytes(env->pool) <= 32 * MIB);
+        assert_true(deferred_bytes(env->pool) <= 32 * MIB);
         move_on(env->pool);
     }
     assert_true(env->fake->calls[FAKE_ORDER] > 0);
@@ -61,11 +61,11 @@ static void test_others_order_what_is_too_much(void **state)
     for (int i = 0; i < 11; i++)
         release(addr[i]);
     env->fake->order_rc = 0;
-    assert_int_equal(kept_bytes(env->pool), 22 * MIB);
+    assert_int_equal(deferred_bytes(env->pool), 22 * MIB);
     move_on(env->pool);
     assert_int_equal(pool_free_later(alloc(env->pool, 8 * MIB)), 0);
     release(addr[11]);
-    assert_int_equal(kept_bytes(env->pool), 0);
+    assert_int_equal(deferred_bytes(env->pool), 0);
     assert_sound(env->pool, env->fake);
 }
 
@@ -74,7 +74,7 @@ static void test_what_ended_threads_kept_is_ordered(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
-    const unsigned int home = magazine_place;
+    const unsigned int home = magazine_index;
     uint64_t addr[MAGAZINES];
 
     config.slack_min = 32 * MIB;
@@ -82,14 +82,14 @@ static void test_what_ended_threads_kept_is_ordered(void **state)
     for (unsigned int i = 0; i < MAGAZINES; i++)
         addr[i] = alloc(env->pool, MIB / 2);
     for (unsigned int i = 0; i < MAGAZINES; i++) {
-        magazine_place = home + i;
+        magazine_index = home + i;
         release(addr[i]);
     }
-    magazine_place = home;
-    assert_int_equal(kept_bytes(env->pool), MAGAZINES * MIB / 2);
+    magazine_index = home;
+    assert_int_equal(deferred_bytes(env->pool), MAGAZINES * MIB / 2);
     while (env->fake->calls[FAKE_ORDER] < 2 * MAGAZINES) /* each is looked at twice */
         release(alloc(env->pool, MIB / 2));
-    assert_true(kept_bytes(env->pool) <= 2 * MIB); /* its own */
+    assert_true(deferred_bytes(env->pool) <= 2 * MIB); /* its own */
     pool_decay(env->pool, 100);
     env->fake->calls[FAKE_ORDER] = 0;
     for (unsigned int i = 0; i < 200; i++)
@@ -117,7 +117,7 @@ static void test_empty_magazines_have_no_share(void **state)
     pool_decay(env->pool, 100);
     for (int i = 0; i < 8; i++)
         release(addr[i]);
-    assert_int_equal(kept_bytes(env->pool), 16 * MIB);
+    assert_int_equal(deferred_bytes(env->pool), 16 * MIB);
     assert_sound(env->pool, env->fake);
 }
 
@@ -126,7 +126,7 @@ static void test_who_goes_on_is_left_alone(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
-    const unsigned int home = magazine_place;
+    const unsigned int home = magazine_index;
     const struct magazine *other;
     unsigned int orders;
 
@@ -134,12 +134,12 @@ static void test_who_goes_on_is_left_alone(void **state)
     env_pool(env, &config);
     other = &env->pool->magazines[(home + 1) % MAGAZINES];
     for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
-        magazine_place = home + 1;
+        magazine_index = home + 1;
         release(alloc(env->pool, 4 * KIB + i * POOL_GRANULE)); /* a size of its own, so that nothing is asked for */
-        magazine_place = home;
+        magazine_index = home;
         for (orders = env->fake->calls[FAKE_ORDER]; env->fake->calls[FAKE_ORDER] == orders;)
             release(alloc(env->pool, MIB));
-        assert_int_equal(other->kept_count, i + 1);
+        assert_int_equal(other->deferred_count, i + 1);
     }
     assert_sound(env->pool, env->fake);
 }
@@ -158,24 +158,24 @@ static void test_one_other_in_its_turn(void **state)
     for (unsigned int i = 0; i < ORDERS; i++)
         addr[i] = alloc(env->pool, 40 * MIB); /* too large to wait */
     for (unsigned int i = 1; i <= OTHERS; i++) {
-        magazine_place = i;
+        magazine_index = i;
         release(alloc(env->pool, 4 * MIB));
     }
     for (unsigned int order = 0; order < ORDERS; order++) {
-        magazine_place = 0;
+        magazine_index = 0;
         release(addr[order]);
         if (order == 5) { /* this thread is there again */
-            magazine_place = 3;
+            magazine_index = 3;
             release(alloc(env->pool, 4 * MIB));
         }
         for (unsigned int i = 1; i <= OTHERS; i++) {
             /* Its turns are the orders i, i + 4, ...: in the first one it is seen to have been used. */
             const unsigned int goes = i < 3 ? i + 4 : 11, kept = i == 3 && order >= 5 ? 2 : 1;
 
-            assert_int_equal(env->pool->magazines[i].kept_count, order < goes ? kept : 0);
+            assert_int_equal(env->pool->magazines[i].deferred_count, order < goes ? kept : 0);
         }
     }
-    magazine_place = 0;
+    magazine_index = 0;
 }
 
 /* While nothing can be ordered what is kept is not taken up, or each free would cost as much as all before it. */
@@ -191,7 +191,7 @@ static void test_frozen_frees_leave_alone_what_is_kept(void **state)
     env->fake->order_rc = -EBUSY;
     for (unsigned int i = 0; i < 20; i++)
         release(addr[i]);
-    block = env->pool->magazines[0].kept;
+    block = env->pool->magazines[0].deferred;
     for (unsigned int i = 20; i-- > 0; block = block->link)
         assert_int_equal(block->addr, addr[i]); /* the last one first */
     assert_null(block);
@@ -212,7 +212,7 @@ static void test_128_wait_at_the_most(void **state)
     for (unsigned int i = 0; i < 300; i++) {
         release(addr[i]);
         assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);
-        assert_int_equal(env->pool->magazines[0].kept_count, (i + 1) % 129);
+        assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % 129);
     }
 }
 

@@ -140,7 +140,7 @@ static void test_who_looks_changes_nothing(void **state)
 /* More than a magazine holds, of more sizes than it has lists: nothing is lost, and nothing is asked for twice. */
 static void test_more_than_fits(void **state)
 {
-    enum { COUNT = 3 * RECENT_MAX };
+    enum { COUNT = 3 * CACHED_MAX };
     struct env *env = env_plain(state);
     static uint64_t addr[COUNT];
     unsigned int segments = 0;
@@ -210,18 +210,18 @@ static void test_what_waited_comes_back_close_at_hand(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
-    const unsigned int home = magazine_place;
+    const unsigned int home = magazine_index;
 
     config.slack_min = 32 * MIB;
     env_pool(env, &config);
     /* Two threads' worth: each has its own, and neither's order is in the other's way. */
     for (int i = 0; i < 10000; i++) {
-        magazine_place = home + (unsigned int)i % 2;
+        magazine_index = home + (unsigned int)i % 2;
         release(alloc(env->pool, 4096));
     }
-    magazine_place = home;
-    assert_true(hits_close_at_hand(env->pool) > 10000 - 4 * KEPT_MAX);
-    assert_true(env->fake->calls[FAKE_ORDER] < 10000 / KEPT_MAX + 2);
+    magazine_index = home;
+    assert_true(hits_close_at_hand(env->pool) > 10000 - 4 * DEFERRED_MAX);
+    assert_true(env->fake->calls[FAKE_ORDER] < 10000 / DEFERRED_MAX + 2);
     assert_sound(env->pool, env->fake);
 }
 
@@ -230,18 +230,18 @@ static void test_few_large_ones_wait(void **state)
 {
     struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
-    uint64_t addr[2 * KEPT_LARGE_MAX + 2];
+    uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
 
     config.slack_min = 4096 * MIB;
     env_pool(env, &config);
-    for (size_t i = 0; i < 2 * KEPT_LARGE_MAX + 2; i++)
+    for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
-    for (size_t i = 0; i < 2 * KEPT_LARGE_MAX + 2; i++) {
+    for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++) {
         release(alloc(env->pool, MIB)); /* small ones do not count */
         release(addr[i]);
-        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / (KEPT_LARGE_MAX + 1));
+        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / (DEFERRED_LARGE_MAX + 1));
     }
-    assert_int_equal(kept_bytes(env->pool), 0);
+    assert_int_equal(deferred_bytes(env->pool), 0);
     assert_sound(env->pool, env->fake);
 }
 
@@ -279,13 +279,13 @@ static void test_what_was_asked_for_stays_close_at_hand(void **state)
         addr[i] = alloc(env->pool, MIB);
     for (unsigned int i = 0; i < 20; i++)
         release(addr[i]);
-    assert_int_equal(kept_bytes(env->pool), 20 * MIB);
+    assert_int_equal(deferred_bytes(env->pool), 20 * MIB);
     env->fake->calls[FAKE_ALLOC] = 0;
     env->fake->prompt = true;
     alloc(env->pool, MIB);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
-    assert_int_equal(kept_bytes(env->pool), 0);
-    assert_int_equal(env->pool->magazines[magazine_place % MAGAZINES].recent_count, 19);
+    assert_int_equal(deferred_bytes(env->pool), 0);
+    assert_int_equal(env->pool->magazines[magazine_index % MAGAZINES].cached_count, 19);
     assert_sound(env->pool, env->fake);
 }
 
@@ -309,7 +309,7 @@ static void test_kept_serves_when_the_slack_is_used_up(void **state)
     assert_true(stats_of(env->pool).held > (44 + 64) * MIB);
     last = alloc(env->pool, 14 * MIB);
     release(last);
-    assert_int_equal(kept_bytes(env->pool), 14 * MIB);
+    assert_int_equal(deferred_bytes(env->pool), 14 * MIB);
     env->fake->calls[FAKE_ALLOC] = 0;
     assert_int_equal(alloc(env->pool, 14 * MIB), last);
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);

@@ -53,11 +53,11 @@ static struct account {
     size_t live, native; /* with what is kept; native: with the tails of segments, which the driver would have in use */
     size_t held, idle_bytes, asked, leaving; /* held: without what is leaving */
     uint64_t kept[LIVE];
-    size_t kept_size[LIVE], kept_count, kept_bytes, kept_live;
-    size_t slack, ask_from; /* so much may be kept; from so much on a request asks for it */
-    size_t peak_live, native_peak, used_peak, regret;
+    size_t kept_size[LIVE], deferred_count, deferred_bytes, kept_live;
+    size_t slack, flush_from; /* so much may be kept; from so much on a request asks for it */
+    size_t peak_live, native_peak, used_peak, credit;
     size_t gone[SIZES]; /* by size */
-    unsigned int again;
+    unsigned int streak;
     size_t bound; /* of the last request */
     uint64_t waits, reclaims;
     uint64_t going[FAKE_UNITS]; /* what is to be given back for this request */
@@ -125,15 +125,15 @@ static void remember(unsigned int kind)
     const size_t size = size_of(kind);
 
     if (account.gone[kind] < size) {
-        account.again -= account.again < 2 ? account.again : 2;
-        account.regret -= account.regret < size ? account.regret : size;
+        account.streak -= account.streak < 2 ? account.streak : 2;
+        account.credit -= account.credit < size ? account.credit : size;
         return;
     }
     account.gone[kind] -= size;
-    if (account.again == 128)
-        account.regret += size;
+    if (account.streak == 128)
+        account.credit += size;
     else
-        account.again++;
+        account.streak++;
 }
 
 /* The most that may be held for a request: after it, in the long run; and at all (*ret_bound). */
@@ -142,11 +142,11 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
     const size_t peak = most(account.peak_live, account.live + account.asked + size);
     size_t room, max;
 
-    account.native_peak = most(account.native_peak, account.native - account.kept_bytes + account.asked + size);
+    account.native_peak = most(account.native_peak, account.native - account.deferred_bytes + account.asked + size);
     room = (account.native_peak / 10 + account.run->bound_min) / 16 * 15 + account.run->slack;
     *ret_bound = account.bound = account.native_peak + room;
     *ret_excess = most(peak / 20, account.run->excess_min);
-    max = peak + *ret_excess + account.run->slack + account.regret;
+    max = peak + *ret_excess + account.run->slack + account.credit;
     account.used_peak = most(account.used_peak, account.held - account.idle_bytes + account.asked + size);
     max = most(max, account.used_peak);
     return max < account.native_peak + room / 4 * 3 ? max : account.native_peak + room / 4 * 3;
@@ -176,7 +176,7 @@ static bool hand_back(unsigned int kind, bool again)
         account.gone[kind_of(segment)] += segment;
         idle_remove(i);
     }
-    if (gone && account.kept_bytes >= size)
+    if (gone && account.deferred_bytes >= size)
         account.slack -= account.slack / 2;
     if (account.run->bound_min == NEVER || before + arriving + account.asked + size <= bound)
         return false;
@@ -214,27 +214,27 @@ static void idle_add(uint64_t addr, size_t size)
 /* What was kept has been ordered. */
 static void publish(void)
 {
-    const bool any = account.kept_count;
+    const bool any = account.deferred_count;
 
-    for (size_t i = 0; i < account.kept_count; i++)
+    for (size_t i = 0; i < account.deferred_count; i++)
         idle_add(account.kept[i], account.kept_size[i]);
-    account.kept_count = account.kept_bytes = account.kept_live = 0;
+    account.deferred_count = account.deferred_bytes = account.kept_live = 0;
     if (any) {
         account.slack += account.run->slack / 1024;
         account.slack = account.slack < account.run->slack ? account.slack : account.run->slack;
-        account.ask_from = account.slack / 2;
+        account.flush_from = account.slack / 2;
     }
 }
 
 /* A free waits for company: there is room, and for three more like it. Of large ones 32 wait at the most. */
 static bool keep(uint64_t addr, size_t size)
 {
-    if (!account.run->slack || account.kept_count == 32 || size > account.slack / 4 ||
-        account.kept_bytes + size > account.slack)
+    if (!account.run->slack || account.deferred_count == 32 || size > account.slack / 4 ||
+        account.deferred_bytes + size > account.slack)
         return false;
-    account.kept[account.kept_count] = addr;
-    account.kept_size[account.kept_count++] = size;
-    account.kept_bytes += size;
+    account.kept[account.deferred_count] = addr;
+    account.kept_size[account.deferred_count++] = size;
+    account.deferred_bytes += size;
     account.kept_live += size - tail_of(kind_of(size));
     return true;
 }
@@ -253,11 +253,11 @@ static bool expect_hit(size_t size)
 {
     if (is_idle(size))
         return true;
-    if (!account.slack || account.kept_bytes >= account.ask_from ||
-        (size >= 2 * MIB && account.kept_bytes >= size &&
+    if (!account.slack || account.deferred_bytes >= account.flush_from ||
+        (size >= 2 * MIB && account.deferred_bytes >= size &&
          account.held + account.leaving + account.asked + size > account.peak_live + account.run->slack)) {
-        account.ask_from = account.slack ? account.kept_bytes + account.slack / 8 : account.ask_from;
-        if (account.run->prompt && account.kept_count)
+        account.flush_from = account.slack ? account.deferred_bytes + account.slack / 8 : account.flush_from;
+        if (account.run->prompt && account.deferred_count)
             publish();
     }
     return is_idle(size);
@@ -267,18 +267,20 @@ static void compare(const struct env *env, size_t step)
 {
     const struct pool *pool = env->pool;
 
-    if (pool->ghosts.regret != account.regret || pool->ghosts.again != account.again || pool->used_peak != account.used_peak ||
-        pool->native_peak != account.native_peak || pool->stats.held != account.held + account.leaving ||
-        pool->stats.bound != account.waits || reclaims != account.reclaims || pool->shown.slack != account.slack ||
-        pool->shown.ask_from != account.ask_from || kept_bytes(pool) != account.kept_bytes)
-        fail_msg("run %zu, step %zu: regret %zu not %zu, again %u not %u, used %zu not %zu, native %zu not %zu, held "
-                 "%zu not %zu, waits %zu not %zu, reclaims %zu not %zu, slack %zu not %zu, ask_from %zu not %zu, kept "
-                 "%zu not %zu",
-                 (size_t)(account.run - runs), step, pool->ghosts.regret, account.regret, pool->ghosts.again, account.again,
-                 pool->used_peak, account.used_peak, pool->native_peak, account.native_peak, (size_t)pool->stats.held,
-                 account.held + account.leaving, (size_t)pool->stats.bound, (size_t)account.waits, (size_t)reclaims,
-                 (size_t)account.reclaims, pool->shown.slack, account.slack, pool->shown.ask_from, account.ask_from,
-                 kept_bytes(pool), account.kept_bytes);
+    if (pool->ghosts.credit != account.credit || pool->ghosts.streak != account.streak ||
+        pool->used_peak != account.used_peak || pool->native_peak != account.native_peak ||
+        pool->stats.held != account.held + account.leaving || pool->stats.bound != account.waits ||
+        reclaims != account.reclaims || pool->shown.budget != account.slack ||
+        pool->shown.flush_from != account.flush_from || deferred_bytes(pool) != account.deferred_bytes)
+        fail_msg(
+            "run %zu, step %zu: credit %zu not %zu, streak %u not %u, used %zu not %zu, native %zu not %zu, held "
+            "%zu not %zu, waits %zu not %zu, reclaims %zu not %zu, slack %zu not %zu, flush_from %zu not %zu, kept "
+            "%zu not %zu",
+            (size_t)(account.run - runs), step, pool->ghosts.credit, account.credit, pool->ghosts.streak,
+            account.streak, pool->used_peak, account.used_peak, pool->native_peak, account.native_peak,
+            (size_t)pool->stats.held, account.held + account.leaving, (size_t)pool->stats.bound, (size_t)account.waits,
+            (size_t)reclaims, (size_t)account.reclaims, pool->shown.budget, account.slack, pool->shown.flush_from,
+            account.flush_from, deferred_bytes(pool), account.deferred_bytes);
     for (size_t i = 0; i < account.going_count; i++) {
         bool given = false;
 
@@ -341,10 +343,10 @@ static void account_begin(const struct run *run, const struct env *env)
 
     account = (struct account){.run = run,
                                .fake = env->fake,
-                               .asked = pool->asked,
+                               .asked = pool->growing,
                                .leaving = pool->leaving,
                                .slack = run->slack,
-                               .ask_from = run->slack / 2,
+                               .flush_from = run->slack / 2,
                                .peak_live = pool->stats.peak_live,
                                .native_peak = pool->native_peak,
                                .used_peak = pool->used_peak};
@@ -391,7 +393,7 @@ static void go_on(struct env *env)
 static void test_what_goes_is_as_on_a_second_account(void **state)
 {
     struct env *env = *state;
-    size_t again = 0, waits = 0, regret = 0;
+    size_t streak = 0, waits = 0, credit = 0;
 
     for (const struct run *run = runs; run < runs + sizeof(runs) / sizeof(*runs); run++) {
         struct pool_config config = fake_config(env->fake);
@@ -414,10 +416,10 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
         other_begins(env, run->other, &other);
         account_begin(run, env);
         go_on(env);
-        again = most(again, account.again);
+        streak = most(streak, account.streak);
         waits += account.waits;
         assert_int_equal(waits_told, account.waits);
-        regret = most(regret, account.regret);
+        credit = most(credit, account.credit);
         if (run->other != NOBODY) {
             fake_go(env->fake, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC);
             call_join(&other);
@@ -425,7 +427,7 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
         config = fake_config(env->fake);
         env_pool(env, &config); /* ops and observer go */
     }
-    assert_true(again == 128 && regret && waits > 100); /* or this shows nothing */
+    assert_true(streak == 128 && credit && waits > 100); /* or this shows nothing */
 }
 
 /* Sizes that share a place among what the pool has handed back are not taken for each other. */
@@ -446,9 +448,9 @@ static void test_sizes_that_share_a_place_in_memory(void **state)
         pool_trim(env->pool, "test");
         sizes++;
         places = 0;
-        for (size_t i = 0; i < GONE; i++) {
-            assert_int_equal(env->pool->ghosts.gone[i].bytes, env->pool->ghosts.gone[i].got_for);
-            places += env->pool->ghosts.gone[i].bytes != 0;
+        for (size_t i = 0; i < GHOSTS; i++) {
+            assert_int_equal(env->pool->ghosts.entries[i].bytes, env->pool->ghosts.entries[i].got_for);
+            places += env->pool->ghosts.entries[i].bytes != 0;
         }
     }
 }

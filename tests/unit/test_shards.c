@@ -14,25 +14,25 @@
 
 static uint64_t alloc_at(struct pool *pool, unsigned int place, size_t size)
 {
-    magazine_place = place;
+    magazine_index = place;
     return alloc(pool, size);
 }
 
 static void release_at(unsigned int place, uint64_t addr)
 {
-    magazine_place = place;
+    magazine_index = place;
     release(addr);
 }
 
 static int setup(void **state)
 {
-    magazine_place = 0;
+    magazine_index = 0;
     return env_setup(state);
 }
 
 static int teardown(void **state)
 {
-    magazine_place = 0;
+    magazine_index = 0;
     return env_teardown(state);
 }
 

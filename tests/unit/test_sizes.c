@@ -80,7 +80,7 @@ static void test_random_sizes_are_close_at_hand(void **state)
  * and in the end nothing is asked for twice. */
 static void test_large_sizes_of_all_kinds(void **state)
 {
-    enum { COUNT = 2 * RECENT_MAX };
+    enum { COUNT = 2 * CACHED_MAX };
     struct env *env = *state;
     static uint64_t addr[COUNT];
 
@@ -125,7 +125,7 @@ static void test_large_sizes_of_one_list(void **state)
 {
     enum { COUNT = STRAY_MAX + 8 };
     struct env *env = *state;
-    const struct magazine *own = &env->pool->magazines[magazine_place % MAGAZINES];
+    const struct magazine *own = &env->pool->magazines[magazine_index % MAGAZINES];
     uint64_t addr[COUNT];
     size_t sizes[COUNT], size = 2 * MIB;
     unsigned int first, list;
@@ -180,7 +180,7 @@ static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
 {
     enum { MAX = 512, CLOSE = 20, COUNT = MAX + 10 };
     struct env *env = *state;
-    const struct magazine *own = &env->pool->magazines[magazine_place % MAGAZINES];
+    const struct magazine *own = &env->pool->magazines[magazine_index % MAGAZINES];
     static uint64_t close[CLOSE], large[COUNT];
     size_t hits;
 
@@ -192,7 +192,7 @@ static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
         release(close[i]);
     for (size_t i = 0; i < COUNT; i++) {
         release(large[i]);
-        assert_int_equal(own->recent_count, i < MAX - CLOSE ? CLOSE + i + 1 : CLOSE + i + 1 - (MAX - CLOSE));
+        assert_int_equal(own->cached_count, i < MAX - CLOSE ? CLOSE + i + 1 : CLOSE + i + 1 - (MAX - CLOSE));
     }
     hits = hits_close_at_hand(env->pool);
     for (size_t i = CLOSE; i-- > 0;)
@@ -206,7 +206,7 @@ static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
 /* Each list is used, by sizes that it is for, and those that share lists spread over them. */
 static void test_lists_of_all_sizes(void **state)
 {
-    unsigned int count[RECENT] = {0}, list, again;
+    unsigned int count[LISTS] = {0}, list, again;
 
     (void)state;
     for (size_t requested = POOL_GRANULE; requested < 8 * MIB; requested += POOL_GRANULE) {
@@ -216,11 +216,11 @@ static void test_lists_of_all_sizes(void **state)
         assert_true(size == requested || requested <= CLOSE_MAX);
         assert_int_equal(size_class(size, &again), size);
         assert_int_equal(again, list);
-        assert_true(list < RECENT && (list < LARGE_LISTS) == (size >= LARGE_MIN) &&
+        assert_true(list < LISTS && (list < LARGE_LISTS) == (size >= LARGE_MIN) &&
                     (list < HASH_LISTS) == (size > CLOSE_MAX));
         count[list]++;
     }
-    for (list = 0; list < RECENT; list++) {
+    for (list = 0; list < LISTS; list++) {
         const size_t share = list < LARGE_LISTS ? 6 * MIB / LARGE_LISTS : (LARGE_MIN - CLOSE_MAX) / MIDDLE_LISTS;
 
         assert_true(count[list]);

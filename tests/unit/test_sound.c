@@ -51,8 +51,8 @@ static void prepare(struct pool *pool)
     idle = segment_at(pool, gone);
     assert_true(map_find(a, &first));
     assert_true(map_find(b, &recent));
-    assert_int_equal(atomic_load(&recent->state), BLOCK_RECENT);
-    for (magazine = pool->magazines; !magazine->recent_count;)
+    assert_int_equal(atomic_load(&recent->state), BLOCK_CACHED);
+    for (magazine = pool->magazines; !magazine->cached_count;)
         magazine++;
 }
 
@@ -71,12 +71,12 @@ static void packed_alone(struct pool *pool) { (void)pool; idle->exposed = 1; }
 static void packed_withdrawn(struct pool *pool) { (void)pool; large->exposed = 1, large->withdrawn = true; }
 static void another(struct pool *pool) { (void)pool; large->pool = NULL; }
 static void live(struct pool *pool) { pool->books.live++; }
-static void no_bit(struct pool *pool) { (void)pool; magazine->recent_set[recent->list / 64] = 0; }
-static void in_two(struct pool *pool) { (void)pool; magazine->recent_count++; }
+static void no_bit(struct pool *pool) { (void)pool; magazine->cached_set[recent->list / 64] = 0; }
+static void in_two(struct pool *pool) { (void)pool; magazine->cached_count++; }
 static void strays(struct pool *pool) { (void)pool; magazine->strays_count++; }
 static void stray(struct pool *pool) { (void)pool; magazine->strays = first; }
 static void place(struct pool *pool) { (void)pool; recent->list++; }
-static void keepers(struct pool *pool) { pool->shown.keepers++; }
+static void deferring(struct pool *pool) { pool->shown.deferring++; }
 static void unused(struct pool *pool) { (void)pool; magazine->used = false; }
 static void handed(struct pool *pool) { pool->handed++; }
 static void unlisted(struct pool *pool) { pool->idle_first = pool->idle_last = NULL; }
@@ -94,8 +94,8 @@ static void exposed(struct pool *pool) { pool->exposed++; }
 static void stray_of_close_size(struct pool *pool)
 {
     (void)pool;
-    magazine->recent[recent->list] = NULL;
-    magazine->recent_set[recent->list / 64] = 0;
+    magazine->cached[recent->list] = NULL;
+    magazine->cached_set[recent->list / 64] = 0;
     magazine->strays = recent;
     magazine->strays_count = 1;
 }
@@ -187,7 +187,7 @@ static const struct {
              {stray, HAVE},
              {stray_of_close_size, HAVE},
              {place, HAVE},
-             {keepers, HAVE},
+             {deferring, HAVE},
              {unused, HAVE},
              {handed, "bytes in the program's hands are wrong"},
              {unlisted, IDLE},

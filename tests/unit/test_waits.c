@@ -8,8 +8,8 @@
  */
 #include "unit.h"
 
-#include "release.h"
 #include "magazine.h" /* which one a request uses */
+#include "release.h"
 #include "still_clock.h"
 
 static void much_later(void)
@@ -203,7 +203,7 @@ static void test_statistics_do_not_wait_for_ever(void **state)
 
     alloc(env->pool, 3 * MIB);
     alloc(env->pool, 5 * KIB);
-    magazine_place++; /* two magazines are in use */
+    magazine_index++; /* two magazines are in use */
     alloc(env->pool, 7 * KIB);
     env->fake->order_rc = -EBUSY;
     release(alloc(env->pool, 9 * KIB));
@@ -224,7 +224,7 @@ static void test_statistics_do_not_wait_for_ever(void **state)
         got.peak_live = free.peak_live;
         assert_memory_equal(&got, &free, sizeof(got));
     }
-    magazine_place = 0;
+    magazine_index = 0;
 }
 
 /* --- magazines */
@@ -258,7 +258,7 @@ static void test_visitors_are_waited_for(void **state)
         const bool visits = i & 1;
         struct magazine *entered;
 
-        magazine_place = 0;
+        magazine_index = 0;
         visited = &env->pool->magazines[0];
         if (visits)
             magazine_visit(visited);
@@ -274,7 +274,7 @@ static void test_visitors_are_waited_for(void **state)
         else
             lock_give(&visited->lock);
     }
-    magazine_place = 0;
+    magazine_index = 0;
 }
 
 /* --- durations */
