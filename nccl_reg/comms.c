@@ -21,7 +21,7 @@
 /* The longest wait for the device, in milliseconds, at the end of a communicator. */
 #define END_WAIT_MS 1000u
 
-/* Wait for calls under way as long as one of these bits is set. The caller holds no turn. */
+/* Wait for calls under way as long as one of these bits is set. The caller holds no communicator's lock. */
 static void calls_wait(const atomic_uint *calls, unsigned int bits)
 {
     const struct timespec nap = {.tv_nsec = 50000};
@@ -111,7 +111,7 @@ static int comm_leave(struct nccl_reg *reg, void *comm, bool stays)
 
     if (!found)
         return rc;
-    pthread_mutex_lock(&found->turn);
+    pthread_mutex_lock(&found->lock);
     if (atomic_load(&found->key) == comm) {
         rc = comm_detach_all(reg, found, comm);
         if (!rc && stays) {
@@ -121,13 +121,13 @@ static int comm_leave(struct nccl_reg *reg, void *comm, bool stays)
             atomic_compare_exchange_strong(&found->key, &comm, NULL);
         }
     }
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
     return rc;
 }
 
-int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk)
+int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool may_call)
 {
-    if (talk)
+    if (may_call)
         return comm_leave(reg, comm, /* stays: */ false);
     nccl_reg_comm_close(reg, comm);
     return nccl_reg_comm_gone(reg, comm);
@@ -142,7 +142,7 @@ void nccl_reg_comm_close(struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found;
 
-    /* With the lock held, the entry is not reused for another communicator. */
+    /* With the registry's lock held, the entry is not reused for another communicator. */
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
     if (found)
@@ -177,7 +177,7 @@ int nccl_reg_comm_ask(struct nccl_reg *reg, void *comm)
 
     if (found) {
         rc = reg_ask(reg, found, comm);
-        reg_turn_give(reg, found);
+        reg_comm_give(reg, found);
     }
     return rc;
 }
@@ -187,7 +187,7 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
     struct nccl_reg_comm *found;
     bool finalized;
 
-    /* With the lock held, no communicator is added at its address. */
+    /* With the registry's lock held, no communicator is added at its address. */
     pthread_mutex_lock(&reg->lock);
     found = comm_find(reg, comm);
     finalized = found && atomic_load(&found->finalized);
@@ -196,9 +196,9 @@ int nccl_reg_comm_gone(struct nccl_reg *reg, void *comm)
     pthread_mutex_unlock(&reg->lock);
     if (!found)
         return -ENOENT;
-    /* Clear the entry, unless another thread holds the turn; its holder then clears it. */
-    if (!pthread_mutex_trylock(&found->turn))
-        reg_turn_give(reg, found);
+    /* Clear the entry, unless another thread holds the communicator's lock; its holder then clears it. */
+    if (!pthread_mutex_trylock(&found->lock))
+        reg_comm_give(reg, found);
     return finalized ? -EALREADY : 0;
 }
 
@@ -212,7 +212,7 @@ int nccl_reg_user_add(struct nccl_reg *reg, void *comm, void *handle, uint64_t a
     rc = reg_reserve((void **)&found->users_own, found->user_count, &found->user_room, sizeof(*found->users_own));
     if (!rc)
         found->users_own[found->user_count++] = (struct user){.handle = handle, .addr = addr, .size = size};
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
     return rc;
 }
 
@@ -228,6 +228,6 @@ int nccl_reg_user_remove(struct nccl_reg *reg, void *comm, void *handle)
             found->users_own[i] = found->users_own[--found->user_count];
             rc = 0;
         }
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
     return rc;
 }

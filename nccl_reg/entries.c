@@ -11,7 +11,7 @@
 
 #include "records.h"
 
-void counters_add(struct counters *sum, const struct counters *more)
+void reg_counters_add(struct counters *sum, const struct counters *more)
 {
     uint64_t *to = (uint64_t *)sum;
     const uint64_t *from = (const uint64_t *)more;
@@ -20,13 +20,13 @@ void counters_add(struct counters *sum, const struct counters *more)
         to[i] += from[i];
 }
 
-/* With the turn: clear the entry if its communicator is gone. The lock makes the check reliable, because the entry may
- * be about to be used for another communicator. */
-static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
+/* With the communicator's lock: clear the entry if its communicator is gone. The registry's lock makes the check
+ * reliable, because the entry may be about to be used for another communicator. */
+static void comm_entry_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
     pthread_mutex_lock(&reg->lock);
     if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {
-        counters_add(&reg->past, &comm->counters);
+        reg_counters_add(&reg->past, &comm->counters);
         memset(&comm->counters, 0, sizeof(comm->counters));
         while (comm->record_count)
             reg_record_delete(comm, &comm->records[comm->record_count - 1]);
@@ -38,15 +38,15 @@ static void comm_clear(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 }
 
 /*
- * Give a turn back. A thread that ends a communicator does not wait for its turn; its holder then clears the entry
- * here. If the end comes after the holder's check, the ending thread finds the turn free.
+ * Unlock a communicator. A thread that ends a communicator does not wait for its lock; its holder then clears the entry
+ * here. If the end comes after the holder's check, the ending thread finds the communicator's lock free.
  */
-void reg_turn_give(struct nccl_reg *reg, struct nccl_reg_comm *comm)
+void reg_comm_give(struct nccl_reg *reg, struct nccl_reg_comm *comm)
 {
-    pthread_mutex_unlock(&comm->turn);
-    while (!atomic_load(&comm->key) && atomic_load(&comm->known) && !pthread_mutex_trylock(&comm->turn)) {
-        comm_clear(reg, comm);
-        pthread_mutex_unlock(&comm->turn);
+    pthread_mutex_unlock(&comm->lock);
+    while (!atomic_load(&comm->key) && atomic_load(&comm->known) && !pthread_mutex_trylock(&comm->lock)) {
+        comm_entry_clear(reg, comm);
+        pthread_mutex_unlock(&comm->lock);
     }
 }
 
@@ -56,10 +56,10 @@ struct nccl_reg_comm *reg_comm_take(struct nccl_reg *reg, void *comm)
 
     if (!found)
         return NULL;
-    pthread_mutex_lock(&found->turn);
+    pthread_mutex_lock(&found->lock);
     if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm)
         return found;
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
     return NULL;
 }
 
@@ -73,7 +73,7 @@ struct nccl_reg_comm *reg_comm_new(struct nccl_reg *reg, unsigned int bucket)
     comm = calloc(1, sizeof(*comm));
     if (!comm)
         return NULL;
-    pthread_mutex_init(&comm->turn, NULL);
+    pthread_mutex_init(&comm->lock, NULL);
     comm->next = atomic_load(&reg->buckets[bucket]);
     comm->next_all = atomic_load(&reg->all);
     atomic_store(&reg->buckets[bucket], comm);

@@ -16,7 +16,7 @@ static inline unsigned int bucket_of(const void *comm)
     return (unsigned int)(((uint64_t)(uintptr_t)comm * 0x9e3779b97f4a7c15u) >> 56) % BUCKETS;
 }
 
-/* The entry of a communicator; NULL: not known. Without the turn it may end at any time. */
+/* The entry of a communicator; NULL: not known. Without the communicator's lock it may end at any time. */
 static inline struct nccl_reg_comm *comm_find(const struct nccl_reg *reg, void *comm)
 {
     struct nccl_reg_comm *found = atomic_load_explicit(&reg->buckets[bucket_of(comm)], memory_order_acquire);
@@ -27,14 +27,14 @@ static inline struct nccl_reg_comm *comm_find(const struct nccl_reg *reg, void *
 }
 
 /*
- * take: the communicator with its turn; NULL: not known any more. give: release the turn. A thread that ends a
- * communicator does not wait for its turn; then the holder clears the entry when it gives the turn back.
+ * take: the communicator with its lock; NULL: not known any more. give: unlock. A thread that ends a
+ * communicator does not wait for its lock; then the holder clears the entry when it unlocks.
  */
 struct nccl_reg_comm *reg_comm_take(struct nccl_reg *reg, void *comm);
-void reg_turn_give(struct nccl_reg *reg, struct nccl_reg_comm *comm);
-/* An unused entry of this bucket, or a new one; with the lock. NULL: no host memory. */
+void reg_comm_give(struct nccl_reg *reg, struct nccl_reg_comm *comm);
+/* An unused entry of this bucket, or a new one; with the registry's lock. NULL: no host memory. */
 struct nccl_reg_comm *reg_comm_new(struct nccl_reg *reg, unsigned int bucket);
-/* sum += more; with the lock of both. */
-void counters_add(struct counters *sum, const struct counters *more);
+/* sum += more; with what guards each of both. */
+void reg_counters_add(struct counters *sum, const struct counters *more);
 
 #endif

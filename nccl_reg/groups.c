@@ -43,7 +43,7 @@ bool reg_group_uses(const struct nccl_reg_comm *comm)
     return false;
 }
 
-void group_use(struct nccl_reg_comm *comm)
+void reg_group_use(struct nccl_reg_comm *comm)
 {
     size_t room = group.room;
 

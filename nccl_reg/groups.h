@@ -19,6 +19,6 @@ uint64_t reg_group(void);
 /* True if this thread's open group uses the communicator. */
 bool reg_group_uses(const struct nccl_reg_comm *comm);
 /* In a group: comm is in use until this thread's group ends. */
-void group_use(struct nccl_reg_comm *comm);
+void reg_group_use(struct nccl_reg_comm *comm);
 
 #endif

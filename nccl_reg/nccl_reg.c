@@ -11,11 +11,11 @@
 #include <time.h>
 
 #include "entries.h"
-#include "near.h"
+#include "lookup.h"
 #include "records.h"
 
-/* The longest time, in nanoseconds, that a reader of statistics waits for the lock, whose holder a signal handler may
- * have interrupted. */
+/* The longest time, in nanoseconds, that a reader of statistics waits for the registry's lock, whose holder a signal
+ * handler may have interrupted. */
 #define STATS_WAIT_NS 200000000
 
 int nccl_reg_create(const struct nccl_reg_ops *ops, struct nccl_reg **ret_reg)
@@ -39,9 +39,9 @@ void nccl_reg_destroy(struct nccl_reg *reg)
         next = comm->next_all;
         while (comm->record_count)
             reg_record_delete(comm, &comm->records[comm->record_count - 1]);
-        pthread_mutex_destroy(&comm->turn);
+        pthread_mutex_destroy(&comm->lock);
         free(comm->records);
-        near_free(&comm->near);
+        lookup_free(&comm->lookup);
         free(comm->users_own);
         free(comm);
     }
@@ -70,14 +70,14 @@ void nccl_reg_stats_get(struct nccl_reg *reg, struct nccl_reg_stats *ret_stats)
         pthread_mutex_unlock(&reg->lock);
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
         sum.ops += atomic_load(&comm->ops); /* of all communicators that have used this entry */
-        if (pthread_mutex_trylock(&comm->turn))
+        if (pthread_mutex_trylock(&comm->lock))
             continue;
-        counters_add(&sum, &comm->counters);
-        /* Clearing takes the lock. */
+        reg_counters_add(&sum, &comm->counters);
+        /* Clearing takes the registry's lock. */
         if (locked)
-            reg_turn_give(reg, comm);
+            reg_comm_give(reg, comm);
         else
-            pthread_mutex_unlock(&comm->turn);
+            pthread_mutex_unlock(&comm->lock);
     }
     ret_stats->ops = sum.ops;
     ret_stats->mixed = sum.mixed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * operations.c - operations, and other calls by which the program uses a communicator: those that need no registration
- * take no turn. See nccl_reg.h. It registers nothing; registrations.h does.
+ * take no lock. See nccl_reg.h. It registers nothing; registrations.h does.
  *
  * Locking: a communicator's users; see op_begin.
  */
@@ -9,18 +9,18 @@
 
 #include "entries.h"
 #include "groups.h"
-#include "near.h"
+#include "lookup.h"
 #include "registrations.h"
 
 /*
  * Mark the communicator as in use. Returns the argument for nccl_reg_after_op. A thread that releases a segment first
- * increments `detaching`, then takes the turns, and gives up if there is a user. So an operation that first counts
- * itself as a user and then reads `detaching` as 0 needs no turn.
+ * increments `detaching`, then takes the locks, and gives up if there is a user. So an operation that first counts
+ * itself as a user and then reads `detaching` as 0 needs no lock.
  */
 static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
 {
     if (nccl_reg_group_depth()) {
-        group_use(comm);
+        reg_group_use(comm);
         return NULL;
     }
     atomic_fetch_add(&comm->users, 1);
@@ -28,7 +28,7 @@ static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
 }
 
 /* In use: true if the operation needs nothing. */
-static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
+static bool op_is_prepared(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
 {
     if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) !=
                             atomic_load_explicit(&reg->changes, memory_order_acquire))
@@ -37,7 +37,7 @@ static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *c
         const uint64_t addr = op->buffers[i].addr;
         const size_t size = op->buffers[i].size;
 
-        if (size && !is_settled(near_get(&comm->near, addr), op->kind, addr, size))
+        if (size && !is_prepared(lookup_get(&comm->lookup, addr), op->kind, addr, size))
             return false;
     }
     return op->buffers[0].size || op->buffers[1].size;
@@ -53,15 +53,15 @@ int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_o
         return rc;
     *ret_used = op_begin(found);
     if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key, memory_order_acquire) == comm &&
-        op_settled(reg, found, op)) {
+        op_is_prepared(reg, found, op)) {
         atomic_store_explicit(&found->ops, atomic_load_explicit(&found->ops, memory_order_relaxed) + 1,
                               memory_order_relaxed);
         return 0;
     }
-    pthread_mutex_lock(&found->turn);
+    pthread_mutex_lock(&found->lock);
     if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm)
         rc = reg_prepare(reg, found, comm, op);
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
     if (rc < 0) {
         nccl_reg_after_op(*ret_used);
         *ret_used = NULL;
@@ -77,7 +77,7 @@ void nccl_reg_before_call(struct nccl_reg *reg, void *comm, struct nccl_reg_comm
     if (!found)
         return;
     *ret_used = op_begin(found);
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
 }
 
 void nccl_reg_after_op(struct nccl_reg_comm *used)

@@ -2,7 +2,7 @@
 /*
  * records.c - see records.h.
  *
- * Locking: the communicator's turn.
+ * Locking: the communicator's lock.
  */
 #include "records.h"
 
@@ -27,7 +27,7 @@ static size_t record_after(const struct nccl_reg_comm *comm, uint64_t addr)
     return (size_t)(low - comm->records) + 1;
 }
 
-struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
+struct record *reg_record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
 {
     const size_t i = record_after(comm, addr);
     struct record *record = i ? &comm->records[i - 1] : NULL;
@@ -37,12 +37,12 @@ struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t
 
 struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
 {
-    struct record *record = record_of(comm, addr, 1);
+    struct record *record = reg_record_of(comm, addr, 1);
 
     return record && record->addr == addr ? record : NULL;
 }
 
-void record_insert(struct nccl_reg_comm *comm, const struct record *record)
+void reg_record_insert(struct nccl_reg_comm *comm, const struct record *record)
 {
     struct record *at = &comm->records[record_after(comm, record->addr)];
 
@@ -55,7 +55,7 @@ void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record)
 {
     const size_t i = (size_t)(record - comm->records);
 
-    near_forget(&comm->near);
+    lookup_clear(&comm->lookup);
     free(record->wide);
     comm->record_count--;
     memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
@@ -70,7 +70,7 @@ bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size
     return false;
 }
 
-bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
+bool reg_kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
 {
     return comm->info.careful && (!record->plain || comm->info.maps_plain);
 }
@@ -80,30 +80,30 @@ static bool is_sent(const struct record *record)
     return record->sent || record->group;
 }
 
-void sent_note(struct nccl_reg_comm *comm, struct record *record)
+void reg_sent_mark(struct nccl_reg_comm *comm, struct record *record)
 {
     if (!is_sent(record))
-        near_forget(&comm->near); /* the cache says that collectives need nothing */
+        lookup_clear(&comm->lookup); /* the cache says that collectives need nothing */
     if (record->group != reg_group() || !record->group) {
         record->sent |= record->group || !reg_group();
         record->group = reg_group();
     }
 }
 
-void sent_forget(struct record *record)
+void reg_sent_clear(struct record *record)
 {
     record->sent = false;
     if (record->group != reg_group())
         record->group = 0;
 }
 
-void remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
+void reg_lookup_enter(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
 {
-    unsigned int settled = 0;
+    unsigned int prepared = 0;
 
     /* Where kinds matter, the group of each send and receive has to be recorded. */
-    if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))
-        settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |
-                  (unsigned int)(!kinds_matter(comm, record) || !is_sent(record)) << NCCL_REG_COLLECTIVE;
-    near_remember(&comm->near, addr, (size_t)(record - comm->records), settled);
+    if (holds(record, addr >> RANGE_SHIFT << RANGE_SHIFT, RANGE_SIZE))
+        prepared = (unsigned int)!reg_kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |
+                   (unsigned int)(!reg_kinds_matter(comm, record) || !is_sent(record)) << NCCL_REG_COLLECTIVE;
+    lookup_enter(&comm->lookup, addr, (size_t)(record - comm->records), prepared);
 }

@@ -2,7 +2,7 @@
 /*
  * registrations.c - see registrations.h.
  *
- * Locking: every function is called with the communicator's turn.
+ * Locking: every function is called with the communicator's lock.
  */
 #include "registrations.h"
 
@@ -11,7 +11,7 @@
 
 #include "groups.h"
 #include "host.h"
-#include "near.h"
+#include "lookup.h"
 #include "records.h"
 #include "segment_table.h"
 
@@ -42,7 +42,7 @@ static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
 
     if (!call_begin(comm))
         return NULL;
-    near_forget(&comm->near);
+    lookup_clear(&comm->lookup);
     if (reg->ops->attach(&comm->info, key, addr, size, &handle)) {
         comm->counters.failed++;
         handle = NULL;
@@ -62,7 +62,7 @@ static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *ke
         return 0;
     if (!call_begin(comm))
         return -EPIPE;
-    near_forget(&comm->near);
+    lookup_clear(&comm->lookup);
     rc = reg->ops->detach(&comm->info, key, addr, size, *handle) ? -EIO : 0;
     call_end(comm);
     if (!rc)
@@ -155,7 +155,7 @@ static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key
         if (reg_reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*missing)))
             break;
         missing[i].handle = attach(reg, comm, key, missing[i].addr, missing[i].size);
-        record_insert(comm, &missing[i]);
+        reg_record_insert(comm, &missing[i]);
     }
     free(missing);
     atomic_store_explicit(&comm->seen, changes, memory_order_relaxed);
@@ -183,7 +183,7 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
         return false;
     }
     record->widened = next;
-    sent_forget(record);
+    reg_sent_clear(record);
     comm->counters.renewed++;
     return true;
 }
@@ -216,7 +216,7 @@ static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
         return false;
     record->handle = attach(reg, comm, key, record->addr, record->size);
     record->widened = 0;
-    sent_forget(record);
+    reg_sent_clear(record);
     comm->counters.renewed++;
     return true;
 }
@@ -231,10 +231,10 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
      * unregistered in other places. */
     if (op->captured && record->front && record->widened < WIDES)
         safe = widen(reg, comm, key, record, /* whole: */ true);
-    if (!kinds_matter(comm, record))
+    if (!reg_kinds_matter(comm, record))
         return safe;
     if (op->kind == NCCL_REG_POINT_TO_POINT) {
-        sent_note(comm, record);
+        reg_sent_mark(comm, record);
         return safe;
     }
     /* At the end of a group NCCL runs its collectives first, in whatever order they were called. */
@@ -255,15 +255,15 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
     for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
         const uint64_t addr = op->buffers[i].addr;
         const size_t size = op->buffers[i].size;
-        const uint64_t near = near_get(&comm->near, addr);
+        const uint64_t word = lookup_get(&comm->lookup, addr);
         struct record *record;
 
         if (!size)
             continue;
-        if (NEAR_INDEX(near) < comm->record_count && holds(&comm->records[NEAR_INDEX(near)], addr, size))
-            record = &comm->records[NEAR_INDEX(near)];
+        if (LOOKUP_INDEX(word) < comm->record_count && holds(&comm->records[LOOKUP_INDEX(word)], addr, size))
+            record = &comm->records[LOOKUP_INDEX(word)];
         else
-            record = record_of(comm, addr, size);
+            record = reg_record_of(comm, addr, size);
         if (record && record->handle && comm->info.careful)
             safe &= use_prepare(reg, comm, key, record, op);
         if (!record || !record->handle) { /* NCCL may just have refused the registration */
@@ -273,7 +273,7 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
         inside++;
         record->used = true;
         record->pinned |= op->captured;
-        remember(comm, addr, record);
+        reg_lookup_enter(comm, addr, record);
     }
     comm->counters.ops += inside || outside;
     comm->counters.mixed += inside && outside;

@@ -5,7 +5,7 @@
  *
  * Ownership: see registry.h.
  *
- * Locking: every function needs the communicator's turn. Errors: each function says which.
+ * Locking: every function needs the communicator's lock. Errors: each function says which.
  */
 #ifndef CUPOOL_NCCL_REG_REGISTRATIONS_H
 #define CUPOOL_NCCL_REG_REGISTRATIONS_H

@@ -8,9 +8,9 @@
  *
  * Ownership: the registry owns its segments and entries, an entry its records.
  *
- * Locking: struct nccl_reg has the lock, struct nccl_reg_comm its turn; each declaration says what it guards. A turn
- * may be held when the lock is taken, never the other way round. A thread that holds one turn never waits for a second
- * one. No errors.
+ * Locking: struct nccl_reg and struct nccl_reg_comm have a lock each; each declaration says what it guards. A
+ * communicator's lock may be held when the registry's lock is taken, never the other way round. A thread that holds one
+ * communicator's lock never waits for a second one. No errors.
  */
 #ifndef CUPOOL_NCCL_REG_REGISTRY_H
 #define CUPOOL_NCCL_REG_REGISTRY_H
@@ -20,13 +20,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lookup.h"
 #include "nccl_reg.h"
-#include "near.h"
 
 #define BUCKETS 256u
 
 /* Calls of the table on a communicator. */
-#define CALL_INSIDE  1u /* one call is under way; set with the turn */
+#define CALL_INSIDE  1u /* one call is under way; set with the communicator's lock */
 #define CALLS_CLOSED 2u /* and above: the number of times that it was closed; while there is one, no call begins */
 
 /* Memory that is registered as a whole; see struct nccl_reg_segment_info. Guarded by the registry's lock. */
@@ -46,7 +46,7 @@ struct segment {
 /* The number of further registrations of a segment with a front, each with one more part of the front. */
 #define WIDES 16u
 
-/* The registrations of one segment with one communicator; guarded by its turn. */
+/* The registrations of one segment with one communicator; guarded by its lock. */
 struct record {
     uint64_t addr;
     size_t size, front;
@@ -70,7 +70,7 @@ struct user {
     size_t size;
 };
 
-/* Parts of struct nccl_reg_stats. All members are uint64_t: counters_add relies on that. */
+/* Parts of struct nccl_reg_stats. All members are uint64_t: reg_counters_add relies on that. */
 struct counters {
     uint64_t ops, mixed, outside, unsafe, attached, detached, renewed, failed;
 };
@@ -85,17 +85,18 @@ struct nccl_reg_comm {
     atomic_uint calls; /* CALL_INSIDE, and a multiple of CALLS_CLOSED */
     atomic_bool nonblocking;
     atomic_bool finalized; /* its registrations have been undone, and no new ones are made */
-    atomic_int device;     /* a copy of info.device for threads without the turn */
+    atomic_int device;     /* a copy of info.device for threads without the communicator's lock */
     atomic_bool known;     /* it has been added and not cleared; written with the registry's lock */
-    /* The members that operations in the steady state read without the turn. They are written with the turn, except
-     * ops, which is right as long as one thread at a time makes operations with the communicator, as NCCL demands. */
+    /* The members that operations in the steady state read without the communicator's lock. They are written with the
+     * communicator's lock, except ops, which is right as long as one thread at a time makes operations with the
+     * communicator, as NCCL demands. */
     _Atomic(uint64_t) seen;          /* the registry's changes at the last comparison */
-    struct near near;                /* the lookup cache, with indices into records */
+    struct lookup lookup;            /* the lookup cache, with indices into records */
     _Atomic(uint64_t) ops;           /* operations that needed only the lookup cache */
-    struct nccl_reg_comm *next_held; /* list of the turns that a thread holds to release a segment; used by that
+    struct nccl_reg_comm *next_held; /* list of the locks that a thread holds to release a segment; used by that
                                         thread alone */
     /* Guards the members below; held over the table's calls on this communicator. */
-    pthread_mutex_t turn;
+    pthread_mutex_t lock;
     struct nccl_reg_comm_info info;
     struct record *records;
     size_t record_count, record_room;
@@ -107,7 +108,7 @@ struct nccl_reg_comm {
 
 struct nccl_reg {
     const struct nccl_reg_ops *ops;
-    _Atomic(uint64_t) changes; /* of the segments; incremented with the lock */
+    _Atomic(uint64_t) changes; /* of the segments; incremented with the registry's lock */
     _Atomic(struct nccl_reg_comm *) buckets[BUCKETS];
     _Atomic(struct nccl_reg_comm *) all;
     atomic_uint detaching; /* threads that are releasing a segment, for which communicators must be at rest */

@@ -11,7 +11,7 @@
 
 #include "host.h"
 
-size_t segment_after(const struct nccl_reg *reg, uint64_t addr)
+size_t reg_segment_after(const struct nccl_reg *reg, uint64_t addr)
 {
     size_t low = 0, high = reg->segment_count;
 
@@ -26,21 +26,21 @@ size_t segment_after(const struct nccl_reg *reg, uint64_t addr)
     return low;
 }
 
-size_t segment_from(const struct nccl_reg *reg, uint64_t addr)
+size_t reg_segment_from(const struct nccl_reg *reg, uint64_t addr)
 {
-    const size_t i = segment_after(reg, addr);
+    const size_t i = reg_segment_after(reg, addr);
 
     return i - (i && end_of(reg->segments[i - 1].addr, reg->segments[i - 1].size) > addr);
 }
 
-struct segment *segment_at(const struct nccl_reg *reg, uint64_t addr)
+struct segment *reg_segment_at(const struct nccl_reg *reg, uint64_t addr)
 {
-    const size_t i = segment_after(reg, addr);
+    const size_t i = reg_segment_after(reg, addr);
 
     return i && reg->segments[i - 1].addr == addr ? &reg->segments[i - 1] : NULL;
 }
 
-void segment_delete(struct nccl_reg *reg, const struct segment *segment)
+void reg_segment_delete(struct nccl_reg *reg, const struct segment *segment)
 {
     const size_t i = (size_t)(segment - reg->segments);
 
@@ -50,7 +50,7 @@ void segment_delete(struct nccl_reg *reg, const struct segment *segment)
 
 static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
 {
-    const size_t i = segment_from(reg, addr);
+    const size_t i = reg_segment_from(reg, addr);
 
     return i < reg->segment_count && reg->segments[i].addr < end_of(addr, size);
 }
@@ -65,7 +65,7 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
     if (!rc)
         rc = reg_reserve((void **)&reg->segments, reg->segment_count, &reg->segment_room, sizeof(*at));
     if (!rc) {
-        at = &reg->segments[segment_after(reg, info->addr)];
+        at = &reg->segments[reg_segment_after(reg, info->addr)];
         memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
         *at = (struct segment){.addr = info->addr,
                                .size = info->size,
@@ -86,7 +86,7 @@ void reg_segment_quarantine(struct nccl_reg *reg, uint64_t addr)
     struct segment *segment;
 
     pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr);
+    segment = reg_segment_at(reg, addr);
     if (segment && !segment->quarantined) {
         segment->quarantined = true;
         reg->parked -= segment->leaving ? segment->size : 0;

@@ -521,7 +521,7 @@ MUTANTS = [
         ("nccl_after(parent, used, result); return result;",
          "nccl_after(parent, used, result); if (flags & NCCL_SHRINK_ABORT) nccl_comm_ended(parent, NCCL_END_CLOSE, result); return result;")]),
     Mutant("NCCL: a collective that came first is taken to have been one that maps", ["nccl_reg", "nccl / Kinds.test_collectives_that_use_no_registration"], [
-        ("sent_note(comm, record); return safe; }", "if (!record->used) sent_note(comm, record); return safe; }")]),
+        ("reg_sent_mark(comm, record); return safe; }", "if (!record->used) reg_sent_mark(comm, record); return safe; }")]),
     Mutant("NCCL: what a group has asked for is forgotten with the old registration", ["nccl_reg"], [
         ("if (record->group != reg_group()) record->group = 0;", "record->group = 0;")]),
     Mutant("NCCL: what came before a group is taken for a part of it", ["nccl_reg"], [
@@ -530,8 +530,8 @@ MUTANTS = [
     Mutant("NCCL: of several registrations the first alone is undone", ["nccl_reg"], [
         ("for (unsigned int i = record->wide ? record->widened : 0;", "for (unsigned int i = record->wide ? 1 : 0;")]),
     Mutant("NCCL: what has been sent is not known where nothing is left to be done", ["nccl_reg"], [
-        ("settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
-         "settled = 1u << NCCL_REG_POINT_TO_POINT |")]),
+        ("prepared = (unsigned int)!reg_kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
+         "prepared = 1u << NCCL_REG_POINT_TO_POINT |")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
         ("nccl_reg_comm_reopen(state.reg, comm);", ";")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
@@ -557,7 +557,7 @@ MUTANTS = [
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
-        ("if (talk) return comm_leave", "if (true) return comm_leave")]),
+        ("if (may_call) return comm_leave", "if (true) return comm_leave")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl / Used.test_freed_beside_a_capture"], [
         ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
@@ -643,20 +643,20 @@ MUTANTS = [
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
-        ("near_forget(&comm->near); if (reg->ops->attach(", "if (reg->ops->attach(")]),
+        ("lookup_clear(&comm->lookup); if (reg->ops->attach(", "if (reg->ops->attach(")]),
     Mutant("places: a registration is remembered after it was undone", ["nccl_reg"], [
-        ("near_forget(&comm->near); rc = reg->ops->detach(", "rc = reg->ops->detach("),
-        ("near_forget(&comm->near); free(record->wide);", "free(record->wide);")]),
+        ("lookup_clear(&comm->lookup); rc = reg->ops->detach(", "rc = reg->ops->detach("),
+        ("lookup_clear(&comm->lookup); free(record->wide);", "free(record->wide);")]),
     Mutant("places: a buffer that begins in one ends in it", ["nccl_reg"], [
-        ("&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
+        ("&& size <= RANGE_SIZE - addr % RANGE_SIZE", "")]),
     Mutant("places: one that is registered in part is registered", ["nccl_reg"], [
-        ("if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))", "")]),
+        ("if (holds(record, addr >> RANGE_SHIFT << RANGE_SHIFT, RANGE_SIZE))", "")]),
     Mutant("places: an operation begins while a segment goes", ["nccl_reg"], [
         ("if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key", "if (atomic_load_explicit(&found->key")]),
     Mutant("places: an operation in steady state is in nobody's way", ["nccl_reg"], [
         ("*ret_used = op_begin(found); if (", "if ("),
-        ("pthread_mutex_lock(&found->turn); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare",
-         "*ret_used = op_begin(found); pthread_mutex_lock(&found->turn); "
+        ("pthread_mutex_lock(&found->lock); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare",
+         "*ret_used = op_begin(found); pthread_mutex_lock(&found->lock); "
          "if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare")]),
     Mutant("places: operations in steady state are not counted", ["nccl_reg"], [
         ("sum.ops += atomic_load(&comm->ops);", ";")]),

@@ -6,7 +6,7 @@
 static void *settle_thread(void *arg)
 {
     (void)arg;
-    nccl_reg_settle(reg, -1);
+    nccl_reg_retry_parked(reg, -1);
     return NULL;
 }
 
@@ -120,7 +120,7 @@ static void closed_under_a_trim(void **state)
     assert_int_equal(stats().parked, UNIT);
     nccl_fake_comm_destroy(1, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(1)), 0);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     comm_end(0);
 }
 
@@ -165,11 +165,11 @@ static void closed(void **state)
     assert_int_equal(nccl_fake.releases, 1);
     assert_int_equal(stats().parked, UNIT);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 0);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     /* The same for one that is not ready when it is to go. */
     comm_new(0, 0, false);
     nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
@@ -182,7 +182,7 @@ static void closed(void **state)
     assert_int_equal(nccl_fake.releases, 2);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     /* Aborted: the same until it is over. What has its address by then is another one. */
     comm_new(0, 0, false);
     segment(0, 0);
@@ -196,7 +196,7 @@ static void closed(void **state)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     comm_new(0, 0, false);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), -ENOENT);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     assert_int_equal(nccl_fake.releases, 4);
     comm_end(0);
     comm_end(1);
@@ -294,10 +294,10 @@ static void each_device_settles_alone(void **state)
     for (unsigned int i = 0; i < 2; i++)
         nccl_reg_after_op(used[i]);
     assert_int_equal(nccl_fake.releases, 0);
-    assert_int_equal(nccl_reg_settle(reg, 2), 0);
-    assert_int_equal(nccl_reg_settle(reg, 0), UNIT);
-    assert_int_equal(nccl_reg_settle(reg, 0), 0);
-    assert_int_equal(nccl_reg_settle(reg, 1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, 2), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, 0), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, 0), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, 1), UNIT);
     comm_end(0);
     comm_end(1);
 }
@@ -316,7 +316,7 @@ static void not_within_a_call(void **state)
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 0);
     nccl_reg_after_op(used);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     nccl_reg_before_call(reg, nccl_fake_comm(1), &used);
     assert_null(used);
     comm_end(0);

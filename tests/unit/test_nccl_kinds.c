@@ -322,11 +322,11 @@ static void graphs(void **state)
     remove_segment(0);
     remove_segment(1);
     assert_int_equal(nccl_fake.releases, 1);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     comm_end(1);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     comm_end(0);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     assert_int_equal(nccl_fake.releases, 2);
 }
 

@@ -223,12 +223,12 @@ static void own_step(struct life *life, uint64_t *rng)
     nccl_fake_finish();
     nccl_reg_before_call(reg, nccl_fake_comm(i), &used);
     assert_non_null(used);
-    nccl_reg_settle(reg, -1); /* while that is under way */
+    nccl_reg_retry_parked(reg, -1); /* while that is under way */
     nccl_reg_after_op(used);
     if (!life->alive[segment] || below(rng, 2))
         return;
     assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(i), life, at(place(life, segment)), 4096), 0);
-    nccl_reg_settle(reg, -1);
+    nccl_reg_retry_parked(reg, -1);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(i), life), 0);
 }
 
@@ -272,7 +272,7 @@ static void live(uint64_t seed, struct kind_of_life is)
             break;
         case 2:
             nccl_fake_finish();
-            nccl_reg_settle(reg, -1);
+            nccl_reg_retry_parked(reg, -1);
             break;
         case 3:
             own_step(&life, &rng);
@@ -301,8 +301,8 @@ static void live(uint64_t seed, struct kind_of_life is)
             nccl_fake_comm_destroy(i, rc || life.hung[i]);
             assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(i)), rc ? 0 : -ENOENT);
         }
-    nccl_reg_settle(reg, -1);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    nccl_reg_retry_parked(reg, -1);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     for (unsigned int i = 0; i < SEGMENTS * GENERATIONS; i++) {
         assert_true(released[i] <= 1);
         left += !released[i];
@@ -387,7 +387,7 @@ static void *rank(void *arg)
             /* Others may be in an operation; then it goes later, by whichever thread. */
             for (bool gone = false; !gone && !*nccl_fake.fault;) {
                 nccl_fake_finish();
-                nccl_reg_settle(reg, -1);
+                nccl_reg_retry_parked(reg, -1);
                 pthread_mutex_lock(&nccl_fake.lock);
                 gone = given_back == 1;
                 pthread_mutex_unlock(&nccl_fake.lock);
@@ -407,7 +407,7 @@ static void *clock_thread(void *arg)
 
     (void)arg;
     while (!atomic_load(&stop)) {
-        nccl_reg_settle(reg, -1);
+        nccl_reg_retry_parked(reg, -1);
         nccl_reg_stats_get(reg, &stats);
         usleep(50);
     }
@@ -625,7 +625,7 @@ static void *abort_thread(void *arg)
     while (!atomic_load(&stop)) {
         owner_end(below(&rng, THREADS), /* talk: */ false);
         nccl_fake_finish();
-        nccl_reg_settle(reg, below(&rng, 2) ? -1 : 0);
+        nccl_reg_retry_parked(reg, below(&rng, 2) ? -1 : 0);
         nccl_reg_stats_get(reg, &stats);
         usleep(20);
     }
@@ -661,7 +661,7 @@ static void threads_with_faults(void **state)
     pthread_join(other, NULL);
     for (unsigned int i = 0; i < THREADS; i++)
         owner_end(i, /* talk: */ true);
-    nccl_reg_settle(reg, -1);
+    nccl_reg_retry_parked(reg, -1);
     fine();
     for (unsigned int i = 0; i < THREADS; i++) {
         given += owners[i].given;

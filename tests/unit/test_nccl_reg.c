@@ -118,9 +118,9 @@ static void not_within_an_operation(void **state)
         remove_segment(1);
         assert_int_equal(nccl_fake.releases, i);
         assert_int_equal(stats().parked, UNIT);
-        assert_int_equal(nccl_reg_settle(reg, -1), 0);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
         nccl_reg_after_op(used);
-        assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
         assert_int_equal(nccl_fake.releases, i + 1);
         assert_int_equal(stats().parked, 0);
     }
@@ -141,9 +141,9 @@ static void not_within_a_group(void **state)
     collective(0, AT(0), 0);
     nccl_reg_group_end(false);
     assert_int_equal(nccl_reg_group_depth(), 1);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     nccl_reg_group_end(false);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     nccl_reg_group_end(false); /* one that was never begun */
     assert_int_equal(nccl_reg_group_depth(), 0);
     nccl_fake_finish();
@@ -205,7 +205,7 @@ static void not_within_the_group_of_another(void **state)
     pthread_barrier_wait(&barrier);
     pthread_join(thread, NULL);
     pthread_barrier_destroy(&barrier);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     comm_end(0);
 }
 
@@ -272,7 +272,7 @@ static void a_deregistration_fails(void **state)
     assert_int_equal(nccl_fake.detaches, 2); /* the other one is undone all the same */
     assert_int_equal(stats().quarantined, UNIT);
     assert_int_equal(stats().parked, 0);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     /* The same at the end of a communicator. */
     segment(1, 0);
     collective(1, AT(1), 0);
@@ -298,9 +298,9 @@ static void users(void **state)
     remove_segment(0);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)1), 0);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)1), -ENOENT);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)2), 0);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     comm_end(0);
 }
 
@@ -325,7 +325,7 @@ static void nonblocking(void **state)
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 0);
     atomic_store(&nccl_fake.comms[0].ready, true);
-    assert_int_equal(nccl_reg_settle(reg, -1), UNIT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
     /* The end of a group may tell, too. */
     comm_new(1, 0, false);
     nccl_reg_group_start();
@@ -363,7 +363,7 @@ static void lost(void **state)
     /* About to go, it is not touched any more. */
     atomic_store(&nccl_fake.going, &owner);
     nccl_fake_finish();
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     nccl_reg_segment_lost(reg, AT(0), &other);
     nccl_reg_segment_lost(reg, AT(4), &owner);
     assert_int_equal(stats().segments, 4);
@@ -372,7 +372,7 @@ static void lost(void **state)
     nccl_reg_owner_lost(reg, &owner);
     assert_int_equal(stats().segments, 1);
     assert_int_equal(stats().parked, 0);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_fake.detaches, 0);
     assert_int_equal(nccl_fake.releases, 0);
     remove_segment(3);

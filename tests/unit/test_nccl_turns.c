@@ -65,40 +65,40 @@ static void what_is_settled_takes_no_turn(void **state)
 /* As many places of one set as it has ways are known at a time, whichever they are, and each by its last record. */
 static void near_keeps_the_last_places_of_a_set(void **state)
 {
-    uint64_t addrs[NEAR_WAYS + 1] = {AT(0)}, addr = AT(0);
-    unsigned int last[NEAR_WAYS + 1] = {0}, known = 0;
-    struct near near = {.count = 0};
+    uint64_t addrs[LOOKUP_WAYS + 1] = {AT(0)}, addr = AT(0);
+    unsigned int last[LOOKUP_WAYS + 1] = {0}, known = 0;
+    struct lookup near = {.count = 0};
 
     (void)state;
-    near_remember(&near, addr, 0, 0);
-    for (unsigned int i = 1; i <= NEAR_WAYS; i++) {
+    lookup_enter(&near, addr, 0, 0);
+    for (unsigned int i = 1; i <= LOOKUP_WAYS; i++) {
         do {
-            addr += PLACE_SIZE;
-        } while (near_of(&near, addr) != near_of(&near, AT(0)));
+            addr += RANGE_SIZE;
+        } while (lookup_set_of(&near, addr) != lookup_set_of(&near, AT(0)));
         addrs[i] = addr;
     }
     for (unsigned int step = 0; step < 100; step++) { /* all of them one after the other, then hither and thither */
-        const unsigned int at = step < NEAR_WAYS ? step : step * step % 29 % NEAR_WAYS;
+        const unsigned int at = step < LOOKUP_WAYS ? step : step * step % 29 % LOOKUP_WAYS;
 
         last[at] = step;
-        near_remember(&near, addrs[at] + step, step, step % 4);
-        for (unsigned int i = 0; i < NEAR_WAYS && i <= step; i++) {
-            const uint64_t word = near_get(&near, addrs[i] + PLACE_SIZE - 1);
+        lookup_enter(&near, addrs[at] + step, step, step % 4);
+        for (unsigned int i = 0; i < LOOKUP_WAYS && i <= step; i++) {
+            const uint64_t word = lookup_get(&near, addrs[i] + RANGE_SIZE - 1);
 
-            assert_int_equal(NEAR_PLACE(word), addrs[i] >> PLACE_SHIFT);
-            assert_int_equal(NEAR_INDEX(word), last[i]);
+            assert_int_equal(LOOKUP_RANGE(word), addrs[i] >> RANGE_SHIFT);
+            assert_int_equal(LOOKUP_INDEX(word), last[i]);
             assert_int_equal(word & 3, last[i] % 4);
         }
     }
-    near_remember(&near, addrs[NEAR_WAYS], 1000, 3);
-    for (unsigned int i = 0; i <= NEAR_WAYS; i++)
-        known += near_get(&near, addrs[i]) != 0;
-    assert_int_equal(known, NEAR_WAYS);
-    assert_int_equal(NEAR_INDEX(near_get(&near, addrs[NEAR_WAYS])), 1000);
-    near_forget(&near);
-    for (unsigned int i = 0; i <= NEAR_WAYS; i++)
-        assert_int_equal(near_get(&near, addrs[i]), 0);
-    near_free(&near);
+    lookup_enter(&near, addrs[LOOKUP_WAYS], 1000, 3);
+    for (unsigned int i = 0; i <= LOOKUP_WAYS; i++)
+        known += lookup_get(&near, addrs[i]) != 0;
+    assert_int_equal(known, LOOKUP_WAYS);
+    assert_int_equal(LOOKUP_INDEX(lookup_get(&near, addrs[LOOKUP_WAYS])), 1000);
+    lookup_clear(&near);
+    for (unsigned int i = 0; i <= LOOKUP_WAYS; i++)
+        assert_int_equal(lookup_get(&near, addrs[i]), 0);
+    lookup_free(&near);
 }
 
 /* A send from one place of a registration matters to collectives in its others. */
@@ -236,7 +236,7 @@ static void users_keep_what_they_touch(void **state)
             assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), &handle[1]), 0);
         else
             comm_end(0);
-        assert_int_equal(nccl_reg_settle(reg, -1), keeps ? UNIT : 0);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), keeps ? UNIT : 0);
         if (i % 2)
             comm_end(0);
     }
@@ -263,7 +263,7 @@ static void closed_ones_keep_what_they_have(void **state)
         assert_int_equal(stats().parked, refused ? 0 : UNIT);
         nccl_fake_comm_destroy(0, true);
         assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
-        assert_int_equal(nccl_reg_settle(reg, -1), refused ? 0 : UNIT);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), refused ? 0 : UNIT);
     }
     assert_int_equal(nccl_fake.releases, 2);
 }
@@ -308,7 +308,7 @@ static void what_never_goes_is_left_alone(void **state)
     nccl_fake_comm_destroy(1, true);
     assert_int_equal(nccl_fake.detaches, 1);
     remove_segment(0);
-    assert_int_equal(nccl_reg_settle(reg, -1), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     assert_int_equal(nccl_fake.detaches, 1);
     assert_int_equal(stats().quarantined, UNIT);
     comm_end(0);
@@ -373,25 +373,25 @@ static void graphs_widen_once(void **state)
 static void hashes_spread(void **state)
 {
     unsigned int buckets[BUCKETS] = {0}, used = 0;
-    const _Atomic(uint64_t) *sets[NEAR_SETS];
-    struct near near = {.count = 0};
+    const _Atomic(uint64_t) *sets[LOOKUP_SETS];
+    struct lookup near = {.count = 0};
 
     (void)state;
     for (uint64_t i = 0; i < 1024; i++)
         used += !buckets[bucket_of((void *)(uintptr_t)(0x555500001000u + i * 8208))]++;
     assert_in_range(used, BUCKETS / 4 * 3, BUCKETS);
-    near_remember(&near, AT(0), 0, 0);
+    lookup_enter(&near, AT(0), 0, 0);
     used = 0;
-    for (uint64_t i = 0; i < NEAR_SETS; i++) {
+    for (uint64_t i = 0; i < LOOKUP_SETS; i++) {
         bool is_new = true;
 
-        sets[i] = near_of(&near, AT(0) + i * PLACE_SIZE);
+        sets[i] = lookup_set_of(&near, AT(0) + i * RANGE_SIZE);
         for (uint64_t k = 0; k < i && is_new; k++)
             is_new = sets[k] != sets[i];
         used += is_new;
     }
-    assert_in_range(used, NEAR_SETS / 2, NEAR_SETS);
-    near_free(&near);
+    assert_in_range(used, LOOKUP_SETS / 2, LOOKUP_SETS);
+    lookup_free(&near);
 }
 
 int main(void)

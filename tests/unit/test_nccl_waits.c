@@ -29,7 +29,7 @@ static void the_call_returns(void)
 
 static void *settles(void *arg)
 {
-    nccl_reg_settle(reg, -1);
+    nccl_reg_retry_parked(reg, -1);
     return arg;
 }
 
