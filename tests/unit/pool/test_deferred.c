@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_kept.c - what waits to be ordered in several magazines: how much each may keep, and who orders it when its own
- * threads do not.
+ * test_deferred.c - blocks deferred in several magazines: how many bytes each may defer, and which call orders them when
+ * the magazine's own threads do not.
  *
- * The threads are one that uses several magazines in turn.
+ * The threads are one thread that uses several magazines in turn.
  */
 #include "unit.h"
 
@@ -229,5 +229,5 @@ int main(void)
         KEPT_TEST(test_frozen_frees_leave_alone_what_is_kept),
     };
 
-    return cmocka_run_group_tests_name("kept", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("deferred", tests, NULL, NULL);
 }

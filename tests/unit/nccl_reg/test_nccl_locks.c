@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_nccl_turns.c - operations that take no turn, since nothing is left to be done for them, and calls that come too
- * late: their communicator goes just before they have its turn. And what else keeps a segment, or does not.
+ * test_nccl_locks.c - operations that take no lock, because their buffers are prepared; calls whose communicator goes
+ * just before they have its lock; and which users keep a segment from going.
  *
  * The linker's --wrap sends pthread_mutex_lock here, so each lock that this thread takes is counted, and a test can
  * have something happen before one.
@@ -46,7 +46,7 @@ static unsigned int locks_of(enum nccl_reg_kind kind, uint64_t from, uint64_t to
     return locks;
 }
 
-static void what_is_settled_takes_no_turn(void **state)
+static void prepared_operation_takes_no_lock(void **state)
 {
     (void)state;
     comm_new(0, 0, false);
@@ -397,7 +397,7 @@ static void hashes_spread(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_is_settled_takes_no_turn),
+        TEST(prepared_operation_takes_no_lock),
         TEST(near_keeps_the_last_places_of_a_set),
         TEST(each_place_knows_of_a_send),
         TEST(gone_before_its_turn),
@@ -413,5 +413,5 @@ int main(void)
     };
 
     mallopt(M_PERTURB, 0x5a); /* memory from the heap is not empty by chance */
-    return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("nccl_locks", tests, NULL, NULL);
 }
