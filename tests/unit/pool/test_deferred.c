@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_deferred.c - blocks deferred in several magazines: how many bytes each may defer, and which call orders them when
- * the magazine's own threads do not.
+ * test_deferred.c - blocks deferred in several magazines: how many bytes each may defer, and which call orders them
+ * when the magazine's own threads do not.
  *
  * The threads are one thread that uses several magazines in turn.
  */

@@ -2,9 +2,9 @@
 /*
  * test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
  * counter gets times between those of a clock whose rate to the counter changes from moment to moment;
- * tests/unit/shim/trace/test_records.c has the rest, with the clock as it is. shim/trace/frames.c: who called, where there is no
- * unwinder. shim/context/observe.c: what the pool tells of. shim/report/oom.c: how often all is told. And what writes
- * files leaves a thread as it was.
+ * tests/unit/shim/trace/test_records.c has the rest, with the clock as it is. shim/trace/frames.c: who called, where
+ * there is no unwinder. shim/context/observe.c: what the pool tells of. shim/report/oom.c: how often all is told. And
+ * what writes files leaves a thread as it was.
  */
 #include <errno.h>
 #include <pthread.h>
