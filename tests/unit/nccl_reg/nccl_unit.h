@@ -67,7 +67,7 @@ static inline void comm_new(unsigned int comm, int device, bool careful)
 
 static inline void comm_end(unsigned int comm)
 {
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(comm), /* talk: */ true), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(comm), /* may_call: */ true), 0);
     nccl_fake_comm_destroy(comm, false);
 }
 

@@ -39,7 +39,7 @@ static void aborted_under_calls(void **state)
     atomic_store(&nccl_fake.stuck_in, nccl_fake_comm(0));
     assert_int_equal(pthread_create(&thread, NULL, op_thread, NULL), 0);
     wait_until_stuck();
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
     /* Memory need not wait for the thread, either. */
@@ -83,7 +83,7 @@ static void aborted_under_a_trim(void **state)
     collective(0, AT(0), 0);
     collective(1, AT(0), 0);
     thread = stuck_trim();
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* talk: */ false), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* may_call: */ false), 0);
     nccl_fake_comm_destroy(1, true);
     atomic_store(&nccl_fake.stuck, false);
     pthread_join(thread, NULL);
@@ -164,7 +164,7 @@ static void closed(void **state)
     remove_segment(1);
     assert_int_equal(nccl_fake.releases, 1);
     assert_int_equal(stats().parked, UNIT);
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ true), -EPIPE);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
@@ -177,7 +177,7 @@ static void closed(void **state)
     collective(0, AT(0), 0);
     nccl_fake_finish();
     atomic_store(&nccl_fake.comms[0].ready, false);
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ true), -EPIPE);
     remove_segment(0);
     assert_int_equal(nccl_fake.releases, 2);
     nccl_fake_comm_destroy(0, true);

@@ -394,7 +394,7 @@ static void *rank(void *arg)
             }
         }
         if (i % 100 == 99) {
-            nccl_reg_comm_remove(reg, nccl_fake_comm(me), /* talk: */ true);
+            nccl_reg_comm_remove(reg, nccl_fake_comm(me), /* may_call: */ true);
             nccl_fake_comm_destroy(me, false);
         }
     }
@@ -473,7 +473,7 @@ static void comings_and_goings(void **state)
         assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), 0);
         nccl_fake_op(0, &op, 1);
         nccl_reg_after_op(used);
-        assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+        assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
         nccl_fake_comm_destroy(0, /* aborted: */ true);
     }
     atomic_store(&stop, true);
@@ -518,7 +518,7 @@ static void owner_end(unsigned int who, bool talk)
     if (!owner_take(who, ALIVE, ENDING))
         return;
     if (talk)
-        left = nccl_reg_comm_remove(reg, nccl_fake_comm(who), /* talk: */ true) == -EPIPE;
+        left = nccl_reg_comm_remove(reg, nccl_fake_comm(who), /* may_call: */ true) == -EPIPE;
     else
         nccl_reg_comm_close(reg, nccl_fake_comm(who));
     pthread_mutex_lock(&owners[who].lock);
@@ -575,7 +575,7 @@ static void *owner_thread(void *arg)
         switch (below(&rng, 16)) {
         case 0:
             if (below(&rng, 8) == 0)
-                owner_end(me, /* talk: */ true);
+                owner_end(me, /* may_call: */ true);
             break;
         case 1:
             nccl_reg_group_start();
@@ -612,7 +612,7 @@ static void *owner_thread(void *arg)
             nccl_reg_segment_remove(reg, at((me * OWN + n) * GENERATIONS + generation[n]), nccl_fake_release,
                                     &own->released[n]);
         }
-    owner_end(me, /* talk: */ true);
+    owner_end(me, /* may_call: */ true);
     return NULL;
 }
 
@@ -623,7 +623,7 @@ static void *abort_thread(void *arg)
 
     (void)arg;
     while (!atomic_load(&stop)) {
-        owner_end(below(&rng, THREADS), /* talk: */ false);
+        owner_end(below(&rng, THREADS), /* may_call: */ false);
         nccl_fake_finish();
         nccl_reg_retry_parked(reg, below(&rng, 2) ? -1 : 0);
         nccl_reg_stats_get(reg, &stats);
@@ -660,7 +660,7 @@ static void threads_with_faults(void **state)
     atomic_store(&stop, true);
     pthread_join(other, NULL);
     for (unsigned int i = 0; i < THREADS; i++)
-        owner_end(i, /* talk: */ true);
+        owner_end(i, /* may_call: */ true);
     nccl_reg_retry_parked(reg, -1);
     fine();
     for (unsigned int i = 0; i < THREADS; i++) {

@@ -150,7 +150,7 @@ static int before_call(void *comm)
 static int ask(void *comm) { return nccl_reg_comm_ask(reg, comm); }
 static int user_add(void *comm) { return nccl_reg_user_add(reg, comm, comm, AT(0), UNIT); }
 static int user_remove(void *comm) { return nccl_reg_user_remove(reg, comm, comm); }
-static int leave(void *comm) { return nccl_reg_comm_remove(reg, comm, /* talk: */ true); }
+static int leave(void *comm) { return nccl_reg_comm_remove(reg, comm, /* may_call: */ true); }
 static int finalize(void *comm) { return nccl_reg_comm_finalize(reg, comm); }
 /* clang-format on */
 
@@ -304,7 +304,7 @@ static void what_never_goes_is_left_alone(void **state)
         collective(i, AT(0), 0);
     nccl_fake_finish();
     nccl_fake.detach_fails = 1;
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* talk: */ true), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), /* may_call: */ true), 0);
     nccl_fake_comm_destroy(1, true);
     assert_int_equal(nccl_fake.detaches, 1);
     remove_segment(0);
@@ -349,7 +349,7 @@ static void buckets_hold_many(void **state)
             comms[i + 1] = comms[i] + 512;
     }
     for (unsigned int i = 0; i < 4; i++)
-        assert_int_equal(nccl_reg_comm_remove(reg, comms[i], /* talk: */ false), 0);
+        assert_int_equal(nccl_reg_comm_remove(reg, comms[i], /* may_call: */ false), 0);
     assert_int_equal(stats().comms, 0);
 }
 

@@ -164,7 +164,7 @@ static void not_before_the_group(void **state)
     nccl_fake_finish();
     nccl_reg_group_start();
     collective(0, AT(0), 0);
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ true), -EPIPE);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ true), -EPIPE);
     assert_int_equal(nccl_fake.detaches, 0);
     comm_end(1);
     nccl_reg_group_end(false);
@@ -225,7 +225,7 @@ static void a_communicator_goes(void **state)
     assert_int_equal(nccl_fake_records(0), 1);
     /* Aborted: no call. */
     nccl_fake.attaches = nccl_fake.detaches = nccl_fake.waits = 0;
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
     nccl_fake_comm_destroy(0, true);
     assert_int_equal(nccl_fake.attaches + nccl_fake.detaches + nccl_fake.waits, 0);
     remove_segment(0);

@@ -56,7 +56,7 @@ static void closes(void)
 
 static void aborts(void)
 {
-    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* talk: */ false), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
 }
 
 static void adds(void)
