@@ -8,7 +8,8 @@
  * What it is not: a test that a decision is right. model.c, test_policy.c and the other tests say that. A change that
  * is meant to decide otherwise fails here, too; look at what else fails, then record: CUPOOL_TEST_RECORD=snapshot.inc.
  *
- * One thread, which uses several magazines in turn.
+ * One thread, which uses several magazines in turn. With `meanwhile` the program goes on inside the tables' functions,
+ * as another thread would: the pool holds no lock then. The clock moves only when it is read, so that waits end.
  */
 #include "unit.h"
 
@@ -16,11 +17,20 @@
 
 #include "deferred.h"
 #include "magazine.h"
+#include "still_clock.h"
 
 #define STEPS 16000u
 #define EVERY 1000u /* steps for each digest */
 #define LIVE  400u
 #define NEVER (SIZE_MAX / 2)
+
+/* What is so. */
+#define FILLS     1u  /* contents matter */
+#define SPARSE    2u  /* the tables have no optional function */
+#define LATE      4u  /* memory given back arrives later */
+#define PROMPT    8u  /* order() never waits */
+#define CALM      16u /* nothing rare happens */
+#define MEANWHILE 32u /* other threads go on inside the tables' functions */
 
 enum sizes { SMALL, LARGE, PHASES, PAIRS, ANY, SIZES };
 
@@ -30,29 +40,35 @@ static const struct setting {
     enum sizes sizes;
     size_t limit, break_max, capacity, excess_min, bound_min, slack_min;
     unsigned int slack_percent, magazines;
-    bool fills, sparse, late, prompt, calm;
+    unsigned int is;
 } settings[] = {
-    {"small", SMALL, 0, NEVER, 0, NEVER, NEVER, 0, 0, 1, false, false, false, true, false},
-    {"any", ANY, 0, 64 * MIB, 0, 16 * MIB, NEVER, 0, 0, 1, false, false, false, false, false},
-    {"any, sparse tables", ANY, 0, 64 * MIB, 0, 16 * MIB, 32 * MIB, 0, 0, 2, false, true, false, true, false},
-    {"any, bound, late", ANY, 0, 64 * MIB, 2048 * MIB, 0, 16 * MIB, 0, 0, 1, false, false, true, true, false},
-    {"any, limit", ANY, 256 * MIB, 32 * MIB, 0, NEVER, NEVER, 0, 0, 3, false, false, false, true, false},
-    {"any, deferred", ANY, 0, 64 * MIB, 0, 32 * MIB, 64 * MIB, 16 * MIB, 10, 1, false, false, false, true, false},
-    {"any, deferred, magazines", ANY, 0, 64 * MIB, 0, 0, 0, 8 * MIB, 5, 4, false, false, true, true, false},
-    {"small, deferred, magazines", SMALL, 0, 0, 0, 0, NEVER, 4 * MIB, 0, 3, false, false, false, false, false},
-    {"phases", PHASES, 0, 0, 0, 0, NEVER, 0, 0, 1, false, false, false, true, true},
-    {"phases, bound", PHASES, 0, 128 * MIB, 1024 * MIB, 0, 8 * MIB, 0, 0, 1, false, false, true, true, true},
-    {"phases, deferred", PHASES, 0, 0, 0, 0, 32 * MIB, 32 * MIB, 10, 1, false, false, false, true, true},
-    {"phases, little excess", PHASES, 0, 96 * MIB, 0, 24 * MIB, NEVER, 0, 0, 1, false, false, true, true, true},
-    {"any, calm", ANY, 0, 128 * MIB, 8192 * MIB, 0, 32 * MIB, 8 * MIB, 10, 2, false, false, false, true, true},
-    {"large, calm", LARGE, 0, 128 * MIB, 4096 * MIB, 0, 0, 0, 0, 1, false, false, true, true, true},
-    {"pairs, calm", PAIRS, 0, 128 * MIB, 4096 * MIB, 0, 32 * MIB, 0, 0, 1, false, false, false, true, true},
-    {"pairs", PAIRS, 0, 256 * MIB, 4096 * MIB, 8 * MIB, 64 * MIB, 0, 0, 1, false, false, false, true, false},
-    {"pairs, limit, sparse tables", PAIRS, 512 * MIB, NEVER, 0, 0, NEVER, 0, 0, 1, false, true, false, true, false},
-    {"fills", ANY, 0, 64 * MIB, 0, 32 * MIB, NEVER, 0, 0, 2, true, false, false, true, false},
-    {"fills, deferred, late", LARGE, 0, 64 * MIB, 512 * MIB, 0, 32 * MIB, 16 * MIB, 10, 2, true, false, true, false,
-     false},
-    {"large, magazines", LARGE, 0, NEVER, 0, 64 * MIB, 16 * MIB, 0, 0, 4, false, false, true, true, false},
+    {"small", SMALL, 0, NEVER, 0, NEVER, NEVER, 0, 0, 1, PROMPT},
+    {"any", ANY, 0, 64 * MIB, 0, 16 * MIB, NEVER, 0, 0, 1, 0},
+    {"any, sparse tables", ANY, 0, 64 * MIB, 0, 16 * MIB, 32 * MIB, 0, 0, 2, SPARSE | PROMPT},
+    {"any, bound, late", ANY, 0, 64 * MIB, 2048 * MIB, 0, 16 * MIB, 0, 0, 1, LATE | PROMPT},
+    {"any, limit", ANY, 256 * MIB, 32 * MIB, 0, NEVER, NEVER, 0, 0, 3, PROMPT},
+    {"any, deferred", ANY, 0, 64 * MIB, 0, 32 * MIB, 64 * MIB, 16 * MIB, 10, 1, PROMPT},
+    {"any, deferred, magazines", ANY, 0, 64 * MIB, 0, 0, 0, 8 * MIB, 5, 4, LATE | PROMPT},
+    {"small, deferred, magazines", SMALL, 0, 0, 0, 0, NEVER, 4 * MIB, 0, 3, 0},
+    {"phases", PHASES, 0, 0, 0, 0, NEVER, 0, 0, 1, PROMPT | CALM},
+    {"phases, bound", PHASES, 0, 128 * MIB, 1024 * MIB, 0, 8 * MIB, 0, 0, 1, LATE | PROMPT | CALM},
+    {"phases, deferred", PHASES, 0, 0, 0, 0, 32 * MIB, 32 * MIB, 10, 1, PROMPT | CALM},
+    {"phases, little excess", PHASES, 0, 96 * MIB, 0, 24 * MIB, NEVER, 0, 0, 1, LATE | PROMPT | CALM},
+    {"any, calm", ANY, 0, 128 * MIB, 8192 * MIB, 0, 32 * MIB, 8 * MIB, 10, 2, PROMPT | CALM},
+    {"large, calm", LARGE, 0, 128 * MIB, 4096 * MIB, 0, 0, 0, 0, 1, LATE | PROMPT | CALM},
+    {"pairs, calm", PAIRS, 0, 128 * MIB, 4096 * MIB, 0, 32 * MIB, 0, 0, 1, PROMPT | CALM},
+    {"pairs", PAIRS, 0, 256 * MIB, 4096 * MIB, 8 * MIB, 64 * MIB, 0, 0, 1, PROMPT},
+    {"pairs, limit, sparse tables", PAIRS, 512 * MIB, NEVER, 0, 0, NEVER, 0, 0, 1, SPARSE | PROMPT},
+    {"fills", ANY, 0, 64 * MIB, 0, 32 * MIB, NEVER, 0, 0, 2, FILLS | PROMPT},
+    {"fills, deferred, late", LARGE, 0, 64 * MIB, 512 * MIB, 0, 32 * MIB, 16 * MIB, 10, 2, FILLS | LATE},
+    {"large, magazines", LARGE, 0, NEVER, 0, 64 * MIB, 16 * MIB, 0, 0, 4, LATE | PROMPT},
+    {"small, all magazines", SMALL, 0, 0, 0, 8 * MIB, NEVER, 2 * MIB, 0, MAGAZINES, PROMPT},
+    {"any, meanwhile", ANY, 0, 64 * MIB, 0, 16 * MIB, 32 * MIB, 0, 0, 2, PROMPT | MEANWHILE},
+    {"any, deferred, meanwhile", ANY, 0, 64 * MIB, 4096 * MIB, 0, 8 * MIB, 16 * MIB, 10, 3, LATE | PROMPT | MEANWHILE},
+    {"any, limit, meanwhile", ANY, 256 * MIB, 64 * MIB, 0, NEVER, NEVER, 4 * MIB, 0, 2, PROMPT | MEANWHILE},
+    {"phases, meanwhile", PHASES, 0, 0, 0, 0, 8 * MIB, 8 * MIB, 0, 2, LATE | PROMPT | CALM | MEANWHILE},
+    {"pairs, meanwhile", PAIRS, 0, 256 * MIB, 0, 0, 32 * MIB, 0, 0, 2, LATE | PROMPT | CALM | MEANWHILE},
+    {"fills, meanwhile", ANY, 0, 64 * MIB, 0, 32 * MIB, 32 * MIB, 8 * MIB, 0, 2, FILLS | MEANWHILE},
 };
 #define SETTINGS (sizeof(settings) / sizeof(*settings))
 
@@ -69,8 +85,9 @@ static struct run {
     const struct pool_observer_ops *observer;
     struct pool *pool;
     uint64_t rng, digest;
-    uint64_t live[LIVE];
-    unsigned int count, magazine;
+    uint64_t live[LIVE + 64]; /* with room for what happens meanwhile */
+    unsigned int count, step;
+    bool nested;
 } run;
 
 static void add(uint64_t number)
@@ -87,12 +104,36 @@ static void add_call(unsigned int function, uint64_t addr, size_t size, uint64_t
     add(more);
 }
 
+static void step(unsigned int i);
+
+static size_t below(size_t bound)
+{
+    return rng_below(&run.rng, bound);
+}
+
+/* Another thread goes on, with a magazine of its own. */
+static void meanwhile(void)
+{
+    const unsigned int index = magazine_index;
+
+    if (!(run.is->is & MEANWHILE) || run.nested || below(4))
+        return;
+    run.nested = true;
+    magazine_index = (index + 1) % run.is->magazines;
+    for (size_t n = 1 + below(4); n > 0; n--)
+        step(run.step);
+    magazine_index = index;
+    run.nested = false;
+}
+
 /* --- the tables: each tells, and calls the fake's --- */
 
 static int tell_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
-    const int rc = run.backend->alloc(run.fake, kind, size, ret_addr);
+    int rc;
 
+    meanwhile();
+    rc = run.backend->alloc(run.fake, kind, size, ret_addr);
     add_call(1, rc ? 0 : *ret_addr, size, (uint64_t)kind << 32 | (unsigned int)rc);
     return rc;
 }
@@ -101,12 +142,14 @@ static void tell_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
     add_call(2, addr, size, kind);
     run.backend->free(run.fake, kind, addr, size);
+    meanwhile();
 }
 
 static void tell_collect(void *arg)
 {
     add(3);
     run.backend->collect(run.fake);
+    meanwhile();
 }
 
 static bool tell_collected(void *arg, size_t *ret_arriving)
@@ -122,6 +165,7 @@ static void tell_reclaim(void *arg)
 {
     add(5);
     run.fake->arriving /= 2;
+    meanwhile();
 }
 
 static bool tell_gives_frozen(void *arg)
@@ -137,8 +181,10 @@ static bool tell_scarce(void *arg)
 
 static int tell_order(void *arg, enum pool_order_how how)
 {
-    const int rc = run.fake->frozen ? -EBUSY : run.order->order(run.fake, how);
+    int rc;
 
+    meanwhile();
+    rc = run.fake->frozen ? -EBUSY : run.order->order(run.fake, how);
     add_call(7, 0, how, (unsigned int)rc);
     return rc;
 }
@@ -245,11 +291,6 @@ static void add_blocks(void)
 
 /* --- the program --- */
 
-static size_t below(size_t bound)
-{
-    return rng_below(&run.rng, bound);
-}
-
 static size_t random_size(unsigned int step)
 {
     static const size_t phases[3][4] = {{5 * MIB, 9 * MIB, 700 * KIB, 3 * MIB},
@@ -321,7 +362,7 @@ static void disown(uint64_t addr)
     uint64_t base = 0;
     size_t size = 0;
 
-    if (run.is->sparse || pool_segment_find(addr, &base, &size))
+    if ((run.is->is & SPARSE) || pool_segment_find(addr, &base, &size))
         return;
     base += below(size);
     pool_disown(base, below(2) ? 1 : UNIT);
@@ -337,7 +378,7 @@ static void rare(unsigned int what)
         fake->order_rc = below(3) ? 0 : below(4) ? -EBUSY : -EIO;
         break;
     case 1:
-        fake->frozen = below(8) == 0;
+        fake->frozen = run.nested ? fake->frozen : below(8) == 0; /* it begins between calls of the tables */
         break;
     case 2:
         fake->capacity = below(3) ? FAKE_CAPACITY : 64 * MIB + below(512) * MIB;
@@ -380,7 +421,7 @@ static void rare(unsigned int what)
             add(pool_live_size(run.live[below(run.count)]));
         break;
     case 13:
-        if (run.count && below(2)) {
+        if (run.count && !run.nested && below(2)) {
             const uint64_t addr = take_out();
 
             add((unsigned int)pool_free_later(addr));
@@ -392,8 +433,7 @@ static void rare(unsigned int what)
             pool_free_never(take_out());
         break;
     default:
-        run.magazine = (unsigned int)below(run.is->magazines);
-        magazine_index = run.magazine;
+        magazine_index = (unsigned int)below(run.is->magazines);
     }
 }
 
@@ -403,27 +443,27 @@ static void step(unsigned int i)
     const unsigned int crowd = run.is->sizes == PHASES ? (i % 64 < 32 ? 24u : 0) : 16u << i / 400 % 5;
 
     if (below(16) == 0)
-        rare(run.is->calm ? 15 : (unsigned int)below(17));
-    else if (run.count && (run.count == LIVE || below(2 * (size_t)crowd + 1) < run.count))
+        rare((run.is->is & CALM) ? 15 : (unsigned int)below(17));
+    else if (run.count && (run.count >= LIVE || below(2 * (size_t)crowd + 1) < run.count))
         add((unsigned int)pool_free(take_out()));
     else
         request(i);
-    if (i == STEPS / 4 * 3 && run.is->magazines > 2)
+    if (!run.nested && i == STEPS / 4 * 3 && run.is->magazines > 2)
         pool_defer_never(run.pool);
-    if (i == STEPS / 8 * 7)
+    if (!run.nested && i == STEPS / 8 * 7)
         pool_pack_never(run.pool);
 }
 
 static struct pool *pool_of_setting(const struct setting *is)
 {
-    struct pool_config config = is->fills ? fake_config_filling(run.fake) : fake_config(run.fake);
+    struct pool_config config = (is->is & FILLS) ? fake_config_filling(run.fake) : fake_config(run.fake);
 
     run.backend = config.backend;
     run.order = config.order;
     run.observer = config.observer;
-    config.backend = is->sparse ? &backend_sparse : &backend;
-    config.order = is->fills ? &order_fills : &order;
-    config.observer = is->sparse ? &observer_sparse : &observer;
+    config.backend = (is->is & SPARSE) ? &backend_sparse : &backend;
+    config.order = (is->is & FILLS) ? &order_fills : &order;
+    config.observer = (is->is & SPARSE) ? &observer_sparse : &observer;
     config.limit = is->limit;
     config.break_max = is->break_max;
     config.capacity = is->capacity;
@@ -441,12 +481,13 @@ static void play(const struct setting *is, uint64_t ret_digests[STEPS / EVERY])
     run.is = is;
     run.rng = (uint64_t)(is - settings) + 1;
     run.fake = fake_new();
-    run.fake->observed = !is->sparse;
-    run.fake->late = is->late;
-    run.fake->prompt = is->prompt;
+    run.fake->observed = !(is->is & SPARSE);
+    run.fake->late = is->is & LATE;
+    run.fake->prompt = is->is & PROMPT;
     run.pool = pool_of_setting(is);
     magazine_index = 0;
     for (unsigned int i = 0; i < STEPS; i++) {
+        run.step = i;
         step(i);
         add_stats();
         add_policy();
@@ -484,11 +525,17 @@ static void record(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
+static void tick(void)
+{
+    atomic_fetch_add(&now, 1000000);
+}
+
 static void test_decisions_are_those_recorded(void **state)
 {
     const char *path = getenv("CUPOOL_TEST_RECORD");
 
     alarm(DEADLOCK_SECONDS);
+    on_wait = tick;
     if (path)
         record(path);
     for (size_t n = 0; n < SETTINGS && !path; n++) {
