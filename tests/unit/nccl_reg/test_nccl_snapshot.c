@@ -8,7 +8,8 @@
  * change that is meant to decide otherwise fails here, too; look at what else fails, then record:
  * CUPOOL_TEST_RECORD=nccl_snapshot.inc.
  *
- * One thread, and a clock that stands still until the program moves it.
+ * One thread, and a clock that stands still until the program moves it. With MEANWHILE the program goes on inside the
+ * table's functions, as another thread would.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +19,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,18 +39,31 @@
 #define DEVICES  2u
 #define USERS    8u
 
+/* What is so. */
+#define CAREFUL     1u  /* communicators are careful */
+#define FRONTS      2u  /* segments have fronts */
+#define OWNERS      4u  /* and owners, with whom they are lost */
+#define GRAPHS      8u  /* operations are captured */
+#define FAULTS      16u /* calls fail */
+#define NONBLOCKING 32u
+#define GROUPS      64u
+#define MEANWHILE   128u /* other threads go on inside the table's functions */
+
 /* What a program is like. */
 static const struct setting {
     const char *name;
-    bool careful, fronts, owners, graphs, faults, nonblocking, groups;
+    unsigned int is;
 } settings[] = {
-    {"plain", false, false, false, false, false, false, false},
-    {"careful", true, true, false, false, false, false, false},
-    {"careful, no fronts, faults", true, false, false, false, true, false, true},
-    {"careful, graphs, groups", true, true, false, true, false, false, true},
-    {"all", true, true, true, true, true, true, true},
-    {"owners, nonblocking", false, true, true, false, true, true, false},
-    {"groups, faults", true, true, true, false, true, false, true},
+    {"plain", 0},
+    {"careful", CAREFUL | FRONTS},
+    {"careful, no fronts, faults", CAREFUL | FAULTS | GROUPS},
+    {"careful, graphs, groups", CAREFUL | FRONTS | GRAPHS | GROUPS},
+    {"all", CAREFUL | FRONTS | OWNERS | GRAPHS | FAULTS | NONBLOCKING | GROUPS},
+    {"owners, nonblocking", FRONTS | OWNERS | FAULTS | NONBLOCKING},
+    {"groups, faults", CAREFUL | FRONTS | OWNERS | FAULTS | GROUPS},
+    {"meanwhile", CAREFUL | FRONTS | FAULTS | MEANWHILE},
+    {"meanwhile, nonblocking", CAREFUL | GRAPHS | NONBLOCKING | FAULTS | MEANWHILE},
+    {"meanwhile, plain", MEANWHILE},
 };
 #define SETTINGS (sizeof(settings) / sizeof(*settings))
 
@@ -64,6 +79,7 @@ static struct run {
     unsigned int group;     /* depth */
     char owners[3];
     const void *going; /* an owner that cannot be held */
+    bool nested;
     struct user_of {
         unsigned int comm;
         uintptr_t handle; /* 0: none */
@@ -99,11 +115,44 @@ static void *comm_of(unsigned int comm)
     return (void *)(uintptr_t)(0x55550000u + comm * 0x1340u);
 }
 
+static void segment_step(void);
+static void op_on(unsigned int comm);
+
+/* Another thread goes on while this one is inside a call on the communicator, whose lock it holds. */
+static void meanwhile(const struct nccl_reg_comm_info *info)
+{
+    const unsigned int other = (unsigned int)info->rank ^ 1; /* of another device, so this thread has not its lock */
+
+    if (!(run.is->is & MEANWHILE) || run.nested || below(4))
+        return;
+    run.nested = true;
+    switch (below(8)) {
+    case 0:
+        nccl_reg_comm_close(run.reg, comm_of((unsigned int)info->rank));
+        break;
+    case 1:
+        add((unsigned int)nccl_reg_comm_remove(run.reg, comm_of((unsigned int)info->rank), /* may_call: */ false));
+        break;
+    case 2:
+        add(nccl_reg_retry_parked(run.reg, -1));
+        break;
+    case 3:
+        add((unsigned int)nccl_reg_comm_remove(run.reg, comm_of(other), /* may_call: */ true));
+        break;
+    case 4:
+        op_on(other);
+        break;
+    default:
+        segment_step();
+    }
+    run.nested = false;
+}
+
 /* --- the table --- */
 
 static bool fails(void)
 {
-    return run.is->faults && below(50) == 0;
+    return (run.is->is & FAULTS) && below(50) == 0;
 }
 
 static int tell_attach(const struct nccl_reg_comm_info *info, void *comm, uint64_t addr, size_t size, void **ret_handle)
@@ -112,9 +161,10 @@ static int tell_attach(const struct nccl_reg_comm_info *info, void *comm, uint64
     add((uintptr_t)comm);
     add(addr);
     add(size);
+    meanwhile(info);
     if (fails())
         return -EIO;
-    *ret_handle = run.is->faults && below(50) == 0 ? NULL : (void *)(uintptr_t)++run.handles;
+    *ret_handle = (run.is->is & FAULTS) && below(50) == 0 ? NULL : (void *)(uintptr_t)++run.handles;
     return 0;
 }
 
@@ -125,6 +175,7 @@ static int tell_detach(const struct nccl_reg_comm_info *info, void *comm, uint64
     add(addr);
     add(size);
     add((uintptr_t)handle);
+    meanwhile(info);
     return fails() ? -EIO : 0;
 }
 
@@ -134,6 +185,7 @@ static int tell_ask(const struct nccl_reg_comm_info *info, void *comm)
 
     add(3);
     add((uintptr_t)comm);
+    meanwhile(info);
     return answers[below(4)];
 }
 
@@ -142,6 +194,7 @@ static int tell_wait(const struct nccl_reg_comm_info *info, unsigned int ms)
     add(4);
     add((unsigned int)info->rank);
     add(ms);
+    meanwhile(info);
     return below(4) ? 0 : -EBUSY;
 }
 
@@ -177,16 +230,26 @@ static void add_stats(void)
         add(number[i]);
 }
 
+/* For how long statistics wait for the lock, which is never held here. */
+int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *limit);
+
+int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *limit)
+{
+    add((uint64_t)limit->tv_sec * 1000000000u + (uint64_t)limit->tv_nsec);
+    add((uint64_t)limit->tv_nsec);
+    return pthread_mutex_lock(mutex);
+}
+
 /* --- the program --- */
 
 static void segment_step(void)
 {
     const unsigned int i = below(SEGMENTS), way = below(16);
-    void *owner = run.is->owners && below(2) ? &run.owners[below(3)] : NULL;
+    void *owner = (run.is->is & OWNERS) && below(2) ? &run.owners[below(3)] : NULL;
     const struct nccl_reg_segment_info info = {.addr = place(i),
                                                .size = (1 + way % 3) * UNIT,
                                                .device = (int)(i % DEVICES),
-                                               .front = run.is->fronts ? way % 4 * MIB : 0,
+                                               .front = (run.is->is & FRONTS) ? way % 4 * MIB : 0,
                                                .plain = way % 5 == 0,
                                                .own = way % 7 == 0,
                                                .owner = owner};
@@ -194,13 +257,13 @@ static void segment_step(void)
     if (!run.sizes[i] && nccl_reg_segment_add(run.reg, &info) == 0) {
         run.sizes[i] = info.size;
         add((unsigned int)-nccl_reg_segment_add(run.reg, &info));
-    } else if (run.is->owners && way == 0) {
+    } else if ((run.is->is & OWNERS) && way == 0) {
         nccl_reg_segment_lost(run.reg, place(i), &run.owners[below(3)]);
-    } else if (run.is->owners && way == 1) {
+    } else if ((run.is->is & OWNERS) && way == 1) {
         nccl_reg_range_lost(run.reg, place(i) - 4 * UNIT, 12 * UNIT);
-    } else if (run.is->owners && way == 2) {
+    } else if ((run.is->is & OWNERS) && way == 2) {
         nccl_reg_owner_lost(run.reg, &run.owners[below(3)]);
-    } else if (run.is->owners && way == 3) {
+    } else if ((run.is->is & OWNERS) && way == 3) {
         run.going = below(2) ? &run.owners[below(3)] : NULL;
     } else if (way < 10) {
         add((unsigned int)nccl_reg_segment_remove(run.reg, place(i), see_release, (void *)(uintptr_t)i));
@@ -222,8 +285,8 @@ static void comm_step(void)
     const struct nccl_reg_comm_info info = {.device = (int)(comm % DEVICES),
                                             .rank = (int)comm,
                                             .ranks = (int)COMMS,
-                                            .nonblocking = run.is->nonblocking && way % 2,
-                                            .careful = run.is->careful && comm != 5,
+                                            .nonblocking = (run.is->is & NONBLOCKING) && way % 2,
+                                            .careful = (run.is->is & CAREFUL) && comm != 5,
                                             .maps_plain = comm == 2};
     struct nccl_reg_comm_info got = {.rank = -1};
 
@@ -250,7 +313,7 @@ static void comm_step(void)
         add((unsigned int)nccl_reg_comm_ask(run.reg, comm_of(comm)));
         break;
     case 7:
-        if (run.is->nonblocking)
+        if ((run.is->is & NONBLOCKING))
             nccl_reg_comm_nonblocking(run.reg, comm_of(comm));
         break;
     case 8:
@@ -293,11 +356,11 @@ static void buffer_draw(struct nccl_reg_op *op, unsigned int i, unsigned int dev
     op->buffers[i].size = way == 11 ? 0 : way < 4 ? size - start : way == 4 ? size - start + 1 : 4096;
 }
 
-static void op_step(void)
+static void op_on(unsigned int comm)
 {
-    const unsigned int comm = below(COMMS), times = 1 + below(3);
+    const unsigned int times = 1 + below(3);
     struct nccl_reg_op op = {.kind = below(3) ? NCCL_REG_COLLECTIVE : NCCL_REG_POINT_TO_POINT,
-                             .captured = run.is->graphs && below(12) == 0};
+                             .captured = (run.is->is & GRAPHS) && below(12) == 0};
     struct nccl_reg_comm *used;
 
     buffer_draw(&op, 0, comm % DEVICES);
@@ -305,7 +368,7 @@ static void op_step(void)
     for (unsigned int i = 0; i < times; i++) {
         add((unsigned int)nccl_reg_before_op(run.reg, comm_of(comm), &op, &used));
         add(used != NULL);
-        if (below(10) == 0) /* while it is under way */
+        if (!run.nested && below(10) == 0) /* while it is under way */
             segment_step();
         nccl_reg_after_op(used);
     }
@@ -315,7 +378,7 @@ static void group_step(void)
 {
     if (run.group && below(2)) {
         run.group--;
-        nccl_reg_group_end(run.is->nonblocking && below(4) == 0);
+        nccl_reg_group_end((run.is->is & NONBLOCKING) && below(4) == 0);
     } else if (run.group < 3) {
         run.group++;
         nccl_reg_group_start();
@@ -334,18 +397,18 @@ static void step(void)
         comm_step();
     else if (way == 8)
         user_step();
-    else if (way == 9 && run.is->groups)
+    else if (way == 9 && (run.is->is & GROUPS))
         group_step();
     else if (way == 10)
         add(nccl_reg_retry_parked(run.reg, (int)below(DEVICES + 1) - 1));
     else if (way == 11)
-        atomic_fetch_add(&now, 3000000000);
+        atomic_fetch_add(&now, 3300000000);
     else if (way == 12) {
         nccl_reg_before_call(run.reg, comm_of(below(COMMS)), &used);
         add(used != NULL);
         nccl_reg_after_op(used);
     } else
-        op_step();
+        op_on(below(COMMS));
 }
 
 /* Another registry, because some segments never go. */
@@ -398,10 +461,16 @@ static void record(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
+static void tick(void)
+{
+    atomic_fetch_add(&now, 100000000);
+}
+
 static void decisions_are_those_recorded(void **state)
 {
     const char *path = getenv("CUPOOL_TEST_RECORD");
 
+    on_wait = tick;
     if (path)
         record(path);
     for (size_t n = 0; n < SETTINGS && !path; n++) {
