@@ -7,8 +7,8 @@
  */
 #include "unit.h"
 
+#include "magazine.h"
 #include "map.h"
-#include "state.h"
 
 #define TILE  "blocks do not tile their segment"
 #define LINK  "broken links"
@@ -21,7 +21,7 @@
 
 /*
  * What the pool has: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
- * recent; a large live block, with a tail; an idle segment.
+ * cached; a large live block, with a tail; two idle segments; and a magazine more, with a segment of its own.
  */
 static struct segment *shared, *large, *idle;
 static struct block *first, *recent;
@@ -39,12 +39,17 @@ static struct segment *segment_at(struct pool *pool, uint64_t addr)
 
 static void prepare(struct pool *pool)
 {
-    uint64_t a = alloc(pool, 64 * KIB), b = alloc(pool, 64 * KIB), gone;
+    uint64_t a = alloc(pool, 64 * KIB), b = alloc(pool, 64 * KIB), gone, other;
 
     (void)alloc(pool, 64 * KIB);
     large = segment_at(pool, alloc(pool, 3 * UNIT - 4 * KIB));
     gone = alloc(pool, 5 * UNIT);
+    other = alloc(pool, 6 * UNIT);
     release(gone);
+    release(other);
+    magazine_index = 1;
+    (void)alloc(pool, 64 * KIB);
+    magazine_index = 0;
     pool_decay(pool, 100); /* joins it, and gives nothing back */
     release(b);
     shared = segment_at(pool, a);
@@ -81,6 +86,8 @@ static void unused(struct pool *pool) { (void)pool; magazine->used = false; }
 static void handed(struct pool *pool) { pool->handed++; }
 static void unlisted(struct pool *pool) { pool->idle_first = pool->idle_last = NULL; }
 static void last(struct pool *pool) { pool->idle_last = large; }
+static void not_first(struct pool *pool) { pool->idle_first->idle_prev = large; }
+static void other_books(struct pool *pool) { pool->magazines[0].books.live++; pool->magazines[1].books.live--; }
 static void held(struct pool *pool) { pool->stats.held++; }
 static void idle_more(struct pool *pool) { pool->books.idle++; }
 static void owned(struct pool *pool) { large->owner = pool->magazines; }
@@ -192,6 +199,8 @@ static const struct {
              {handed, "bytes in the program's hands are wrong"},
              {unlisted, IDLE},
              {last, IDLE},
+             {not_first, IDLE},
+             {other_books, "the books of a magazine are wrong"},
              {held, "held bytes are wrong"},
              {idle_more, "the books of a magazine are wrong"},
              {withdrawn, BOOK},
