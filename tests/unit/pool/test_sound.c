@@ -48,7 +48,7 @@ static void prepare(struct pool *pool)
     release(gone);
     release(other);
     magazine_index = 1;
-    (void)alloc(pool, 64 * KIB);
+    (void)alloc(pool, UNIT - 8 * KIB);
     magazine_index = 0;
     pool_decay(pool, 100); /* joins it, and gives nothing back */
     release(b);
