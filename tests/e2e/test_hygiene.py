@@ -130,7 +130,7 @@ class File(unittest.TestCase):
         self.assertEqual([n for n in undefined if n.startswith(("cu", "nccl", "nvml"))], [])
 
     def test_exports_are_the_hooks_the_interface_dlsym_and_dlclose(self) -> None:
-        text = (SOURCE / "shim" / "hooks.def").read_text()
+        text = "".join(rows.read_text() for rows in (SOURCE / "shim" / "hooks").glob("*.def"))
         hooks = re.findall(r"^(?:RUNTIME|DRIVER|GUARD|RETRY|WATCH_CALL|WATCH_STREAM|WATCH_SYNC|STRICT_AFTER|STRICT_STREAM|CONTEXT)\((\w+),", text, re.MULTILINE)
         hooks += [name + "_ptds" for name in re.findall(r"^WATCH_SYNC\((\w+),", text, re.MULTILINE)]
         hooks += [name + "_ptsz" for name in re.findall(r"^(?:WATCH|STRICT)_STREAM\((\w+),", text, re.MULTILINE)]

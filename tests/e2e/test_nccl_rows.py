@@ -13,7 +13,7 @@ from pathlib import Path
 from e2e import BIN, LIB, SIM, SOURCE, TIMEOUT, Case, Trace
 
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
-ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks.def").read_text(), re.M)
+ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks" / "nccl.def").read_text(), re.M)
 
 
 class Rows(Case):
