@@ -6,39 +6,19 @@
  * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for free memory returns an error only if the context has one.
  */
-#include "base/process.h"
+#include "exports/export.h"
 #include "context/capture.h"
 #include "context/context.h"
 #include "context/policy.h"
+#include "exports/retry.h"
 #include "nccl/use.h"
-#include "real/caller.h"
-#include "real/hooks.h"
 #include "real/real.h"
 #include "report/oom.h"
 #include "report/unpooled.h"
 #include "serve/core.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
-/* An address that belongs to no allocation. */
-#define NOWHERE 1
 /* More bytes than any device has. */
 #define TOO_MUCH ((size_t)1 << 60)
-
-/* The value of a call, made with our hooks further down switched off. */
-#define BYPASS(call)                                                                                                   \
-    __extension__({                                                                                                    \
-        process_bypass_begin();                                                                                        \
-        const __typeof__(call) result_ = (call);                                                                       \
-        process_bypass_end();                                                                                          \
-        result_;                                                                                                       \
-    })
-
-/* The handle of the stream that 0 stands for. */
-static CUstream named(CUstream stream, CUstream unnamed)
-{
-    return stream ? stream : unnamed;
-}
 
 static void add_idle(size_t *free, const size_t *total)
 {
@@ -109,7 +89,7 @@ static enum core_verdict free_async(uint64_t addr, CUstream stream)
 
 EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 {
-    const enum core_verdict verdict = ptr ? free_async((uintptr_t)ptr, named(stream, CU_STREAM_LEGACY)) : CORE_FORWARD;
+    const enum core_verdict verdict = ptr ? free_async((uintptr_t)ptr, or_legacy(stream)) : CORE_FORWARD;
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
@@ -121,8 +101,7 @@ EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 
 EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 {
-    const enum core_verdict verdict =
-        ptr ? free_async((uintptr_t)ptr, named(stream, CU_STREAM_PER_THREAD)) : CORE_FORWARD;
+    const enum core_verdict verdict = ptr ? free_async((uintptr_t)ptr, or_per_thread(stream)) : CORE_FORWARD;
 
     if (verdict == CORE_DONE)
         return cudaSuccess;
@@ -217,19 +196,19 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 
 EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY), real_runtime(cudaStreamBeginCapture, CALLER)(stream, mode));
+    return BEGIN(or_legacy(stream), real_runtime(cudaStreamBeginCapture, CALLER)(stream, mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginCapture_ptsz(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD), real_runtime(cudaStreamBeginCapture_ptsz, CALLER)(stream, mode));
+    return BEGIN(or_per_thread(stream), real_runtime(cudaStreamBeginCapture_ptsz, CALLER)(stream, mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t *nodes,
                                                  const cudaGraphEdgeData *edges, size_t count,
                                                  enum cudaStreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY),
+    return BEGIN(or_legacy(stream),
                  real_runtime(cudaStreamBeginCaptureToGraph, CALLER)(stream, graph, nodes, edges, count, mode));
 }
 
@@ -237,67 +216,51 @@ EXPORT cudaError_t cudaStreamBeginCaptureToGraph_ptsz(cudaStream_t stream, cudaG
                                                       const cudaGraphNode_t *nodes, const cudaGraphEdgeData *edges,
                                                       size_t count, enum cudaStreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD),
+    return BEGIN(or_per_thread(stream),
                  real_runtime(cudaStreamBeginCaptureToGraph_ptsz, CALLER)(stream, graph, nodes, edges, count, mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginRecaptureToGraph(cudaStream_t stream, enum cudaStreamCaptureMode mode,
                                                    cudaGraph_t graph, void *callback)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY),
+    return BEGIN(or_legacy(stream),
                  real_runtime(cudaStreamBeginRecaptureToGraph, CALLER)(stream, mode, graph, callback));
 }
 
 EXPORT cudaError_t cudaStreamBeginRecaptureToGraph_ptsz(cudaStream_t stream, enum cudaStreamCaptureMode mode,
                                                         cudaGraph_t graph, void *callback)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD),
+    return BEGIN(or_per_thread(stream),
                  real_runtime(cudaStreamBeginRecaptureToGraph_ptsz, CALLER)(stream, mode, graph, callback));
 }
 
 EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    return END(named(stream, CU_STREAM_LEGACY), false, real_runtime(cudaStreamEndCapture, CALLER)(stream, graph));
+    return END(or_legacy(stream), false, real_runtime(cudaStreamEndCapture, CALLER)(stream, graph));
 }
 
 EXPORT cudaError_t cudaStreamEndCapture_ptsz(cudaStream_t stream, cudaGraph_t *graph)
 {
-    return END(named(stream, CU_STREAM_PER_THREAD), false,
-               real_runtime(cudaStreamEndCapture_ptsz, CALLER)(stream, graph));
+    return END(or_per_thread(stream), false, real_runtime(cudaStreamEndCapture_ptsz, CALLER)(stream, graph));
 }
 
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    return END(named(stream, CU_STREAM_LEGACY), true, real_runtime(cudaStreamDestroy, CALLER)(stream));
+    return END(or_legacy(stream), true, real_runtime(cudaStreamDestroy, CALLER)(stream));
 }
 
 /* --- driver API --- */
 
-/* A call that takes memory, repeated if the driver refused it and the pools had memory to give back. */
-#define TWICE(call)                                                                                                    \
-    __extension__({                                                                                                    \
-        const unsigned int before_ = core_arrivals();                                                                  \
-        CUresult taken_ = (call);                                                                                      \
-        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before_))                                             \
-            taken_ = (call);                                                                                           \
-        taken_;                                                                                                        \
-    })
+static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
+{
+    struct retry retry = retry_begin();
+    CUresult result;
 
-/* As TWICE, for a call that needs no current context and has a parameter `device`. */
-#define TWICE_ON_DEVICE(call)                                                                                          \
-    __extension__({                                                                                                    \
-        const unsigned int before_ = core_arrivals();                                                                  \
-        CUresult taken_ = (call);                                                                                      \
-        if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() &&                                              \
-            (core_release(device, "oom") || core_arrivals() != before_))                                               \
-            taken_ = (call);                                                                                           \
-        taken_;                                                                                                        \
-    })
-
-/* As TWICE, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment back. */
-#define TWICE_OUTSIDE(call) (process_is_inside() ? (call) : TWICE(call))
-
-#define ONCE(call) (call)
+    do
+        result = real_next(cuMemAlloc_v2)(ptr, size);
+    while (retry_again(&retry, result));
+    return result;
+}
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 {
@@ -309,12 +272,12 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         *ptr = addr;
         return CUDA_SUCCESS;
     case CORE_FORWARD:
-        return TWICE(real_next(cuMemAlloc_v2)(ptr, size));
+        return alloc_by_driver(ptr, size);
     case CORE_REFUSED:
         oom_report(size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     default:
-        result = TWICE(real_next(cuMemAlloc_v2)(ptr, size));
+        result = alloc_by_driver(ptr, size);
         if (!result)
             core_bypassed(*ptr, size, CALLER);
         else if (result == CUDA_ERROR_OUT_OF_MEMORY && core_would_pool(CALLER))
@@ -323,98 +286,18 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     }
 }
 
-/* Macros and functions that the rows of hooks.def use. */
-#define OWN                            (caller_of(CALLER) == CALLER_PROGRAM)
-#define STRICT(condition, device, why) ((condition) ? (policy_strict(device, why), 0) : 0)
-#define IS_DEVICE(type)                ((type) == CU_MEMORYTYPE_DEVICE || (type) == CU_MEMORYTYPE_UNIFIED)
-#define REACH_OF(copy)                 REACH_BY(copy, named(stream, unnamed))
-#define REACH_BY(copy, by)                                                                                             \
-    ((copy) && IS_DEVICE((copy)->dstMemoryType) ? policy_reach((copy)->dstDevice, by) : (void)0,                       \
-     (copy) && IS_DEVICE((copy)->srcMemoryType) ? policy_reach((copy)->srcDevice, by) : (void)0, 0)
-#define COPY_OF(copy)                                                                                                  \
-    (((copy)->dstMemoryType == CU_MEMORYTYPE_HOST || (copy)->srcMemoryType == CU_MEMORYTYPE_HOST)                      \
-         ? policy_host_work(named(stream, unnamed))                                                                    \
-         : policy_copy((copy)->dstMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->dstDevice : 0,                         \
-                       (copy)->srcMemoryType == CU_MEMORYTYPE_UNIFIED ? (copy)->srcDevice : 0,                         \
-                       named(stream, unnamed)))
-/* The members read here have the same place in every version of CUgraphNodeParams. */
-#define GRAPH_NODE(parameters)                                                                                         \
-    ((parameters)->type == CU_GRAPH_NODE_TYPE_MEMSET ? policy_graph_set((parameters)->memset.dst)                      \
-     : stays_on_device((parameters)->type)           ? (void)0                                                         \
-                                                     : policy_graph_node())
-#define CONTEXT_FLAGS(flags)                                                                                           \
-    STRICT((flags)&CU_CTX_SYNC_MEMOPS, device, "a device other than the GPU gets access to its memory")
-
-#define GRAPH_REACH(parameters) reach_of_node(parameters, unnamed)
-
-/* Kinds of nodes added after CUDA 13.0: CU_GRAPH_NODE_TYPE_MEMCPY_BATCH and _FABRIC_CPY_BATCH. */
-#define NODE_COPIES 14
-#define NODE_FABRIC 18
-/* The first members of the parameters of CU_GRAPH_NODE_TYPE_MEMCPY_BATCH. */
-struct node_copies {
-    size_t count;
-    CUdeviceptr *to, *from;
-};
-
-static int reach_of_node(const CUgraphNodeParams *parameters, CUstream by)
-{
-    const struct node_copies *copies = parameters ? (const void *)&parameters->memcpy : NULL;
-
-    switch (parameters ? (int)parameters->type : -1) {
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return REACH_BY(&parameters->memcpy.copyParams, by);
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-        policy_reach(parameters->memset.dst, by);
-        return 0;
-    case NODE_COPIES:
-        policy_reach_many(copies->to, copies->from, copies->count, by);
-        return 0;
-    case NODE_FABRIC:
-        return STRICT(1, POLICY_ALL, "copies over a fabric");
-    default:
-        return 0;
-    }
-}
-
-/* Kinds of nodes that touch no host memory and run nothing on the host. Other kinds, new ones included, may. */
-static bool stays_on_device(CUgraphNodeType type)
-{
-    switch (type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-    case CU_GRAPH_NODE_TYPE_GRAPH: /* hooks have seen the nodes of the child graph */
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-        return true;
-    default:
-        return false;
-    }
-}
-
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
-#define WATCH(symbol, parameters, arguments, unnamed_stream, how, before, after)                                       \
-    EXPORT CUresult symbol parameters                                                                                  \
-    {                                                                                                                  \
-        const bool watched = core_watches(CALLER);                                                                     \
-        const CUstream unnamed __attribute__((unused)) = unnamed_stream;                                               \
-        const uint64_t owed __attribute__((unused)) = watched ? (uint64_t)(before) : 0;                                \
-        const CUresult result = how(real_next(symbol) arguments); /* NOLINT(bugprone-macro-parentheses): a list */     \
-                                                                                                                       \
-        if (watched && !result)                                                                                        \
-            (void)(after);                                                                                             \
-        else if (watched)                                                                                              \
-            context_saw(result);                                                                                       \
-        return result;                                                                                                 \
-    }
 #define RETRY(symbol, parameters, arguments)                                                                           \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
-        /* NOLINTNEXTLINE(bugprone-macro-parentheses): a list */                                                       \
-        return UNPOOLED(symbol, arguments, TWICE(real_next(symbol) arguments));                                        \
+        struct retry retry = retry_begin();                                                                            \
+        CUresult result;                                                                                               \
+                                                                                                                       \
+        do                                                                                                             \
+            result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
+        while (retry_again(&retry, result));                                                                           \
+        return UNPOOLED(symbol, arguments, result);                                                                    \
     }
 #include "hooks.def"
 
@@ -452,24 +335,24 @@ static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_resul
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
-    const enum core_verdict verdict = free_async(ptr, named(stream, CU_STREAM_LEGACY));
+    const enum core_verdict verdict = free_async(ptr, or_legacy(stream));
     CUresult result;
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
-    if (verdict == CORE_FORWARD && use_free_async(ptr, named(stream, CU_STREAM_LEGACY), &result))
+    if (verdict == CORE_FORWARD && use_free_async(ptr, or_legacy(stream), &result))
         return result;
     return verdict == CORE_FORWARD ? real_next(cuMemFreeAsync)(ptr, stream) : driver_free_failed(verdict);
 }
 
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 {
-    const enum core_verdict verdict = free_async(ptr, named(stream, CU_STREAM_PER_THREAD));
+    const enum core_verdict verdict = free_async(ptr, or_per_thread(stream));
     CUresult result;
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
-    if (verdict == CORE_FORWARD && use_free_async(ptr, named(stream, CU_STREAM_PER_THREAD), &result))
+    if (verdict == CORE_FORWARD && use_free_async(ptr, or_per_thread(stream), &result))
         return result;
     return verdict == CORE_FORWARD ? real_next(cuMemFreeAsync_ptsz)(ptr, stream) : driver_free_failed(verdict);
 }
@@ -693,70 +576,68 @@ EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 
 EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY), real_next(cuStreamBeginCapture)(stream));
+    return BEGIN(or_legacy(stream), real_next(cuStreamBeginCapture)(stream));
 }
 
 EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD), real_next(cuStreamBeginCapture_ptsz)(stream));
+    return BEGIN(or_per_thread(stream), real_next(cuStreamBeginCapture_ptsz)(stream));
 }
 
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY), real_next(cuStreamBeginCapture_v2)(stream, mode));
+    return BEGIN(or_legacy(stream), real_next(cuStreamBeginCapture_v2)(stream, mode));
 }
 
 EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD), real_next(cuStreamBeginCapture_v2_ptsz)(stream, mode));
+    return BEGIN(or_per_thread(stream), real_next(cuStreamBeginCapture_v2_ptsz)(stream, mode));
 }
 
 EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
                                             const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY),
-                 real_next(cuStreamBeginCaptureToGraph)(stream, graph, nodes, edges, count, mode));
+    return BEGIN(or_legacy(stream), real_next(cuStreamBeginCaptureToGraph)(stream, graph, nodes, edges, count, mode));
 }
 
 EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
                                                  const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD),
+    return BEGIN(or_per_thread(stream),
                  real_next(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, nodes, edges, count, mode));
 }
 
 EXPORT CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                                               CUgraphRecaptureCallback callback, void *data)
 {
-    return BEGIN(named(stream, CU_STREAM_LEGACY),
-                 real_next(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
+    return BEGIN(or_legacy(stream), real_next(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
 }
 
 EXPORT CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                                                    CUgraphRecaptureCallback callback, void *data)
 {
-    return BEGIN(named(stream, CU_STREAM_PER_THREAD),
+    return BEGIN(or_per_thread(stream),
                  real_next(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-    return END(named(stream, CU_STREAM_LEGACY), false, real_next(cuStreamEndCapture)(stream, graph));
+    return END(or_legacy(stream), false, real_next(cuStreamEndCapture)(stream, graph));
 }
 
 EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
-    return END(named(stream, CU_STREAM_PER_THREAD), false, real_next(cuStreamEndCapture_ptsz)(stream, graph));
+    return END(or_per_thread(stream), false, real_next(cuStreamEndCapture_ptsz)(stream, graph));
 }
 
 EXPORT CUresult cuStreamDestroy(CUstream stream)
 {
-    return END(named(stream, CU_STREAM_LEGACY), true, real_next(cuStreamDestroy)(stream));
+    return END(or_legacy(stream), true, real_next(cuStreamDestroy)(stream));
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
-    return END(named(stream, CU_STREAM_LEGACY), true, real_next(cuStreamDestroy_v2)(stream));
+    return END(or_legacy(stream), true, real_next(cuStreamDestroy_v2)(stream));
 }
 
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)

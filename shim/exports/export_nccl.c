@@ -7,12 +7,9 @@
  *
  * Locking: none.
  */
+#include "exports/export.h"
 #include "nccl/nccl.h"
-#include "real/hooks.h"
 #include "real/real.h"
-
-#define EXPORT __attribute__((visibility("default")))
-#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 /* Macros that the rows of hooks.def use. */
 #define MINE        count

@@ -139,47 +139,38 @@ MUTANTS = [
     Mutant("a capture waits for a free that waits for it", ["capture static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
-        ("(policy_reach(to, ON), policy_reach(from, ON), 0), policy_copy(to, from, ON)) WATCH_STREAM(cuMemcpyPeerAsync,",
-         "(policy_reach(to, ON), policy_reach(from, ON), 0), (void)NOTHING) WATCH_STREAM(cuMemcpyPeerAsync,")]),
+        ("copy, (w, to, from)) WATCH_STREAM(cuMemcpyPeerAsync,", "nothing, (w)) WATCH_STREAM(cuMemcpyPeerAsync,")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
-        ("(node, graph, nodes, count, copy, context), ONCE, REACH_BY(copy, unnamed), policy_graph_node())",
-         "(node, graph, nodes, count, copy, context), ONCE, NOTHING, policy_graph_node())")]),
+        ("(node, graph, nodes, count, copy, context), graph_copy, (w, copy))", "(node, graph, nodes, count, copy, context), graph_host_work, (w))")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
-        ("? policy_graph_set((parameters)->memset.dst)", "? (void)0")]),
+        ("policy_graph_set(parameters->memset.dst);", ";")]),
     Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
-        ("parameters, context), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
-         "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphAddHostNode",
-         "parameters, context), ONCE, NOTHING, (void)NOTHING) WATCH_CALL(cuGraphAddHostNode")]),
+        ("graph_set, (w, parameters)) WATCH_CALL(cuGraphAddHostNode", "nothing, (w)) WATCH_CALL(cuGraphAddHostNode")]),
     Mutant("auto: a fill that is changed in a graph is not seen", ["auto_host static auto"], [
-        ("(node, parameters), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
-         "policy_graph_set(parameters->dst))", "(node, parameters), ONCE, NOTHING, (void)NOTHING)")]),
+        ("(node, parameters), graph_set, (w, parameters))", "(node, parameters), nothing, (w))")]),
     Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_host static auto"], [
-        ("policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphNodeSetParams",
-         "(void)NOTHING) WATCH_CALL(cuGraphNodeSetParams")]),
+        ("graph_set, (w, parameters)) WATCH_CALL(cuGraphNodeSetParams,", "nothing, (w)) WATCH_CALL(cuGraphNodeSetParams,")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
-        ("return REACH_BY(&parameters->memcpy.copyParams, by);", "return 0;")]),
+        ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
     Mutant("auto: a node that is made to copy between devices is not seen", ["auto_peer static auto"], [
-        ("(node, copy), ONCE, REACH_BY(copy, unnamed)", "(node, copy), ONCE, NOTHING")]),
+        ("(node, copy), graph_copy, (w, copy)", "(node, copy), graph_host_work, (w)")]),
     Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
-        ("(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0)",
-         "(count, operations, flags, stream), ONCE, NOTHING")]),
+        ("(count, operations, flags, stream), copy_batch, (w, operations, count)", "(count, operations, flags, stream), host_work, (w)")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
-        ("(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), policy_host_work(ON))",
-         "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), (void)NOTHING)")]),
+        ("policy_host_work(w->stream);", ";", "copy_batch_after")]),
     Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
-        ("(pool, access, count), ONCE, (policy_access(0, access, count), 0)", "(pool, access, count), ONCE, NOTHING")]),
+        ("(pool, access, count), access, (w, 0, access, count)", "(pool, access, count), nothing, (w)")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
-        ("policy_reach_many(copies->to, copies->from, copies->count, by);", ";")]),
+        ("policy_reach_many(copies->to, copies->from, copies->count, w->stream);", ";")]),
     Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
         ("case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
          "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),
     Mutant("auto: what others share changes nothing", ["auto_shared static auto"], [
-        ("WATCH_CALL(symbol, parameters, arguments, how, NOTHING, STRICT(condition, POLICY_ALL, why))",
-         "WATCH_CALL(symbol, parameters, arguments, how, NOTHING, (void)(why))")]),
+        ("policy_strict(POLICY_ALL, why);", ";", "strict_then_after")]),
     Mutant("auto: every pool of the driver's is taken for the host's", ["auto_shared static auto"], [
         ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
@@ -195,7 +186,7 @@ MUTANTS = [
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ('(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
+        ('(core_release(device, "oom") || core_arrivals() != retry->arrivals)', "core_arrivals() != retry->arrivals")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
@@ -383,7 +374,7 @@ MUTANTS = [
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         ("if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before_))", "if (false)")]),
+        ("return retry_is_worth_it(retry, result) && core_give_back(retry->arrivals);", "return false;")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         ("fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [
@@ -697,9 +688,9 @@ MUTANTS = [
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
         ("if (!call->start)", "if (!call->start || result)")]),
     Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
-        ("result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && core_give_back(before)", "false")]),
+        ("return !process_is_inside() && retry_again(retry, result);", "return false;")]),
     Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
-        ("&& !process_is_inside() &&", "&&", "may_ask_again")]),
+        ("return !process_is_inside() && retry_again(retry, result);", "return retry_again(retry, result);")]),
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
         ("GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
     Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
