@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_nccl.c - the exported functions of NCCL, one for each NCCL line of hooks.def. The only file that returns
+ * nccl.c - the exported functions of NCCL, one for each NCCL line of hooks.def. The only file that returns
  * ncclResult_t to the program. nccl.c makes the decisions.
  *
  * With CUPOOL_REGISTER=0 each function only calls the function that the program would have called.

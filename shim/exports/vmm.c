@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_vmm.c - the exported functions of the driver's virtual memory management: physical memory and its mappings.
+ * vmm.c - the exported functions of the driver's virtual memory management: physical memory and its mappings.
  * NCCL and PyTorch's expandable segments take memory this way, past any pool; this file writes it to the trace
  * (docs/trace.md).
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - the exported functions of the runtime and driver API, one for each line of hooks.def. The only file that
+ * driver.c - the exported functions of the runtime and driver API, one for each line of hooks.def. The only file that
  * returns cudaError_t and CUresult to the program. core.c makes the decisions; this file translates them for each call.
  *
  * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
