@@ -7,8 +7,8 @@
  *
  * Locking: none.
  */
-#include "exports/export.h"
 #include "nccl/nccl.h"
+#include "exports/export.h"
 #include "real/real.h"
 
 /* Macros that the rows of hooks.def use. */
