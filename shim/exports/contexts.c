@@ -27,59 +27,74 @@ static bool did_nothing(CUresult result)
     }
 }
 
-/* A call that ends a context. */
-#define LEAVE(found, call)                                                                                             \
-    __extension__({                                                                                                    \
-        struct context *leaving_ = process_is_passive() ? NULL : (found);                                              \
-        const CUresult left_ = (call);                                                                                 \
-        context_gone(leaving_, !did_nothing(left_));                                                                   \
-        left_;                                                                                                         \
-    })
+/* Before a call that ends a context. Each returns the pooled context; NULL: nothing is to be done. */
+static struct context *leaving(CUcontext handle)
+{
+    return process_is_passive() ? NULL : context_leaving(handle);
+}
+
+static struct context *leaving_primary(CUdevice device)
+{
+    return process_is_passive() ? NULL : context_leaving_primary(device);
+}
+
+/* After it. */
+static CUresult left(struct context *context, CUresult result)
+{
+    context_gone(context, !did_nothing(result));
+    return result;
+}
 
 EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-    return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset)(device));
+    struct context *context = leaving_primary(device);
+
+    return left(context, real_next(cuDevicePrimaryCtxReset)(device));
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));
+    struct context *context = leaving_primary(device);
+
+    return left(context, real_next(cuDevicePrimaryCtxReset_v2)(device));
 }
 
 /* A call that releases a reference; the primary context ends with the last one. */
-#define RELEASE(device, call)                                                                                          \
-    __extension__({                                                                                                    \
-        struct context *leaving_ = process_is_passive() ? NULL : context_leaving_primary(device);                      \
-        const CUresult left_ = (call);                                                                                 \
-        context_primary_gone(leaving_);                                                                                \
-        left_;                                                                                                         \
-    })
-
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    return RELEASE(device, real_next(cuDevicePrimaryCtxRelease)(device));
+    struct context *context = leaving_primary(device);
+    const CUresult result = real_next(cuDevicePrimaryCtxRelease)(device);
+
+    context_primary_gone(context);
+    return result;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    return RELEASE(device, real_next(cuDevicePrimaryCtxRelease_v2)(device));
-}
+    struct context *context = leaving_primary(device);
+    const CUresult result = real_next(cuDevicePrimaryCtxRelease_v2)(device);
 
-EXPORT CUresult cuCtxDestroy(CUcontext context)
-{
-    const CUresult result = LEAVE(context_leaving(context), real_next(cuCtxDestroy)(context));
-
-    if (!result)
-        policy_context_gone(context);
+    context_primary_gone(context);
     return result;
 }
 
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+EXPORT CUresult cuCtxDestroy(CUcontext handle)
 {
-    const CUresult result = LEAVE(context_leaving(context), real_next(cuCtxDestroy_v2)(context));
+    struct context *context = leaving(handle);
+    const CUresult result = left(context, real_next(cuCtxDestroy)(handle));
 
     if (!result)
-        policy_context_gone(context);
+        policy_context_gone(handle);
+    return result;
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+    struct context *context = leaving(handle);
+    const CUresult result = left(context, real_next(cuCtxDestroy_v2)(handle));
+
+    if (!result)
+        policy_context_gone(handle);
     return result;
 }
 
@@ -100,9 +115,11 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
 /* Its context's handle may be reused for a context that is pooled. */
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    CUcontext context = NULL;
+    struct context *context;
+    CUcontext handle = NULL;
 
-    if (!process_is_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&context, green))
-        context = NULL;
-    return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));
+    if (!process_is_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&handle, green))
+        handle = NULL;
+    context = leaving(handle);
+    return left(context, real_next(cuGreenCtxDestroy)(green));
 }

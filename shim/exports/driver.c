@@ -55,7 +55,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
-#define RETRY(symbol, parameters, arguments)                                                                           \
+#define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0)
+#define RETRY_MEMORY(symbol, parameters, arguments, kind, size)                                                        \
     EXPORT CUresult symbol parameters                                                                                  \
     {                                                                                                                  \
         struct retry retry = retry_begin();                                                                            \
@@ -64,11 +65,13 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         do                                                                                                             \
             result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
         while (retry_again(&retry, result));                                                                           \
-        return UNPOOLED(symbol, arguments, result);                                                                    \
+        if (UNPOOLED_##kind != UNPOOLED_KINDS && !result && core_watches(CALLER))                                      \
+            unpooled_took(UNPOOLED_##kind, size);                                                                      \
+        return result;                                                                                                 \
     }
 #include "hooks.def"
 
-static CUresult driver_free_failed(enum core_verdict verdict)
+static CUresult free_failed(enum core_verdict verdict)
 {
     size_t free, total;
 
@@ -91,7 +94,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
         return CUDA_SUCCESS;
     if (verdict == CORE_FORWARD && use_free(ptr, /* waits: */ true, &result))
         return result;
-    return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : driver_free_failed(verdict);
+    return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : free_failed(verdict);
 }
 
 /* While its stream captures, such a call fails; the driver returns the error. */
@@ -100,57 +103,74 @@ static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_resul
     return !capture_active_on(stream) && use_free(ptr, /* waits: */ false, ret_result);
 }
 
-EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+/* on: the handle that stream stands for in this form of the function, symbol. */
+static CUresult free_async(enum real_symbol symbol, CUdeviceptr ptr, CUstream stream, CUstream on)
 {
-    const enum core_verdict verdict = memory_free_async(ptr, or_legacy(stream));
+    const enum core_verdict verdict = memory_free_async(ptr, on);
     CUresult result;
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
-    if (verdict == CORE_FORWARD && use_free_async(ptr, or_legacy(stream), &result))
+    if (verdict != CORE_FORWARD)
+        return free_failed(verdict);
+    if (use_free_async(ptr, on, &result))
         return result;
-    return verdict == CORE_FORWARD ? real_next(cuMemFreeAsync)(ptr, stream) : driver_free_failed(verdict);
+    return ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+    return free_async(REAL_cuMemFreeAsync, ptr, stream, or_legacy(stream));
 }
 
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 {
-    const enum core_verdict verdict = memory_free_async(ptr, or_per_thread(stream));
-    CUresult result;
-
-    if (verdict == CORE_DONE)
-        return CUDA_SUCCESS;
-    if (verdict == CORE_FORWARD && use_free_async(ptr, or_per_thread(stream), &result))
-        return result;
-    return verdict == CORE_FORWARD ? real_next(cuMemFreeAsync_ptsz)(ptr, stream) : driver_free_failed(verdict);
+    return free_async(REAL_cuMemFreeAsync_ptsz, ptr, stream, or_per_thread(stream));
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
+    struct memory_query query = {0};
     CUresult result;
 
-    result = SETTLED(real_next(cuMemGetInfo_v2)(free, total));
+    do {
+        memory_query_begin(&query);
+        result = real_next(cuMemGetInfo_v2)(free, total);
+    } while (memory_query_again(&query));
     if (!result)
         memory_add_idle(free, total);
     return result;
 }
 
-/* Natively all work launched before a free has ended once the free returns, so its elapsed time is known. */
-#define ELAPSED(call)                                                                                                  \
-    __extension__({                                                                                                    \
-        CUresult told_ = (call);                                                                                       \
-        if (told_ == CUDA_ERROR_NOT_READY && core_watches(CALLER)) {                                                   \
-            context_wait_frees(CONTEXT_ALL, /* others: */ false);                                                      \
-            told_ = (call);                                                                                            \
-        }                                                                                                              \
-        told_;                                                                                                         \
-    })
+/* Natively all work launched before a free has ended once the free returns, so its elapsed time is known. True, once:
+ * the frees have been waited for, so ask again. */
+static bool elapsed_again(bool *waited, CUresult result, const void *caller)
+{
+    if (*waited || result != CUDA_ERROR_NOT_READY || !core_watches(caller))
+        return false;
+    context_wait_frees(CONTEXT_ALL, /* others: */ false);
+    *waited = true;
+    return true;
+}
 
 EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 {
-    return ELAPSED(real_next(cuEventElapsedTime)(ms, start, end));
+    bool waited = false;
+    CUresult result;
+
+    do
+        result = real_next(cuEventElapsedTime)(ms, start, end);
+    while (elapsed_again(&waited, result, CALLER));
+    return result;
 }
 
 EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 {
-    return ELAPSED(real_next(cuEventElapsedTime_v2)(ms, start, end));
+    bool waited = false;
+    CUresult result;
+
+    do
+        result = real_next(cuEventElapsedTime_v2)(ms, start, end);
+    while (elapsed_again(&waited, result, CALLER));
+    return result;
 }

@@ -15,20 +15,22 @@
  * of the graph and fails for any other address. */
 enum core_verdict memory_free_async(uint64_t addr, CUstream stream);
 
-/* A query for free memory, repeated if released memory has arrived meanwhile: that memory would count twice, as free
- * and as on its way. */
-#define SETTLED(call)                                                                                                  \
-    __extension__({                                                                                                    \
-        __typeof__(call) answer_;                                                                                      \
-        unsigned int arrivals_, tries_ = 0;                                                                            \
-        do {                                                                                                           \
-            core_idle_settle();                                                                                        \
-            arrivals_ = core_arrivals();                                                                               \
-            answer_ = (call);                                                                                          \
-            core_idle_settle();                                                                                        \
-        } while (arrivals_ != core_arrivals() && ++tries_ < 8);                                                        \
-        answer_;                                                                                                       \
-    })
+/*
+ * A query for free memory. It is made again if released memory has arrived meanwhile, which would count twice, as free
+ * and as on its way:
+ *
+ *     struct memory_query query = {0};
+ *
+ *     do {
+ *         memory_query_begin(&query);
+ *         result = ...;
+ *     } while (memory_query_again(&query));
+ */
+struct memory_query {
+    unsigned int arrivals, tries;
+};
+void memory_query_begin(struct memory_query *query);
+bool memory_query_again(struct memory_query *query);
 
 /* Add the pool's idle bytes to the driver's answer. */
 void memory_add_idle(size_t *free, const size_t *total);

@@ -46,7 +46,7 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
     }
 }
 
-static cudaError_t runtime_free_failed(enum core_verdict verdict, const void *caller)
+static cudaError_t free_failed(enum core_verdict verdict, const void *caller)
 {
     size_t free, total;
 
@@ -64,39 +64,47 @@ EXPORT cudaError_t cudaFree(void *ptr)
             BYPASS(real_runtime(cudaFree, CALLER)(NULL));
         return cudaSuccess;
     }
-    return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : runtime_free_failed(verdict, CALLER);
+    return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : free_failed(verdict, CALLER);
+}
+
+/* on: the handle that stream stands for in this form of the function, symbol. */
+static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t stream, CUstream on, const void *caller)
+{
+    const enum core_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, on) : CORE_FORWARD;
+
+    switch (verdict) {
+    case CORE_DONE:
+        return cudaSuccess;
+    case CORE_INVALID:
+    case CORE_NOWHERE: /* not by cudaFree, which would invalidate a capture */
+        return BYPASS(((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))((void *)NOWHERE, stream));
+    case CORE_FORWARD:
+        return ((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))(ptr, stream);
+    default:
+        return free_failed(verdict, caller);
+    }
 }
 
 EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 {
-    const enum core_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, or_legacy(stream)) : CORE_FORWARD;
-
-    if (verdict == CORE_DONE)
-        return cudaSuccess;
-    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would invalidate a capture */
-        return BYPASS(real_runtime(cudaFreeAsync, CALLER)((void *)NOWHERE, stream));
-    return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync, CALLER)(ptr, stream)
-                                   : runtime_free_failed(verdict, CALLER);
+    return free_async(REAL_cudaFreeAsync, ptr, stream, or_legacy(stream), CALLER);
 }
 
 EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 {
-    const enum core_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, or_per_thread(stream)) : CORE_FORWARD;
-
-    if (verdict == CORE_DONE)
-        return cudaSuccess;
-    if (verdict == CORE_INVALID || verdict == CORE_NOWHERE) /* not by cudaFree, which would invalidate a capture */
-        return BYPASS(real_runtime(cudaFreeAsync_ptsz, CALLER)((void *)NOWHERE, stream));
-    return verdict == CORE_FORWARD ? real_runtime(cudaFreeAsync_ptsz, CALLER)(ptr, stream)
-                                   : runtime_free_failed(verdict, CALLER);
+    return free_async(REAL_cudaFreeAsync_ptsz, ptr, stream, or_per_thread(stream), CALLER);
 }
 
 EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
     const bool passive = process_is_passive();
+    struct memory_query query = {0};
     cudaError_t error;
 
-    error = SETTLED(BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total)));
+    do {
+        memory_query_begin(&query);
+        error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));
+    } while (memory_query_again(&query));
     if (!error && !passive)
         memory_add_idle(free, total);
     return error;

@@ -132,7 +132,9 @@ class File(unittest.TestCase):
     def test_exports_are_the_hooks_the_interface_dlsym_and_dlclose(self) -> None:
         rows = {list_.stem: re.findall(r"^([A-Z]\w+)\((\w+),", list_.read_text(), re.MULTILINE) for list_ in (SOURCE / "shim" / "hooks").glob("*.def")}
         nccl = [name for _, name in rows.pop("nccl")]
-        forms = {"WATCH_STREAM": "_ptsz", "WATCH_RETRY_STREAM": "_ptsz", "WATCH_SYNC": "_ptds"}
+        # Of some kinds of rows the index makes a second one, of the form for per-thread default streams.
+        forms = dict(re.findall(r"^#define ([A-Z]\w+)\(symbol,(?:[^\n]*\\\n)+[^\n]*symbol##(_pt[sd][sz])", (SOURCE / "shim" / "hooks.def").read_text(),
+                                re.MULTILINE))
         hooks = [name + form for kinds in rows.values() for kind, name in kinds for form in {"", forms.get(kind, "")}]
         self.assertGreater(len(hooks), 20)
         api = re.findall(r"^extern .*\b(cupool_lib_\w+)\(", (SOURCE / "include" / "cupool.h").read_text(), re.MULTILINE)
