@@ -38,12 +38,17 @@ static void begin_after(const struct call *call, bool success)
         capture_begun(call->own, call->stream, success);
 }
 
-static struct call end_before(CUstream stream)
+static struct call ending(CUstream stream, bool passive)
 {
-    const struct call call = {.passive = process_is_passive(), .stream = stream, .total = atomic_load(&capture_total)};
+    const struct call call = {.passive = passive, .stream = stream, .total = atomic_load(&capture_total)};
 
     process_bypass_begin();
     return call;
+}
+
+static struct call end_before(CUstream stream)
+{
+    return ending(stream, process_is_passive());
 }
 
 static void end_after(const struct call *call, bool success)
@@ -56,16 +61,22 @@ static void end_after(const struct call *call, bool success)
 
 static struct call destroy_before(CUstream stream)
 {
-    if (!process_is_passive())
+    const bool passive = process_is_passive();
+
+    if (!passive) {
         policy_stream_gone(stream);
-    return end_before(stream);
+        capture_asks_pause();
+    }
+    return ending(stream, passive);
 }
 
 static void destroy_after(const struct call *call, bool success)
 {
     process_bypass_end();
-    if (!call->passive)
-        capture_check(call->stream, /* destroyed: */ success, call->total);
+    if (call->passive)
+        return;
+    capture_check(call->stream, /* destroyed: */ success, call->total);
+    capture_asks_resume();
 }
 
 #define EXPORTED(type, next, symbol, parameters, arguments, stream, effect)                                            \
