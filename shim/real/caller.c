@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "real/dlsym.h"
+#include "real/dlsym_next.h"
 
 /* Prefixes of file names. */
 static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.h - the real functions behind our hooks. Apart from dlsym.c, the only place that calls dlsym or dlopen.
+ * real.h - the real functions behind our hooks. Apart from exports/dlsym.c, the only place that calls dlsym or dlopen.
  *
  * It loads nothing that the program has not loaded itself: it searches libcuda, libcudart and NCCL among the loaded
  * objects, and searches again as long as they are not found. The pointers returned stay valid: the objects are kept

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.c - see real.h.
+ * next.c - see real.h.
  *
  * Locking: real.lock guards the search for the driver's functions; the rest is atomic or only grows.
  */
@@ -16,7 +16,7 @@
 
 #include "base/log.h"
 #include "lock.h"
-#include "real/dlsym.h"
+#include "real/dlsym_next.h"
 
 /* The longest time, in nanoseconds, that a thread waits for another one that searches the driver's functions. */
 #define FILL_WAIT_NS 1000000000u

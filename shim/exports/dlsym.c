@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlsym.c - the C half of our dlsym; see dlsym.h.
+ * dlsym.c - the C half of our dlsym; see real/dlsym_next.h.
  *
  * It runs inside other code's dlsym calls, the start-up of sanitizer runtimes included, so it is built without
  * instrumentation and allocates no memory, takes no lock and prints nothing.
  */
-#include "real/dlsym.h"
+#include "real/dlsym_next.h"
 
 #include <dlfcn.h>
 #include <link.h>
