@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlsym_next.h - our dlsym and the way to the real one.
+ * dlsym_next.h - the real dlsym, behind the one that exports/dlsym.c exports.
  *
- * A statically linked cudart, and every shared one since 11.3, gets at the driver through dlsym(libcuda,
- * "cuGetProcAddress"). The exported dlsym (exports/dlsym_ARCH.S) answers that call and those for the GUARD rows of hooks.def,
- * and jumps to the real dlsym for all others: it must not call, because glibc reads the return address to find the
- * object that RTLD_NEXT refers to.
- *
- * Threads: any thread, with no lock. Safe before the constructors run.
+ * Threads: any thread, with no lock. Safe before the constructors run. No function fails: if there is no real dlsym,
+ * one stands in that finds nothing.
  */
 #ifndef CUPOOL_SHIM_DLSYM_NEXT_H
 #define CUPOOL_SHIM_DLSYM_NEXT_H
 
+#include <stdatomic.h>
+
+typedef void *dlsym_fn(void *, const char *);
+
 /* The real dlsym; never our own. */
 void *dlsym_real(void *handle, const char *name);
+
+/* Find it, if that has not been done; afterwards cupool_dlsym_next is not NULL. */
+dlsym_fn *dlsym_next_get(void);
+
+/* Read by the assembly of exports/. */
+extern _Atomic(dlsym_fn *) cupool_dlsym_next __attribute__((visibility("hidden")));
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.h - the real functions behind our hooks. Apart from exports/dlsym.c, the only place that calls dlsym or dlopen.
+ * real.h - the real functions behind our hooks: next.c has the next definition of each, cudart.c chooses among several
+ * libcudart, driver.c has the driver's functions that the library itself calls, nccl_copies.c has NCCL's. With loaded.c
+ * and dlsym_next.c the only place that looks functions up.
  *
  * It loads nothing that the program has not loaded itself: it searches libcuda, libcudart and NCCL among the loaded
  * objects, and searches again as long as they are not found. The pointers returned stay valid: the objects are kept
@@ -113,7 +115,7 @@ void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
 /* True if an object is loaded whose file name begins with name. */
 bool real_is_loaded(const char *name);
 
-/* The answer of cuGetProcAddress for a function of the driver: our hook for it, or the function itself. */
-void *real_route(void *function);
+/* The hook of which this is the driver's own function; REAL_COUNT: none. */
+enum real_symbol real_symbol_of(const void *function);
 
 #endif

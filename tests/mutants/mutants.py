@@ -403,7 +403,7 @@ MUTANTS = [
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
-        ("return hooks[i].hook; return function;", "; return function;")]),
+        ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
     Mutant("an IPC handle of a shared segment is made", ["ipc static preloaded / small"], [
@@ -610,7 +610,7 @@ MUTANTS = [
     Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl_rows / Rows.test_extents"], [
         ("comm->counters.mixed += inside && outside;", "")]),
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
-        ("copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
+        ("copy = copy_of(loaded_handle(info.dli_fname)); return copy ? copy : copy_of(loaded_handle(\"libnccl.so.2\"));", "; return copy;")]),
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: it is freed while it is registered", ["nccl / Used.test_reused"], [
