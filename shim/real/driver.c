@@ -23,50 +23,28 @@ static struct {
 } real;
 
 /* The names of the members of struct real_driver, in order. */
-static const char *const driver_names[] = {"cuMemAlloc_v2",
-                                           "cuMemFree_v2",
-                                           "cuMemGetInfo_v2",
-                                           "cuCtxGetCurrent",
-                                           "cuCtxGetDevice",
-                                           "cuCtxPushCurrent_v2",
-                                           "cuCtxPopCurrent_v2",
-                                           "cuCtxSynchronize",
-                                           "cuCtxRecordEvent",
-                                           "cuCtxWaitEvent",
-                                           "cuEventCreate",
-                                           "cuDevicePrimaryCtxRetain",
-                                           "cuDevicePrimaryCtxRelease_v2",
-                                           "cuDevicePrimaryCtxGetState",
-                                           "cuStreamGetCtx",
-                                           "cuStreamIsCapturing",
-                                           "cuThreadExchangeStreamCaptureMode",
-                                           "cuDriverGetVersion",
-                                           "cuEventQuery",
-                                           "cuPointerGetAttribute",
-                                           "cuStreamCreate",
-                                           "cuStreamQuery",
-                                           "cuStreamSynchronize",
-                                           "cuMemsetD8Async",
-                                           "cuMemFreeAsync",
-                                           "cuCtxGetId",
-                                           "cuDeviceGetAttribute",
-                                           "cuDeviceGetCount",
-                                           "cuDeviceGetName",
-                                           "cuDeviceGetUuid_v2",
-                                           "cuMemcpyDtoHAsync_v2",
-                                           "cuStreamDestroy_v2",
-                                           "cuEventRecord"};
-_Static_assert(sizeof(driver_names) / sizeof(driver_names[0]) == sizeof(struct real_driver) / sizeof(void *),
-               "one name for each member");
+static const char *const names[] = {
+#define DRIVER_CALL(symbol, parameters) #symbol,
+#include "real/calls.def"
+};
 
 static void driver_fill(void *handle)
 {
     void **member = (void **)&real.functions;
 
-    for (unsigned int i = 0; i < sizeof(driver_names) / sizeof(driver_names[0]); i++)
-        member[i] = dlsym_real(handle, driver_names[i]);
+    for (unsigned int i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        member[i] = dlsym_real(handle, names[i]);
     for (unsigned int i = 0; i < REAL_COUNT; i++)
         real.hooked[i] = real_hooks[i].driver ? dlsym_real(handle, real_hooks[i].name) : NULL;
+}
+
+/* False: a library of the driver's name that is none. */
+static bool is_driver(void)
+{
+    return true
+#define DRIVER_NEEDED(symbol, parameters) &&real.functions.symbol
+#include "real/calls.def"
+        ;
 }
 
 const struct real_driver *real_driver_get(void)
@@ -90,10 +68,7 @@ const struct real_driver *real_driver_get(void)
         driver_fill(handle);
         next_fill();
     }
-    /* A library of this name without these functions is no driver (but, for example, a stub). */
-    if (real.functions.cuMemAlloc_v2 && real.functions.cuMemFree_v2 && real.functions.cuCtxGetCurrent &&
-        real.functions.cuCtxGetDevice && real.functions.cuEventCreate && real.functions.cuCtxSynchronize &&
-        real.functions.cuCtxPushCurrent_v2 && real.functions.cuCtxPopCurrent_v2 && real.functions.cuMemGetInfo_v2)
+    if (is_driver())
         atomic_store_explicit(&real.ready, &real.functions, memory_order_release);
     atomic_store(&real.tried, true);
     lock_give(&real.lock);

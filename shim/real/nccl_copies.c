@@ -20,10 +20,10 @@ static const char *const nccl_names[REAL_NCCL_COUNT] = {
 };
 
 /* The names of the members of struct real_nccl, in order, up to next. */
-static const char *const nccl_own_names[] = {"ncclGetVersion",   "ncclMemAlloc",       "ncclMemFree",
-                                             "ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError",
-                                             "ncclCommCuDevice", "ncclCommUserRank",   "ncclCommCount"};
-_Static_assert(sizeof(nccl_own_names) == offsetof(struct real_nccl, next), "one name for each member");
+static const char *const own_names[] = {
+#define NCCL_CALL(symbol, parameters) #symbol,
+#include "real/calls.def"
+};
 
 /* Copies of NCCL, and the objects that call each of them; both lists only grow. */
 struct nccl_copy {
@@ -51,7 +51,7 @@ static const struct nccl_copy *copy_of(void *handle)
     void **own;
 
     /* This function is not one of our hooks, so an object that defines it is NCCL or stands in for it. */
-    if (!handle || !dlsym_real(handle, nccl_own_names[0]))
+    if (!handle || !dlsym_real(handle, "ncclGetVersion"))
         return NULL;
     for (copy = atomic_load(&nccl.copies); copy; copy = copy->next)
         if (copy->handle == handle)
@@ -61,8 +61,8 @@ static const struct nccl_copy *copy_of(void *handle)
         return NULL;
     copy->handle = handle;
     own = (void **)&copy->functions;
-    for (unsigned int i = 0; i < sizeof(nccl_own_names) / sizeof(nccl_own_names[0]); i++)
-        own[i] = dlsym_real(handle, nccl_own_names[i]);
+    for (unsigned int i = 0; i < sizeof(own_names) / sizeof(own_names[0]); i++)
+        own[i] = dlsym_real(handle, own_names[i]);
     for (unsigned int i = 0; i < REAL_NCCL_COUNT; i++)
         copy->functions.next[i] = dlsym_real(handle, nccl_names[i]);
     loaded_keep((void *)copy->functions.ncclGetVersion);
