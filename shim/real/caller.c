@@ -16,8 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "real/dlsym_next.h"
-
 /* Prefixes of file names. */
 static const struct {
     const char *prefix;
@@ -122,25 +120,16 @@ static void generation_change(void)
             atomic_store_explicit(&verdicts[i], 0, memory_order_relaxed);
 }
 
-/* Exported: the only way to learn, without the loader's lock, that a library may have been unloaded. */
-__attribute__((visibility("default"))) int dlclose(void *handle)
+void caller_unload_begin(void)
 {
-    static _Atomic(void *) next;
-    void *function = atomic_load_explicit(&next, memory_order_relaxed);
-    int rc;
-
-    if (!function) {
-        function = dlsym_real(RTLD_NEXT, "dlclose");
-        atomic_store_explicit(&next, function, memory_order_relaxed);
-    }
-    if (!function)
-        return -1;
     atomic_fetch_add(&unloading, 1);
     generation_change();
-    rc = ((int (*)(void *))function)(handle);
+}
+
+void caller_unload_end(void)
+{
     generation_change();
     atomic_fetch_sub(&unloading, 1);
-    return rc;
 }
 
 void caller_name(const void *address, char *buf, size_t len)
