@@ -39,7 +39,7 @@ static struct context *leaving_primary(CUdevice device)
 }
 
 /* After it. */
-static CUresult left(struct context *context, CUresult result)
+static CUresult after_leaving(struct context *context, CUresult result)
 {
     context_gone(context, !did_nothing(result));
     return result;
@@ -49,14 +49,14 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
     struct context *context = leaving_primary(device);
 
-    return left(context, real_next(cuDevicePrimaryCtxReset)(device));
+    return after_leaving(context, real_next(cuDevicePrimaryCtxReset)(device));
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     struct context *context = leaving_primary(device);
 
-    return left(context, real_next(cuDevicePrimaryCtxReset_v2)(device));
+    return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)(device));
 }
 
 /* A call that releases a reference; the primary context ends with the last one. */
@@ -81,7 +81,7 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 EXPORT CUresult cuCtxDestroy(CUcontext handle)
 {
     struct context *context = leaving(handle);
-    const CUresult result = left(context, real_next(cuCtxDestroy)(handle));
+    const CUresult result = after_leaving(context, real_next(cuCtxDestroy)(handle));
 
     if (!result)
         policy_context_gone(handle);
@@ -91,7 +91,7 @@ EXPORT CUresult cuCtxDestroy(CUcontext handle)
 EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
 {
     struct context *context = leaving(handle);
-    const CUresult result = left(context, real_next(cuCtxDestroy_v2)(handle));
+    const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)(handle));
 
     if (!result)
         policy_context_gone(handle);
@@ -121,5 +121,5 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     if (!process_is_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&handle, green))
         handle = NULL;
     context = leaving(handle);
-    return left(context, real_next(cuGreenCtxDestroy)(green));
+    return after_leaving(context, real_next(cuGreenCtxDestroy)(green));
 }

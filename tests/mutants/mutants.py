@@ -181,8 +181,8 @@ MUTANTS = [
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
         ('log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
-        ("context = leaving(handle); return left(context, real_next(cuGreenCtxDestroy)(green));",
-         "context = NULL; return left(context, real_next(cuGreenCtxDestroy)(green));")]),
+        ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
+         "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
@@ -388,9 +388,9 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
-        ("leaving(handle); const CUresult result = left(context, real_next(cuCtxDestroy_v2)", "NULL; const CUresult result = left(context, real_next(cuCtxDestroy_v2)")]),
+        ("leaving(handle); const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)", "NULL; const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)")]),
     Mutant("a reset device keeps its pool", ["catch"], [
-        ("leaving_primary(device); return left(context, real_next(cuDevicePrimaryCtxReset_v2)", "NULL; return left(context, real_next(cuDevicePrimaryCtxReset_v2)"),
+        ("leaving_primary(device); return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)", "NULL; return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)"),
         ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
