@@ -33,9 +33,6 @@ static struct watch watch_begin(const void *caller, CUstream stream)
 /* For an effect that has one function only. */
 #define NOTHING ((void)0)
 
-/* Both functions of an effect get all of the facts. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 /* --- no effect: an error of the context that the call returns is seen nevertheless --- */
 
 #define nothing_before(...) NOTHING
