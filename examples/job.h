@@ -45,7 +45,7 @@ static struct {
     int mpi;   /* is MPI in use? */
 } job = {.ranks = 1};
 
-JOB_UNUSED static void job_fail(const char *file, int line, const char *what, const char *why)
+JOB_UNUSED __attribute__((noreturn)) static void job_fail(const char *file, int line, const char *what, const char *why)
 {
     fprintf(stderr, "rank %d: %s:%d: %s: %s\n", job.rank, file, line, what, why);
     exit(1);

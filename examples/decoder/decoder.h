@@ -31,8 +31,8 @@ struct rank {
     double seconds;         /* in them */
 };
 
-/* Ends the program: a statement, and why it failed. */
-void decoder_fail(const char *file, int line, const char *what, const char *why);
+/* A statement, and why it failed. */
+__attribute__((noreturn)) void decoder_fail(const char *file, int line, const char *what, const char *why);
 double decoder_now(void);
 
 #define CUDA(call)                                                                                                     \
