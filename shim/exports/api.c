@@ -13,16 +13,17 @@
 #include <string.h>
 
 #include "base/process.h"
-#include "context/context.h"
+#include "context/counters.h"
+#include "context/lifetime.h"
+#include "context/limits.h"
 #include "context/nccl_memory.h"
-#include "nccl/nccl.h"
+#include "exports/export.h"
+#include "nccl/registry.h"
 #include "nccl/window.h"
 #include "pool.h"
 #include "serve/core.h"
 #include "trace/json.h"
 #include "trace/trace.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* The size of the first release's struct: no caller has a smaller one. */
 #define STATS_SIZE_MIN offsetof(struct cupool_stats, nccl_segments)

@@ -403,7 +403,7 @@ size_t nccl_settle(int device)
     settles = true;
     atomic_fetch_add(&settling, 1);
     freed_retry(device);
-    released = nccl_reg_settle(nccl_registry(), device);
+    released = nccl_reg_retry_parked(nccl_registry(), device);
     atomic_fetch_sub(&settling, 1);
     settles = false;
     return released;

@@ -28,6 +28,10 @@ static inline bool caller_is_outside(enum caller caller)
 {
     return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
 }
+/* Around a dlclose: another object may be loaded where the one that goes was, so no class may be cached meanwhile, and
+ * none that was is valid afterwards. Calls may overlap. */
+void caller_unload_begin(void);
+void caller_unload_end(void);
 
 /* The class of an object by its file name; for tests. */
 enum caller caller_of_name(const char *path);
