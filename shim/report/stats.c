@@ -34,7 +34,7 @@ static struct {
     char out[4096];       /* static because a stack may be small */
     size_t used;
     atomic_bool asked;     /* a signal has come since the last table */
-    uint64_t next, period; /* of the timer, in nanoseconds; used by the clock thread alone */
+    uint64_t next, period; /* of the timer, in nanoseconds; used by the background thread alone */
     uint64_t start;        /* in nanoseconds; written before any thread of ours starts */
     pid_t process;         /* the process that loaded the library */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -138,7 +138,7 @@ static void on_signal(int signal)
 {
     (void)signal;
     atomic_store(&stats.asked, true);
-    decay_wake();
+    background_wake();
 }
 
 static bool is_default(const struct sigaction *action)
