@@ -139,47 +139,38 @@ MUTANTS = [
     Mutant("a capture waits for a free that waits for it", ["capture static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
-        ("(policy_reach(to, ON), policy_reach(from, ON), 0), policy_copy(to, from, ON)) WATCH_STREAM(cuMemcpyPeerAsync,",
-         "(policy_reach(to, ON), policy_reach(from, ON), 0), (void)NOTHING) WATCH_STREAM(cuMemcpyPeerAsync,")]),
+        ("copy, (w, to, from)) WATCH_STREAM(cuMemcpyPeerAsync,", "nothing, (w)) WATCH_STREAM(cuMemcpyPeerAsync,")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
-        ("(node, graph, nodes, count, copy, context), ONCE, REACH_BY(copy, unnamed), policy_graph_node())",
-         "(node, graph, nodes, count, copy, context), ONCE, NOTHING, policy_graph_node())")]),
+        ("(node, graph, nodes, count, copy, context), graph_copy, (w, copy))", "(node, graph, nodes, count, copy, context), graph_host_work, (w))")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
-        ("? policy_graph_set((parameters)->memset.dst)", "? (void)0")]),
+        ("policy_graph_set(parameters->memset.dst);", ";")]),
     Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
-        ("parameters, context), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
-         "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphAddHostNode",
-         "parameters, context), ONCE, NOTHING, (void)NOTHING) WATCH_CALL(cuGraphAddHostNode")]),
+        ("graph_set, (w, parameters)) WATCH_CALL(cuGraphAddHostNode", "nothing, (w)) WATCH_CALL(cuGraphAddHostNode")]),
     Mutant("auto: a fill that is changed in a graph is not seen", ["auto_host static auto"], [
-        ("(node, parameters), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
-         "policy_graph_set(parameters->dst))", "(node, parameters), ONCE, NOTHING, (void)NOTHING)")]),
+        ("(node, parameters), graph_set, (w, parameters))", "(node, parameters), nothing, (w))")]),
     Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_host static auto"], [
-        ("policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphNodeSetParams",
-         "(void)NOTHING) WATCH_CALL(cuGraphNodeSetParams")]),
+        ("graph_set, (w, parameters)) WATCH_CALL(cuGraphNodeSetParams,", "nothing, (w)) WATCH_CALL(cuGraphNodeSetParams,")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
-        ("return REACH_BY(&parameters->memcpy.copyParams, by);", "return 0;")]),
+        ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
     Mutant("auto: a node that is made to copy between devices is not seen", ["auto_peer static auto"], [
-        ("(node, copy), ONCE, REACH_BY(copy, unnamed)", "(node, copy), ONCE, NOTHING")]),
+        ("(node, copy), graph_copy, (w, copy)", "(node, copy), graph_host_work, (w)")]),
     Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
-        ("(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0)",
-         "(count, operations, flags, stream), ONCE, NOTHING")]),
+        ("(count, operations, flags, stream), copy_batch, (w, operations, count)", "(count, operations, flags, stream), host_work, (w)")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
-        ("(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), policy_host_work(ON))",
-         "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), (void)NOTHING)")]),
+        ("policy_host_work(w->stream);", ";", "copy_batch_after")]),
     Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
-        ("(pool, access, count), ONCE, (policy_access(0, access, count), 0)", "(pool, access, count), ONCE, NOTHING")]),
+        ("(pool, access, count), access, (w, 0, access, count)", "(pool, access, count), nothing, (w)")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
-        ("policy_reach_many(copies->to, copies->from, copies->count, by);", ";")]),
+        ("policy_reach_many(copies->to, copies->from, copies->count, w->stream);", ";")]),
     Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
         ("case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
          "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),
     Mutant("auto: what others share changes nothing", ["auto_shared static auto"], [
-        ("WATCH_CALL(symbol, parameters, arguments, how, NOTHING, STRICT(condition, POLICY_ALL, why))",
-         "WATCH_CALL(symbol, parameters, arguments, how, NOTHING, (void)(why))")]),
+        ("policy_strict(POLICY_ALL, why);", ";", "strict_then_after")]),
     Mutant("auto: every pool of the driver's is taken for the host's", ["auto_shared static auto"], [
         ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
@@ -190,12 +181,12 @@ MUTANTS = [
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
         ('log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
-        ("return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));",
-         "return real_next(cuGreenCtxDestroy)(green);")]),
+        ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
+         "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ('(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
+        ('(core_release(device, "oom") || core_arrivals() != retry->arrivals)', "core_arrivals() != retry->arrivals")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
@@ -383,7 +374,7 @@ MUTANTS = [
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         ("if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before_))", "if (false)")]),
+        ("return retry_is_worth_it(retry, result) && core_give_back(retry->arrivals);", "return false;")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         ("fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [
@@ -397,10 +388,9 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
-        ("LEAVE(context_leaving(context), real_next(cuCtxDestroy_v2)(context));", "real_next(cuCtxDestroy_v2)(context);")]),
+        ("leaving(handle); const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)", "NULL; const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)")]),
     Mutant("a reset device keeps its pool", ["catch"], [
-        ("return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));",
-         "return real_next(cuDevicePrimaryCtxReset_v2)(device);"),
+        ("leaving_primary(device); return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)", "NULL; return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)"),
         ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
@@ -413,7 +403,7 @@ MUTANTS = [
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
-        ("return hooks[i].hook; return function;", "; return function;")]),
+        ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
     Mutant("an IPC handle of a shared segment is made", ["ipc static preloaded / small"], [
@@ -620,7 +610,7 @@ MUTANTS = [
     Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl_rows / Rows.test_extents"], [
         ("comm->counters.mixed += inside && outside;", "")]),
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
-        ("copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
+        ("copy = copy_of(loaded_handle(info.dli_fname)); return copy ? copy : copy_of(loaded_handle(\"libnccl.so.2\"));", "; return copy;")]),
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: it is freed while it is registered", ["nccl / Used.test_reused"], [
@@ -697,9 +687,9 @@ MUTANTS = [
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
         ("if (!call->start)", "if (!call->start || result)")]),
     Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
-        ("result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && core_give_back(before)", "false")]),
+        ("return !process_is_inside() && retry_again(retry, result);", "return false;")]),
     Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
-        ("&& !process_is_inside() &&", "&&", "may_ask_again")]),
+        ("return !process_is_inside() && retry_again(retry, result);", "return retry_again(retry, result);")]),
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
         ("GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
     Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
@@ -766,7 +756,7 @@ MUTANTS = [
     Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
-        ("error = SETTLED(BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total)));", "error = SETTLED(real_runtime(cudaMemGetInfo, CALLER)(free, total));")]),
+        ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / BREAK_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
         (".break_max = as->capacity / BREAK_PART,", ".break_max = as->capacity,")]),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_vmm.c - the exported functions of the driver's virtual memory management: physical memory and its mappings.
+ * vmm.c - the exported functions of the driver's virtual memory management: physical memory and its mappings.
  * NCCL and PyTorch's expandable segments take memory this way, past any pool; this file writes it to the trace
  * (docs/trace.md).
  *
@@ -16,16 +16,14 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/policy.h"
+#include "exports/export.h"
+#include "exports/retry.h"
 #include "nccl/use.h"
 #include "real/caller.h"
-#include "real/hooks.h"
 #include "real/real.h"
 #include "report/unpooled.h"
 #include "serve/core.h"
 #include "trace/trace.h"
-
-#define EXPORT __attribute__((visibility("default")))
-#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 typedef unsigned long long ull;
 
@@ -96,23 +94,16 @@ static struct origin origin_of(const void *caller)
 /* The value that the driver wrote, if the call succeeded. */
 #define GOT(pointer) (result ? 0 : (ull) * (pointer))
 
-/* The driver has refused memory: has any arrived since core_arrivals() returned before? Not for a call that NCCL makes
- * for the pool: the pool gives back by itself once NCCL has returned, not inside its call. */
-static bool may_ask_again(CUresult result, unsigned int before)
-{
-    return result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && core_give_back(before);
-}
-
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                             unsigned long long flags)
 {
-    const __typeof__(&cuMemCreate) next = real_next(cuMemCreate);
-    const unsigned int before = core_arrivals();
+    struct retry retry = retry_begin();
     struct call call = call_begin();
-    CUresult result = next(handle, size, properties, flags);
+    CUresult result;
 
-    if (may_ask_again(result, before))
-        result = next(handle, size, properties, flags);
+    do
+        result = real_next(cuMemCreate)(handle, size, properties, flags);
+    while (retry_again_outside(&retry, result));
     if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         use_created(*handle, size);
         unpooled_took(UNPOOLED_CREATE, size);
@@ -198,12 +189,13 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags)
 {
-    const unsigned int before = core_arrivals();
+    struct retry retry = retry_begin();
     struct call call = call_begin();
-    CUresult result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
+    CUresult result;
 
-    if (may_ask_again(result, before))
+    do
         result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
+    while (retry_again_outside(&retry, result));
     if (!result)
         use_mapped(ptr, size, offset, handle);
     if (took(&call, result))

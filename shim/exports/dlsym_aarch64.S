@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlsym_aarch64.S - the exported dlsym: ask the filter, else jump to the real one with the caller's return address in place. */
+/* dlsym_aarch64.S - the exported dlsym: call the filter of dlsym.c; if it returns NULL, jump to the real dlsym with the
+ * caller's return address in place. */
     .text
     .hidden cupool_dlsym_filter
     .hidden cupool_dlsym_next

@@ -1,58 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlsym.c - the C half of our dlsym; see dlsym.h.
+ * dlsym.c - the filter of the exported dlsym.
+ *
+ * A statically linked cudart, and every shared one since 11.3, gets at the driver through dlsym(libcuda,
+ * "cuGetProcAddress"). The exported dlsym (dlsym_ARCH.S) returns what the filter returns, which answers that call and
+ * those for the GUARD rows of hooks.def; for all others it jumps to the real dlsym. It must not call that, because
+ * glibc reads the return address to find the object that RTLD_NEXT refers to.
  *
  * It runs inside other code's dlsym calls, the start-up of sanitizer runtimes included, so it is built without
  * instrumentation and allocates no memory, takes no lock and prints nothing.
  */
-#include "real/dlsym.h"
-
 #include <dlfcn.h>
 #include <link.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "base/process.h"
+#include "real/dlsym_next.h"
 #include "real/hooks.h"
 
-typedef void *dlsym_fn(void *, const char *);
-
-static void *dlsym_missing(void *handle, const char *name)
-{
-    (void)handle;
-    (void)name;
-    return NULL;
-}
-
-/* Read by the assembly. */
-#define HIDDEN __attribute__((visibility("hidden")))
-extern _Atomic(dlsym_fn *) cupool_dlsym_next HIDDEN;
-_Atomic(dlsym_fn *) cupool_dlsym_next;
-
-void *cupool_dlsym_filter(void *handle, const char *name) HIDDEN;
-
-static dlsym_fn *next_get(void)
-{
-    /* The version that dlsym has had since libdl became part of libc, and the first versions on aarch64 and on
-     * x86-64. */
-    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
-    dlsym_fn *next = atomic_load_explicit(&cupool_dlsym_next, memory_order_acquire);
-
-    if (next)
-        return next;
-    for (unsigned int i = 0; !next && i < sizeof(versions) / sizeof(versions[0]); i++)
-        next = (dlsym_fn *)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-    /* Another preload behind us may stand in for dlsym too. Its dlsym has no version, so only the real dlsym finds
-     * it. */
-    if (next && next(RTLD_NEXT, "dlsym"))
-        next = (dlsym_fn *)next(RTLD_NEXT, "dlsym");
-    if (!next)
-        next = dlsym_missing;
-    atomic_store_explicit(&cupool_dlsym_next, next, memory_order_release);
-    return next;
-}
+/* Called by the assembly. */
+void *cupool_dlsym_filter(void *handle, const char *name) __attribute__((visibility("hidden")));
 
 /* The file name of the object that holds a function; NULL: unknown. From glibc 2.35 on without the loader's lock. */
 static const char *file_of(const void *function)
@@ -94,7 +63,7 @@ static const struct {
  */
 void *cupool_dlsym_filter(void *handle, const char *name)
 {
-    dlsym_fn *next = next_get();
+    dlsym_fn *next = dlsym_next_get();
 
     if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || name[0] != 'c' || name[1] != 'u')
         return NULL;
@@ -105,9 +74,4 @@ void *cupool_dlsym_filter(void *handle, const char *name)
         return process_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
     }
     return NULL;
-}
-
-void *dlsym_real(void *handle, const char *name)
-{
-    return next_get()(handle, name);
 }

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_nccl.c - the exported functions of NCCL, one for each NCCL line of hooks.def. The only file that returns
- * ncclResult_t to the program. nccl.c makes the decisions.
+ * nccl.c - the exported functions of NCCL, one for each row of hooks/nccl.def. The only file that returns
+ * ncclResult_t to the program; nccl/ makes the decisions.
  *
  * With CUPOOL_REGISTER=0 each function only calls the function that the program would have called.
  *
  * Locking: none.
  */
 #include "nccl/nccl.h"
-#include "real/hooks.h"
+#include "exports/export.h"
 #include "real/real.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
-
-/* Macros that the rows of hooks.def use. */
+/* The counts of elements that rows name. */
 #define MINE        count
 #define ALL         ((size_t)info.ranks * count)
 #define ROOT(count) (info.rank == root ? (count) : 0)
@@ -25,31 +22,31 @@
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
         struct nccl_reg_comm_info info;                                                                                \
-        struct nccl_reg_comm *used;                                                                                    \
+        const bool watched = nccl_watches(CALLER) && nccl_comm_get(comm, CALLER, &info);                               \
         struct nccl_reg_op op_ = {.kind = NCCL_REG_##op_kind};                                                         \
+        struct nccl_reg_comm *used = NULL;                                                                             \
         ncclResult_t result;                                                                                           \
                                                                                                                        \
-        if (!nccl_watches(CALLER) || !nccl_comm_get(comm, CALLER, &info))                                              \
-            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        op_.buffers[0].addr = (uintptr_t)(from);                                                                       \
-        op_.buffers[0].size = nccl_type_size(type) * (from_count);                                                     \
-        op_.buffers[1].addr = (uintptr_t)(to);                                                                         \
-        op_.buffers[1].size = nccl_type_size(type) * (to_count);                                                       \
-        used = nccl_before(comm, &info, &op_, stream);                                                                 \
+        if (watched) {                                                                                                 \
+            op_.buffers[0].addr = (uintptr_t)(from);                                                                   \
+            op_.buffers[0].size = nccl_type_size(type) * (from_count);                                                 \
+            op_.buffers[1].addr = (uintptr_t)(to);                                                                     \
+            op_.buffers[1].size = nccl_type_size(type) * (to_count);                                                   \
+            used = nccl_before(comm, &info, &op_, stream);                                                             \
+        }                                                                                                              \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_after(comm, used, result);                                                                                \
+        if (watched)                                                                                                   \
+            nccl_after(comm, used, result);                                                                            \
         return result;                                                                                                 \
     }
 #define NCCL_MAKE(symbol, parameters, arguments, comms, count)                                                         \
     EXPORT ncclResult_t symbol parameters                                                                              \
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
-        ncclResult_t result;                                                                                           \
+        const bool watched = nccl_watches(CALLER);                                                                     \
+        const ncclResult_t result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                   \
                                                                                                                        \
-        if (!nccl_watches(CALLER))                                                                                     \
-            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        result = next arguments;   /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        for (int i_ = 0; (comms) && i_ < (count); i_++)                                                                \
+        for (int i_ = 0; watched && (comms) && i_ < (count); i_++)                                                     \
             nccl_comm_made(&(comms)[i_], result, CALLER);                                                              \
         return result;                                                                                                 \
     }
@@ -57,28 +54,28 @@
     EXPORT ncclResult_t symbol parameters                                                                              \
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
-        struct nccl_reg_comm *used;                                                                                    \
-        ncclResult_t result;                                                                                           \
+        const bool watched = nccl_watches(CALLER);                                                                     \
+        struct nccl_reg_comm *used = watched ? nccl_use_begin(of, CALLER) : NULL;                                      \
+        const ncclResult_t result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                   \
                                                                                                                        \
-        if (!nccl_watches(CALLER))                                                                                     \
-            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        used = nccl_use_begin(of, CALLER);                                                                             \
-        result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_comm_made(made, result, CALLER);                                                                          \
-        nccl_after(of, used, result);                                                                                  \
+        if (watched) {                                                                                                 \
+            nccl_comm_made(made, result, CALLER);                                                                      \
+            nccl_after(of, used, result);                                                                              \
+        }                                                                                                              \
         return result;                                                                                                 \
     }
 #define NCCL_END(symbol, parameters, arguments, how)                                                                   \
     EXPORT ncclResult_t symbol parameters                                                                              \
     {                                                                                                                  \
         const __typeof__(&(symbol)) next = real_nccl_next(symbol, CALLER);                                             \
+        const bool watched = nccl_watches(CALLER);                                                                     \
         ncclResult_t result;                                                                                           \
                                                                                                                        \
-        if (!nccl_watches(CALLER))                                                                                     \
-            return next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                    \
-        nccl_comm_ends(comm, NCCL_END_##how);                                                                          \
+        if (watched)                                                                                                   \
+            nccl_comm_ends(comm, NCCL_END_##how);                                                                      \
         result = next arguments; /* NOLINT(bugprone-macro-parentheses): a list */                                      \
-        nccl_comm_ended(comm, NCCL_END_##how, result);                                                                 \
+        if (watched)                                                                                                   \
+            nccl_comm_ended(comm, NCCL_END_##how, result);                                                             \
         return result;                                                                                                 \
     }
 #include "hooks.def"
