@@ -218,7 +218,7 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
         if (!block && !*ret_stamp && family->waiting[i].first)
             *ret_stamp = family->waiting[i].first->stamp;
     }
-    if (!block && size < HOST_LARGE && (cut || !*ret_stamp))
+    if (!block && size <= HOST_SMALL_MAX && (cut || !*ret_stamp))
         block = slabs_take(pool, family, size);
     if (block)
         host_hand_out(pool, block, size);
@@ -228,7 +228,7 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
 void host_join_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest)
 {
     *ret_oldest = *ret_newest = 0;
-    for (unsigned int class = 0; class <= host_class_of(HOST_LARGE); class ++) {
+    for (unsigned int class = 0; class <= host_class_of(HOST_SMALL_MAX); class ++) {
         const struct host_list *list = &family->waiting[class];
 
         if (!list->first)
@@ -242,7 +242,7 @@ void host_join_stamps(const struct host_family *family, uint64_t *ret_oldest, ui
 
 void host_join(struct host_pool *pool, struct host_family *family)
 {
-    for (unsigned int class = 0; class <= host_class_of(HOST_LARGE); class ++) {
+    for (unsigned int class = 0; class <= host_class_of(HOST_SMALL_MAX); class ++) {
         struct host_list *const lists[] = {&family->ready[class], &family->waiting[class]};
 
         for (int i = 0; i < 2; i++)
@@ -284,6 +284,7 @@ int host_segment_attach(struct host_pool *pool, struct host_segment *segment)
     segment->live = 0;
     pool->stats.idle += segment->size;
     pool->stats.segments++;
+    pool->stats.passing += segment->passing ? segment->size : 0;
     if (!segment->starts) {
         host_put(pool, block);
         return 0;
@@ -303,7 +304,6 @@ void host_segment_detach(struct host_pool *pool, struct host_segment *segment)
         if (block->state == HOST_LIVE) {
             pool->stats.live -= host_round(block->requested);
             pool->stats.blocks -= block->size;
-            pool->stats.passing -= segment->passing ? block->size : 0;
         }
         if (segment->starts)
             *start_of(block) = NULL;
@@ -315,5 +315,6 @@ void host_segment_detach(struct host_pool *pool, struct host_segment *segment)
     segment->first = NULL;
     segment->family = NULL;
     pool->stats.segments--;
+    pool->stats.passing -= segment->passing ? segment->size : 0;
     host_table_remove(pool, segment);
 }

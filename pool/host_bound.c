@@ -26,7 +26,6 @@ bool host_segment_give(struct host_pool *pool, struct host_segment *segment, boo
     bool kept;
 
     lock_take(&pool->lock);
-    segment->passing = false;
     kept = rc == -EBUSY && !host_segment_attach(pool, segment);
     if (!kept) {
         pool->stats.held -= segment->size;
@@ -48,7 +47,8 @@ static struct host_segment *idle_find(const struct host_pool *pool, unsigned int
     for (size_t i = 0; i < pool->table_count; i++) {
         struct host_segment *segment = pool->table[i];
 
-        if (segment->live || pool->tick - segment->idle_tick < age || (busy && segment->key.owner == *busy))
+        if (segment->live || (pool->tick - segment->idle_tick < age && !segment->passing) ||
+            (busy && segment->key.owner == *busy))
             continue;
         if (!host_is_done(pool, segment->stamp)) {
             if (!*ret_stamp || segment->stamp < *ret_stamp)

@@ -33,7 +33,6 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
         REQUIRE(block->addr % host_unit(block->requested) == 0);
         sums->live += host_round(block->requested);
         sums->blocks += block->size;
-        sums->passing += segment->passing ? block->size : 0;
     }
     if (block->state == HOST_WAITING || block->state == HOST_READY) {
         REQUIRE(block->stamp < pool->epoch + 1 && block->stamp <= segment->stamp);
@@ -65,6 +64,7 @@ static const char *segment_check(const struct host_pool *pool, const struct host
         starts -= segment->starts[i] != NULL;
     REQUIRE(!segment->starts || starts == 0);
     sums->held += segment->size;
+    sums->passing += segment->passing ? segment->size : 0;
     sums->idle += live ? 0 : segment->size;
     return NULL;
 }

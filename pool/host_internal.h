@@ -18,9 +18,8 @@
 #include "host_sizes.h"
 #include "lock.h"
 
-/* The longest time that a request asks whether memory of other threads has become idle, and after that was in vain. */
-#define HOST_ASK_NS      300000000u
-#define HOST_ASK_VAIN_NS 30000000u
+/* When asking was in vain, the next request asks for this part of the time only. */
+#define HOST_VAIN_PART 10
 /* The pause between two questions. */
 #define HOST_ASK_NAP_NS 50000u
 /* held may exceed peak_live by this part of it, see host_pool_alloc. */
@@ -64,7 +63,7 @@ struct host_segment {
     uint64_t stamp;             /* the greatest of its blocks' */
     unsigned int live;          /* number of live blocks */
     unsigned int idle_tick;     /* pool->tick when the last one was freed */
-    bool passing;               /* goes back when its block is freed */
+    bool passing;               /* beyond the bound: goes back when its block is freed, or as soon as possible */
 };
 
 struct host_list {
@@ -104,6 +103,7 @@ struct host_pool {
     const struct host_ops *ops;
     void *arg;
     size_t limit, bound_min;
+    uint64_t ask_ns;
     struct lock lock; /* guards everything below, and all families, segments, blocks and tokens */
     struct host_family *families, *spare_families;
     struct host_segment **table; /* all segments, by address */

@@ -30,6 +30,7 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
     pool->arg = config->arg;
     pool->limit = config->limit;
     pool->bound_min = config->bound_min;
+    pool->ask_ns = (uint64_t)config->ask_ms * 1000000u;
     pool->epoch = 1;
     for (unsigned int i = 0; i < HOST_TOKENS; i++) {
         pool->tokens[i].next = pool->unused_token;
@@ -91,7 +92,7 @@ static bool serve_joined(struct request *r)
     uint64_t oldest = 0, newest = 0;
     bool served;
 
-    if (r->size >= HOST_LARGE)
+    if (r->size > HOST_SMALL_MAX)
         return serve(r);
     lock_take(&pool->lock);
     family = host_family_get(pool, &r->key);
@@ -111,7 +112,7 @@ static size_t need_of(const struct request *r, bool passing)
 {
     if (passing)
         return host_round(r->size);
-    return r->size < HOST_LARGE ? HOST_SLAB : host_class_size(host_class_of(r->size));
+    return r->size <= HOST_SMALL_MAX ? HOST_SLAB : host_class_size(host_class_of(r->size));
 }
 
 /* With the lock: enter new memory and serve the request from it. */
@@ -129,7 +130,6 @@ static int enter(struct request *r, struct host_segment *segment)
     } else {
         block = segment->first;
         host_hand_out(pool, block, r->size);
-        pool->stats.passing += segment->passing ? block->size : 0;
     }
     if (!block) {
         host_segment_detach(pool, segment);
@@ -154,7 +154,7 @@ static int grow(struct request *r, bool passing)
     if (!passing && host_excess(pool, need, host_round(r->size)))
         rc = -ENOSPC;
     else
-        segment = host_segment_new(pool, !passing && r->size < HOST_LARGE);
+        segment = host_segment_new(pool, !passing && r->size <= HOST_SMALL_MAX);
     pool->stats.held += segment ? need : 0; /* other threads see at once how much it will be */
     lock_give(&pool->lock);
     if (!segment)
@@ -228,7 +228,7 @@ static enum outcome make_room(struct request *r, bool refused)
     if (outcome != NEITHER || !all || (!refused && bytes > all))
         return outcome;
     lock_take(&pool->lock);
-    limit = now_ns() + (pool->vain ? HOST_ASK_VAIN_NS : HOST_ASK_NS);
+    limit = now_ns() + pool->ask_ns / (pool->vain ? HOST_VAIN_PART : 1);
     lock_give(&pool->lock);
     do {
         nap_ns(HOST_ASK_NAP_NS);
@@ -282,7 +282,7 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
 
     if (!size || size > HOST_SIZE_MAX)
         return size ? -ENOMEM : -EINVAL;
-    if (!serve(&r) && (size >= HOST_LARGE || !serve_joined(&r)))
+    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_joined(&r)))
         rc = serve_by_driver(&r);
     if (rc)
         count(pool, &pool->stats.failed);
@@ -366,7 +366,6 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
     host_hand_back(pool, block);
     if (block->segment->passing) {
         segment = block->segment;
-        pool->stats.passing -= block->size;
         host_segment_detach(pool, segment);
     } else {
         host_put(pool, block);

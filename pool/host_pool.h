@@ -6,7 +6,7 @@
  * handed out again only when all work launched before its free has completed. Until then a request gets another block,
  * or memory from the driver.
  *
- * Requests of HOST_LARGE and more get a whole driver allocation each, in size classes that waste 12.5 % at most.
+ * Requests of more than HOST_SMALL_MAX get a whole driver allocation each, in size classes that waste 12.5 % at most.
  * Smaller requests share allocations of HOST_SLAB bytes, whose first bytes are never handed out: a library that
  * bypasses the pool and frees a small block by the driver gets an error and does not free the block's neighbours.
  *
@@ -31,8 +31,9 @@
 #define HOST_GRANULE 512u
 #define HOST_PAGE    4096u
 #define HOST_SLAB    ((size_t)2 << 20)
-/* Requests from this size on get driver allocations of their own. */
-#define HOST_LARGE ((size_t)1 << 20)
+/* Requests up to this size share slabs; larger ones get driver allocations of their own. Two of them fit into a slab.
+ */
+#define HOST_SMALL_MAX ((size_t)960 << 10)
 
 struct host_pool;
 
@@ -70,6 +71,7 @@ struct host_config {
     void *arg;                  /* passed to its functions */
     size_t limit;               /* most bytes of cached and live memory; 0: no limit */
     size_t bound_min;           /* see host_pool_alloc */
+    uint32_t ask_ms;            /* how long a request asks whether other threads' memory has become idle */
 };
 
 struct host_stats {
@@ -81,7 +83,7 @@ struct host_stats {
     uint64_t idle;                                /* bytes of driver allocations without a live block */
     uint64_t segments, segments_alloc, segments_free;
     uint64_t bound, refused; /* requests that met the bound, and that the driver refused at first */
-    uint64_t passing;        /* bytes of live blocks that go back to the driver when they are freed */
+    uint64_t passing;        /* part of held beyond the bound: it goes back to the driver when it is freed */
 };
 
 /* Create a pool, which copies *config. -ENOMEM. */

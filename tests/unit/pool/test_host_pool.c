@@ -88,7 +88,7 @@ static void test_size_classes_waste_little(void **state)
         assert_int_equal(host_class_within(size), class);
         if (class && size > HOST_GRANULE)
             assert_int_equal(host_class_within(size - HOST_GRANULE), class - 1);
-        if (last >= HOST_LARGE)
+        if (last > HOST_SMALL_MAX)
             assert_true(size - last <= last / 8);
         last = size;
     }
@@ -189,7 +189,7 @@ static void test_wrong_frees(void **state)
         assert_int_equal(host_pool_free(fake.pool, segment - 1, false), -ENOENT);
         assert_int_equal(host_pool_free(fake.pool, 0, false), -ENOENT);
         assert_int_equal(host_pool_free(fake.pool, UINT64_MAX, false), -ENOENT);
-        if (size < HOST_LARGE)
+        if (size <= HOST_SMALL_MAX)
             assert_int_equal(host_pool_free(fake.pool, segment, false), -EINVAL);
         put(addr, size);
         assert_int_equal(host_pool_free(fake.pool, addr, false), -EINVAL);
