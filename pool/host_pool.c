@@ -63,10 +63,11 @@ static bool take(struct request *r, bool cut, bool join)
 static bool serve(struct request *r)
 {
     struct host_pool *pool = r->pool;
-    struct host_drops drops = {.count = 0};
+    struct host_drops drops;
     struct host_token *token = NULL;
     bool served, over;
 
+    drops.count = 0;
     lock_take(&pool->lock);
     served = take(r, false, false);
     if (!served && r->stamp)

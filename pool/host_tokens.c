@@ -75,10 +75,11 @@ bool host_tokens_begin(struct host_pool *pool, bool must, uint64_t *ret_epoch)
 
 int host_tokens_record(struct host_pool *pool, uint64_t epoch)
 {
-    struct host_drops drops = {.count = 0};
+    struct host_drops drops;
     uint64_t token;
     int rc = pool->ops->record(pool->arg, &token);
 
+    drops.count = 0;
     lock_take(&pool->lock);
     pool->recording--;
     if (!rc && !token_enter(pool, token, epoch, &drops)) {
@@ -118,8 +119,9 @@ void host_token_leave(struct host_pool *pool, struct host_token *token, bool ove
 /* As host_token_leave, without the lock. */
 static void token_leave(struct host_pool *pool, struct host_token *token, bool over)
 {
-    struct host_drops drops = {.count = 0};
+    struct host_drops drops;
 
+    drops.count = 0;
     lock_take(&pool->lock);
     host_token_leave(pool, token, over, &drops);
     lock_give(&pool->lock);
