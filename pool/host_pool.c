@@ -312,15 +312,17 @@ static int live_find(const struct host_pool *pool, uint64_t addr, struct host_bl
     return 0;
 }
 
-int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size)
+int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key)
 {
     struct host_block *block;
     int rc;
 
     lock_take(&pool->lock);
     rc = live_find(pool, addr, &block);
-    if (!rc)
+    if (!rc) {
         *ret_size = block->requested;
+        *ret_key = block->segment->key;
+    }
     lock_give(&pool->lock);
     return rc;
 }

@@ -112,8 +112,8 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
  */
 int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits);
 
-/* As host_pool_free's results, without freeing: 0 if a live block starts at addr; then also its requested size. */
-int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size);
+/* Results as host_pool_free's, without freeing. 0: a live block starts at addr; its requested size and key. */
+int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key);
 
 /* Give back all idle memory that is complete. may_wait: as for ops->free. Returns the bytes given back. */
 size_t host_pool_trim(struct host_pool *pool, bool may_wait);

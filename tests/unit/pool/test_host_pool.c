@@ -180,9 +180,11 @@ static void test_wrong_frees(void **state)
         const size_t size = sizes[i];
         const uint64_t addr = get(size), segment = addr / HOST_SLAB * HOST_SLAB;
         size_t found = 0;
+        struct host_key key;
 
-        PASSES(host_pool_find(fake.pool, addr, &found));
+        PASSES(host_pool_find(fake.pool, addr, &found, &key));
         assert_int_equal(found, size);
+        assert_int_equal(key.owner, plain.owner);
         assert_int_equal(host_pool_free(fake.pool, addr + 1, false), -EINVAL);
         assert_int_equal(host_pool_free(fake.pool, addr + 512, false), -EINVAL);
         assert_int_equal(host_pool_free(fake.pool, addr + size - 1, false), -EINVAL);
@@ -193,7 +195,7 @@ static void test_wrong_frees(void **state)
             assert_int_equal(host_pool_free(fake.pool, segment, false), -EINVAL);
         put(addr, size);
         assert_int_equal(host_pool_free(fake.pool, addr, false), -EINVAL);
-        assert_int_equal(host_pool_find(fake.pool, addr, &found), -EINVAL);
+        assert_int_equal(host_pool_find(fake.pool, addr, &found, &key), -EINVAL);
         assert_int_equal(host_pool_trim(fake.pool, false) > 0, true);
         assert_int_equal(host_pool_free(fake.pool, addr, false), -ENOENT);
     }
