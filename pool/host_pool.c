@@ -327,6 +327,38 @@ int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, stru
     return rc;
 }
 
+/* With the lock: the block of a segment that contains addr. */
+static struct host_block *block_around(const struct host_segment *segment, uint64_t addr)
+{
+    size_t i = (addr - segment->addr) / HOST_GRANULE;
+
+    if (!segment->starts)
+        return segment->first;
+    while (!segment->starts[i])
+        i--; /* the front is at 0 */
+    return segment->starts[i];
+}
+
+int host_pool_block(struct host_pool *pool, uint64_t addr, uint64_t *ret_base, size_t *ret_size)
+{
+    const struct host_segment *segment;
+    const struct host_block *block;
+    int rc = -ENOENT;
+
+    lock_take(&pool->lock);
+    segment = host_table_find(pool, addr);
+    if (segment) {
+        block = block_around(segment, addr);
+        rc = block->state == HOST_LIVE && addr - block->addr < block->requested ? 0 : -EINVAL;
+        if (!rc) {
+            *ret_base = block->addr;
+            *ret_size = block->requested;
+        }
+    }
+    lock_give(&pool->lock);
+    return rc;
+}
+
 /* After a free: record the token of its epoch. */
 static int record(struct host_pool *pool, uint64_t epoch, bool waits)
 {

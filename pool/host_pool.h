@@ -115,6 +115,10 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits);
 /* Results as host_pool_free's, without freeing. 0: a live block starts at addr; its requested size and key. */
 int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key);
 
+/* The live block that contains addr: its start, its requested size. -ENOENT: the address is in no segment of the pool.
+ * -EINVAL: it is in one, but in no live block, or beyond the requested size. */
+int host_pool_block(struct host_pool *pool, uint64_t addr, uint64_t *ret_base, size_t *ret_size);
+
 /* Give back all idle memory that is complete. may_wait: as for ops->free. Returns the bytes given back. */
 size_t host_pool_trim(struct host_pool *pool, bool may_wait);
 

@@ -181,10 +181,18 @@ static void test_wrong_frees(void **state)
         const uint64_t addr = get(size), segment = addr / HOST_SLAB * HOST_SLAB;
         size_t found = 0;
         struct host_key key;
+        uint64_t base = 0;
 
         PASSES(host_pool_find(fake.pool, addr, &found, &key));
         assert_int_equal(found, size);
         assert_int_equal(key.owner, plain.owner);
+        for (size_t at = 0; at < size; at += size - 1) {
+            PASSES(host_pool_block(fake.pool, addr + at, &base, &found));
+            assert_true(base == addr && found == size);
+        }
+        if (size <= HOST_SMALL_MAX)
+            assert_int_equal(host_pool_block(fake.pool, segment, &base, &found), -EINVAL);
+        assert_int_equal(host_pool_block(fake.pool, segment - 1, &base, &found), -ENOENT);
         assert_int_equal(host_pool_free(fake.pool, addr + 1, false), -EINVAL);
         assert_int_equal(host_pool_free(fake.pool, addr + 512, false), -EINVAL);
         assert_int_equal(host_pool_free(fake.pool, addr + size - 1, false), -EINVAL);
@@ -196,6 +204,7 @@ static void test_wrong_frees(void **state)
         put(addr, size);
         assert_int_equal(host_pool_free(fake.pool, addr, false), -EINVAL);
         assert_int_equal(host_pool_find(fake.pool, addr, &found, &key), -EINVAL);
+        assert_int_equal(host_pool_block(fake.pool, addr + size / 2, &base, &found), -EINVAL);
         assert_int_equal(host_pool_trim(fake.pool, false) > 0, true);
         assert_int_equal(host_pool_free(fake.pool, addr, false), -ENOENT);
     }
