@@ -3,11 +3,18 @@
 #include "host_fake.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "host_internal.h"
+
+/* What a token stands for. */
+struct work {
+    unsigned long launched;
+    atomic_uint users;
+};
 
 /* In each granule of a block. */
 struct mark {
@@ -121,34 +128,45 @@ static int fake_record(void *arg, uint64_t *ret_token)
 {
     struct host_fake *fake = arg;
     const int rc = enter(fake, HOST_CALL_RECORD);
+    struct work *work;
 
     if (rc || fake->frozen)
         return rc ? rc : -EBUSY;
+    work = calloc(1, sizeof(*work));
+    if (!work)
+        abort();
     atomic_fetch_add(&fake->tokens, 1);
-    *ret_token = atomic_load(&fake->launched);
+    work->launched = atomic_load(&fake->launched);
+    *ret_token = (uintptr_t)work;
     return 0;
 }
 
 static int fake_query(void *arg, uint64_t token)
 {
     struct host_fake *fake = arg;
-    const int rc = enter(fake, HOST_CALL_QUERY);
+    struct work *work = (struct work *)(uintptr_t)token;
+    int rc = enter(fake, HOST_CALL_QUERY);
 
     if (rc || fake->frozen)
         return rc ? rc : -EBUSY;
-    return atomic_load(&fake->completed) >= token;
+    atomic_fetch_add(&work->users, 1);
+    sched_yield();
+    rc = atomic_load(&fake->completed) >= work->launched;
+    atomic_fetch_sub(&work->users, 1);
+    return rc;
 }
 
 static int fake_wait(void *arg, uint64_t token)
 {
     struct host_fake *fake = arg;
+    const struct work *work = (const struct work *)(uintptr_t)token;
     const int rc = enter(fake, HOST_CALL_WAIT);
 
     if (rc)
         return rc;
-    if (atomic_load(&fake->blocked) && atomic_load(&fake->completed) < token)
+    if (atomic_load(&fake->blocked) && atomic_load(&fake->completed) < work->launched)
         host_fake_fault(fake, "a wait that natively is none");
-    raise_to(&fake->completed, token);
+    raise_to(&fake->completed, work->launched);
     return 0;
 }
 
@@ -156,6 +174,11 @@ static void fake_drop(void *arg, uint64_t token)
 {
     struct host_fake *fake = arg;
 
+    struct work *work = (struct work *)(uintptr_t)token;
+
+    if (atomic_load(&work->users))
+        host_fake_fault(fake, "a token was dropped while a thread asks about it");
+    free(work);
     if (atomic_fetch_sub(&fake->tokens, 1) == 0)
         host_fake_fault(fake, "a token was dropped twice");
 }

@@ -351,6 +351,37 @@ static void test_bound_never_waits_for_later_work(void **state)
     assert_int_equal(fake.completed, fake.launched); /* natively it waits, too */
 }
 
+static void *free_often(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 200; i++) {
+        host_fake_launch(&fake);
+        put(get(512), 512);
+    }
+    return NULL;
+}
+
+/* As before, when the token of this thread's last free had to make room for those of another thread. */
+static void test_bound_never_waits_for_others_work(void **state)
+{
+    uint64_t a[6], b;
+    pthread_t other;
+
+    (void)state;
+    fake.alone = false;
+    for (int i = 0; i < 6; i++)
+        a[i] = get(30 * MIB);
+    host_fake_launch(&fake);
+    for (int i = 0; i < 6; i++)
+        put(a[i], 30 * MIB);
+    assert_int_equal(pthread_create(&other, NULL, free_often, NULL), 0);
+    pthread_join(other, NULL);
+    fake.blocked = true;
+    b = get(100 * MIB);
+    fake.blocked = false;
+    put(b, 100 * MIB);
+}
+
 static void test_bound_gives_back_longest_idle_first(void **state)
 {
     const uint64_t old = get(40 * MIB), young = get(50 * MIB);
@@ -458,6 +489,7 @@ int main(void)
         CASE(test_free_that_waits),
         CASE(test_bound_waits_for_own_frees_only),
         CASE(test_bound_never_waits_for_later_work),
+        CASE(test_bound_never_waits_for_others_work),
         CASE(test_bound_gives_back_longest_idle_first),
         CASE(test_limit),
         CASE(test_refusal),
