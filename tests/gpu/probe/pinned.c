@@ -75,7 +75,7 @@ static void run_free_codes(const char *name, int size)
     TELL("interior", cudaFreeHost((char *)p + n / 2));
     TELL("driver_interior", cuMemFreeHost((char *)p + n / 2));
     TELL("interior_by_one", cudaFreeHost((char *)p + 1));
-    TELL("past", cudaFreeHost((char *)p + n));
+    TELL("past", cudaFreeHost((char *)p + n + 1)); /* at n another block may begin */
     TELL("by_cudaFree", cudaFree(p));
     TELL("by_cuMemFree", cuMemFree(addr_of(p)));
     TELL("by_cudaFreeAsync", cudaFreeAsync(p, 0));
