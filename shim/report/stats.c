@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ static struct {
     uint64_t next, period; /* of the timer, in nanoseconds; used by the clock thread alone */
     uint64_t start;        /* in nanoseconds; written before any thread of ours starts */
     pid_t process;         /* the process that loaded the library */
+    bool launched;         /* cupool-run became that process */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
@@ -239,20 +241,33 @@ static int is_driver(struct dl_phdr_info *info, size_t size, void *arg)
 
 __attribute__((constructor)) static void started(void)
 {
+    const char *launched = getenv("_CUPOOL_RUN");
+
     stats.process = getpid();
+    stats.launched = launched && strtol(launched, NULL, 10) == stats.process;
 }
 
-/* At the exit of a CUDA program that has pooled nothing: if a table was requested, say that the library was there. */
+/* At the exit of a program that has pooled nothing: if a table was requested, say that the library was there. Of
+ * programs without CUDA only the one that cupool-run itself became says so: a script starts many. */
 __attribute__((destructor)) static void finish_without(void)
 {
+    int driver;
+
     if (process_has_begun() || process_is_passive() || getpid() != stats.process ||
-        !(conf_get()->stats.number & STATS_EXIT) || !dl_iterate_phdr(is_driver, NULL))
+        !(conf_get()->stats.number & STATS_EXIT))
+        return;
+    driver = dl_iterate_phdr(is_driver, NULL);
+    if (!driver && !stats.launched)
         return;
     stats.rank = rank_detect();
     if (!out_begin())
         return;
-    out_line("nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
-             (int)getpid());
+    if (driver)
+        out_line("nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
+                 (int)getpid());
+    else
+        out_line("nothing was pooled: process %d used no CUDA; programs that it has started speak for themselves\n",
+                 (int)getpid());
     print_unpooled();
     out_end();
 }

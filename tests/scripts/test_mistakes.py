@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ["MISTAKES_BUILD"]
@@ -39,8 +41,8 @@ RIGHT = ["--free=strict", "--stats=exit,timer:30s,signal:USR2", "--stats=off", "
 
 
 class Mistakes(unittest.TestCase):
-    def run_it(self, cwd: str, *args: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([ROOT / "scripts/cupool-run", *args, "--", "sh", "-c", "touch started"], cwd=cwd, capture_output=True, text=True,
+    def run_it(self, cwd: str, *args: str, program: "Sequence[str]" = ("touch", "started")) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([ROOT / "scripts/cupool-run", *args, "--", *program], cwd=cwd, capture_output=True, text=True,
                               env={"PATH": os.environ["PATH"], "BUILDDIR": BUILD}, timeout=60)
 
     def test_nothing_is_started(self) -> None:
@@ -55,6 +57,15 @@ class Mistakes(unittest.TestCase):
             with self.subTest(option), tempfile.TemporaryDirectory() as cwd:
                 done = self.run_it(cwd, option)
                 self.assertEqual((done.returncode, os.listdir(cwd)), (0, ["started"]), done.stderr)
+
+    def test_a_process_without_cuda_says_so_once(self) -> None:
+        with tempfile.TemporaryDirectory() as cwd:
+            program = [sys.executable, "-c", "import os, subprocess; print(os.getpid()); subprocess.run(['true'])"]
+            done = self.run_it(cwd, "--stats", program=program)
+            self.assertEqual(done.stderr, f"cupool: nothing was pooled: process {done.stdout.strip()} used no CUDA; programs that it has started "
+                             "speak for themselves\n")
+            for options in ([], ["--stats=off"], ["--stats=timer:1h"]):
+                self.assertEqual(self.run_it(cwd, *options, program=program).stderr, "")
 
 
 if __name__ == "__main__":
