@@ -398,15 +398,15 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
 
 /* --- the exported functions --- */
 
-/* How often a call is made: once, or again as long as the condition holds, which is once more at most. */
-#define ONCE_BEGIN            ((struct retry){0})
-#define ONCE                  false
-#define AGAIN_BEGIN           retry_begin()
-#define AGAIN                 retry_again(&retry, result)
-#define AGAIN_OUTSIDE_BEGIN   retry_begin()
-#define AGAIN_OUTSIDE         retry_again_outside(&retry, result)
-#define AGAIN_ON_DEVICE_BEGIN retry_begin()
-#define AGAIN_ON_DEVICE       retry_again_on_device(&retry, result, device)
+/* For each word of the rows: before the first call, and whether the call is to be made again, which is once at most. */
+#define ONCE_BEGIN              ((struct retry){0})
+#define ONCE_AGAIN              false
+#define RETRIED_BEGIN           retry_begin()
+#define RETRIED_AGAIN           retry_again(&retry, result)
+#define RETRIED_OUTSIDE_BEGIN   retry_begin()
+#define RETRIED_OUTSIDE_AGAIN   retry_again_outside(&retry, result)
+#define RETRIED_ON_DEVICE_BEGIN retry_begin()
+#define RETRIED_ON_DEVICE_AGAIN retry_again_on_device(&retry, result, device)
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
@@ -415,16 +415,16 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
     {                                                                                                                  \
         struct watch watch = watch_begin(CALLER, on_stream), *const w = &watch;                                        \
         struct retry retry __attribute__((unused));                                                                    \
-        CUresult result;                                                                                               \
+        CUresult result = CUDA_SUCCESS;                                                                                \
                                                                                                                        \
         if (w->on)                                                                                                     \
-            before_effect;                                                                                             \
+            before_effect; /* NOLINT(bugprone-macro-parentheses): a call */                                            \
         retry = how##_BEGIN;                                                                                           \
-        do                                                                                                             \
+        do {                                                                                                           \
             result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
-        while (how);                                                                                                   \
+        } while (how##_AGAIN);                                                                                         \
         if (w->on && !result)                                                                                          \
-            after_effect;                                                                                              \
+            after_effect; /* NOLINT(bugprone-macro-parentheses): a call */                                             \
         else if (w->on)                                                                                                \
             context_saw(result);                                                                                       \
         return result;                                                                                                 \
