@@ -62,13 +62,13 @@ int effect_ends_context(const struct expectation *e);
 /* --- the effects that make frees wait, waits.c --- */
 int effect_strict(const struct expectation *e);
 int effect_strict_one(const struct expectation *e);
-int effect_reach(const struct expectation *e);
+int effect_foreign(const struct expectation *e);
 int effect_own(const struct expectation *e);
-int effect_owes(const struct expectation *e);
+int effect_host_work(const struct expectation *e);
 int effect_node(const struct expectation *e);
 int effect_launch(const struct expectation *e);
-int effect_pays(const struct expectation *e);
-int effect_forgets_debtor(const struct expectation *e);
+int effect_syncs(const struct expectation *e);
+int effect_forgets_stream(const struct expectation *e);
 int effect_saw(const struct expectation *e);
 
 #endif
