@@ -3,7 +3,7 @@
  * driver.c - the effects of the rows of the driver: what it is told of contexts, memory and addresses, and the ways to
  * its functions.
  *
- * What it is not: the rows of the runtime (runtime.c), what both have (effects.c), and what makes frees wait (waits.c).
+ * Not here: the rows of the runtime (runtime.c), effects of both (effects.c), and reasons for a free to wait (waits.c).
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -223,7 +223,7 @@ static const struct {
 #include "table.h"
 };
 
-/* What cuGetProcAddress answers, in both versions. */
+/* The answer of cuGetProcAddress, in both versions. */
 static int resolved(const char *base, int version, cuuint64_t flags, void *want)
 {
     const struct row *first = row_find("cuGetProcAddress"), *second = row_find("cuGetProcAddress_v2");

@@ -28,11 +28,11 @@ const struct row *row_like(const struct row *like, const char *driver, const cha
 /* Does expected.txt have the word for the row? */
 bool expects(const struct expectation *e, const char *word);
 
-/* What a free of a pooled block did: the device waits, the host waits, neither. */
+/* The outcome of a free of a pooled block: the device waits, the host waits, neither. */
 enum freed { ORDERED, WAITED, KEPT };
 /* -1: the call failed. */
 int freed(void);
-/* What it does without an effect: ORDERED, but WAITED with CUPOOL_HOOK=runtime. */
+/* Its outcome without an effect: ORDERED, but WAITED with CUPOOL_HOOK=runtime. */
 extern int freed_usually;
 /* Memory of the pool, by the API that is tested. */
 CUdeviceptr memory_take(size_t size);

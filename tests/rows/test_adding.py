@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the hooks that docs/adding-a-hook.md adds, and sees their effects.
 
-What it is: each block of the page that follows "In `FILE`:" goes into a copy of that file: a row without an effect, a row with
+Each block of the page that follows "In `FILE`:" goes into a copy of that file: a row without an effect, a row with
 one, the function of the effect, the simulated GPU's stubs and the expectations. The sources that see these files are compiled
 with the copies in front, linked with the other objects of the build, and rows_driver tests the new rows.
 
-What it is not: a test of the rows that there are. It needs a build by ninja, without sanitizers.
+The rows that there are have tests of their own. This one needs a build by ninja, without sanitizers.
 """
 from __future__ import annotations
 

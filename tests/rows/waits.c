@@ -3,7 +3,7 @@
  * waits.c - the effects by which a free comes to wait on the host: what host work makes it wait, and which waits have
  * seen that work end, what makes a device strict.
  *
- * What it is not: a test of what a strict device or a wait for host work is good for (tests/behaviour/auto_*.c).
+ * It does not test that the waits are needed; tests/behaviour/auto_*.c do.
  */
 #include <cuda.h>
 #include <stdlib.h>
