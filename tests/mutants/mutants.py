@@ -364,7 +364,7 @@ MUTANTS = [
         ("return releases_wait(pool) ? released +", "return false ? released +")]),
     Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
-        ("pool->releasing || atomic_load(&pool->shown.ordering);", "pool->releasing;")]),
+        ("idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering) ||", "idle_bytes(pool) || pool->releasing ||")]),
     Mutant("who looks changes where memory lies", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
