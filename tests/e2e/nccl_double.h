@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_double.h - a NCCL made from the NCCL rows of hooks.def, which writes down every call and does nothing.
+ * nccl_double.h - a NCCL made from the rows of hooks/nccl.def, which writes down every call and does nothing.
  *
  * What it is: for nccl_rows.c and nccl_lives.c, which want every row called and every argument and order seen.
  * What it is not: tests/simnccl, which moves data between ranks and knows NCCL's contract. Memory is made-up addresses.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_rows.c - every NCCL operation of hooks.def, with buffers at the very end of registered memory: nccl_rows MODE.
+ * nccl_rows.c - every operation of hooks/nccl.def, with buffers at the very end of registered memory: nccl_rows MODE.
  *
  * What it is: extents: does the library take a buffer for one that lies in registered memory if and only if all that
  * the operation touches does? kinds: does it know which operations are point-to-point? What is right stands in the
- * table below, from NCCL's documentation, and not in hooks.def.
+ * table below, from NCCL's documentation, and not in hooks/nccl.def.
  *
  * What it is not: a job of several ranks. The NCCL behind it is nccl_double.c, and this process is each rank in turn.
  *
