@@ -141,8 +141,20 @@ static int take_hole(struct pool *pool, size_t size, size_t requested, uint64_t 
     return rc;
 }
 
-/* True if there is, or soon will be, more memory to give back: other threads may have freed some meanwhile. */
-static bool more_to_give(struct pool *pool)
+/* The number of segments that have been given back. */
+static uint64_t given_back(struct pool *pool)
+{
+    uint64_t count;
+
+    lock_take(&pool->lock);
+    count = pool->stats.segments_free;
+    lock_give(&pool->lock);
+    return count;
+}
+
+/* True if there is, or soon will be, more memory to give back, or some has been given back since `before`: other
+ * threads may have freed some after the driver refused. */
+static bool more_to_give(struct pool *pool, uint64_t before)
 {
     const struct pool_config *config = &pool->config;
     bool more;
@@ -151,7 +163,8 @@ static bool more_to_give(struct pool *pool)
         return false;
     locks_take(pool);
     coalesce_all(pool);
-    more = idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering);
+    more = idle_bytes(pool) || pool->releasing || atomic_load(&pool->shown.ordering) ||
+           pool->stats.segments_free != before;
     locks_give(pool);
     return more;
 }
@@ -160,6 +173,7 @@ static bool more_to_give(struct pool *pool)
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
     const uint64_t limit = now_ns() + OTHERS_WAIT_NS;
+    uint64_t before;
     size_t released;
     int rc;
 
@@ -174,8 +188,9 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
         if (take(pool, size, requested, /* refused: */ true, ret_addr) == 0)
             return 0;
         released = pool_trim(pool, "oom");
+        before = given_back(pool);
         rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
-    } while (rc == -ENOMEM && (released || (now_ns() < limit && more_to_give(pool))));
+    } while (rc == -ENOMEM && (released || (now_ns() < limit && more_to_give(pool, before))));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
     if (rc == -ENOMEM) {

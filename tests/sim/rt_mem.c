@@ -142,6 +142,11 @@ cudaError_t CUDARTAPI cudaHostGetDevicePointer(void **ret, void *p, unsigned int
     RT_CALL(host_pointer(ret, p, flags));
 }
 
+cudaError_t CUDARTAPI cudaHostGetFlags(unsigned int *ret, void *p)
+{
+    RT_CALL(rt_drv.cuMemHostGetFlags(ret, p));
+}
+
 cudaError_t CUDARTAPI cudaMemGetInfo(size_t *ret_free, size_t *ret_total)
 {
     RT_CALL(rt_drv.cuMemGetInfo(ret_free, ret_total));

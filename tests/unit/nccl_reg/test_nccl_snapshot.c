@@ -11,17 +11,13 @@
  * One thread, and a clock that stands still until the program moves it. With MEANWHILE the program goes on inside the
  * table's functions, as another thread would.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#define STEPS 16000u
+#define EVERY 1000u /* steps for each digest */
 
-#include <cmocka.h>
+#include "snapshot.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,8 +27,6 @@
 #define MIB  ((size_t)1 << 20)
 #define UNIT (2 * MIB)
 
-#define STEPS    16000u
-#define EVERY    1000u /* steps for each digest */
 #define RESTART  1600u
 #define SEGMENTS 24u
 #define COMMS    6u
@@ -48,6 +42,8 @@
 #define NONBLOCKING 32u
 #define GROUPS      64u
 #define MEANWHILE   128u /* other threads go on inside the table's functions */
+#define WIDE        256u /* segments of thousands of ranges: more than the lookup cache holds */
+#define NOMEM       512u /* the host's memory runs out now and then */
 
 /* What a program is like. */
 static const struct setting {
@@ -64,10 +60,12 @@ static const struct setting {
     {"meanwhile", CAREFUL | FRONTS | FAULTS | MEANWHILE},
     {"meanwhile, nonblocking", CAREFUL | GRAPHS | NONBLOCKING | FAULTS | MEANWHILE},
     {"meanwhile, plain", MEANWHILE},
+    {"wide", CAREFUL | WIDE},
+    {"no memory", CAREFUL | FRONTS | GROUPS | NOMEM},
 };
 #define SETTINGS (sizeof(settings) / sizeof(*settings))
 
-static const uint64_t recorded[SETTINGS][STEPS / EVERY] = {
+static const uint64_t recorded[SETTINGS][DIGESTS] = {
 #include "nccl_snapshot.inc"
 };
 
@@ -78,8 +76,8 @@ static struct run {
     size_t sizes[SEGMENTS]; /* 0: not there */
     unsigned int group;     /* depth */
     char owners[3];
-    const void *going; /* an owner that cannot be held */
-    bool nested;
+    const void *going;  /* an owner that cannot be held */
+    bool nested, fails; /* fails: the registry may get no memory */
     struct user_of {
         unsigned int comm;
         uintptr_t handle; /* 0: none */
@@ -88,8 +86,7 @@ static struct run {
 
 static void add(uint64_t number)
 {
-    run.digest = (run.digest ^ number) * 0x100000001b3u;
-    run.digest ^= run.digest >> 29;
+    digest_add(&run.digest, number);
 }
 
 static uint64_t next(void)
@@ -107,7 +104,7 @@ static unsigned int below(unsigned int bound)
 
 static uint64_t place(unsigned int segment)
 {
-    return 0x7f0000000000u + segment * 8 * UNIT;
+    return 0x7f0000000000u + segment * (run.is->is & WIDE ? 4096 : 8) * UNIT;
 }
 
 static void *comm_of(unsigned int comm)
@@ -249,6 +246,25 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
     return __real_pthread_mutex_lock(mutex);
 }
 
+/* --- the host's memory --- */
+
+static bool memory_is_out(void)
+{
+    return run.fails && below(3) == 0;
+}
+
+#define MEMORY(name, parameters, arguments)                                                                            \
+    void *__real_##name parameters;                                                                                    \
+    void *__wrap_##name parameters;                                                                                    \
+    void *__wrap_##name parameters                                                                                     \
+    {                                                                                                                  \
+        return memory_is_out() ? NULL : __real_##name arguments;                                                       \
+    }
+MEMORY(malloc, (size_t size), (size))
+MEMORY(calloc, (size_t count, size_t size), (count, size))
+MEMORY(realloc, (void *at, size_t size), (at, size))
+MEMORY(aligned_alloc, (size_t alignment, size_t size), (alignment, size))
+
 /* --- the program --- */
 
 static void segment_step(void)
@@ -256,7 +272,7 @@ static void segment_step(void)
     const unsigned int i = below(SEGMENTS), way = below(16);
     void *owner = (run.is->is & OWNERS) && below(2) ? &run.owners[below(3)] : NULL;
     const struct nccl_reg_segment_info info = {.addr = place(i),
-                                               .size = (1 + way % 3) * UNIT,
+                                               .size = (1 + way % 3) * (run.is->is & WIDE ? 1000 : 1) * UNIT,
                                                .device = (int)(i % DEVICES),
                                                .front = (run.is->is & FRONTS) ? way % 4 * MIB : 0,
                                                .plain = way % 5 == 0,
@@ -359,7 +375,8 @@ static void buffer_draw(struct nccl_reg_op *op, unsigned int i, unsigned int dev
 {
     const unsigned int any = below(SEGMENTS), way = below(12), other = below(10) == 0;
     const unsigned int segment = any / DEVICES * DEVICES + (device + other) % DEVICES;
-    const uint64_t start = below(4) * (uint64_t)(MIB / 2), size = run.sizes[segment] ? run.sizes[segment] : UNIT;
+    const uint64_t start = run.is->is & WIDE ? below(1000) * UNIT : below(4) * (uint64_t)(MIB / 2),
+                   size = run.sizes[segment] ? run.sizes[segment] : UNIT;
 
     op->buffers[i].addr = place(segment) + (way < 10 ? start : 5 * UNIT);
     op->buffers[i].size = way == 11 ? 0 : way < 4 ? size - start : way == 4 ? size - start + 1 : 4096;
@@ -433,15 +450,17 @@ static void restart(void)
 }
 
 /* The digests of a run. */
-static void play(const struct setting *is, uint64_t ret_digests[STEPS / EVERY])
+static void play(size_t setting, uint64_t ret_digests[DIGESTS])
 {
     memset(&run, 0, sizeof(run));
-    run.is = is;
-    run.rng = (uint64_t)(is - settings) + 88172645463325252u;
+    run.is = &settings[setting];
+    run.rng = (uint64_t)setting + 88172645463325252u;
     for (unsigned int i = 0; i < STEPS; i++) {
         if (i % RESTART == 0)
             restart();
+        run.fails = run.is->is & NOMEM && i % RESTART > RESTART / 4;
         step();
+        run.fails = false;
         add_stats();
         if (i % EVERY == EVERY - 1)
             ret_digests[i / EVERY] = run.digest;
@@ -450,47 +469,23 @@ static void play(const struct setting *is, uint64_t ret_digests[STEPS / EVERY])
     nccl_reg_destroy(run.reg);
 }
 
-static void record(const char *path)
-{
-    FILE *file = fopen(path, "w");
-
-    assert_non_null(file);
-    fprintf(file, "/* SPDX-License-Identifier: Apache-2.0 */\n/* Written by test_nccl_snapshot.c, see there. */\n"
-                  "/* clang-format off */\n");
-    for (size_t n = 0; n < SETTINGS; n++) {
-        uint64_t digests[STEPS / EVERY];
-
-        play(&settings[n], digests);
-        fprintf(file, "{ /* %s */\n", settings[n].name);
-        for (size_t i = 0; i < STEPS / EVERY; i++)
-            fprintf(file, "0x%016llx,%s", (unsigned long long)digests[i], i % 4 == 3 ? "\n" : " ");
-        fprintf(file, "},\n");
-    }
-    fprintf(file, "/* clang-format on */\n");
-    assert_int_equal(fclose(file), 0);
-}
-
 static void tick(void)
 {
     atomic_fetch_add(&now, 100000000);
 }
 
+static const char *name(size_t setting)
+{
+    return settings[setting].name;
+}
+
 static void decisions_are_those_recorded(void **state)
 {
-    const char *path = getenv("CUPOOL_TEST_RECORD");
+    const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
+    (void)state;
     on_wait = tick;
-    if (path)
-        record(path);
-    for (size_t n = 0; n < SETTINGS && !path; n++) {
-        uint64_t digests[STEPS / EVERY];
-
-        play(&settings[n], digests);
-        for (size_t i = 0; i < STEPS / EVERY; i++)
-            if (digests[i] != recorded[n][i])
-                fail_msg("%s: something is decided otherwise between steps %zu and %zu", settings[n].name, i * EVERY,
-                         (i + 1) * EVERY);
-    }
+    snapshot_test(&snapshot);
 }
 
 int main(void)

@@ -11,16 +11,18 @@
  * One thread, which uses several magazines in turn. With `meanwhile` the program goes on inside the tables' functions,
  * as another thread would: the pool holds no lock then. The clock moves only when it is read, so that waits end.
  */
-#include "unit.h"
+#define STEPS 16000u
+#define EVERY 1000u /* steps for each digest */
 
-#include <stdlib.h>
+#include "snapshot.h"
+
+#include "unit.h"
 
 #include "deferred.h"
 #include "magazine.h"
+#include "recorder.h"
 #include "still_clock.h"
 
-#define STEPS 16000u
-#define EVERY 1000u /* steps for each digest */
 #define LIVE  400u
 #define NEVER (SIZE_MAX / 2)
 
@@ -72,39 +74,21 @@ static const struct setting {
 };
 #define SETTINGS (sizeof(settings) / sizeof(*settings))
 
-static const uint64_t recorded[SETTINGS][STEPS / EVERY] = {
+static const uint64_t recorded[SETTINGS][DIGESTS] = {
 #include "snapshot.inc"
 };
 
 extern _Thread_local void (*lock_hook)(struct lock *lock); /* of checked_lock.h */
 
-/* The program, its pool and the digest so far; what the tables' functions get as arg. */
+/* The program and its pool. */
 static struct run {
     const struct setting *is;
-    struct fake *fake;
-    const struct pool_backend_ops *backend;
-    const struct pool_order_ops *order;
-    const struct pool_observer_ops *observer;
     struct pool *pool;
-    uint64_t rng, digest;
+    uint64_t rng;
     uint64_t live[LIVE + 64]; /* with room for what happens meanwhile */
     unsigned int count, step;
     bool nested;
 } run;
-
-static void add(uint64_t number)
-{
-    run.digest = (run.digest ^ number) * 0x100000001b3u;
-    run.digest ^= run.digest >> 29;
-}
-
-static void add_call(unsigned int function, uint64_t addr, size_t size, uint64_t more)
-{
-    add(function);
-    add(addr ? addr - run.fake->base : 0);
-    add(size);
-    add(more);
-}
 
 static void step(unsigned int i);
 
@@ -128,123 +112,6 @@ static void meanwhile(void)
     run.nested = false;
 }
 
-/* --- the tables: each tells, and calls the fake's --- */
-
-static int tell_alloc(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
-{
-    int rc;
-
-    meanwhile();
-    rc = run.backend->alloc(run.fake, kind, size, ret_addr);
-    add_call(1, rc ? 0 : *ret_addr, size, (uint64_t)kind << 32 | (unsigned int)rc);
-    return rc;
-}
-
-static void tell_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
-{
-    add_call(2, addr, size, kind);
-    run.backend->free(run.fake, kind, addr, size);
-    meanwhile();
-}
-
-static void tell_collect(void *arg)
-{
-    add(3);
-    run.backend->collect(run.fake);
-    meanwhile();
-}
-
-static bool tell_collected(void *arg, size_t *ret_arriving)
-{
-    const bool all = run.backend->collected(run.fake, ret_arriving);
-
-    add_call(4, 0, *ret_arriving, all);
-    return all;
-}
-
-/* Half of what is on its way arrives. */
-static void tell_reclaim(void *arg)
-{
-    add(5);
-    run.fake->arriving /= 2;
-    meanwhile();
-}
-
-static bool tell_gives_frozen(void *arg)
-{
-    add(6);
-    return false;
-}
-
-static bool tell_scarce(void *arg)
-{
-    return run.backend->scarce(run.fake);
-}
-
-static int tell_order(void *arg, enum pool_order_how how)
-{
-    int rc;
-
-    meanwhile();
-    rc = run.fake->frozen ? -EBUSY : run.order->order(run.fake, how);
-    add_call(7, 0, how, (unsigned int)rc);
-    return rc;
-}
-
-static int tell_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
-{
-    add_call(8, addr, size, shared + 2u * fresh);
-    return run.order->fill(run.fake, addr, size, shared, fresh);
-}
-
-static int tell_filled(void *arg)
-{
-    add(9);
-    return run.order->filled(run.fake);
-}
-
-static bool tell_frozen(void *arg)
-{
-    return run.fake->frozen;
-}
-
-static void see_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)
-{
-    add_call(10, addr, size, kind);
-    run.observer->segment_alloc(run.fake, kind, addr, size, ns);
-}
-
-static void see_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
-{
-    add_call(11, addr, size, kind);
-    run.observer->segment_free(run.fake, kind, addr, size);
-}
-
-static void see_trim(void *arg, size_t released, uint64_t ns, const char *why)
-{
-    add_call(12, 0, released, (unsigned char)*why);
-}
-
-static void see_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
-{
-    add_call(13, 0, held, bound);
-    add(count);
-}
-
-static void see_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
-{
-    add_call(14, addr, size, kind);
-    run.observer->segment_lost(run.fake, kind, addr, size);
-}
-
-static const struct pool_backend_ops backend = {tell_alloc,   tell_free,         tell_collect, tell_collected,
-                                                tell_reclaim, tell_gives_frozen, tell_scarce};
-static const struct pool_backend_ops backend_sparse = {.alloc = tell_alloc, .free = tell_free};
-static const struct pool_order_ops order = {.order = tell_order, .frozen = tell_frozen};
-static const struct pool_order_ops order_fills = {tell_order, tell_fill, tell_filled, tell_frozen};
-static const struct pool_observer_ops observer = {see_alloc, see_free, see_trim, see_bound, see_lost};
-static const struct pool_observer_ops observer_sparse = {NULL};
-
 /* --- what the pool says, and goes by --- */
 
 static void add_stats(void)
@@ -253,7 +120,7 @@ static void add_stats(void)
     const uint64_t *number = (const uint64_t *)&stats;
 
     for (size_t i = 0; i < sizeof(stats) / sizeof(*number); i++)
-        add(number[i]);
+        recorder_add(number[i]);
 }
 
 static void add_survey(void)
@@ -263,24 +130,24 @@ static void add_survey(void)
 
     pool_survey_get(run.pool, &survey);
     for (size_t i = 0; i < sizeof(survey) / sizeof(*number); i++)
-        add(number[i]);
+        recorder_add(number[i]);
 }
 
 static void add_policy(void)
 {
     const struct pool *pool = run.pool;
 
-    add(pool->shown.budget);
-    add(pool->shown.budget_max);
-    add(pool->shown.flush_from);
-    add(pool->shown.withdrawn);
-    add(pool->ghosts.credit);
-    add(pool->ghosts.streak);
-    add(pool->native_peak);
-    add(pool->used_peak);
-    add(pool->exposed);
-    add(pool->freed);
-    add(deferred_bytes(pool));
+    recorder_add(pool->shown.budget);
+    recorder_add(pool->shown.budget_max);
+    recorder_add(pool->shown.flush_from);
+    recorder_add(pool->shown.withdrawn);
+    recorder_add(pool->ghosts.credit);
+    recorder_add(pool->ghosts.streak);
+    recorder_add(pool->native_peak);
+    recorder_add(pool->used_peak);
+    recorder_add(pool->exposed);
+    recorder_add(pool->freed);
+    recorder_add(deferred_bytes(pool));
 }
 
 /* Where every block lies and what it is. */
@@ -288,7 +155,7 @@ static void add_blocks(void)
 {
     for (const struct segment *segment = run.pool->segments; segment; segment = segment->next)
         for (const struct block *block = segment->first; block; block = block->next)
-            add_call(15, block->addr, block->size, (uint64_t)atomic_load(&block->state));
+            recorder_call(15, block->addr, block->size, (uint64_t)atomic_load(&block->state));
 }
 
 /* --- the program --- */
@@ -334,7 +201,7 @@ static void request(unsigned int step)
     uint64_t addr = 0;
     const int rc = pool_alloc(run.pool, size, &addr);
 
-    add_call(16, addr, size, (unsigned int)rc);
+    recorder_call(16, addr, size, (unsigned int)rc);
     if (rc == 0)
         run.live[run.count++] = addr;
 }
@@ -373,7 +240,7 @@ static void disown(uint64_t addr)
 
 static void rare(unsigned int what)
 {
-    struct fake *fake = run.fake;
+    struct fake *fake = recorder.fake;
 
     switch (what) {
     case 0:
@@ -391,10 +258,10 @@ static void rare(unsigned int what)
         break;
     case 4:
         if (below(6) == 0)
-            add(pool_trim(run.pool, "test"));
+            recorder_add(pool_trim(run.pool, "test"));
         break;
     case 5:
-        add(pool_decay(run.pool, (unsigned int)below(4)));
+        recorder_add(pool_decay(run.pool, (unsigned int)below(4)));
         break;
     case 6:
         pool_flush(run.pool);
@@ -404,7 +271,7 @@ static void rare(unsigned int what)
         break;
     case 8:
         if (run.count && below(4) == 0)
-            add((unsigned int)pool_withdraw(run.live[below(run.count)] + 500));
+            recorder_add((unsigned int)pool_withdraw(run.live[below(run.count)] + 500));
         break;
     case 9:
         if (below(8) == 0)
@@ -420,14 +287,14 @@ static void rare(unsigned int what)
         break;
     case 12:
         if (run.count)
-            add(pool_live_size(run.live[below(run.count)]));
+            recorder_add(pool_live_size(run.live[below(run.count)]));
         break;
     case 13:
         if (run.count && !run.nested && below(2)) {
             const uint64_t addr = take_out();
 
-            add((unsigned int)pool_free_later(addr));
-            add((unsigned int)pool_free(addr)); /* a second time */
+            recorder_add((unsigned int)pool_free_later(addr));
+            recorder_add((unsigned int)pool_free(addr)); /* a second time */
         }
         break;
     case 14:
@@ -447,7 +314,7 @@ static void step(unsigned int i)
     if (below(16) == 0)
         rare((run.is->is & CALM) ? 15 : (unsigned int)below(17));
     else if (run.count && (run.count >= LIVE || below(2 * (size_t)crowd + 1) < run.count))
-        add((unsigned int)pool_free(take_out()));
+        recorder_add((unsigned int)pool_free(take_out()));
     else
         request(i);
     if (!run.nested && i == STEPS / 4 * 3 && run.is->magazines > 2)
@@ -458,14 +325,8 @@ static void step(unsigned int i)
 
 static struct pool *pool_of_setting(const struct setting *is)
 {
-    struct pool_config config = (is->is & FILLS) ? fake_config_filling(run.fake) : fake_config(run.fake);
+    struct pool_config config = recorder_config(is->is & FILLS, is->is & SPARSE);
 
-    run.backend = config.backend;
-    run.order = config.order;
-    run.observer = config.observer;
-    config.backend = (is->is & SPARSE) ? &backend_sparse : &backend;
-    config.order = (is->is & FILLS) ? &order_fills : &order;
-    config.observer = (is->is & SPARSE) ? &observer_sparse : &observer;
     config.limit = is->limit;
     config.break_max = is->break_max;
     config.capacity = is->capacity;
@@ -477,15 +338,17 @@ static struct pool *pool_of_setting(const struct setting *is)
 }
 
 /* The digests of a run. */
-static void play(const struct setting *is, uint64_t ret_digests[STEPS / EVERY])
+static void play(size_t setting, uint64_t ret_digests[DIGESTS])
 {
+    const struct setting *is = &settings[setting];
+
     memset(&run, 0, sizeof(run));
     run.is = is;
     run.rng = (uint64_t)(is - settings) + 1;
-    run.fake = fake_new();
-    run.fake->observed = !(is->is & SPARSE);
-    run.fake->late = is->is & LATE;
-    run.fake->prompt = is->is & PROMPT;
+    recorder = (struct recorder){.fake = fake_new(), .meanwhile = meanwhile};
+    recorder.fake->observed = !(is->is & SPARSE);
+    recorder.fake->late = is->is & LATE;
+    recorder.fake->prompt = is->is & PROMPT;
     run.pool = pool_of_setting(is);
     magazine_index = 0;
     for (unsigned int i = 0; i < STEPS; i++) {
@@ -497,41 +360,21 @@ static void play(const struct setting *is, uint64_t ret_digests[STEPS / EVERY])
             add_survey();
         if (i % 64 == 0) {
             add_blocks();
-            assert_at_rest(run.pool, run.fake);
+            assert_at_rest(run.pool, recorder.fake);
         }
         if (i % EVERY == EVERY - 1)
-            ret_digests[i / EVERY] = run.digest;
+            ret_digests[i / EVERY] = recorder.digest;
     }
     pool_destroy(run.pool);
-    fake_delete(run.fake);
+    fake_delete(recorder.fake);
     magazine_index = 0;
-}
-
-static void record(const char *path)
-{
-    FILE *file = fopen(path, "w");
-
-    assert_non_null(file);
-    fprintf(file, "/* SPDX-License-Identifier: Apache-2.0 */\n/* Written by test_snapshot.c, see there. */\n/* "
-                  "clang-format off */\n");
-    for (size_t n = 0; n < SETTINGS; n++) {
-        uint64_t digests[STEPS / EVERY];
-
-        play(&settings[n], digests);
-        fprintf(file, "{ /* %s */\n", settings[n].name);
-        for (size_t i = 0; i < STEPS / EVERY; i++)
-            fprintf(file, "0x%016llx,%s", (unsigned long long)digests[i], i % 4 == 3 ? "\n" : " ");
-        fprintf(file, "},\n");
-    }
-    fprintf(file, "/* clang-format on */\n");
-    assert_int_equal(fclose(file), 0);
 }
 
 /* Most requests and frees do not take it. */
 static void see_lock(struct lock *lock)
 {
     if (run.pool && lock == &run.pool->lock)
-        add(18);
+        recorder_add(18);
 }
 
 static void tick(void)
@@ -539,24 +382,21 @@ static void tick(void)
     atomic_fetch_add(&now, 1000000);
 }
 
+static const char *name(size_t setting)
+{
+    return settings[setting].name;
+}
+
 static void test_decisions_are_those_recorded(void **state)
 {
-    const char *path = getenv("CUPOOL_TEST_RECORD");
+    const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
+    (void)state;
     alarm(DEADLOCK_SECONDS);
     on_wait = tick;
     lock_hook = see_lock;
-    if (path)
-        record(path);
-    for (size_t n = 0; n < SETTINGS && !path; n++) {
-        uint64_t digests[STEPS / EVERY];
-
-        play(&settings[n], digests);
-        for (size_t i = 0; i < STEPS / EVERY; i++)
-            if (digests[i] != recorded[n][i])
-                fail_msg("%s: something is decided otherwise between steps %zu and %zu", settings[n].name, i * EVERY,
-                         (i + 1) * EVERY);
-    }
+    snapshot_test(&snapshot);
+    lock_hook = NULL;
     alarm(0);
 }
 

@@ -20,6 +20,7 @@ static void much_later(void)
 /* What the other thread is about when it is stopped. */
 enum about {
     IDLE, /* not stopped: it has freed the block */
+    GONE, /* not stopped: it has given the block back */
     TRIM,
     DECAY,
     COLLECT,
@@ -47,6 +48,8 @@ static const struct scene {
     {ORDER, true, false, true, 0, 0},
     {IDLE, true, false, true, OTHERS_WAIT_NS - 1, 0},
     {IDLE, true, false, true, OTHERS_WAIT_NS, -ENOMEM},
+    {GONE, true, false, true, OTHERS_WAIT_NS - 1, 0},
+    {GONE, true, false, true, OTHERS_WAIT_NS, -ENOMEM},
     {TRIM, false, true, true, 0, 0},
     {DECAY, false, true, true, 0, 0},
     {COLLECT, false, true, true, 0, 0},
@@ -72,7 +75,7 @@ static void *other_thread(void *arg)
     fake->order_rc = scene->other == ORDER ? -EBUSY : 0; /* then the block is kept */
     release(other.addr);
     fake->order_rc = 0;
-    if (scene->other != IDLE)
+    if (scene->other > GONE)
         fake_stop(fake, stopped_in[scene->other]);
     if (scene->other == DECAY)
         other.released = pool_decay(other.pool, 0);
@@ -85,7 +88,7 @@ static void other_begins(void)
 {
     looks = 0;
     call_start(&other, other_thread);
-    if (scene->other == IDLE) {
+    if (scene->other <= GONE) {
         call_join(&other);
         return;
     }
@@ -136,7 +139,7 @@ static void play(void)
     on_wait = NULL;
     if (scene->trim && scene->ends && scene->other != ORDER) /* what is only then idle, either of them gives back */
         assert_int_equal(stats_of(stage->pool).held, 0);     /* whoever is refused asks the driver again now */
-    if (scene->other != IDLE) {
+    if (scene->other > GONE) {
         fake_go(stage->fake, stopped_in[scene->other]);
         call_join(&other);
         assert_true(scene->other == ORDER || other.released == 16 * MIB);
