@@ -8,7 +8,7 @@
  *
  * What it is not: a test of every such call (tests/rows), or of those who look.
  */
-#include "auto.h"
+#include "auto_far.h"
 
 static cudaStream_t s;
 
@@ -167,16 +167,10 @@ static int fill_before(void)
 /* The same of another device's memory is one, for both. */
 static int fill_far_before(void)
 {
-    int devices = 0, can = 0;
     size_t pitch;
     void *p;
 
-    OK(cudaGetDeviceCount(&devices));
-    if (devices < 2)
-        SKIP("needs two devices");
-    OK(cudaDeviceCanAccessPeer(&can, 1, 0));
-    if (!can)
-        SKIP("device 1 cannot reach device 0");
+    TRY(far_devices());
     OK(cudaSetDevice(1));
     OK(cudaMallocPitch(&p, &pitch, 4096, BT_KIB));
     OK(cudaSetDevice(0));
@@ -217,14 +211,14 @@ static int no_reason(void)
 
 /* clang-format off */
 static const struct auto_test tests[] = {
-    {"export_handle", export_handle, true},
-    {"ipc_of_pitched", ipc_of_pitched, true},
-    {"dmabuf_of_pitched", dmabuf_of_pitched, true},
-    {"sync_memops_of_pitched", sync_memops_of_pitched, true},
-    {"fill_before", fill_before, false},
-    {"fill_far_before", fill_far_before, true},
-    {"no_reason", no_reason, false},
-    {NULL, NULL, false},
+    HAZARD(export_handle),
+    HAZARD(ipc_of_pitched),
+    HAZARD(dmabuf_of_pitched),
+    HAZARD(sync_memops_of_pitched),
+    RIGHT(fill_before),
+    HAZARD(fill_far_before),
+    RIGHT(no_reason),
+    AUTO_END,
 };
 /* clang-format on */
 

@@ -146,18 +146,18 @@ MUTANTS = [
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
         ("(node, graph, nodes, count, copy, context), ONCE, REACH_BY(copy, unnamed), policy_graph_node())",
          "(node, graph, nodes, count, copy, context), ONCE, NOTHING, policy_graph_node())")]),
-    Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
+    Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [
         ("? policy_graph_set((parameters)->memset.dst)", "? (void)0")]),
-    Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
+    Mutant("auto: a host function as a node of any type is not seen", ["auto_graph static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
-    Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
+    Mutant("auto: a fill in a graph made by hand is not seen", ["auto_graph static auto"], [
         ("parameters, context), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
          "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphAddHostNode",
          "parameters, context), ONCE, NOTHING, (void)NOTHING) WATCH_CALL(cuGraphAddHostNode")]),
-    Mutant("auto: a fill that is changed in a graph is not seen", ["auto_host static auto"], [
+    Mutant("auto: a fill that is changed in a graph is not seen", ["auto_graph static auto"], [
         ("(node, parameters), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
          "policy_graph_set(parameters->dst))", "(node, parameters), ONCE, NOTHING, (void)NOTHING)")]),
-    Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_host static auto"], [
+    Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_graph static auto"], [
         ("policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphNodeSetParams",
          "(void)NOTHING) WATCH_CALL(cuGraphNodeSetParams")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
