@@ -18,7 +18,6 @@
 
 #include "behaviour.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -86,28 +85,17 @@ static int hold_copies(cudaStream_t s)
     return 0;
 }
 
-/*
- * A function of the simulated GPU; NULL: a real one. Asked of the driver's library itself: a program that calls no
- * driver function is not linked with it, and a static cudart loads it for itself alone.
- */
-BT_UNUSED static void *auto_symbol(const char *name)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-    return driver ? dlsym(driver, name) : NULL;
-}
-
 /* Can work be held until hold_release, and not only for a time? */
 BT_UNUSED static bool hold_is_exact(void)
 {
-    return auto_symbol("simgpu_kernel") != NULL;
+    return bt_driver("simgpu_kernel") != NULL;
 }
 
 /* Keep a stream busy with device work that touches nothing of interest and never needs the host. */
 BT_UNUSED static int hold_for(cudaStream_t s, unsigned int us)
 {
     int (*kernel)(void *, const int *, unsigned int) =
-        (int (*)(void *, const int *, unsigned int))auto_symbol("simgpu_kernel");
+        (int (*)(void *, const int *, unsigned int))bt_driver("simgpu_kernel");
 
     if (!kernel)
         return hold_copies(s);
@@ -125,8 +113,6 @@ BT_UNUSED static void hold_release(void)
 {
     __atomic_store_n(&hold_go[hold_round++ % HOLD_ROUNDS], 1, __ATOMIC_RELEASE);
 }
-
-#define AUTO_ADDRESS(p) ((CUdeviceptr)(uintptr_t)(p))
 
 /* The bytes of device memory that are not what they should be; -1: cannot be read. */
 BT_UNUSED static long auto_count(const void *p, size_t n, int byte)
@@ -253,17 +239,6 @@ BT_UNUSED static int auto_stale_row(void)
     {                                                                                                                  \
         .name = NULL                                                                                                   \
     }
-
-/* Device 0 is current. Skips without a second device. */
-BT_UNUSED static int auto_two_devices(void)
-{
-    int devices = 0;
-
-    OK(cudaGetDeviceCount(&devices));
-    if (devices < 2)
-        SKIP("needs two devices");
-    return 0;
-}
 
 /* A stream of a new green context with all processors of device 0. */
 BT_UNUSED static int auto_green(CUcontext *ret_context, CUstream *ret_stream)

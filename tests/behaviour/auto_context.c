@@ -13,19 +13,12 @@ static struct {
 
 static int second_enter(size_t n)
 {
-    CUdevice dev;
-
     if (second.other) {
         OK(cuCtxPushCurrent(second.other));
         return 0;
     }
     OK(cuCtxGetCurrent(&second.own));
-    OK(cuDeviceGet(&dev, 0));
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&second.other, NULL, 0, dev));
-#else
-    OK(cuCtxCreate(&second.other, 0, dev));
-#endif
+    TRY(bt_context(&second.other));
     OK(cuMemAlloc(&second.buffer, n));
     OK(cuStreamCreate(&second.stream, CU_STREAM_NON_BLOCKING));
     return 0;
@@ -44,7 +37,7 @@ static int second_put(char *u, size_t n, int byte)
 {
     TRY(second_enter(n));
     OK(cuMemsetD8Async(second.buffer, (unsigned char)byte, n, second.stream));
-    OK(cuMemcpyPeerAsync(AUTO_ADDRESS(u), second.own, second.buffer, second.other, n, second.stream));
+    OK(cuMemcpyPeerAsync(BT_ADDRESS(u), second.own, second.buffer, second.other, n, second.stream));
     return second_leave();
 }
 
@@ -55,7 +48,7 @@ static int second_get(const char *w, size_t n, int byte)
 
     CHECK(n <= sizeof(copy));
     TRY(second_enter(n));
-    OK(cuMemcpyPeerAsync(second.buffer, second.other, AUTO_ADDRESS(w), second.own, n, second.stream));
+    OK(cuMemcpyPeerAsync(second.buffer, second.other, BT_ADDRESS(w), second.own, n, second.stream));
     OK(cuStreamSynchronize(second.stream));
     OK(cuMemcpyDtoH(copy, second.buffer, n));
     TRY(second_leave());
@@ -74,7 +67,7 @@ static int green_put(char *u, size_t n, int byte)
     if (!stream)
         TRY(auto_green(&context, &stream));
     OK(cuCtxPushCurrent(context));
-    OK(cuMemsetD8Async(AUTO_ADDRESS(u), (unsigned char)byte, n, stream));
+    OK(cuMemsetD8Async(BT_ADDRESS(u), (unsigned char)byte, n, stream));
     OK(cuStreamSynchronize(stream));
     OK(cuCtxPopCurrent(&ignored));
     return 0;

@@ -22,16 +22,16 @@ BT_UNUSED static int copy_async(void *to, const void *from, size_t n, enum cudaM
 BT_UNUSED static int copy_driver(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     if (kind == cudaMemcpyDeviceToHost)
-        OK(cuMemcpyDtoHAsync(to, AUTO_ADDRESS(from), n, (CUstream)s));
+        OK(cuMemcpyDtoHAsync(to, BT_ADDRESS(from), n, (CUstream)s));
     else
-        OK(cuMemcpyHtoDAsync(AUTO_ADDRESS(to), from, n, (CUstream)s));
+        OK(cuMemcpyHtoDAsync(BT_ADDRESS(to), from, n, (CUstream)s));
     return 0;
 }
 
 /* A call that takes both sides for device memory. */
 BT_UNUSED static int copy_as_device(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
-    const CUresult rc = cuMemcpyDtoDAsync(AUTO_ADDRESS(to), AUTO_ADDRESS(from), n, (CUstream)s);
+    const CUresult rc = cuMemcpyDtoDAsync(BT_ADDRESS(to), BT_ADDRESS(from), n, (CUstream)s);
 
     if (rc)
         SKIP("this driver does not (%d)", rc);
@@ -84,8 +84,8 @@ BT_UNUSED static CUDA_MEMCPY3D copy_row(const void *to, const void *from, size_t
 
     memset(&copy, 0, sizeof(copy));
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
-    copy.srcDevice = AUTO_ADDRESS(from);
-    copy.dstDevice = AUTO_ADDRESS(to);
+    copy.srcDevice = BT_ADDRESS(from);
+    copy.dstDevice = BT_ADDRESS(to);
     copy.WidthInBytes = n;
     copy.Height = copy.Depth = 1;
     return copy;
@@ -98,8 +98,8 @@ BT_UNUSED static CUDA_MEMCPY3D_BATCH_OP copy_op(const void *to, const void *from
 
     memset(&op, 0, sizeof(op));
     op.src.type = op.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-    op.src.op.ptr.ptr = AUTO_ADDRESS(from);
-    op.dst.op.ptr.ptr = AUTO_ADDRESS(to);
+    op.src.op.ptr.ptr = BT_ADDRESS(from);
+    op.dst.op.ptr.ptr = BT_ADDRESS(to);
     op.extent = (CUextent3D){n, 1, 1};
     op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     return op;
@@ -131,7 +131,7 @@ BT_UNUSED static CUgraphNodeParams node_set(const void *to, int byte, size_t n)
 
     memset(&params, 0, sizeof(params));
     params.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    params.memset.dst = AUTO_ADDRESS(to);
+    params.memset.dst = BT_ADDRESS(to);
     params.memset.value = (unsigned int)byte;
     params.memset.elementSize = 1;
     params.memset.width = n;

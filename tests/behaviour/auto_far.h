@@ -18,7 +18,7 @@ BT_UNUSED static int far_devices(void)
 {
     int can = 0;
 
-    TRY(auto_two_devices());
+    TRY(bt_devices(2));
     OK(cudaDeviceCanAccessPeer(&can, 1, 0));
     if (!can)
         SKIP("device 1 cannot reach device 0");

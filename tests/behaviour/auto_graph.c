@@ -79,7 +79,7 @@ static int built_host(void)
 static int fill_node(void *first, bool change, bool later)
 {
     CUDA_MEMSET_NODE_PARAMS params = {
-        .dst = AUTO_ADDRESS(first), .value = 0x11, .elementSize = 1, .width = N, .height = 1};
+        .dst = BT_ADDRESS(first), .value = 0x11, .elementSize = 1, .width = N, .height = 1};
     CUgraphNode node;
     CUcontext context;
     CUgraph g;
@@ -87,7 +87,7 @@ static int fill_node(void *first, bool change, bool later)
     OK(cuCtxGetCurrent(&context));
     OK(cuGraphCreate(&g, 0));
     OK(cuGraphAddMemsetNode(&node, g, NULL, 0, &params, context));
-    params.dst = AUTO_ADDRESS(host);
+    params.dst = BT_ADDRESS(host);
     if (change)
         OK(cuGraphMemsetNodeSetParams(node, &params));
     OK(cudaGraphInstantiate(&graph, (cudaGraph_t)g, 0));

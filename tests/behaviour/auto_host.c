@@ -10,13 +10,13 @@
 
 static int free_victim_driver(void)
 {
-    OK(cuMemFree(AUTO_ADDRESS(victim)));
+    OK(cuMemFree(BT_ADDRESS(victim)));
     return 0;
 }
 
 static int free_victim_device(void)
 {
-    TRY(auto_two_devices());
+    TRY(bt_devices(2));
     OK(cudaSetDevice(1));
     TRY(free_victim());
     OK(cudaSetDevice(0));
@@ -128,7 +128,7 @@ static int pinned_library(void)
 
 static int to_host_library(void)
 {
-    OK(library_fetch(host, AUTO_ADDRESS(dev), N, (CUstream)s));
+    OK(library_fetch(host, BT_ADDRESS(dev), N, (CUstream)s));
     return 0;
 }
 

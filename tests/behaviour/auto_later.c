@@ -25,7 +25,7 @@ static int copy_with(void *to, const void *from, size_t n, enum cudaMemcpyKind k
     CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *, CUstream);
 
     FIND(copy, "cuMemcpyWithAttributesAsync");
-    OK(copy(AUTO_ADDRESS(to), AUTO_ADDRESS(from), n, &attributes, (CUstream)stream));
+    OK(copy(BT_ADDRESS(to), BT_ADDRESS(from), n, &attributes, (CUstream)stream));
     return 0;
 }
 
@@ -80,8 +80,8 @@ static CUgraphNodeParams node_batch(const void *to, const void *from, size_t n)
     } batch = {1, &tos, &froms, &sizes, &attributes, &index, 1};
     CUgraphNodeParams params;
 
-    tos = AUTO_ADDRESS(to);
-    froms = AUTO_ADDRESS(from);
+    tos = BT_ADDRESS(to);
+    froms = BT_ADDRESS(from);
     sizes = n;
     memset(&params, 0, sizeof(params));
     params.type = (CUgraphNodeType)14;
@@ -201,14 +201,14 @@ static int set_2d_plain(char *u, size_t n, int byte)
 static int set_2d16_plain(char *u, size_t n, int byte)
 {
     TRY(far_fill(n, byte));
-    OK(cuMemsetD2D16(AUTO_ADDRESS(u), 4096, (unsigned short)(byte << 8 | byte), 2048, n / 4096));
+    OK(cuMemsetD2D16(BT_ADDRESS(u), 4096, (unsigned short)(byte << 8 | byte), 2048, n / 4096));
     return far_returned();
 }
 
 static int set_2d32_plain(char *u, size_t n, int byte)
 {
     TRY(far_fill(n, byte));
-    OK(cuMemsetD2D32(AUTO_ADDRESS(u), 4096, 0x01010101u * (unsigned int)byte, 1024, n / 4096));
+    OK(cuMemsetD2D32(BT_ADDRESS(u), 4096, 0x01010101u * (unsigned int)byte, 1024, n / 4096));
     return far_returned();
 }
 

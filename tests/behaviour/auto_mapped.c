@@ -47,13 +47,13 @@ static int managed(void)
 
 static int write_value_32(void)
 {
-    OK(cuStreamWriteValue32((CUstream)s, AUTO_ADDRESS(alias), 0x11111111, 0));
+    OK(cuStreamWriteValue32((CUstream)s, BT_ADDRESS(alias), 0x11111111, 0));
     return 0;
 }
 
 static int write_value_64(void)
 {
-    OK(cuStreamWriteValue64((CUstream)s, AUTO_ADDRESS(alias), 0x1111111111111111u, 0));
+    OK(cuStreamWriteValue64((CUstream)s, BT_ADDRESS(alias), 0x1111111111111111u, 0));
     return 0;
 }
 
@@ -62,7 +62,7 @@ static int write_batch(void)
     CUstreamBatchMemOpParams op = {0};
 
     op.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    op.writeValue.address = AUTO_ADDRESS(alias);
+    op.writeValue.address = BT_ADDRESS(alias);
     op.writeValue.value = 0x11111111;
     OK(cuStreamBatchMemOp((CUstream)s, 1, &op, 0));
     return 0;

@@ -44,7 +44,7 @@ static int poke_bytes(char *u, size_t n, int byte, bool by_library)
     CHECK(bytes);
     memset(bytes, byte, n);
     if (by_library)
-        OK(put(AUTO_ADDRESS(u), bytes, n, poke));
+        OK(put(BT_ADDRESS(u), bytes, n, poke));
     else
         OK(poke((uintptr_t)u, bytes, n));
     free(bytes);
@@ -62,7 +62,7 @@ static int transmit(const char *w, size_t n, int byte)
     size_t bad = 0;
 
     CHECK(copy);
-    OK(get(AUTO_ADDRESS(w), copy, n, peek));
+    OK(get(BT_ADDRESS(w), copy, n, peek));
     for (size_t i = 0; i < n; i++)
         bad += copy[i] != (unsigned char)byte;
     free(copy);
@@ -74,7 +74,7 @@ static int sync_memops_put(char *u, size_t n, int byte)
 {
     unsigned int on = 1;
 
-    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, AUTO_ADDRESS(u)));
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, BT_ADDRESS(u)));
     return poke_bytes(u, n, byte, false);
 }
 
@@ -82,7 +82,7 @@ static int dmabuf_put(char *u, size_t n, int byte)
 {
     int fd = -1;
 
-    OK(cuMemGetHandleForAddressRange(&fd, AUTO_ADDRESS(u), n, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(cuMemGetHandleForAddressRange(&fd, BT_ADDRESS(u), n, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     TRY(poke_bytes(u, n, byte, false));
     CHECK(close(fd) == 0);
     return 0;

@@ -67,9 +67,9 @@ static int behind_flag(void)
     OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     TRY(bt_fill(dev, N, 0));
     TRY(free_victim());
-    OK(cuStreamWaitValue32((CUstream)s, AUTO_ADDRESS(dev), 1, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cuStreamWaitValue32((CUstream)s, BT_ADDRESS(dev), 1, CU_STREAM_WAIT_VALUE_EQ));
     TRY(auto_now->launch());
-    OK(cuStreamWriteValue32((CUstream)b, AUTO_ADDRESS(dev), 1, 0));
+    OK(cuStreamWriteValue32((CUstream)b, BT_ADDRESS(dev), 1, 0));
     OK(cudaStreamSynchronize(s));
     return 0;
 }

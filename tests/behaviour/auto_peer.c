@@ -238,7 +238,7 @@ static int peer_free_async_waiting(void)
     *go = 0;
     OK(cudaMalloc((void **)&p, 4096));
     OK(cudaSetDevice(1));
-    OK(cuStreamWaitValue32((CUstream)far_stream, AUTO_ADDRESS(go), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuStreamWaitValue32((CUstream)far_stream, BT_ADDRESS(go), 1, CU_STREAM_WAIT_VALUE_GEQ));
     OK(cudaSetDevice(0));
     OK(cudaFreeAsync(p, far_stream));
     *(volatile unsigned int *)go = 1;
@@ -367,7 +367,7 @@ static int peer_flag(void)
     OK(cudaMalloc((void **)&x, 1000));
     TRY(bt_fill(flag, 4096, 0));
     OK(cudaFree(x));
-    OK(cuStreamWaitValue32((CUstream)a, AUTO_ADDRESS(flag), 0x01010101, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cuStreamWaitValue32((CUstream)a, BT_ADDRESS(flag), 0x01010101, CU_STREAM_WAIT_VALUE_EQ));
     TRY(far_put(flag, 4096, 1));
     OK(cudaStreamSynchronize(a));
     OK(cudaFree(flag));

@@ -90,7 +90,7 @@ static int pitched(CUdeviceptr *ret_ptr)
 
     TRY(begin());
     OK(cudaMallocPitch(&p, &pitch, 4096, BT_KIB));
-    *ret_ptr = AUTO_ADDRESS(p);
+    *ret_ptr = BT_ADDRESS(p);
     return 0;
 }
 

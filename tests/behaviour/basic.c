@@ -181,18 +181,9 @@ static int attributes(void)
 }
 
 static const struct bt_test tests[] = {
-    {"zero", zero},
-    {"null_argument", null_argument},
-    {"huge", huge},
-    {"last_error_kept", last_error_kept},
-    {"free_null", free_null},
-    {"alignment", alignment},
-    {"writable", writable},
-    {"writable_256m", writable_256m},
-    {"disjoint", disjoint},
-    {"churn", churn},
-    {"attributes", attributes},
-    {NULL, NULL},
+    BT_TEST(zero),      BT_TEST(null_argument), BT_TEST(huge),       BT_TEST(last_error_kept),
+    BT_TEST(free_null), BT_TEST(alignment),     BT_TEST(writable),   BT_TEST(writable_256m),
+    BT_TEST(disjoint),  BT_TEST(churn),         BT_TEST(attributes), {.name = NULL},
 };
 
 int main(int argc, char **argv)

@@ -10,22 +10,7 @@
  */
 #include "behaviour.h"
 
-#include <dlfcn.h>
-
 #define N ((size_t)1 << 20)
-
-static int ctx_create(CUcontext *ret)
-{
-    CUdevice dev;
-
-    OK(cuDeviceGet(&dev, 0));
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(ret, NULL, 0, dev));
-#else
-    OK(cuCtxCreate(ret, 0, dev));
-#endif
-    return 0;
-}
 
 /* A block of the current context: written and read. */
 static int block_get(CUdeviceptr *ret, size_t n, int byte)
@@ -133,7 +118,7 @@ static int beside_primary(void)
     OK(cuInit(0));
     OK(cuDeviceGet(&dev, 0));
     OK(cuDevicePrimaryCtxRetain(&primary, dev));
-    TRY(ctx_create(&ctx));
+    TRY(bt_context(&ctx));
     TRY(block_get(&p, N, 6));
     TRY(block_get(&q, 100, 7));
     OK(cuDevicePrimaryCtxReset(dev));
@@ -158,7 +143,7 @@ static int second_context(void)
     OK(cuCtxGetCurrent(&first));
     TRY(block_get(&p, N, 1));
     for (int round = 0; round < 3; round++) {
-        TRY(ctx_create(&second)); /* is current now */
+        TRY(bt_context(&second)); /* is current now */
         OK(cuCtxGetCurrent(&now));
         CHECK(now == second && now != first);
         TRY(block_get(&q, N, 2));
@@ -187,7 +172,7 @@ static int free_across(void)
     OK(cudaFree(NULL));
     OK(cuCtxGetCurrent(&first));
     OK(cuMemAlloc(&p, N));
-    TRY(ctx_create(&second));
+    TRY(bt_context(&second));
     OK(cuMemFree(p));
     OK(cuMemAlloc(&q, N));
     OK(cuCtxGetCurrent(&now));
@@ -216,7 +201,7 @@ static int race_across(void)
     TRY(block_get(&t, 4096, 7));
     OK(cuLaunchHostFunc(a, bt_sleep_fn, (void *)(uintptr_t)BT_SLOW_US));
     OK(cuMemcpyDtoDAsync(out, t, 4096, a));
-    TRY(ctx_create(&second));
+    TRY(bt_context(&second));
     OK(cuMemFree(t));
     OK(cuCtxSetCurrent(first));
     OK(cuMemAlloc(&u, 4096));
@@ -377,7 +362,7 @@ static int green_contexts(void)
             TRY(green_memory(context, green, count));
         OK(cuGreenCtxDestroy(green));
     }
-    TRY(ctx_create(&context));
+    TRY(bt_context(&context));
     TRY(block_get(&p, 1000, 1));
     OK(cuMemFree(p));
     calls = count("cuMemAlloc_v2");
@@ -391,21 +376,19 @@ static int green_contexts(void)
 #endif
 }
 
-static const struct bt_test tests[] = {
-    {"not_initialized", not_initialized},
-    {"no_context", no_context},
-    {"primary_release", primary_release},
-    {"beside_primary", beside_primary},
-    {"primary_reset", primary_reset},
-    {"second_context", second_context},
-    {"free_across", free_across},
-    {"race_across", race_across},
-    {"green_contexts", green_contexts},
-    {"fresh_thread", fresh_thread},
-    {"fresh_thread_free", fresh_thread_free},
-    {"fresh_thread_driver_free", fresh_thread_driver_free},
-    {NULL, NULL},
-};
+static const struct bt_test tests[] = {BT_TEST(not_initialized),
+                                       BT_TEST(no_context),
+                                       BT_TEST(primary_release),
+                                       BT_TEST(beside_primary),
+                                       BT_TEST(primary_reset),
+                                       BT_TEST(second_context),
+                                       BT_TEST(free_across),
+                                       BT_TEST(race_across),
+                                       BT_TEST(green_contexts),
+                                       BT_TEST(fresh_thread),
+                                       BT_TEST(fresh_thread_free),
+                                       BT_TEST(fresh_thread_driver_free),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

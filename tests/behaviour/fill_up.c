@@ -339,21 +339,16 @@ static int memory_measure(void)
 
 static int option(const char *name, const char *value)
 {
-    static const struct {
-        const char *name;
-        uint64_t *value;
-    } options[] = {{"--ops", &opt.ops}, {"--seed", &opt.seed}, {"--per-mille", &opt.per_mille}, {"--free", &opt.free}};
+    static const struct bt_option options[] = {{"--ops", &opt.ops},
+                                               {"--seed", &opt.seed},
+                                               {"--per-mille", &opt.per_mille},
+                                               {"--free", &opt.free},
+                                               {NULL, NULL}};
 
-    if (strcmp(name, "--pattern") == 0) {
-        opt.pattern = value;
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
-        if (strcmp(name, options[i].name) == 0) {
-            *options[i].value = strtoull(value, NULL, 0);
-            return 0;
-        }
-    return -1;
+    if (strcmp(name, "--pattern") != 0)
+        return bt_option(options, name, value);
+    opt.pattern = value;
+    return 0;
 }
 
 int main(int argc, char **argv)

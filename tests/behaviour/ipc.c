@@ -196,12 +196,7 @@ static int again(void)
 }
 
 static const struct bt_test tests[] = {
-    {"fresh_large", fresh_large},
-    {"reused_large", reused_large},
-    {"small", small},
-    {"wrong", wrong},
-    {"again", again},
-    {NULL, NULL},
+    BT_TEST(fresh_large), BT_TEST(reused_large), BT_TEST(small), BT_TEST(wrong), BT_TEST(again), {.name = NULL},
 };
 
 int main(int argc, char **argv)

@@ -114,13 +114,10 @@ static int free_can_be_had(void)
 
 static int each_device(void)
 {
-    int n = 0;
     size_t a0, t0, a1, t1, b0, b1;
     void *p = NULL;
 
-    OK(cudaGetDeviceCount(&n));
-    if (n < 2)
-        SKIP("needs two devices");
+    TRY(bt_devices(2));
     OK(cudaSetDevice(1));
     TRY(info(&a1, &t1));
     OK(cudaSetDevice(0));
@@ -222,18 +219,16 @@ static int never_more_than_all(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    {"plain", plain},
-    {"follows_malloc", follows_malloc},
-    {"follows_many", follows_many},
-    {"null_arguments", null_arguments},
-    {"free_can_be_had", free_can_be_had},
-    {"each_device", each_device},
-    {"of_all_contexts", of_all_contexts},
-    {"fresh_thread", fresh_thread},
-    {"never_more_than_all", never_more_than_all},
-    {NULL, NULL},
-};
+static const struct bt_test tests[] = {BT_TEST(plain),
+                                       BT_TEST(follows_malloc),
+                                       BT_TEST(follows_many),
+                                       BT_TEST(null_arguments),
+                                       BT_TEST(free_can_be_had),
+                                       BT_TEST(each_device),
+                                       BT_TEST(of_all_contexts),
+                                       BT_TEST(fresh_thread),
+                                       BT_TEST(never_more_than_all),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

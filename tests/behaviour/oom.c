@@ -298,14 +298,8 @@ static int freed_before_capture(void)
 }
 
 static const struct bt_test tests[] = {
-    {"fragmented", fragmented},
-    {"reshaped", reshaped},
-    {"all_as_one", all_as_one},
-    {"others_served", others_served},
-    {"several_threads", several_threads},
-    {"beside_capture", beside_capture},
-    {"freed_before_capture", freed_before_capture},
-    {NULL, NULL},
+    BT_TEST(fragmented),      BT_TEST(reshaped),       BT_TEST(all_as_one),           BT_TEST(others_served),
+    BT_TEST(several_threads), BT_TEST(beside_capture), BT_TEST(freed_before_capture), {.name = NULL},
 };
 
 int main(int argc, char **argv)

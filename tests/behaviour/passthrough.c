@@ -248,18 +248,9 @@ static int others_frees(void)
 }
 
 static const struct bt_test tests[] = {
-    {"pitch", pitch},
-    {"three_d", three_d},
-    {"managed", managed},
-    {"stream_ordered", stream_ordered},
-    {"malloc_free_async", malloc_free_async},
-    {"array", array},
-    {"host", host},
-    {"registered", registered},
-    {"together", together},
-    {"others_frees", others_frees},
-    {NULL, NULL},
-};
+    BT_TEST(pitch), BT_TEST(three_d), BT_TEST(managed),    BT_TEST(stream_ordered), BT_TEST(malloc_free_async),
+    BT_TEST(array), BT_TEST(host),    BT_TEST(registered), BT_TEST(together),       BT_TEST(others_frees),
+    {.name = NULL}};
 
 int main(int argc, char **argv)
 {

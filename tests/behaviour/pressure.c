@@ -123,11 +123,7 @@ static int freed_in_capture(void)
 }
 
 static const struct bt_test tests[] = {
-    {"megabytes", megabytes},
-    {"small_after_large", small_after_large},
-    {"freed_in_capture", freed_in_capture},
-    {NULL, NULL},
-};
+    BT_TEST(megabytes), BT_TEST(small_after_large), BT_TEST(freed_in_capture), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

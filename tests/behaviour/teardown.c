@@ -11,26 +11,12 @@
  */
 #include "behaviour.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 
 #define N         ((size_t)64 << 10)
 #define BESIDE_NS 1200000000u
 
 static atomic_bool stop;
-
-static int ctx_create(CUcontext *ret)
-{
-    CUdevice dev;
-
-    OK(cuDeviceGet(&dev, 0));
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(ret, NULL, 0, dev));
-#else
-    OK(cuCtxCreate(ret, 0, dev));
-#endif
-    return 0;
-}
 
 /* Contexts come and go, each with memory of its own: what is freed and what goes with the context. */
 static int contexts_churn(void)
@@ -41,7 +27,7 @@ static int contexts_churn(void)
         CUdeviceptr p, q;
         CUcontext ctx;
 
-        TRY(ctx_create(&ctx));
+        TRY(bt_context(&ctx));
         OK(cuMemAlloc(&p, 1000));
         OK(cuMemAlloc(&q, 1000));
         OK(cuMemFree(p));
@@ -158,11 +144,8 @@ static int reset_while_capturing(void)
     size_t before, total, n = bt_max_mem() / 8;
     cudaStream_t s;
     void *p[6];
-    int devices;
 
-    OK(cudaGetDeviceCount(&devices));
-    if (devices < 2)
-        SKIP("needs two devices");
+    TRY(bt_devices(2));
     OK(cudaSetDevice(1));
     OK(cudaFree(NULL));
     OK(cudaMemGetInfo(&before, &total));
@@ -194,7 +177,7 @@ static int destroy_while_capturing(void)
     OK(cudaMemGetInfo(&before, &total));
     for (int i = 0; i < 6; i++)
         OK(cudaMalloc(&p[i], n));
-    TRY(ctx_create(&second)); /* is current now */
+    TRY(bt_context(&second)); /* is current now */
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuCtxDestroy(second));
@@ -290,7 +273,7 @@ static int looked_up_destroy(void)
     OK(cuCtxGetCurrent(&first));
     OK(cuMemAlloc(&p, N));
     for (int i = 0; i < 5; i++) {
-        TRY(ctx_create(&second));
+        TRY(bt_context(&second));
         OK(cuMemAlloc(&q, N));
         OK(cuMemAlloc(&r, N));
         OK(cuMemFree(r));
@@ -338,16 +321,10 @@ static int looked_up_reset(void)
 }
 
 static const struct bt_test tests[] = {
-    {"looked_up_reset", looked_up_reset}, /* first: before the runtime holds the context */
-    {"info_beside_contexts", info_beside_contexts},
-    {"refusals_beside_contexts", refusals_beside_contexts},
-    {"reset_without_context", reset_without_context},
-    {"reset_while_capturing", reset_while_capturing},
-    {"destroy_while_capturing", destroy_while_capturing},
-    {"thread_end_while_capturing", thread_end_while_capturing},
-    {"looked_up_capture", looked_up_capture},
-    {"looked_up_destroy", looked_up_destroy},
-    {NULL, NULL},
+    BT_TEST(looked_up_reset), /* first: before the runtime holds the context */
+    BT_TEST(info_beside_contexts),  BT_TEST(refusals_beside_contexts), BT_TEST(reset_without_context),
+    BT_TEST(reset_while_capturing), BT_TEST(destroy_while_capturing),  BT_TEST(thread_end_while_capturing),
+    BT_TEST(looked_up_capture),     BT_TEST(looked_up_destroy),        {.name = NULL},
 };
 
 int main(int argc, char **argv)

@@ -119,10 +119,8 @@ static int served_request(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {{"memory_info", memory_info},
-                                       {"refused_request", refused_request},
-                                       {"served_request", served_request},
-                                       {NULL, NULL}};
+static const struct bt_test tests[] = {
+    BT_TEST(memory_info), BT_TEST(refused_request), BT_TEST(served_request), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

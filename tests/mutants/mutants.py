@@ -75,13 +75,13 @@ MUTANTS = [
     # --- captures ---
     Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
         ("beside_capture = capture_active(); if (!beside_capture && !wait)", "beside_capture = false; if (!wait)")]),
-    Mutant("the gate closes only after a capture has begun", ["capture static ordered / under_load"], [
+    Mutant("the gate closes only after a capture has begun", ["capture_beside static ordered / under_load"], [
         ("capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
-    Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
+    Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
         ("context_settle(own);", "")], 20),
-    Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
+    Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
         ("return atomic_load(&slot->turn) & 1;", "return !slot;")], 20),
     Mutant("a free follows an order that began before it", ["lead"], [
         (">= seen + 1 + (seen & 1))", ">= seen)")], 5),
@@ -136,7 +136,7 @@ MUTANTS = [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture of a thread without a context waits for nobody", ["capture shared preloaded"], [
         ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
-    Mutant("a capture waits for a free that waits for it", ["capture static preloaded"], [
+    Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
         ("(policy_reach(to, ON), policy_reach(from, ON), 0), policy_copy(to, from, ON)) WATCH_STREAM(cuMemcpyPeerAsync,",
