@@ -51,7 +51,11 @@ extern struct hooks hooks;
 
 /* selftest_data.c: the data of every operation, for one rank of RANKS whose device is current. */
 void data_rank(ncclComm_t comm);
-void data_groups(void); /* several ranks in one thread */
+/* Copies to the device, and waits. */
+void upload(void *to, const void *from, size_t size);
+
+/* selftest_groups.c: several ranks in one thread. */
+void data_groups(void);
 
 /* selftest_contract.c */
 int contract_case(const char *name); /* run one, in a process of its own; the exit status */
