@@ -158,17 +158,8 @@ static CUresult uuid_get(CUuuid *uuid, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
-{
-    SIM_ENTER(cuDeviceGetUuid);
-    return uuid_get(uuid, dev);
-}
-
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
-{
-    SIM_ENTER(cuDeviceGetUuid_v2);
-    return uuid_get(uuid, dev);
-}
+SIM_CALL(cuDeviceGetUuid, (CUuuid * uuid, CUdevice dev), uuid_get(uuid, dev))
+SIM_CALL(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice dev), uuid_get(uuid, dev))
 
 CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice dev)
 {

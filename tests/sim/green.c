@@ -46,11 +46,7 @@ static CUresult resource(CUdevice dev, CUdevResource *ret, CUdevResourceType typ
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetDevResource(CUdevice dev, CUdevResource *ret, CUdevResourceType type)
-{
-    SIM_ENTER(cuDeviceGetDevResource);
-    return resource(dev, ret, type);
-}
+SIM_CALL(cuDeviceGetDevResource, (CUdevice dev, CUdevResource *ret, CUdevResourceType type), resource(dev, ret, type))
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *ret, CUdevResource *resources, unsigned int n)
 {

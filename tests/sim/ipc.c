@@ -117,17 +117,10 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
     return r;
 }
 
-CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
-{
-    SIM_ENTER(cuIpcOpenMemHandle);
-    return open_handle(ptr, handle, flags);
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
-{
-    SIM_ENTER(cuIpcOpenMemHandle_v2);
-    return open_handle(ptr, handle, flags);
-}
+SIM_CALL(cuIpcOpenMemHandle, (CUdeviceptr * ptr, CUipcMemHandle handle, unsigned int flags),
+         open_handle(ptr, handle, flags))
+SIM_CALL(cuIpcOpenMemHandle_v2, (CUdeviceptr * ptr, CUipcMemHandle handle, unsigned int flags),
+         open_handle(ptr, handle, flags))
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {

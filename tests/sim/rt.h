@@ -201,6 +201,13 @@ CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
         return rt_done(r_ != CUDA_SUCCESS ? r_ : (call));                                                              \
     } while (0)
 
+/* A runtime function that is one call on the driver. */
+#define RT_FN(sym, params, call)                                                                                       \
+    cudaError_t CUDARTAPI sym params                                                                                   \
+    {                                                                                                                  \
+        RT_CALL(call);                                                                                                 \
+    }
+
 /* One runtime function and its per-thread twin; pt picks the driver's variant. */
 #define RT_PAIR(sym, pt_sym, params, call)                                                                             \
     cudaError_t CUDARTAPI sym params                                                                                   \

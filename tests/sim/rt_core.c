@@ -190,29 +190,17 @@ static CUresult entry_point(const char *symbol, void **fn, unsigned version, uns
     return r;
 }
 
-cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **fn, unsigned long long flags,
-                                              enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(entry_point(symbol, fn, CUDART_VERSION, flags, status));
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned long long flags,
-                                                   enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(
-        entry_point(symbol, fn, CUDART_VERSION, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status));
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
-                                                       unsigned long long flags,
-                                                       enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(entry_point(symbol, fn, version, flags, status));
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **fn, unsigned int version,
-                                                            unsigned long long flags,
-                                                            enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(entry_point(symbol, fn, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status));
-}
+RT_FN(cudaGetDriverEntryPoint,
+      (const char *symbol, void **fn, unsigned long long flags, enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, CUDART_VERSION, flags, status))
+RT_FN(cudaGetDriverEntryPoint_ptsz,
+      (const char *symbol, void **fn, unsigned long long flags, enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, CUDART_VERSION, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status))
+RT_FN(cudaGetDriverEntryPointByVersion,
+      (const char *symbol, void **fn, unsigned int version, unsigned long long flags,
+       enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, version, flags, status))
+RT_FN(cudaGetDriverEntryPointByVersion_ptsz,
+      (const char *symbol, void **fn, unsigned int version, unsigned long long flags,
+       enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status))

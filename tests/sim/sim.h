@@ -145,6 +145,14 @@ void sim_initialized_set(void);
 #define SIM_ENTER(sym)       SIM_ENTER_(sym, false)
 #define SIM_ENTER_EARLY(sym) SIM_ENTER_(sym, true)
 
+/* An exported function that is one call. */
+#define SIM_CALL(sym, params, call)                                                                                    \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        SIM_ENTER(sym);                                                                                                \
+        return call;                                                                                                   \
+    }
+
 /* One exported function and its per-thread twin; pt tells them apart. */
 #define SIM_PAIR(sym, pt_sym, params, call)                                                                            \
     CUresult sym params                                                                                                \
@@ -160,7 +168,7 @@ void sim_initialized_set(void);
         return call;                                                                                                   \
     }
 
-/* ---- memory.c: what is allocated where ---- */
+/* ---- memory.c, pages.c, small.c: allocations ---- */
 
 enum sim_mem {
     SIM_MEM_DEVICE,

@@ -186,17 +186,8 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
     return r;
 }
 
-CUresult cuStreamCreate(CUstream *ret, unsigned int flags)
-{
-    SIM_ENTER(cuStreamCreate);
-    return create(ret, flags, 0);
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *ret, unsigned int flags, int priority)
-{
-    SIM_ENTER(cuStreamCreateWithPriority);
-    return create(ret, flags, priority);
-}
+SIM_CALL(cuStreamCreate, (CUstream * ret, unsigned int flags), create(ret, flags, 0))
+SIM_CALL(cuStreamCreateWithPriority, (CUstream * ret, unsigned int flags, int priority), create(ret, flags, priority))
 
 /* Returns at once; what is in the queue still runs. */
 static CUresult destroy(CUstream handle)
@@ -213,17 +204,8 @@ static CUresult destroy(CUstream handle)
     return r;
 }
 
-CUresult cuStreamDestroy(CUstream s)
-{
-    SIM_ENTER(cuStreamDestroy);
-    return destroy(s);
-}
-
-CUresult cuStreamDestroy_v2(CUstream s)
-{
-    SIM_ENTER(cuStreamDestroy_v2);
-    return destroy(s);
-}
+SIM_CALL(cuStreamDestroy, (CUstream s), destroy(s))
+SIM_CALL(cuStreamDestroy_v2, (CUstream s), destroy(s))
 
 /* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture. */
 static CUresult look_check(CUstream s)
