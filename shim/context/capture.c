@@ -2,7 +2,8 @@
 /*
  * capture.c - see capture.h.
  *
- * Locking: gate.lock guards the list of captures; a leaf, never held over a CUDA call.
+ * Locking: gate.lock guards the list of captures and the two fields that keep the driver from being asked about a
+ * stream while the program destroys it; a leaf, never held over a CUDA call.
  */
 #include "context/capture.h"
 
@@ -33,9 +34,12 @@ struct capture {
 atomic_uint capture_count, capture_total;
 
 static struct {
-    pthread_mutex_t lock; /* guards list */
+    pthread_mutex_t lock;  /* guards list, asking and pauses */
+    pthread_cond_t rested; /* asking has become false */
     struct capture *list;
-} gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    bool asking;         /* a thread asks the driver about the listed streams */
+    unsigned int pauses; /* calls in flight that may destroy a stream: no thread begins to ask */
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .rested = PTHREAD_COND_INITIALIZER};
 
 /* Remove the captures from the list for which wanted returns true; each decrements capture_count. */
 static void captures_remove(bool (*wanted)(const struct capture *capture, const void *arg), const void *arg)
@@ -82,17 +86,28 @@ static bool is_same_stream(const struct capture *capture, const void *arg)
     return capture->stream == wanted->stream && capture->thread == wanted->thread && is_older(capture, wanted);
 }
 
-/* Copies of up to ASK_MAX captures whose stream handles mean the same on every thread. */
-static unsigned int captures_copy(struct capture ret_copies[ASK_MAX])
+/* Copies of up to ASK_MAX captures whose stream handles mean the same on every thread, for this thread to ask about. 0:
+ * there is none, or a stream may be about to be destroyed. */
+static unsigned int asks_begin(struct capture ret_copies[ASK_MAX])
 {
     unsigned int count = 0;
 
     pthread_mutex_lock(&gate.lock);
-    for (const struct capture *capture = gate.list; capture && count < ASK_MAX; capture = capture->next)
+    for (const struct capture *capture = gate.pauses || gate.asking ? NULL : gate.list; capture && count < ASK_MAX;
+         capture = capture->next)
         if (!capture->thread)
             ret_copies[count++] = *capture;
+    gate.asking |= count != 0;
     pthread_mutex_unlock(&gate.lock);
     return count;
+}
+
+static void asks_end(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.asking = false;
+    pthread_cond_broadcast(&gate.rested);
+    pthread_mutex_unlock(&gate.lock);
 }
 
 /* Drop captures that ended without a call of our hooks. Asking the driver disturbs no capture, but takes time. */
@@ -103,19 +118,39 @@ static void captures_ask(void)
     const struct real_driver *driver = real_driver_get();
     const uint64_t now = now_ns();
     struct capture copies[ASK_MAX];
+    bool over[ASK_MAX];
     unsigned int count;
 
     if (!driver || !driver->cuStreamIsCapturing || now - before < ASK_NS ||
-        !atomic_compare_exchange_strong(&asked, &before, now))
+        !atomic_compare_exchange_strong(&asked, &before, now) || !(count = asks_begin(copies)))
         return;
-    count = captures_copy(copies);
     for (unsigned int i = 0; i < count; i++) {
         CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
         const CUresult result = driver->cuStreamIsCapturing(copies[i].stream, &status);
 
-        if (result == CUDA_SUCCESS ? status == CU_STREAM_CAPTURE_STATUS_NONE : result == CUDA_ERROR_INVALID_HANDLE)
-            captures_remove(is_same_stream, &copies[i]);
+        over[i] =
+            result == CUDA_SUCCESS ? status == CU_STREAM_CAPTURE_STATUS_NONE : result == CUDA_ERROR_INVALID_HANDLE;
     }
+    asks_end();
+    for (unsigned int i = 0; i < count; i++)
+        if (over[i])
+            captures_remove(is_same_stream, &copies[i]);
+}
+
+void capture_asks_pause(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.pauses++;
+    while (gate.asking)
+        pthread_cond_wait(&gate.rested, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+void capture_asks_resume(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.pauses--;
+    pthread_mutex_unlock(&gate.lock);
 }
 
 bool capture_active_now(void)

@@ -37,6 +37,13 @@ static inline bool capture_active(void)
 /* As capture_active, after dropping captures whose thread has ended and, at most every 10 ms, captures that the driver
  * does not know any more. Too slow for the hit path. */
 bool capture_active_now(void);
+/*
+ * Around a call that may destroy streams: a stream's, or the end of a context. Meanwhile capture_active_now does not
+ * ask the driver, which crashes when it is asked about a stream that another thread destroys. The pause waits for the
+ * queries in flight, and for nothing on the device.
+ */
+void capture_asks_pause(void);
+void capture_asks_resume(void);
 /* A context has ended, and its captures with it; before: capture_total before it ended. */
 void capture_forget(CUcontext handle, unsigned int before);
 /* A context without an entry may have ended: drops the captures of all contexts that are not pooled, because nothing

@@ -109,10 +109,12 @@ static void ending_begin(void)
     pthread_mutex_lock(&contexts.lock);
     atomic_fetch_add(&contexts.endings, 1);
     pthread_mutex_unlock(&contexts.lock);
+    capture_asks_pause();
 }
 
 static void ending_end(void)
 {
+    capture_asks_resume();
     context_endings--;
     atomic_fetch_add(&contexts.ended, 1);
     atomic_fetch_sub(&contexts.endings, 1);

@@ -206,12 +206,16 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 #define END(stream, destroys, call)                                                                                    \
     __extension__({                                                                                                    \
         const bool passive_ = process_is_passive();                                                                    \
-        if (!passive_ && (destroys))                                                                                   \
+        if (!passive_ && (destroys)) {                                                                                 \
             policy_stream_gone(stream);                                                                                \
+            capture_asks_pause();                                                                                      \
+        }                                                                                                              \
         const unsigned int before_ = atomic_load(&capture_total);                                                      \
         const __typeof__(call) ended_ = BYPASS(call);                                                                  \
         if (!passive_)                                                                                                 \
             capture_check(stream, (destroys) && ended_ == 0, before_);                                                 \
+        if (!passive_ && (destroys))                                                                                   \
+            capture_asks_resume();                                                                                     \
         ended_;                                                                                                        \
     })
 

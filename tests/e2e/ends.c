@@ -8,6 +8,7 @@
  *   waiting WHERE the primary context is reset while a thread waits for the device: in cudaFree (free), or because it
  *                 asked for memory that the pool has to give back (request)
  *   threads N     the first thread ends and then N others, which end the process
+ *   streams N     N streams that capture are destroyed beside threads whose captures begin and end
  *   capture LIB   a capture is ended by a library (ends_deep.c) past the hooks of a preload
  *
  * Natively too the calls beside an end may fail. Afterwards all has to be well. Exit code: 0; 3 for an error of CUDA.
@@ -284,6 +285,37 @@ static void threads(long n)
     pthread_exit(NULL);
 }
 
+static void *captures(void *arg)
+{
+    cudaStream_t s;
+    cudaGraph_t graph;
+
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    while (!atomic_load(&stop)) {
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+        OK(cudaStreamEndCapture(s, &graph));
+        OK(cudaGraphDestroy(graph));
+    }
+    OK(cudaStreamDestroy(s));
+    return arg;
+}
+
+static void streams(long times)
+{
+    pthread_t threads[2] = {started(captures, NULL), started(captures, NULL)};
+    cudaStream_t s;
+
+    for (long i = 0; i < times; i++) {
+        OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+        OK(cudaStreamDestroy(s));
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    usable();
+}
+
 static void capture(const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND), *p;
@@ -322,6 +354,8 @@ int main(int argc, char **argv)
         waiting(strcmp(argv[2], "free") == 0 ? waits_in_free : waits_in_request);
     else if (strcmp(argv[1], "threads") == 0)
         threads(atol(argv[2]));
+    else if (strcmp(argv[1], "streams") == 0)
+        streams(atol(argv[2]));
     else if (strcmp(argv[1], "capture") == 0)
         capture(argv[2]);
     else

@@ -26,6 +26,10 @@ class Ends(Case):
         self.go(ENDS, "waiting", "free", CUPOOL_FREE="strict")
         self.go(ENDS, "waiting", "request", CUPOOL_FREE="ordered", SIMGPU_MEMORY="1G")
 
+    def test_streams_destroyed_beside_captures(self) -> None:
+        """The driver reads freed memory if it is asked about a stream that another thread destroys."""
+        self.go(ENDS, "streams", "3000", SIMGPU_ADVERSARY="1")
+
     @unittest.skipIf("thread" in SANITIZE, "the sanitizer has a thread of its own")
     def test_the_last_thread(self) -> None:
         """It ends the process, whatever threads the library has, and its exit handlers are as those of any exit."""
@@ -43,11 +47,11 @@ class Ends(Case):
 
 class Native(Case):
     def test_the_programs_are_right(self) -> None:
-        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request"), ("threads", "3"), ("capture", BIN / "ends_deep.so")):
+        for how in (("reset", "20"), ("release", "100"), ("destroy", "30"), ("waiting", "free"), ("waiting", "request"), ("streams", "3000"), ("threads", "3"), ("capture", BIN / "ends_deep.so")):
             if how[0] == "capture" and SANITIZE != "none" or how[0] == "threads" and "thread" in SANITIZE:
                 continue
             with self.subTest(how[0]):
-                self.go(ENDS, *how, preload=None, SIMGPU_MEMORY="1G")
+                self.go(ENDS, *how, preload=None, SIMGPU_MEMORY="1G", SIMGPU_ADVERSARY="1" if how[0] == "streams" else "0")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 /*
  * differ.c - the differential fuzzer's program: operations by seed, threads, the log.
  *
- *   differ --seed N [--ops N] [--hazards] [--only FILE]
+ *   differ --seed N [--ops N] [--hazards] [--flush] [--only FILE]
  *
  * Each operation draws from a generator of its own, made of the seed and its number, and names objects by slots. So any
  * part of the operations (--only: a file of numbers) is a sequence, too, and a long one can be made short. The seed
@@ -32,6 +32,7 @@ int self, devices;
 bool hazards, abandon, pressure, sharing;
 
 static uint64_t seed, rng;
+static bool flush; /* after each operation, for a program that crashes */
 static int current[THREADS];
 static void *later[8];
 static int n_later;
@@ -287,10 +288,14 @@ static void op_make(uint64_t i)
         w -= weight;
     }
     out("%llu %d %s", (unsigned long long)i, thread, ops[op_now].name);
+    if (flush)
+        log_flush();
     run_on(thread, op_run);
     if (abandon)
         captures_abandon();
     out("\n");
+    if (flush)
+        log_flush();
 }
 
 static void thread_start(void)
@@ -369,6 +374,8 @@ int main(int argc, char **argv)
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(argv[i], "--hazards"))
             hazards = true;
+        else if (!strcmp(argv[i], "--flush"))
+            flush = true;
         else if (!strcmp(argv[i], "--seed") && value)
             seed = strtoull(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--ops") && value)
@@ -379,7 +386,7 @@ int main(int argc, char **argv)
             usage = true;
     }
     if (usage) {
-        fprintf(stderr, "usage: differ --seed N [--ops N] [--hazards] [--only FILE]\n");
+        fprintf(stderr, "usage: differ --seed N [--ops N] [--hazards] [--flush] [--only FILE]\n");
         return 2;
     }
     groups_choose();

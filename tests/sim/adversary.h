@@ -3,8 +3,9 @@
  * adversary.h - SIMGPU_ADVERSARY: the simulated GPU behaves as badly as CUDA allows, by seed.
  *
  * What it is: work starts and completes late, streams that became ready later may run first, a query says "not ready"
- * of work that is over until the host has waited for something that came after it, and memory that was freed or
- * released while the device was at work stays taken until somebody waits.
+ * of work that is over until the host has waited for something that came after it, memory that was freed or
+ * released while the device was at work stays taken until somebody waits, and the destruction of a stream takes its
+ * time, in which a use by another thread aborts the program.
  *
  * What it is not: an error of any kind; a program that is right by CUDA's rules does not notice.
  *

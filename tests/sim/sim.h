@@ -327,6 +327,7 @@ struct CUstream_st {
     unsigned flags, depth;
     int priority;
     bool legacy, blocking, destroyed, per_thread;
+    bool dying;      /* a thread is in the call that destroys it */
     CUcontext green; /* made in this green context; NULL: in none */
     uint64_t id, rng;
     struct sim_op *head, *tail;

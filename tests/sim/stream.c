@@ -12,6 +12,8 @@
 #include "adversary.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define OWN_MAX 16
@@ -151,6 +153,10 @@ CUresult sim_stream_resolve(CUstream handle, bool pt, CUstream *ret)
     if (handle > CU_STREAM_PER_THREAD) {
         if (handle->magic != SIM_MAGIC_STREAM)
             return CUDA_ERROR_INVALID_HANDLE;
+        if (handle->dying) { /* the driver reads memory that it has given back */
+            fprintf(stderr, "simgpu: a thread uses a stream that another one destroys\n");
+            abort();
+        }
         *ret = handle;
         return sim_ctx_check(handle->ctx);
     }
@@ -197,6 +203,11 @@ static CUresult destroy(CUstream handle)
     if (handle <= CU_STREAM_PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
     sim_lock();
+    if (handle->magic == SIM_MAGIC_STREAM) {
+        handle->dying = true;
+        adversary_nap();
+        handle->dying = false;
+    }
     CUresult r = sim_stream_resolve(handle, false, &s);
     if (handle->magic == SIM_MAGIC_STREAM && !handle->per_thread)
         kill(handle);

@@ -37,12 +37,18 @@ static uint64_t block(struct context *context, size_t size)
 /* --- captures --- */
 
 static unsigned int closed; /* captures under way when the real function was called */
+static bool asks;           /* another thread's request asks the driver about them meanwhile */
 static int result;          /* what it returns */
 
 static int next(void)
 {
+    const unsigned int calls = fake_calls(FN(cuStreamIsCapturing));
+
     closed = atomic_load(&capture_count);
     assert_true(process_is_inside()); /* what it calls itself passes our hooks */
+    atomic_fetch_add(&fake.ns, SECOND_NS);
+    capture_active_now();
+    asks = fake_calls(FN(cuStreamIsCapturing)) != calls;
     return result;
 }
 
@@ -144,6 +150,12 @@ static void test_end(void **state)
             result = 1;
             assert_int_equal(form->call(streams[i]), 1);
             assert_int_equal(atomic_load(&capture_count), 1);
+            /* The driver may crash when it is asked about a stream that is being destroyed. */
+            assert_int_equal(asks, !destroys);
+            atomic_fetch_add(&fake.ns, SECOND_NS);
+            fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
+            assert_true(capture_active_now());
+            assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 1);
             fake.streams[0].captures = destroys ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
         }
         result = 0;
