@@ -22,7 +22,7 @@ import unittest.mock
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
-from test_trace import BASE, MIB, ROOT, Case, good, header, text
+from made_traces import BASE, MIB, ROOT, Case, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace import ahead, cli, offline, reader, replay, source, top  # noqa: E402

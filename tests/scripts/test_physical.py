@@ -11,8 +11,8 @@ import unittest
 from typing import Any, Optional
 
 import test_trace_fuzz
-from test_trace import BASE, MIB, Event, ev, good, header
-from test_trace import Case as Tool
+from made_traces import BASE, MIB, Event, ev, good, header
+from made_traces import Case as Tool
 
 LIB, APP = "libtorch_cuda.so+0x12", "app+0x34"
 A, B, C = 0x10, 0x20, 0x30  # handles
