@@ -13,7 +13,7 @@ import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from e2e import BIN, INFO, LIB, MIB, SIM, SOURCE, TRACE_TOOL, Case, Done, need
 

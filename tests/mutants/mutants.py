@@ -558,7 +558,7 @@ MUTANTS = [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         ("if (talk) return comm_leave", "if (true) return comm_leave")]),
-    Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl / Used.test_freed_beside_a_capture"], [
+    Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
         ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
@@ -623,24 +623,24 @@ MUTANTS = [
         ("copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
 
     # --- memory past the pool that is registered once it is used ---
-    Mutant("used memory: it is freed while it is registered", ["nccl / Used.test_reused"], [
+    Mutant("used memory: it is freed while it is registered", ["nccl_used / Used.test_reused"], [
         ("if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
-    Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
+    Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
-    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl / Used.test_under_work"], [
+    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl_used / Used.test_under_work"], [
         ("if (copy.state == STATE_USED) entry_set(entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
         ("use_settle(device);", "use_settle(-1);")], 40),
-    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl / Used.test_going"], [
+    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
         ("atomic_load(&settling) && !settles &&", "false &&")]),
-    Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [
+    Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
         ("if (nccl_segment_remove(entry->addr, note_gone, NULL)) note_gone(", "note_gone(")]),
-    Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl / Used.test_unmapped_beside_others"], [
+    Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
-    Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
+    Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
         ("if (is_on()) entry_forget(&use.physical, handle);", "")]),
-    Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
+    Mutant("used memory: what is kept outlives its context", ["nccl_used / Used.test_context_gone"], [
         ("use_context_gone(context);", "")]),
-    Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
+    Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
         ("near_forget(&comm->near); if (reg->ops->attach(", "if (reg->ops->attach(")]),
@@ -740,14 +740,14 @@ MUTANTS = [
         ("return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
     Mutant("memory of NCCL is as old as what was at its address before", ["births"], [
         ("if (found) *found = (struct birth){.addr", "if (found && found->addr != addr) *found = (struct birth){.addr")]),
-    Mutant("used memory: a part of what is mapped is taken for all", ["nccl / Used.test_parts"], [
+    Mutant("used memory: a part of what is mapped is taken for all", ["nccl_used / Used.test_parts"], [
         ("whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),
-    Mutant("used memory: the driver is not asked for the size", ["nccl / Used.test_parts"], [
+    Mutant("used memory: the driver is not asked for the size", ["nccl_used / Used.test_parts"], [
         ("(entry->context ? size >= entry->size : size == entry->size) &&", "")]),
-    Mutant("used memory: another device's is registered", ["nccl / Used.test_parts"], [("where == device &&", "")]),
-    Mutant("used memory: what lies in a new allocation is still there", ["nccl / Used.test_freed_unseen"], [
+    Mutant("used memory: another device's is registered", ["nccl_used / Used.test_parts"], [("where == device &&", "")]),
+    Mutant("used memory: what lies in a new allocation is still there", ["nccl_used / Used.test_freed_unseen"], [
         ("return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;", "return NULL;")]),
-    Mutant("used memory: peers map cudaMalloc's", ["nccl / Used.test_as_the_pool_does"], [
+    Mutant("used memory: peers map cudaMalloc's", ["nccl_used / Used.test_as_the_pool_does"], [
         (".plain = owner != NULL, .own = true", ".plain = false, .own = true")]),
     Mutant("NCCL: the program's own memory has a front", ["nccl / Kinds.test_of_the_programs_own"], [
         ("&& addr - start == front ? front : 0;", "? front : 0;")]),
