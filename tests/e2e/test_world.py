@@ -11,8 +11,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from e2e import (BIN, HEADERS, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need, not_with_coverage,
-                 tool)
+from e2e import BIN, HEADERS, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, need, not_with_coverage
 from worlds import CHURN, WORLD, World, counted, load
 
 
