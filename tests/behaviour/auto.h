@@ -108,7 +108,7 @@ BT_UNUSED static int hold(cudaStream_t s)
     return hold_for(s, HOLD_US);
 }
 
-/* What is held may go on. */
+/* Lets the held work go on. */
 BT_UNUSED static void hold_release(void)
 {
     __atomic_store_n(&hold_go[hold_round++ % HOLD_ROUNDS], 1, __ATOMIC_RELEASE);

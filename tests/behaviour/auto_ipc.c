@@ -2,16 +2,14 @@
 /*
  * auto_ipc.c - what processes that share memory may count on after a cudaFree in either of them.
  *
- * What it is: an importing copy of this program that does as it is told over a pipe: it writes and reads the exporter's
- * memory on its own streams. See auto.h.
- *
- * What it is not: about which handles can be made and opened (ipc.c).
+ * An importing copy of this program does as it is told over a pipe: it writes and reads the exporter's memory on its
+ * own streams (auto.h). Which handles can be made and opened is in ipc.c.
  */
 #include "auto.h"
 
 #define N (4 * BT_MIB)
 
-/* What the importer is told to do with the block that it opened, one byte each; it answers with one. */
+/* The exporter's orders about the block that the importer opened, one byte each; it answers with one byte. */
 enum command {
     FILL,      /* all bytes 0xee, and wait */
     FILL_FREE, /* all bytes 0xee behind held work; then a cudaFree, which natively waits */
@@ -198,7 +196,7 @@ static int late_importer(void)
     return bad ? WRONG("the importer wrote %ld bytes into the exporter's new block", bad) : 0;
 }
 
-/* The same after the exporter has forgotten the block over many others. */
+/* Here the exporter frees and takes many other blocks before the importer writes. */
 static int late_importer_busy(void)
 {
     char *p, *q[8];

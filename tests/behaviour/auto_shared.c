@@ -3,10 +3,9 @@
  * auto_shared.c - memory that is not the pool's, and calls after which another process or a network card may look at
  * it, which the context's queue does not order.
  *
- * What it is: work is held, a block is freed, and natively the work is over then. With CUPOOL_FREE=auto it need not be
- * before the call, and has to be after it; with ordered it never is. See auto.h.
- *
- * What it is not: a test of every such call (tests/rows), or of those who look.
+ * Each test holds work and frees a block; natively the work is over then. With CUPOOL_FREE=auto it may go on before the
+ * call, and has to be over after it; with ordered it never is (auto.h). tests/rows makes every such call; here the
+ * process or card that looks is left out.
  */
 #include "auto_far.h"
 
@@ -128,7 +127,7 @@ static int sync_memops_of_pitched(void)
     return waits();
 }
 
-/* --- what is no reason --- */
+/* --- calls that are no reason --- */
 
 /* A fill of memory that is not the pool's, before the pool has seen the context; of the other device's, by its own
  * stream, while this one's context is current. */
@@ -164,7 +163,7 @@ static int fill_before(void)
     return waited ? BT_FAIL("device 1 waited") : 0;
 }
 
-/* The same of another device's memory is one, for both. */
+/* A fill of another device's memory is a reason, for both devices. */
 static int fill_far_before(void)
 {
     size_t pitch;

@@ -2,8 +2,8 @@
 /*
  * basic.c - cudaMalloc and cudaFree as every program uses them.
  *
- * What it is: results, error codes, last error, alignment, contents over the whole length.
- * What it is not: anything with work in flight (order.c) or wrong frees (free_errors.c).
+ * The tests check results, error codes, the last error, alignment, and contents over the whole length. Work in flight
+ * is in order.c, wrong frees are in free_errors.c.
  */
 #include "behaviour.h"
 
@@ -165,7 +165,7 @@ static int churn(void)
     return 0;
 }
 
-/* What the address says of itself. */
+/* cudaPointerGetAttributes describes the block. */
 static int attributes(void)
 {
     struct cudaPointerAttributes a;

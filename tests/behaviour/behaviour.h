@@ -2,11 +2,9 @@
 /*
  * behaviour.h - what the behaviour programs share: the table of tests, the checks, slow work without kernels.
  *
- * What it is: a few static functions. A test states what CUDA does without cupool; it has to hold natively and
- * preloaded, on the simulated and on real GPUs. Tests that are about the pool itself skip themselves when it is not
- * preloaded.
- *
- * What it is not: no kernels, so that no nvcc is needed. A stream is kept busy by a host function that sleeps.
+ * A test states how CUDA behaves without cupool; it has to hold natively and preloaded, on the simulated and on real
+ * GPUs. Tests about the pool itself skip themselves when it is not preloaded. There are no kernels, so no nvcc is
+ * needed: a host function that sleeps keeps a stream busy.
  */
 #ifndef BEHAVIOUR_H
 #define BEHAVIOUR_H
@@ -265,7 +263,7 @@ BT_UNUSED static int bt_thread_join(struct bt_thread *t)
     return t->rc;
 }
 
-/* What to do after a test that failed, so that it is not the next one's failure, too. */
+/* Runs after a test that failed, so that the next one does not fail for it. */
 static void (*bt_cleanup)(void);
 
 BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)

@@ -2,11 +2,11 @@
 /*
  * contexts.c - contexts that come and go, through the driver API.
  *
- * What it is: before cuInit, primary contexts retained, released and reset, a second context, threads without one.
- * What it is not: the runtime's own view of a device (devices.c).
+ * The tests call before cuInit, retain, release and reset primary contexts, make a second context, and use threads
+ * without one. devices.c has the runtime's own view of a device.
  *
- * The order of the table matters: what needs an uninitialised driver or a primary context that the runtime does not
- * hold comes first.
+ * The order of the table matters: tests that need an uninitialised driver or a primary context that the runtime does
+ * not hold come first.
  */
 #include "behaviour.h"
 
@@ -298,8 +298,10 @@ static int fresh_thread_free(void)
     return bt_usable(N);
 }
 
-/* What a green context takes is the driver's own, each time. A free on its stream, which the frees of the memory's
- * context wait for anyhow, is like one on any stream: the block serves again. */
+/*
+ * Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
+ * context wait anyhow, is like one on any stream: the block serves again.
+ */
 #if CUDA_VERSION >= 12050
 static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*count)(const char *))
 {
@@ -327,7 +329,7 @@ static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*cou
     OK(cuMemFreeAsync(p, stream));
     __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
     OK(cuStreamSynchronize(stream));
-    OK(cuMemGetInfo(&avail, &total)); /* looks at what relaxed keeps */
+    OK(cuMemGetInfo(&avail, &total)); /* orders the blocks that relaxed keeps */
     calls = count("cuMemAlloc_v2");
     TRY(block_get(&p, 3 * N, 2));
     OK(cuMemFree(p));

@@ -2,8 +2,7 @@
 /*
  * devices.c - several devices in one process.
  *
- * What it is: whose memory is whose, freeing across the current device, resetting one device.
- * What it is not: peer access.
+ * The tests check the owner of memory, free across the current device, and reset one device. They make no peer access.
  */
 #include "behaviour.h"
 

@@ -2,8 +2,8 @@
 /*
  * driver.c - the driver's allocation calls, by every way of getting at them.
  *
- * What it is: cuMemAlloc and cuMemFree linked, through both arities of cuGetProcAddress and through dlsym, mixed with
- * each other and with the runtime's. What it is not: contexts (contexts.c).
+ * The tests call cuMemAlloc and cuMemFree linked, through both arities of cuGetProcAddress and through dlsym, mixed
+ * with each other and with the runtime's. Contexts are in contexts.c.
  */
 #include "behaviour.h"
 

@@ -2,8 +2,8 @@
 /*
  * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
  *
- * What it is: wild, interior and double frees, frees after a reset, frees by the wrong function.
- * What it is not: frees that are right but come early (order.c).
+ * The tests make wild, interior and double frees, frees after a reset, and frees by the wrong function. Right frees
+ * that come early are in order.c.
  */
 #include "behaviour.h"
 

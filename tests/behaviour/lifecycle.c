@@ -2,8 +2,8 @@
 /*
  * lifecycle.c - fork, exec and exit.
  *
- * What it is: each test runs a scenario in a fresh copy of this program (argv: --scenario NAME) and looks at how it
- * ended. What it is not: a check of what cudaFree answers while the process goes: only that it goes in peace.
+ * Each test runs a scenario in a fresh copy of this program (argv: --scenario NAME) and looks at its exit. It does not
+ * check the answers of cudaFree while the process goes, only that the process ends in peace.
  */
 #include "behaviour.h"
 

@@ -2,8 +2,8 @@
 /*
  * meminfo.c - what cudaMemGetInfo and cuMemGetInfo say before, during and after.
  *
- * What it is: the figures that programs size themselves by. What a pool keeps back but would hand out has to count as
- * free. What it is not: exact: other processes and the driver's own needs move the figures by a few MiB.
+ * Programs size themselves by these figures. Memory that a pool keeps back but would hand out has to count as free. The
+ * figures are not exact: other processes and the driver's own needs move them by a few MiB.
  */
 #include "behaviour.h"
 
@@ -95,7 +95,7 @@ static int null_arguments(void)
     return 0;
 }
 
-/* What it calls free can be had. */
+/* The memory that it calls free can be had. */
 static int free_can_be_had(void)
 {
     size_t avail, total, n;
@@ -137,7 +137,8 @@ static int each_device(void)
     return 0;
 }
 
-/* What was freed in any context of the device is free, and what was freed by a stream is when the stream has come
+/*
+ * Memory freed in any context of the device is free, and memory freed by a stream is free when the stream has come
  * there.
  */
 static int of_all_contexts(void)

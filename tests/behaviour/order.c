@@ -2,11 +2,10 @@
 /*
  * order.c - is a freed buffer handed out while work on it is still in flight?
  *
- * What it is: shared/workloads' reuse race without kernels. A slow stream uses a buffer, the host frees it, allocates
- * again and writes on another stream; every kind of stream, of free and of interference. A pool that hands freed blocks
- * straight back fails each of these. Built a second time with -DCUDA_API_PER_THREAD_DEFAULT_STREAM.
- *
- * What it is not: a test that relies on cudaFree for the host's sake: what is read is always synchronised with first.
+ * This is the reuse race of shared/workloads without kernels. A slow stream uses a buffer, the host frees it, allocates
+ * again and writes on another stream; the tests combine every kind of stream, of free and of interference. A pool that
+ * hands freed blocks straight back fails each of them. No test relies on cudaFree for the host's sake: each
+ * synchronises before it reads. meson builds it a second time with -DCUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
 #include "behaviour.h"
 

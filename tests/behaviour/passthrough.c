@@ -2,9 +2,8 @@
 /*
  * passthrough.c - allocations that no pool serves: they work beside one, and cudaFree takes what it natively takes.
  *
- * What it is: pitched, 3D, managed, stream-ordered, array, host and mapped memory; and cudaMalloc's in a capture, at
- * addresses that somebody whose calls no pool sees has freed.
- * What it is not: what a pool serves (basic.c).
+ * The tests take pitched, 3D, managed, stream-ordered, array, host and mapped memory; and cudaMalloc's in a capture,
+ * and at addresses that a call unseen by the pool has freed. Memory that a pool serves is in basic.c.
  */
 #include "behaviour.h"
 

@@ -2,11 +2,11 @@
 /*
  * stamp.c - the detector of early reuse.
  *
- * What it is: threads that allocate, stamp head and tail of every buffer with a token of its own on some stream, and
- * later enqueue a copy of head and tail back to pinned memory and free the buffer while that copy is still in flight. A
- * copy that brings another token home means that the buffer had a new owner too early. Some buffers are overwritten at
- * the end instead, so that a late write into a new owner's buffer shows as well. Streams of every kind, ordered by
- * events where a buffer changes stream; cudaFree by the owner, by other threads and in stream order.
+ * Threads allocate, stamp head and tail of every buffer with a token of its own on some stream, and later enqueue a
+ * copy of head and tail back to pinned memory and free the buffer while that copy is still in flight. A copy that
+ * brings another token means that the buffer had a new owner too early. Some buffers are overwritten at the end
+ * instead, so that a late write into a new owner's buffer shows as well. Streams are of every kind, ordered by events
+ * where a buffer changes stream; the owner, other threads and the stream free.
  *
  * As it is, a copy is looked at only after an event that followed it has completed, so 0 errors is right natively, and
  * for every policy that keeps the order of the device. Two options ask for what only a cudaFree that waits on the host

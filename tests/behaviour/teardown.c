@@ -2,10 +2,9 @@
 /*
  * teardown.c - contexts, threads and captures that end at awkward moments.
  *
- * What it is: contexts destroyed while other threads allocate, resets without a current context or in the middle of a
- * capture, and the same ends reached through pointers that the program looked up itself.
- *
- * What it is not: the rules of capture (capture.c), or contexts in one thread (contexts.c).
+ * The tests destroy contexts while other threads allocate, reset without a current context or in the middle of a
+ * capture, and do both through pointers that the program looked up itself. The rules of capture are in capture.c,
+ * contexts in one thread in contexts.c.
  *
  * The order of the table matters: see looked_up_reset.
  */

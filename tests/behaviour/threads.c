@@ -2,8 +2,8 @@
 /*
  * threads.c - many threads allocate and free at once.
  *
- * What it is: eight threads, one or two devices, every block's bytes checked before it is freed, by its owner or by
- * another. What it is not: reuse with work in flight (order.c, stamp.c).
+ * Eight threads use one or two devices; the owner or another thread checks every block's bytes before the free. Reuse
+ * with work in flight is in order.c and stamp.c.
  */
 #include "behaviour.h"
 

@@ -3,7 +3,7 @@
  * waits.c - calls that natively return at once beside another thread's cudaFree, which natively waits: the device works
  * until this thread, after its call, lets it end, so a call that waits for that work never returns.
  *
- * What it is not: for real GPUs, where such work takes a kernel; there it skips itself.
+ * On real GPUs such work would take a kernel; there the program skips itself.
  */
 #include "behaviour.h"
 

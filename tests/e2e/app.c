@@ -7,7 +7,7 @@
  *   free:N           free the N newest
  *   churn:N:SIZE     N times: allocate, fill, read back, free; a few blocks live at a time, sizes vary below SIZE
  *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
- *   contents:SIZE    allocate, print the byte that the block is full of, free; what is there before the first fill
+ *   contents:SIZE    allocate, print the byte that the block is full of before the first fill, free
  *   sleep:MS
  *   written:FILE:WORD:N   until FILE holds WORD N times
  *   threads:T:N:SIZE churn in T threads
@@ -266,7 +266,9 @@ static void on_xfsz(int sig)
     xfsz++;
 }
 
-/* What others do in their own time is waited for by what can be seen of it; the test's limit ends it if it never comes.
+/*
+ * The program waits for the work of other threads by the lines that they write; the test's time limit ends a wait in
+ * vain.
  */
 static long written(const char *path, const char *word)
 {

@@ -348,7 +348,7 @@ static void capture(void)
         TRY("cuStreamDestroy_v2", cuStreamDestroy(stream));
 }
 
-/* Four threads at once, in a context that is known: else it is chance who asks for what first. */
+/* Four threads at once, in a context that is known: otherwise the order of their first calls is chance. */
 static void threads(void)
 {
     struct helper helpers[4];
@@ -470,7 +470,7 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc; i++)
         end[i] = count(argv[i]) + 1;
     use(own);
-    /* What an earlier free could not order, this one does. */
+    /* This free orders the blocks that an earlier one could not order. */
     last_one = get(4096);
     put(&last_one);
     /* Memory on its way back counts as free before it has arrived: let it arrive. */

@@ -95,7 +95,7 @@ class Registered(Base):
                 self.assertGreaterEqual(len(run.of("segment_free")), 2)
 
     def test_graphs(self) -> None:
-        """What a graph uses stays until the communicator goes."""
+        """Memory that a graph uses stays until the communicator goes."""
         for backend in "cuda", "nccl":
             with self.subTest(backend):
                 run = self.job("graph", backend, ranks=2, SIMGPU_MEMORY="72M")
@@ -209,7 +209,7 @@ class Wrong(Base):
         self.assertEqual(self.go(app("shared"), "churn:60:100000", preload=str(NCCL_LIB), CUPOOL_REGISTER="1").err, "")
 
     def test_library_without_its_names(self) -> None:
-        """Who looks for NCCL by its names finds none in libcupool.so; registering takes the other one, and it says so."""
+        """A program that looks for NCCL by its names finds none in libcupool.so; registering takes the other library, and a warning says so."""
         names = [s.split()[-1] for s in subprocess.run(["nm", "-D", LIB], capture_output=True, text=True, check=True).stdout.splitlines()]
         self.assertEqual([n for n in names if n.startswith("nccl")], [])
         done = self.go(app("shared"), "churn:60:100000", CUPOOL_REGISTER="1")
@@ -224,7 +224,7 @@ class Wrong(Base):
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
 
     def test_nccl_has_no_memory_of_its_own(self) -> None:
-        """What it takes from cudaMalloc instead is of no use to it."""
+        """Memory that NCCL takes from cudaMalloc instead cannot be registered for peers."""
         run = self.job("all", NCCL_CUMEM_ENABLE="0")
         self.assertEqual(len(run.done.warnings), 1, run.done.err)
         self.assertIn("CUPOOL_BACKEND=nccl is not possible: ncclMemAlloc gives cudaMalloc's memory here", run.done.warnings[0])
@@ -252,7 +252,7 @@ class Wrong(Base):
             for scenario in "all", "kinds":
                 for backend in "cuda", "nccl":
                     with self.subTest(name, scenario=scenario, backend=backend):
-                        # What could not be undone is there when the communicator ends, which alone is told.
+                        # Registrations that could not be undone are there when the communicator ends, the only breach.
                         left = name == "ncclCommDeregister"
                         run = self.job(scenario, backend, rc=BREACH if left else 0, SIMNCCL_FAIL=f"{name}:1+", CUPOOL_LOG_LEVEL="error")
                         breaches = [line for line in run.done.err.splitlines() if not left or "registrations are left" not in line]
@@ -265,7 +265,7 @@ class Wrong(Base):
         self.assertIn("NCCL_LOCAL_REGISTER=0", run.done.warnings[0])
 
     def test_deregistration_fails(self) -> None:
-        """What may still be in use is not given back."""
+        """Memory that may still be in use is not given back."""
         run = self.job("lose", processes=True, ranks=2, SIMGPU_MEMORY="96M", SIMNCCL_FAIL="ncclCommDeregister:1")
         self.assertEqual(len(run.done.warnings), 2, run.done.err)
         self.assertIn("NCCL did not deregister", run.done.warnings[0])

@@ -85,7 +85,7 @@ class Used(Base):
         self.assert_anew(run)
 
     def test_unmapped_beside_others(self) -> None:
-        """Who calls NCCL at the same time does not decide what is registered."""
+        """Another thread's call of NCCL at that moment does not decide which memory is registered."""
         self.assert_used(self.used("beside", ranks=2), (50 + 2) * 2)
 
     def test_freed_unseen(self) -> None:
@@ -95,11 +95,11 @@ class Used(Base):
             self.assert_anew(run, gone)
 
     def assert_anew(self, run: Run, gone: int = 1) -> None:
-        """What went with its registration was deregistered later, and what is there now was registered."""
+        """Memory that went with its registration was deregistered later, and the memory there now was registered."""
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
         self.assertEqual(len(run.of("use")), (2 + gone) * RANKS)
         self.assertEqual(len(run.of("deregister")), (2 + gone) * RANKS)
-        # What the stand-in holds against it is that alone.
+        # The stand-in reports nothing else.
         self.assertEqual(run.reported("breaches"), gone * RANKS)
         self.assertEqual(run.done.err.count("was freed while it was registered"), gone * RANKS)
 

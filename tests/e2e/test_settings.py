@@ -81,7 +81,7 @@ class Effects(Base):
 
     @unittest.skipIf("thread" in SANITIZE, "Python, which was not built with it")
     def test_strict_before_the_first_request(self) -> None:
-        """What has been seen by then holds for the device from its first free on, and log and trace say what that was."""
+        """Calls seen by then hold for the device from its first free on, and log and trace name them."""
         code = ("import ctypes\ncuda = ctypes.CDLL('libcudart.so.13')\np = ctypes.c_void_p()\n"
                 "assert cuda.cudaMallocManaged(ctypes.byref(p), ctypes.c_size_t(4096), 1) == 0\n"
                 "assert cuda.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(4096)) == 0 and cuda.cudaFree(p) == 0\n")

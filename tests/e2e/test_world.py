@@ -86,7 +86,7 @@ class Plugins(World):
 
 class Unloaded(Case):
     def test_a_library_in_the_place_of_another(self) -> None:
-        """Whose calls are pooled goes by the library that makes them, not by one that was at its address before."""
+        """Calls are pooled by the library that makes them, not by one that was at its address before."""
         paths = [shutil.copy(BIN / "loaded.so", self.tmp / name) for name in ("libnccl_a.so", "libother.so", "libnccl_b.so")]
         native = self.go(BIN / "unload", *paths, preload=None, rc=None)
         if native.rc == 77:
@@ -97,7 +97,7 @@ class Unloaded(Case):
 
 
 class Sandbox(World):
-    """What a program may do may change after its start, and be little from the start."""
+    """A program's permissions may change after its start, and be few from the start."""
 
     @not_with_coverage
     def test_seccomp(self) -> None:
@@ -194,7 +194,7 @@ class Sandbox(World):
             self.assert_fine(trace.path)
 
     def test_little_address_space(self) -> None:
-        """What natively fits must go on working, pooled or not. The stand-in takes what it needs at its first allocation, which
+        """A request that natively fits must go on working, pooled or not. The stand-in takes what it needs at its first allocation, which
         comes from a plugin whose memory is not pooled."""
         for space in (0, 60000, 200000, 1 << 20, 16 << 20):
             with self.subTest(space):

@@ -109,7 +109,7 @@ class Interposers(World):
         done = self.go(BIN / "world_linked", load("A", "driver"), "start:A", "call:world_ucm_install", "churn:A:50:300000",
                        preload=f"{LIB}:{self.UCM}", WORLD_UCM="later")
         self.assertEqual((self.watched(done)["cuMemAlloc_v2"], counted(done), done.out), (50, 50, ""))
-        # What was pooled before and is small cannot be given back that way. Natively it can.
+        # Small blocks that were pooled before cannot be given back that way. Natively they can.
         done = self.go(BIN / "world_linked", load("A", "driver"), "start:A", "alloc:A:1000", "alloc:A:2000", "call:world_ucm_install",
                        "free:A:0", "check:A:1", preload=f"{LIB}:{self.UCM}", WORLD_UCM="later")
         self.assertEqual(done.out, "free:A: error 1\n")

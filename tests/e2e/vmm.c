@@ -187,7 +187,7 @@ static void life(void)
     taken();
 }
 
-/* What the driver refuses it refuses, and nothing changes. */
+/* A call that the driver refuses is refused, and changes nothing. */
 static void errors(void)
 {
     CUmemAllocationProp nowhere = physical;

@@ -191,7 +191,7 @@ def _arguments(reader: Reader, opening: int) -> "list[tuple[int, int]]":
     return found
 
 
-# What a word of a row becomes; which arguments of a row are effects, by its kind; which rows may be left out and still build.
+# The replacements of a row's words; which arguments of a row are effects, by its kind; which rows may be left out and still build.
 _SWAPS = {"ONCE": "TWICE", "TWICE": "ONCE", "true": "false", "false": "true", "MINE": "ALL", "ALL": "MINE", "TALK": "SILENT",
           "SILENT": "TALK", "FINALIZE": "TALK", "CLOSE": "SILENT", "CU_STREAM_LEGACY": "CU_STREAM_PER_THREAD"}
 _EFFECTS = {"WATCH": (5, 6), "WATCH_STREAM": (4, 5), "WATCH_CALL": (4, 5), "WATCH_SYNC": (3,)}

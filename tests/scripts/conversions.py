@@ -109,7 +109,7 @@ def without_allocs(events: list[Event]) -> list[Event]:
 
 class ConvertCase(Case):
     def convert(self, command: str, *args: str, status: int = 0, stdin: Optional[bytes] = None) -> bytes:
-        """What it writes to standard output; what it says is in self.err. In this process unless it reads, as it runs so often."""
+        """Returns its standard output; self.err has its standard error. In this process unless it reads, as it runs so often."""
         if stdin is None:
             out = io.TextIOWrapper(io.BytesIO())
             err = io.StringIO()

@@ -16,7 +16,7 @@ from made_traces import Event
 
 
 class RmmLog:
-    """What RMM's log parser and replay do (cpp/benchmarks/utilities/log_parser.hpp and replay/replay.cpp): columns by name, three
+    """Reads as RMM's log parser and replay do (cpp/benchmarks/utilities/log_parser.hpp and replay/replay.cpp): columns by name, three
     actions, hexadecimal pointers or (nil), only the default stream. Blocks are kept by pointer: an allocation of a pointer that is
     there is lost, a free of one that is not there frees null with a size."""
 
@@ -99,7 +99,7 @@ class Timeline:
 
 
 class Snapshot:
-    """What PyTorch's _memory_viz.py and MemoryViz.js rely on. The page reads a pickle with these opcodes only. It finds the blocks
+    """Reads as PyTorch's _memory_viz.py and MemoryViz.js do. The page reads a pickle with these opcodes only. It finds the blocks
     of a segment by adding up their sizes, and the past by undoing entries one by one from the state at the end: a block that is
     not inside a segment at that time, or a free_requested of a block that is not there, ends in a TypeError and an empty page."""
 

@@ -317,7 +317,7 @@ class Chains(Case):
         self.assertEqual(ends, {(2, True), (2, False)})
 
     def interpreter(self, name: str, text: str, mode: int = 0o755) -> str:
-        """What is said of a program that names this script as its loader."""
+        """The report about a program that names this script as its loader."""
         path = self.file(name, text, mode)
         app = self.compile(f"app{len(list(self.dir.iterdir()))}", f"-Wl,--dynamic-linker={path}")
         return self.check(0, app)
@@ -401,7 +401,7 @@ class Broken(Case):
                 self.runs(whole[:at] + bytes([value]) + whole[at + 1:])
 
     def runs(self, data: bytes) -> None:
-        # What a damaged file holds may be printed, and need not be text.
+        # The bytes of a damaged file may be printed, and need not be text.
         done = subprocess.run([BUILD / "shim/cupool-info", "--check", self.file("x", data)], capture_output=True, errors="replace",
                               timeout=60)
         self.assertIn(done.returncode, (0, 1, 2), done.stderr)

@@ -142,7 +142,7 @@ class ToRmm(ConvertCase):
 
 
 class Everywhere(ConvertCase):
-    """What holds for every conversion."""
+    """Rules that hold for every conversion."""
 
     def test_plain_gzip_and_standard_input_are_the_same(self) -> None:
         path = self.write(Run().events)
@@ -257,7 +257,7 @@ class Everywhere(ConvertCase):
 
 
 class Damaged(unittest.TestCase):
-    """Whatever is wrong with a trace, what is written is right in its format, or nothing is written."""
+    """For every damage of a trace the output is right in its format, or there is none."""
 
     COUNT = 100 * int(os.environ.get("TEST_RUNS", "1"))
 

@@ -11,7 +11,7 @@ it, on two simulated GPUs. mpirun, srun and torchrun are stand-ins where this ma
 variables by which a rank is known, and do nothing else. Eight processes are two here: of more there is nothing else to see. A block
 that stands in two places runs once. Whatever a block starts with cupool-run has to leave valid traces.
 
-What it is not: a check of links, widths and the list of settings; that is scripts/check-docs.
+scripts/check-docs checks links, widths and the list of settings.
 """
 from __future__ import annotations
 

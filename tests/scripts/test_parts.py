@@ -19,7 +19,7 @@ def one_by_one(path: Path) -> "list[reader.Entry]":
 
 
 class Parts(unittest.TestCase):
-    """What the commands are made of, where a trace of a size that shows a mistake would take long."""
+    """Parts of the commands whose mistakes only a long trace would show."""
 
     def test_ranges(self) -> None:
         """Against a list that is searched from its beginning to its end. Lists of eight are split and emptied all the time."""
@@ -67,7 +67,7 @@ class Parts(unittest.TestCase):
                     self.assertEqual([found[0]] if found else [], expected)
 
     def test_order(self) -> None:
-        """Whatever is out of place by less than the window finds its place, and a thread's events stay in their order."""
+        """An event that is out of place by less than the window finds its place, and a thread's events stay in their order."""
         for seed in range(50):
             r = random.Random(seed)
             window = r.randrange(1, 40)
@@ -100,7 +100,7 @@ class Parts(unittest.TestCase):
                 own = [[e["t"] for e in events[1:] if e["tid"] == tid] for tid in range(3)]
                 self.assertEqual(problems.count, sum(b < a for t in own for a, b in zip(t, t[1:])))
                 self.assertEqual(one.last_t, max(map(max, own)))
-                # What nobody wants is checked all the same, and nothing else is missing then.
+                # Events that no command wants are checked all the same, and nothing else is missing then.
                 fewer_problems = reader.Problems()
                 fewer = reader.Reader(str(path), fewer_problems, frozenset(["free_completed"]))
                 self.assertEqual([(t, line) for t, line, _ in fewer.events()], [(t, line) for t, line, e in one_by_one(path) if e["e"] != "free_completed"])

@@ -72,7 +72,7 @@ class Check(Case):
         self.check(expandable(), 0, "ok; complete")
 
     def test_an_event_that_is_missing(self) -> None:
-        """What it took is given up all the same, or used."""
+        """Memory that it took is given up all the same, or used."""
         for t in (10, 20, 21, 30, 40, 41, 42, 50):
             self.check([e for e in expandable() if e.get("t") != t], 1)
 

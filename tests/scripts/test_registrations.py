@@ -37,7 +37,7 @@ class Registrations(Case):
         self.assertNotIn("missing", out)
 
     def test_no_pool_on_the_device(self) -> None:
-        """What the program took from NCCL itself: there are no counters of a pool."""
+        """Memory that the program took from NCCL itself has no counters of a pool."""
         out = self.check([e for e in registered(0, 1) if e.get("e") not in ("segment_alloc", "stats")], 0)
         self.assertNotIn("warning", out)
 
@@ -50,7 +50,7 @@ class Registrations(Case):
                 (ev(150, "comm_destroy", comm="0xc2", ok=1), r":5: comm_destroy: there is no communicator 0xc2"),
                 (ev(150, "comm_init", comm="0xc2", rank=4, ranks=4, nccl=22809), r":5: comm_init: rank 4 of 4")):
             self.check(registered(0, 1, event), 1, expected)
-        # What NCCL refused has changed nothing; the same again has a registration of its own.
+        # A call that NCCL refused has changed nothing; the next one has a registration of its own.
         self.check(registered(0, 1, comm(150, "deregister", ok=0, **p), comm(151, "register", ok=0, **p)), 0)
         self.check(registered(0, 1, comm(150, "register", ok=1, **p), comm(160, "deregister", ok=1, **p)), 0)
         self.check(registered(0, 1, comm(150, "deregister", ok=1, **p), comm(151, "register", ok=0, **p)), 1, r":7: deregister .*: not registered")

@@ -60,7 +60,7 @@ class ToPerfetto(ConvertCase):
         self.assertIn("oom 900.0 MiB", [m["name"] for m in line.marks])
 
     def test_registrations(self) -> None:
-        """What two communicators have is counted once, until neither has it, and what a communicator has ends with it."""
+        """Memory registered with two communicators is counted once, until neither has it, and a communicator's registrations end with it."""
         def of_comm(t: int, e: str, comm: str, p: int = BASE, d: int = 0, ok: int = 1) -> Event:
             return ev(t, e, p=p, n=2 * MIB, d=d, comm=comm, us=0.5, ok=ok)
 

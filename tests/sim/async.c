@@ -2,9 +2,8 @@
 /*
  * async.c - stream-ordered allocation, as far as programs can tell.
  *
- * What it is: memory is taken at the call; a free takes its turn in the stream.
- *
- * What it is not: a pool: nothing is kept, so trimming and thresholds have nothing to do. Not in captures.
+ * The call takes memory; a free takes its turn in the stream. There is no pool: nothing is kept, so trimming and
+ * thresholds have no effect. Captures are not supported.
  *
  * Locking: each function takes sim_lock() itself.
  */

@@ -2,10 +2,8 @@
 /*
  * context.c - contexts: a primary one per device, others on request, and each thread's stack of current ones.
  *
- * What it is: their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among
- * them.
- *
- * What it is not: the order of operations (engine.c).
+ * The file has their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among
+ * them. The order of operations is in engine.c.
  *
  * Locking: sim_lock() for everything but the calling thread's own stack. A primary context keeps its address over a
  * reset; its gen tells old handles from new ones.
@@ -47,7 +45,7 @@ CUresult sim_current(CUcontext *ret)
     CUcontext ctx = current();
     CUresult r = sim_ctx_check(ctx);
 
-    /* What is made in a green context is the primary one's. */
+    /* An object made in a green context belongs to the primary one. */
     *ret = ctx && ctx->green && r == CUDA_SUCCESS ? &primaries[ctx->dev] : ctx;
     return r == CUDA_SUCCESS ? sim_ctx_check(*ret) : r;
 }
@@ -114,7 +112,7 @@ CUcontext sim_primary_take(int dev)
 {
     CUcontext ctx = &primaries[dev];
 
-    /* What is about to go is gone before another one comes. */
+    /* A context that is about to go has gone before another one comes. */
     stopped_wait(ctx);
     ctx->primary = true;
     if (!ctx->active)

@@ -2,9 +2,7 @@
 /*
  * ctxcalls.c - the calls on a live context: questions, synchronising, peers, cuCtxRecordEvent and cuCtxWaitEvent.
  *
- * What it is: exported functions, each a few lines on top of engine.c and capture.c.
- *
- * What it is not: the life of contexts (context.c).
+ * Each exported function is a few lines on top of engine.c and capture.c. The life of contexts is in context.c.
  *
  * Locking: each takes sim_lock() itself.
  */

@@ -2,10 +2,8 @@
 /*
  * device.c - cuInit and the questions about devices.
  *
- * What it is: SIMGPU_DEVICES equal devices that can all reach each other, with an H200's answers where a program may
- * ask.
- *
- * What it is not: contexts (context.c) or memory (memory.c).
+ * There are SIMGPU_DEVICES equal devices that can all reach each other, with an H200's answers where a program may ask.
+ * Contexts are in context.c, memory in memory.c.
  *
  * Locking: only what looks at memory in use takes sim_lock().
  */

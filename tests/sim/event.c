@@ -2,10 +2,8 @@
 /*
  * event.c - events.
  *
- * What it is: an event holds the point in time of its latest record: an operation in a stream, a number of a context
- * (cuCtxRecordEvent), or a place in a capture.
- *
- * What it is not: the waiting (engine.c).
+ * An event holds the point in time of its latest record: an operation in a stream, a number of a context
+ * (cuCtxRecordEvent), or a place in a capture. engine.c waits for it.
  *
  * Locking: each function takes sim_lock() itself. Event objects are recycled, never unmapped.
  */

@@ -2,11 +2,9 @@
 /*
  * graph.c - graphs: made by captures or node by node, instantiated, launched.
  *
- * What it is: an executable graph is its nodes' work in creation order, one of the orders that their edges allow; a
- * launch is one operation on a stream.
- *
- * What it is not: nodes other than copies, fills and host functions by hand, updating as a whole, conditional and
- * memory nodes.
+ * An executable graph is its nodes' work in creation order, one of the orders that their edges allow; a launch is one
+ * operation on a stream. Only copies, fills and host functions can be nodes made by hand; graphs are not updated as a
+ * whole, and conditional and memory nodes are not simulated.
  *
  * Locking: sim_lock(), taken here; an executable graph is kept by the launches that are under way.
  */

@@ -2,10 +2,8 @@
 /*
  * mem.c - the exported functions that get and give back memory, on the device and on the host.
  *
- * What it is: their contracts: what captures forbid, that a free waits for the GPU while an allocation does not, error
- * codes.
- *
- * What it is not: the allocator (memory.c); stream-ordered allocation (async.c).
+ * The functions keep their contracts: captures forbid some, a free waits for the GPU while an allocation does not,
+ * errors have their codes. The allocator is in memory.c, stream-ordered allocation in async.c.
  *
  * Locking: each function takes sim_lock() itself; waiting drops it.
  */

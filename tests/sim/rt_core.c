@@ -2,9 +2,7 @@
 /*
  * rt_core.c - the simulated cudart's way to the driver, its lazy contexts, its last error.
  *
- * What it is: see rt.h. cudaGetDriverEntryPoint is here because it is the same resolver.
- *
- * What it is not: any other runtime function.
+ * See rt.h. cudaGetDriverEntryPoint is here because it uses this resolver; the other runtime functions are elsewhere.
  *
  * Locking: a mutex around the table of primary contexts; the fast path reads one atomic.
  */

@@ -2,9 +2,7 @@
 /*
  * rt_device.c - the simulated cudart's device, error and version functions.
  *
- * What it is: thin calls on the driver.
- *
- * What it is not: memory, streams, graphs.
+ * Each is a thin call on the driver. Memory is in rt_mem.c, streams and graphs in rt_stream.c.
  *
  * Locking: none of its own.
  */

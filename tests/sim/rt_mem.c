@@ -2,9 +2,7 @@
 /*
  * rt_mem.c - the simulated cudart's memory functions: allocation, attributes, IPC, copies, fills.
  *
- * What it is: thin calls on the driver; cudaMalloc's pointer is cuMemAlloc's.
- *
- * What it is not: CUDA arrays, symbols.
+ * Each is a thin call on the driver; cudaMalloc's pointer is cuMemAlloc's. There are no CUDA arrays and no symbols.
  *
  * Locking: none of its own.
  */

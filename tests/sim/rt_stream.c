@@ -2,9 +2,7 @@
 /*
  * rt_stream.c - the simulated cudart's streams, events, captures and graphs.
  *
- * What it is: thin calls on the driver.
- *
- * What it is not: kernels: launching one is an error.
+ * Each is a thin call on the driver. There are no kernels: launching one is an error.
  *
  * Locking: none of its own.
  */

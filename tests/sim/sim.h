@@ -2,10 +2,8 @@
 /*
  * sim.h - what the files of the simulated libcuda share.
  *
- * What it is: the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and
- * the internal functions on them.
- *
- * What it is not: an interface for tests; those use CUDA's own, and simgpu.h for the few extras.
+ * It declares the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and
+ * the internal functions on them. It is no interface for tests; those use CUDA's own, and simgpu.h for the few extras.
  *
  * Locking: one mutex, sim_lock(), guards every object. Functions named here expect it to be held unless they say
  * otherwise. It is never held while work touches device memory or while a host function of the program runs. Objects
@@ -205,7 +203,7 @@ CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, e
 void sim_alloc_free(struct sim_alloc *a);
 /* The allocation that contains addr, or NULL. */
 struct sim_alloc *sim_alloc_find(uint64_t addr);
-/* The same if it contains all n bytes from addr. */
+/* The allocation that contains all n bytes from addr, or NULL. */
 struct sim_alloc *sim_alloc_range(uint64_t addr, size_t n);
 bool sim_is_device_va(uint64_t addr);
 void sim_alloc_unpin(struct sim_alloc *a);
@@ -214,7 +212,7 @@ bool sim_memory_charge(int dev, size_t n); /* count n bytes as used; false: they
 void sim_memory_discharge(int dev, size_t n);
 /* Something else is there from now on: it has a BUFFER_ID of its own. */
 void sim_alloc_renew(struct sim_alloc *a);
-/* vmm.c: what the memory that is mapped there can be shared by. */
+/* vmm.c: the handle types by which the memory mapped there can be shared. */
 unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
 void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of what is mapped there */
 char *sim_memory_host(int dev, uint64_t addr);
@@ -427,7 +425,7 @@ struct sim_side {
 /* Everything between an exported copy and sim_submit. Takes the lock itself. */
 CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t height, size_t depth, CUstream handle,
                   bool pt, bool sync);
-/* What CUDA_MEMCPY3D says as an operation: 0, or CUDA_ERROR_NOT_SUPPORTED for CUDA arrays. */
+/* CUDA_MEMCPY3D as an operation: 0, or CUDA_ERROR_NOT_SUPPORTED for CUDA arrays. */
 CUresult sim_copy_of(const CUDA_MEMCPY3D *c, struct sim_side *ret_dst, struct sim_side *ret_src);
 /* A fill of height rows of width elements; CUDA_ERROR_INVALID_VALUE. */
 CUresult sim_set_of(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,

@@ -2,9 +2,8 @@
 /*
  * stream.c - the exported stream functions, and what goes into a stream besides copies.
  *
- * What it is: creation and end of streams, the default streams, synchronising, host functions, flag writes and waits.
- *
- * What it is not: order (engine.c), capture (capture.c).
+ * They create and end streams, and the file has the default streams, synchronising, host functions, flag writes and
+ * waits. The order is in engine.c, capture in capture.c.
  *
  * Locking: each function takes sim_lock() itself. A thread's per-thread streams are found through a thread-local table
  * and retired when the thread ends.

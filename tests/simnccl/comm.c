@@ -133,7 +133,7 @@ ncclResult_t comm_enter(struct call *call, ncclComm_t comm, enum need need)
         ncclCommGetAsyncError(comm, &state);
         call->may = NULL;
     }
-    /* What NCCL calls itself is part of what is pending. */
+    /* A call that NCCL makes itself is part of the pending call. */
     const bool pending = comm->pending && !call->outer;
     if (need == NEED_READY && (comm->state != COMM_READY || pending)) {
         breach("%s on a communicator that is %s", call->name, pending ? "not ready" : states[comm->state]);

@@ -2,10 +2,9 @@
 /*
  * selftest_data.c - do operations of the NCCL stand-in bring the right bytes, in the order of streams?
  *
- * What it is: every operation on small and large buffers, in and out of place, in groups, captures and several streams,
- * and on communicators made of others. Several ranks in one thread are in selftest_groups.c.
- *
- * What it is not: about contracts (selftest_contract.c).
+ * The test runs every operation on small and large buffers, in and out of place, in groups, captures and several
+ * streams, and on communicators made of others. Several ranks in one thread are in selftest_groups.c, contracts in
+ * selftest_contract.c.
  *
  * Locking: none; a rank is one thread.
  */
@@ -56,7 +55,7 @@ static void zero(int *at, size_t count)
     OK(cudaStreamSynchronize(NULL));
 }
 
-/* What an element of the result has to be. */
+/* The right value of an element of the result. */
 typedef int (*expected)(const struct buffers *b, int p, size_t i, int root);
 
 static void compare(struct buffers *b, const char *what, const int *from, int pieces, size_t count, expected want,

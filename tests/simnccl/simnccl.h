@@ -159,7 +159,7 @@ HIDDEN struct record *record_window(ncclComm_t comm, void *at, size_t size, int 
 /* The record that holds all of it, windows first, then the one that begins first; NULL: none, or one of a graph alone.
  */
 HIDDEN struct record *record_find(ncclComm_t comm, const void *at, size_t size);
-/* The same for a captured operation, for which NCCL registers the whole allocation where it can. */
+/* The record for a captured operation, for which NCCL registers the whole allocation where it can. */
 HIDDEN struct record *record_captured(ncclComm_t comm, const void *at, size_t size);
 HIDDEN void records_check_end(ncclComm_t comm); /* nothing may be left */
 HIDDEN void records_free(ncclComm_t comm);
