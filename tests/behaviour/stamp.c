@@ -115,8 +115,8 @@ static int queue_drain(int keep)
 }
 
 /*
- * The owner's cudaFree has just returned: all that this thread had launched on its device is over. What came to the
- * host is looked at, and what was read there is overwritten.
+ * The owner's cudaFree has just returned: all that this thread had launched on its device is over. It looks
+ * at the copies that came to the host, and overwrites the words that were read there.
  */
 static void host_look(struct worker *w)
 {

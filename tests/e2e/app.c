@@ -26,7 +26,7 @@
  *   nofile:N chdir:DIR unlink:FILE pid tids setenv:NAME:VALUE
  *   lookup:NAME:VERSION:FLAGS   where cuGetProcAddress leads (API_PROC only)
  *
- * Exit code: 0; 3 for an error of CUDA; 4 for wrong data; 5 for anything else. What goes wrong is on stdout.
+ * Exit code: 0; 3 for an error of CUDA; 4 for wrong data; 5 for anything else. Errors are on stdout.
  */
 #include "api.h"
 

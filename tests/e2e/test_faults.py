@@ -2,8 +2,8 @@
 """Driver functions that fail, each in turn: those that shim/real/real.h lists, because the library calls them for itself at moments
 when the program did not ask for anything like that.
 
-What is then allowed to happen stands in docs/faults.md, a row for each function; here it is read and held against what does
-happen in faults.c. In no case does the program crash, hang, or find other bytes than it wrote.
+docs/faults.md says what may then happen, a row for each function; the tests read it and hold it against the events in
+faults.c. In no case does the program crash, hang, or find other bytes than it wrote.
 """
 from __future__ import annotations
 

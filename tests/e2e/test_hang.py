@@ -22,7 +22,7 @@ class Hang(Case):
         for events in ("segment", "segment,alloc"):
             with self.subTest(events), ThreadPoolExecutor(20) as pool:
                 def one(i: int, events: str = events) -> "list[str]":
-                    # 7: it was the handler that ended it. Whatever the trace lost, it can be read.
+                    # 7: it was the handler that ended it. The trace can be read, even if it has lost lines.
                     done = self.go(HANG, "sigexit", str(5000 + i * 1237), rc=7, CUPOOL_TRACE_EVENTS=events, CUPOOL_STATS="exit")
                     self.assertNotIn("abort", done.err)
                     return done.files

@@ -146,8 +146,8 @@ class Registered(Base):
 
 
 class Kinds(Base):
-    """NCCL before 2.29.2 kills jobs that use a registration for send/recv first and for a collective then. What it makes of the
-    first collective is not to be known: each that comes after send/recv gets a registration of its own."""
+    """NCCL before 2.29.2 kills jobs that use a registration for send/recv first and for a collective then. The library
+    cannot know its choice for the first collective: each that comes after send/recv gets a registration of its own."""
 
     def test_with_care(self) -> None:
         run = self.job("kinds", processes=True)

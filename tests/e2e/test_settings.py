@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings: each has its effect, what is wrong with one is said once and harmless, and cupool-info shows what is in force.
 
-What each setting means for launchers and traces is in test_rank and test_trace; which values and names are accepted, and what
-is said of others, in tests/unit/shim/base/test_settings.c.
+test_rank and test_trace have the meaning of each setting for launchers and traces; accepted values and names, and the messages
+about others, are in tests/unit/shim/base/test_settings.c.
 """
 from __future__ import annotations
 

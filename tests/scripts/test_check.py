@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-run --check: what it says of programs of every kind, and that it starts none of them.
 
-Programs are small ones that cc makes here, the end-to-end tests' where CUDA is in them, and files that are no programs. What
-it says of a program is held against what really happens in tests/e2e/test_catch.py, which runs the same ones.
+Programs are small ones that cc makes here, the end-to-end tests' where CUDA is in them, and files that are no programs. Its
+report about a program is held against the events in tests/e2e/test_catch.py, which runs these programs.
 """
 from __future__ import annotations
 

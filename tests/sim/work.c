@@ -135,7 +135,7 @@ static bool value_met(uint64_t have, const struct sim_work *w)
 }
 
 /*
- * Not looked at by the thread sanitizer: a flag may be set by a copy, too. What comes after it is ordered by the lock.
+ * Not looked at by the thread sanitizer: a flag may be set by a copy, too. The lock orders the work after it.
  */
 __attribute__((no_sanitize("thread"))) static uint64_t value_load(const char *at, unsigned bytes)
 {
