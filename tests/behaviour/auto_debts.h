@@ -156,6 +156,7 @@ BT_UNUSED static int taken(void)
     return 0;
 }
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are initialisers */
 #define LANDS(name_, setup_, ...)                                                                                      \
     {                                                                                                                  \
         .name = #name_, .fn = lands, .hazard = true, .setup = setup_, __VA_ARGS__                                      \
@@ -166,5 +167,6 @@ BT_UNUSED static int taken(void)
     }
 #define TO_HOST(copy_) .copy = copy_, .kind = cudaMemcpyDeviceToHost
 #define TO_DEV(copy_)  .copy = copy_, .kind = cudaMemcpyHostToDevice
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif

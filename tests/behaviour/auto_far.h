@@ -83,7 +83,9 @@ BT_UNUSED static int far_fetch(const char *w, size_t n, int byte)
     return far_check(n, byte);
 }
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are initialisers */
 #define FAR_RACE(name_, copy_, kind_)  RACE(name_, far_put, .copy = copy_, .kind = kind_)
 #define FAR_STALE(name_, copy_, kind_) STALE(name_, far_fetch, .copy = copy_, .kind = kind_)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif

@@ -36,6 +36,7 @@ struct bt_test {
     const void *arg;
 };
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are initialisers */
 #define BT_TEST(fn_)                                                                                                   \
     {                                                                                                                  \
         .name = #fn_, .fn = fn_                                                                                        \
@@ -44,6 +45,7 @@ struct bt_test {
     {                                                                                                                  \
         .name = #name_, .with = fn_, .arg = arg_                                                                       \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Per thread: a test that runs threads copies a thread's text out (bt_thread). */
 static __thread char bt_why[512];
