@@ -4,7 +4,8 @@
  *
  * What it is: functions for one main file, static so that an example is still built by one line. With -DHAVE_MPI, and
  * started by a launcher of MPI, ranks and bytes come from MPI. Else ranks come from the environment, as torchrun and
- * srun set it, and bytes go through a file that all ranks can read.
+ * srun set it, and bytes go through a file that all ranks can read, or without one over TCP where torchrun's
+ * environment says (meet.h).
  *
  * What it is not: part of the library, which no program needs to know of.
  *
@@ -44,7 +45,7 @@ static struct {
     int mpi;   /* is MPI in use? */
 } job = {.ranks = 1};
 
-JOB_UNUSED static void job_fail(const char *file, int line, const char *what, const char *why)
+JOB_UNUSED __attribute__((noreturn)) static void job_fail(const char *file, int line, const char *what, const char *why)
 {
     fprintf(stderr, "rank %d: %s:%d: %s: %s\n", job.rank, file, line, what, why);
     exit(1);
@@ -161,6 +162,8 @@ JOB_UNUSED static void job_file_read(const char *path, void *bytes, size_t size)
         job_fail(__FILE__, __LINE__, path, "not what rank 0 wrote");
 }
 
+#include "meet.h"
+
 /* What rank 0 has there, for every rank. file: where it goes round without MPI; rank 0 removes it when all have met. */
 JOB_UNUSED static void job_share(void *bytes, size_t size, const char *file)
 {
@@ -172,8 +175,12 @@ JOB_UNUSED static void job_share(void *bytes, size_t size, const char *file)
         return;
     }
 #endif
+    if (!file && getenv("MASTER_ADDR")) {
+        meet_share(bytes, size);
+        return;
+    }
     if (!file)
-        job_fail(__FILE__, __LINE__, "ranks without MPI", "need --id FILE, where they meet");
+        job_fail(__FILE__, __LINE__, "ranks without MPI", "need MASTER_ADDR or --id FILE, where they meet");
     if (job.rank == 0)
         job_file_write(file, bytes, size);
     else
@@ -191,7 +198,7 @@ static ncclComm_t job_comm(const char *file)
         NC(ncclGetUniqueId(&id));
     job_share(&id, sizeof(id), file);
     NC(ncclCommInitRank(&comm, job.ranks, id, job.rank));
-    if (job.rank == 0 && job.ranks > 1 && !job.mpi)
+    if (file && job.rank == 0 && job.ranks > 1 && !job.mpi)
         (void)unlink(file);
     return comm;
 }

@@ -3,7 +3,7 @@
  * pipeline.c - a model whose layers are spread over ranks, trained as Megatron does: one forward, one backward.
  *
  * Usage: mpirun -n 4 pipeline [--steps N] [--micros M] [--width BYTES]
- *        torchrun --no-python --nproc-per-node 4 pipeline --id FILE ...   (or RANK, WORLD_SIZE, LOCAL_RANK set by hand)
+ *        torchrun --no-python --nproc-per-node 4 pipeline ...          (or RANK, WORLD_SIZE, LOCAL_RANK set by hand)
  *
  * Build: mpicc -O2 -DHAVE_MPI pipeline.c -o pipeline -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lnccl
  *        or without MPI: gcc -O2 pipeline.c -o pipeline with the same paths and libraries.

@@ -3,7 +3,7 @@
  * ring.c - every rank sends to its right neighbour and receives from its left one, by NCCL.
  *
  * Usage: mpirun -n 4 ring [--iters N] [--min BYTES] [--max BYTES]
- *        torchrun --no-python --nproc-per-node 4 ring --id FILE ...       (or RANK, WORLD_SIZE, LOCAL_RANK set by hand)
+ *        torchrun --no-python --nproc-per-node 4 ring ...              (or RANK, WORLD_SIZE, LOCAL_RANK set by hand)
  *
  * Build: mpicc -O2 -DHAVE_MPI ring.c -o ring -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lnccl
  *        or without MPI: gcc -O2 ring.c -o ring with the same paths and libraries.

@@ -17,7 +17,7 @@
  * entries. A struct nccl_reg_comm goes back with nccl_reg_after_op.
  *
  * Threads: every function may be called from any thread. NCCL requires that one thread at a time uses a communicator;
- * this holds between operations and the calls made here, too: each communicator has a lock, its turn, which is held
+ * this holds between operations and the calls made here, too: each communicator has a lock, which is held
  * over the calls of the table on that communicator and nothing else, and for which only operations of the same
  * communicator wait. The registry's lock is never held over a call. The functions of the table may not call back.
  */
@@ -126,10 +126,10 @@ int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_inf
 
 /*
  * Remove the segment at addr, which no work uses any more. It is deregistered everywhere, and then release is called:
- * at once on this thread, or in a later nccl_reg_settle. The segment stays parked while this thread is in a group,
- * while an operation or a group with a communicator of its device is under way, or while a graph (unless the segment is
- * `own`) or the program itself holds a registration of it. If a deregistration fails, it is never released. -ENOENT: no
- * segment starts there; -EALREADY: it has been removed before; in both cases release is not called.
+ * at once on this thread, or in a later nccl_reg_retry_parked. The segment stays parked while this thread is in a
+ * group, while an operation or a group with a communicator of its device is under way, or while a graph (unless the
+ * segment is `own`) or the program itself holds a registration of it. If a deregistration fails, it is never released.
+ * -ENOENT: no segment starts there; -EALREADY: it has been removed before; in both cases release is not called.
  */
 int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size),
                             void *arg);
@@ -141,7 +141,7 @@ void nccl_reg_owner_lost(struct nccl_reg *reg, const void *owner);
 void nccl_reg_range_lost(struct nccl_reg *reg, uint64_t addr, size_t size);
 /* Try to release the parked segments of a device, or of all (-1). May wait for the work of their devices. Returns the
  * bytes released. */
-size_t nccl_reg_settle(struct nccl_reg *reg, int device);
+size_t nccl_reg_retry_parked(struct nccl_reg *reg, int device);
 
 /* Add a communicator that is ready. 0 also if it is known. -ENOMEM. */
 int nccl_reg_comm_add(struct nccl_reg *reg, void *comm, const struct nccl_reg_comm_info *info);
@@ -151,15 +151,16 @@ int nccl_reg_comm_get(const struct nccl_reg *reg, void *comm, struct nccl_reg_co
 /* The communicator has turned out to be one that does not block. */
 void nccl_reg_comm_nonblocking(struct nccl_reg *reg, void *comm);
 /*
- * A communicator is about to go. talk: undo its registrations, provided that the work that uses them has ended or, if
- * the communicator blocks, ends soon. Without talk, because its peers may hang, forget them: a call of another thread
- * on the communicator is waited for, but for a second at most, because it may be stuck until the communicator ends; no
- * later call begins. -ENOENT: not known. -EPIPE: no call could be made on the communicator, because it is closed, not
- * ready, at work, or used in this thread's open group: it stays, closed, with its registrations, until
+ * A communicator is about to go. may_call: undo its registrations, provided that the work that uses them has ended or,
+ * if the communicator blocks, ends soon. Without may_call, because its peers may hang, forget them: a call of another
+ * thread on the communicator is waited for, but for a second at most, because it may be stuck until the communicator
+ * ends; no later call begins. -ENOENT: not known. -EPIPE: no call could be made on the communicator, because it is
+ * closed, not ready, at work, or used in this thread's open group: it stays, closed, with its registrations, until
  * nccl_reg_comm_gone.
  */
-int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool talk);
-/* As nccl_reg_comm_remove with talk, for a communicator that stays. 0: it stays, closed, until nccl_reg_comm_gone. */
+int nccl_reg_comm_remove(struct nccl_reg *reg, void *comm, bool may_call);
+/* As nccl_reg_comm_remove with may_call, for a communicator that stays. 0: it stays, closed, until nccl_reg_comm_gone.
+ */
 int nccl_reg_comm_finalize(struct nccl_reg *reg, void *comm);
 /*
  * Close a communicator that stays for now (it is about to be aborted, or has been revoked): no call is begun on it, and

@@ -1,72 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * operations.c - groups, and operations: those that need no registration take no turn. See nccl_reg_internal.h.
+ * operations.c - operations, and other calls by which the program uses a communicator: those that need no registration
+ * take no lock. See nccl_reg.h. It registers nothing; registrations.h does.
  *
  * Locking: a communicator's users; see op_begin.
  */
-#include "nccl_reg_internal.h"
-
 #include <errno.h>
-#include <stdlib.h>
 
-/* The number of a group's communicators that need no memory from the heap. */
-#define GROUP_FIRST 4u
-
-/* The calling thread's groups, and the communicators that they have used: the group counts as a user of each until its
- * end. */
-static __thread struct {
-    uint64_t number; /* a unique number of the outermost group */
-    unsigned int depth, count, room;
-    struct nccl_reg_comm *first[GROUP_FIRST];
-    struct nccl_reg_comm **more;
-} group __attribute__((tls_model("initial-exec")));
-
-static _Atomic(uint64_t) groups; /* the number of groups so far, of all threads */
-
-uint64_t reg_group(void)
-{
-    return group.depth ? group.number : 0;
-}
-
-/* The element for the group's communicator of index i. */
-static struct nccl_reg_comm **group_at(unsigned int i)
-{
-    return i < GROUP_FIRST ? &group.first[i] : &group.more[i - GROUP_FIRST];
-}
-
-bool reg_group_uses(const struct nccl_reg_comm *comm)
-{
-    for (unsigned int i = 0; i < group.count; i++)
-        if (*group_at(i) == comm)
-            return true;
-    return false;
-}
-
-/* comm is in use until this thread's group ends. */
-static void group_use(struct nccl_reg_comm *comm)
-{
-    size_t room = group.room;
-
-    if (reg_group_uses(comm))
-        return;
-    atomic_fetch_add(&comm->users, 1);
-    /* Without memory for the entry, the communicator stays in use, and its segments never go. */
-    if (group.count >= GROUP_FIRST &&
-        reg_reserve((void **)&group.more, group.count - GROUP_FIRST, &room, sizeof(void *)))
-        return;
-    group.room = (unsigned int)room;
-    *group_at(group.count++) = comm;
-}
+#include "entries.h"
+#include "groups.h"
+#include "lookup.h"
+#include "registrations.h"
 
 /*
  * Mark the communicator as in use. Returns the argument for nccl_reg_after_op. A thread that releases a segment first
- * increments `detaching`, then takes the turns, and gives up if there is a user. So an operation that first counts
- * itself as a user and then reads `detaching` as 0 needs no turn.
+ * increments `detaching`, then takes the locks, and gives up if there is a user. So an operation that first counts
+ * itself as a user and then reads `detaching` as 0 needs no lock.
  */
 static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
 {
-    if (group.depth) {
-        group_use(comm);
+    if (nccl_reg_group_depth()) {
+        reg_group_use(comm);
         return NULL;
     }
     atomic_fetch_add(&comm->users, 1);
@@ -74,7 +28,7 @@ static struct nccl_reg_comm *op_begin(struct nccl_reg_comm *comm)
 }
 
 /* In use: true if the operation needs nothing. */
-static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
+static bool op_is_prepared(const struct nccl_reg *reg, const struct nccl_reg_comm *comm, const struct nccl_reg_op *op)
 {
     if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) !=
                             atomic_load_explicit(&reg->changes, memory_order_acquire))
@@ -83,7 +37,7 @@ static bool op_settled(const struct nccl_reg *reg, const struct nccl_reg_comm *c
         const uint64_t addr = op->buffers[i].addr;
         const size_t size = op->buffers[i].size;
 
-        if (size && !is_settled(near_get(&comm->near, addr), op->kind, addr, size))
+        if (size && !is_prepared(lookup_get(&comm->lookup, addr), op->kind, addr, size))
             return false;
     }
     return op->buffers[0].size || op->buffers[1].size;
@@ -99,15 +53,15 @@ int nccl_reg_before_op(struct nccl_reg *reg, void *comm, const struct nccl_reg_o
         return rc;
     *ret_used = op_begin(found);
     if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key, memory_order_acquire) == comm &&
-        op_settled(reg, found, op)) {
+        op_is_prepared(reg, found, op)) {
         atomic_store_explicit(&found->ops, atomic_load_explicit(&found->ops, memory_order_relaxed) + 1,
                               memory_order_relaxed);
         return 0;
     }
-    pthread_mutex_lock(&found->turn);
+    pthread_mutex_lock(&found->lock);
     if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm)
         rc = reg_prepare(reg, found, comm, op);
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
     if (rc < 0) {
         nccl_reg_after_op(*ret_used);
         *ret_used = NULL;
@@ -123,38 +77,11 @@ void nccl_reg_before_call(struct nccl_reg *reg, void *comm, struct nccl_reg_comm
     if (!found)
         return;
     *ret_used = op_begin(found);
-    reg_turn_give(reg, found);
+    reg_comm_give(reg, found);
 }
 
 void nccl_reg_after_op(struct nccl_reg_comm *used)
 {
     if (used)
         atomic_fetch_sub_explicit(&used->users, 1, memory_order_release);
-}
-
-void nccl_reg_group_start(void)
-{
-    if (!group.depth++)
-        group.number = atomic_fetch_add_explicit(&groups, 1, memory_order_relaxed) + 1;
-}
-
-void nccl_reg_group_end(bool goes_on)
-{
-    if (!group.depth || --group.depth)
-        return;
-    for (unsigned int i = 0; i < group.count; i++) {
-        struct nccl_reg_comm *comm = *group_at(i);
-
-        if (goes_on)
-            atomic_store(&comm->nonblocking, true);
-        atomic_fetch_sub_explicit(&comm->users, 1, memory_order_release);
-    }
-    free(group.more);
-    group.more = NULL;
-    group.count = group.room = 0;
-}
-
-unsigned int nccl_reg_group_depth(void)
-{
-    return group.depth;
 }

@@ -1,115 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registrations.c - the registrations of a communicator, the calls of the table that change them, and the registrations
- * that an operation needs. See nccl_reg_internal.h.
+ * registrations.c - see registrations.h.
  *
- * Locking: every function is called with the communicator's turn.
+ * Locking: every function is called with the communicator's lock.
  */
-#include "nccl_reg_internal.h"
+#include "registrations.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* --- records --- */
+#include "groups.h"
+#include "host.h"
+#include "lookup.h"
+#include "records.h"
+#include "segment_table.h"
 
-/* The index of the first record that starts behind addr. Used by each operation, so without branches that
- * mispredict. */
-static size_t record_after(const struct nccl_reg_comm *comm, uint64_t addr)
-{
-    const struct record *low = comm->records;
-    size_t count = comm->record_count, half;
-
-    if (!count || low->addr > addr)
-        return 0;
-    for (; count > 1; count -= half) {
-        half = count / 2;
-        low = low[half].addr <= addr ? low + half : low;
-    }
-    return (size_t)(low - comm->records) + 1;
-}
-
-static bool holds(const struct record *record, uint64_t addr, size_t size)
-{
-    return addr - record->addr < record->size && size <= record->size - (addr - record->addr);
-}
-
-/* The record that holds all of a buffer; NULL: none. */
-static struct record *record_of(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
-{
-    const size_t i = record_after(comm, addr);
-    struct record *record = i ? &comm->records[i - 1] : NULL;
-
-    return record && holds(record, addr, size) ? record : NULL;
-}
-
-struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
-{
-    struct record *record = record_of(comm, addr, 1);
-
-    return record && record->addr == addr ? record : NULL;
-}
-
-/* True if the kinds of the operations that use this record matter. */
-static bool kinds_matter(const struct nccl_reg_comm *comm, const struct record *record)
-{
-    return comm->info.careful && (!record->plain || comm->info.maps_plain);
-}
-
-static bool is_sent(const struct record *record)
-{
-    return record->sent || record->group;
-}
-
-static void sent_note(struct nccl_reg_comm *comm, struct record *record)
-{
-    if (!is_sent(record))
-        near_forget(&comm->near); /* the cache says that collectives need nothing */
-    if (record->group != reg_group() || !record->group) {
-        record->sent |= record->group || !reg_group();
-        record->group = reg_group();
-    }
-}
-
-/* NCCL finds another registration now. Operations of this thread's open group run at its end, with that
- * registration. */
-static void sent_forget(struct record *record)
-{
-    record->sent = false;
-    if (record->group != reg_group())
-        record->group = 0;
-}
-
-/* A buffer at addr was found in a record and prepared: enter it into the lookup cache. */
-static void remember(struct nccl_reg_comm *comm, uint64_t addr, const struct record *record)
-{
-    unsigned int settled = 0;
-
-    /* Where kinds matter, the group of each send and receive has to be recorded. */
-    if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))
-        settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |
-                  (unsigned int)(!kinds_matter(comm, record) || !is_sent(record)) << NCCL_REG_COLLECTIVE;
-    near_remember(&comm->near, addr, (size_t)(record - comm->records), settled);
-}
-
-void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record)
-{
-    const size_t i = (size_t)(record - comm->records);
-
-    near_forget(&comm->near);
-    free(record->wide);
-    comm->record_count--;
-    memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
-}
-
-bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)
-{
-    for (size_t i = 0; i < comm->user_count; i++)
-        if (comm->users_own[i].addr < end_of(addr, size) &&
-            addr < end_of(comm->users_own[i].addr, comm->users_own[i].size))
-            return true;
-    return false;
-}
+/* The longest wait for the device, in milliseconds, of an operation. */
+#define OP_WAIT_MS 5000u
+/* For this time, in nanoseconds, no operation waits after one has waited in vain. */
+#define OP_REST_NS 10000000000u
 
 /* --- calls of the table --- */
 
@@ -133,7 +42,7 @@ static void *attach(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
 
     if (!call_begin(comm))
         return NULL;
-    near_forget(&comm->near);
+    lookup_clear(&comm->lookup);
     if (reg->ops->attach(&comm->info, key, addr, size, &handle)) {
         comm->counters.failed++;
         handle = NULL;
@@ -153,7 +62,7 @@ static int detach_one(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *ke
         return 0;
     if (!call_begin(comm))
         return -EPIPE;
-    near_forget(&comm->near);
+    lookup_clear(&comm->lookup);
     rc = reg->ops->detach(&comm->info, key, addr, size, *handle) ? -EIO : 0;
     call_end(comm);
     if (!rc)
@@ -203,6 +112,8 @@ bool reg_is_ready(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
     return reg_ask(reg, comm, key) == 0;
 }
 
+/* --- the registrations that an operation needs --- */
+
 /* Records, without handles, for the segments that the communicator lacks. Returns their number; *ret_changes: the
  * registry's changes at that moment. */
 static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, struct record **ret_missing,
@@ -236,18 +147,15 @@ static size_t missing_get(struct nccl_reg *reg, struct nccl_reg_comm *comm, stru
 /* Register the missing segments. A segment without host memory for its record is tried again at the next change. */
 static void catch_up(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key)
 {
-    struct record *missing, *at;
+    struct record *missing;
     uint64_t changes;
     const size_t count = missing_get(reg, comm, &missing, &changes);
 
     for (size_t i = 0; i < count; i++) {
-        if (reg_reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*at)))
+        if (reg_reserve((void **)&comm->records, comm->record_count, &comm->record_room, sizeof(*missing)))
             break;
         missing[i].handle = attach(reg, comm, key, missing[i].addr, missing[i].size);
-        at = &comm->records[record_after(comm, missing[i].addr)];
-        memmove(at + 1, at, (size_t)(comm->records + comm->record_count - at) * sizeof(*at));
-        *at = missing[i];
-        comm->record_count++;
+        reg_record_insert(comm, &missing[i]);
     }
     free(missing);
     atomic_store_explicit(&comm->seen, changes, memory_order_relaxed);
@@ -275,7 +183,7 @@ static bool widen(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
         return false;
     }
     record->widened = next;
-    sent_forget(record);
+    reg_sent_clear(record);
     comm->counters.renewed++;
     return true;
 }
@@ -308,7 +216,7 @@ static bool renew(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, s
         return false;
     record->handle = attach(reg, comm, key, record->addr, record->size);
     record->widened = 0;
-    sent_forget(record);
+    reg_sent_clear(record);
     comm->counters.renewed++;
     return true;
 }
@@ -323,10 +231,10 @@ static bool use_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *
      * unregistered in other places. */
     if (op->captured && record->front && record->widened < WIDES)
         safe = widen(reg, comm, key, record, /* whole: */ true);
-    if (!kinds_matter(comm, record))
+    if (!reg_kinds_matter(comm, record))
         return safe;
     if (op->kind == NCCL_REG_POINT_TO_POINT) {
-        sent_note(comm, record);
+        reg_sent_mark(comm, record);
         return safe;
     }
     /* At the end of a group NCCL runs its collectives first, in whatever order they were called. */
@@ -347,15 +255,15 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
     for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
         const uint64_t addr = op->buffers[i].addr;
         const size_t size = op->buffers[i].size;
-        const uint64_t near = near_get(&comm->near, addr);
+        const uint64_t word = lookup_get(&comm->lookup, addr);
         struct record *record;
 
         if (!size)
             continue;
-        if (NEAR_INDEX(near) < comm->record_count && holds(&comm->records[NEAR_INDEX(near)], addr, size))
-            record = &comm->records[NEAR_INDEX(near)];
+        if (LOOKUP_INDEX(word) < comm->record_count && holds(&comm->records[LOOKUP_INDEX(word)], addr, size))
+            record = &comm->records[LOOKUP_INDEX(word)];
         else
-            record = record_of(comm, addr, size);
+            record = reg_record_of(comm, addr, size);
         if (record && record->handle && comm->info.careful)
             safe &= use_prepare(reg, comm, key, record, op);
         if (!record || !record->handle) { /* NCCL may just have refused the registration */
@@ -365,7 +273,7 @@ int reg_prepare(struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key, con
         inside++;
         record->used = true;
         record->pinned |= op->captured;
-        remember(comm, addr, record);
+        reg_lookup_enter(comm, addr, record);
     }
     comm->counters.ops += inside || outside;
     comm->counters.mixed += inside && outside;

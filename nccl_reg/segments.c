@@ -1,107 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segments.c - how segments come, how they go once no communicator has them registered, and how they are lost.
+ * segments.c - how segments go once no communicator has them registered, and how they are lost. See nccl_reg.h. How
+ * they come is in segment_table.c.
  *
- * Locking: see nccl_reg_internal.h. A thread that releases a segment claims it and takes the turns of all communicators
- * of its device.
+ * Locking: see registry.h. A thread that releases a segment claims it and takes the locks of all communicators of its
+ * device.
  */
-#include "nccl_reg_internal.h"
-
 #include <errno.h>
-#include <string.h>
 
-/* --- how they come, all with the lock --- */
-
-/* The index of the first segment that starts behind addr. */
-static size_t segment_after(const struct nccl_reg *reg, uint64_t addr)
-{
-    size_t low = 0, high = reg->segment_count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (reg->segments[middle].addr <= addr)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The index of the first segment that ends behind addr. */
-static size_t segment_from(const struct nccl_reg *reg, uint64_t addr)
-{
-    const size_t i = segment_after(reg, addr);
-
-    return i - (i && end_of(reg->segments[i - 1].addr, reg->segments[i - 1].size) > addr);
-}
-
-/* The segment that starts at addr; NULL: none. */
-static struct segment *segment_at(const struct nccl_reg *reg, uint64_t addr)
-{
-    const size_t i = segment_after(reg, addr);
-
-    return i && reg->segments[i - 1].addr == addr ? &reg->segments[i - 1] : NULL;
-}
-
-static void segment_delete(struct nccl_reg *reg, const struct segment *segment)
-{
-    const size_t i = (size_t)(segment - reg->segments);
-
-    reg->segment_count--;
-    memmove(&reg->segments[i], &reg->segments[i + 1], (reg->segment_count - i) * sizeof(*segment));
-}
-
-static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
-{
-    const size_t i = segment_from(reg, addr);
-
-    return i < reg->segment_count && reg->segments[i].addr < end_of(addr, size);
-}
-
-int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_info *info)
-{
-    struct segment *at;
-    int rc;
-
-    pthread_mutex_lock(&reg->lock);
-    rc = overlaps(reg, info->addr, info->size) ? -EEXIST : 0;
-    if (!rc)
-        rc = reg_reserve((void **)&reg->segments, reg->segment_count, &reg->segment_room, sizeof(*at));
-    if (!rc) {
-        at = &reg->segments[segment_after(reg, info->addr)];
-        memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
-        *at = (struct segment){.addr = info->addr,
-                               .size = info->size,
-                               .front = info->front,
-                               .device = info->device,
-                               .plain = info->plain,
-                               .own = info->own,
-                               .owner = info->owner};
-        reg->segment_count++;
-        atomic_fetch_add(&reg->changes, 1);
-    }
-    pthread_mutex_unlock(&reg->lock);
-    return rc;
-}
-
-void reg_segment_quarantine(struct nccl_reg *reg, uint64_t addr)
-{
-    struct segment *segment;
-
-    pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr);
-    if (segment && !segment->quarantined) {
-        segment->quarantined = true;
-        reg->parked -= segment->leaving ? segment->size : 0;
-        reg->quarantined += segment->leaving ? segment->size : 0;
-    }
-    pthread_mutex_unlock(&reg->lock);
-}
+#include "entries.h"
+#include "groups.h"
+#include "records.h"
+#include "registrations.h"
+#include "segment_table.h"
 
 /* --- how they go --- */
 
-/* With its turn: true if this communicator permits the release of the segment now. */
+/* With its lock: true if this communicator permits the release of the segment now. */
 static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key,
                          const struct segment *segment)
 {
@@ -113,22 +28,22 @@ static bool comm_permits(const struct nccl_reg *reg, struct nccl_reg_comm *comm,
     return comm_is_closed(comm) ? !record || !record->handle : reg_is_ready(reg, comm, key);
 }
 
-static void turns_give(struct nccl_reg *reg, struct nccl_reg_comm *held)
+static void comms_give(struct nccl_reg *reg, struct nccl_reg_comm *held)
 {
     struct nccl_reg_comm *next;
 
     for (; held; held = next) {
         next = held->next_held;
-        reg_turn_give(reg, held);
+        reg_comm_give(reg, held);
     }
 }
 
 /*
- * Take the turns of all communicators of the segment's device, because communicators that share connections with one
- * that has the segment registered must be at rest, too. False: a communicator does not permit the release, and no turn
+ * Take the locks of all communicators of the segment's device, because communicators that share connections with one
+ * that has the segment registered must be at rest, too. False: a communicator does not permit the release, and no lock
  * is taken.
  */
-static bool turns_take(struct nccl_reg *reg, const struct segment *segment, struct nccl_reg_comm **ret_held)
+static bool comms_take(struct nccl_reg *reg, const struct segment *segment, struct nccl_reg_comm **ret_held)
 {
     struct nccl_reg_comm *held = NULL;
     void *key;
@@ -137,12 +52,12 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
         /* Other devices' communicators have not registered this memory, and their threads may be at work with them. */
         if (atomic_load(&comm->device) != segment->device)
             continue;
-        if (pthread_mutex_trylock(&comm->turn)) {
+        if (pthread_mutex_trylock(&comm->lock)) {
             /* A communicator that was closed while a thread was in it has no key, and no call is made on it any
              * more. */
             if (!atomic_load(&comm->key))
                 continue;
-            turns_give(reg, held);
+            comms_give(reg, held);
             return false;
         }
         key = atomic_load(&comm->key);
@@ -151,9 +66,9 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
             held = comm;
             continue;
         }
-        reg_turn_give(reg, comm);
+        reg_comm_give(reg, comm);
         if (key && atomic_load(&comm->key) == key) {
-            turns_give(reg, held);
+            comms_give(reg, held);
             return false;
         }
     }
@@ -161,8 +76,8 @@ static bool turns_take(struct nccl_reg *reg, const struct segment *segment, stru
     return true;
 }
 
-/* With all turns: deregister the segment from one communicator. False: that was closed meanwhile. */
-static bool comm_let_go(struct nccl_reg *reg, struct nccl_reg_comm *comm, const struct segment *segment)
+/* With all of their locks: deregister the segment from one communicator. False: that was closed meanwhile. */
+static bool comm_release(struct nccl_reg *reg, struct nccl_reg_comm *comm, const struct segment *segment)
 {
     void *key = atomic_load(&comm->key);
     struct record *record = key ? reg_record_at(comm, segment->addr) : NULL;
@@ -186,15 +101,15 @@ static bool segment_detach(struct nccl_reg *reg, const struct segment *segment)
     if (reg_group())
         return false;
     atomic_fetch_add(&reg->detaching, 1);
-    gone = turns_take(reg, segment, &held);
+    gone = comms_take(reg, segment, &held);
     for (struct nccl_reg_comm *comm = held; comm; comm = comm->next_held)
-        gone &= comm_let_go(reg, comm, segment);
-    turns_give(reg, held);
+        gone &= comm_release(reg, comm, segment);
+    comms_give(reg, held);
     atomic_fetch_sub(&reg->detaching, 1);
     return gone;
 }
 
-/* With the lock: keep the segment's owner from going until owner_drop. */
+/* With the registry's lock: keep the segment's owner from going until owner_drop. */
 static bool owner_hold(const struct nccl_reg *reg, const struct segment *segment)
 {
     return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);
@@ -207,13 +122,13 @@ static void owner_drop(const struct nccl_reg *reg, const struct segment *segment
 }
 
 /* Release the segment at addr, if it has to go and no other thread is releasing it. Returns the bytes released. */
-static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
+static size_t segment_release(struct nccl_reg *reg, uint64_t addr)
 {
     struct segment *segment, copy = {0};
     bool gone;
 
     pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr);
+    segment = reg_segment_at(reg, addr);
     if (segment && segment->leaving && !segment->claimed && !segment->quarantined && owner_hold(reg, segment)) {
         segment->claimed = true;
         copy = *segment;
@@ -224,12 +139,12 @@ static size_t segment_let_go(struct nccl_reg *reg, uint64_t addr)
 
     gone = segment_detach(reg, &copy);
     pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr); /* still there, but perhaps at another index */
+    segment = reg_segment_at(reg, addr); /* still there, but perhaps at another index */
     segment->claimed = false;
     gone = gone && !segment->quarantined;
     if (gone) {
         reg->parked -= copy.size;
-        segment_delete(reg, segment);
+        reg_segment_delete(reg, segment);
     }
     pthread_mutex_unlock(&reg->lock);
     if (gone)
@@ -245,7 +160,7 @@ int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)
     int rc;
 
     pthread_mutex_lock(&reg->lock);
-    segment = segment_at(reg, addr);
+    segment = reg_segment_at(reg, addr);
     rc = !segment ? -ENOENT : segment->leaving ? -EALREADY : 0;
     if (!rc) {
         segment->leaving = true;
@@ -255,11 +170,11 @@ int nccl_reg_segment_remove(struct nccl_reg *reg, uint64_t addr, void (*release)
     }
     pthread_mutex_unlock(&reg->lock);
     if (!rc)
-        segment_let_go(reg, addr);
+        segment_release(reg, addr);
     return rc;
 }
 
-size_t nccl_reg_settle(struct nccl_reg *reg, int device)
+size_t nccl_reg_retry_parked(struct nccl_reg *reg, int device)
 {
     uint64_t addr = 0;
     size_t released = 0;
@@ -268,15 +183,15 @@ size_t nccl_reg_settle(struct nccl_reg *reg, int device)
     do {
         more = false;
         pthread_mutex_lock(&reg->lock);
-        for (size_t i = reg->parked ? segment_after(reg, addr) : reg->segment_count; i < reg->segment_count && !more;
-             i++) {
+        for (size_t i = reg->parked ? reg_segment_after(reg, addr) : reg->segment_count;
+             i < reg->segment_count && !more; i++) {
             addr = reg->segments[i].addr;
             more = reg->segments[i].leaving && !reg->segments[i].quarantined &&
                    (device < 0 || device == reg->segments[i].device);
         }
         pthread_mutex_unlock(&reg->lock);
         if (more)
-            released += segment_let_go(reg, addr);
+            released += segment_release(reg, addr);
     } while (more);
     return released;
 }
@@ -288,16 +203,16 @@ static void records_lose(struct nccl_reg *reg, uint64_t addr, int device)
     for (struct nccl_reg_comm *comm = atomic_load(&reg->all); comm; comm = comm->next_all) {
         const struct record *record;
 
-        /* The records of an entry without a key are not used any more, and its turn must not be waited for, because its
-         * call may be stuck; nor must the turn of another device's communicator, which may be held over a call for any
+        /* The records of an entry without a key are not used any more, and its lock must not be waited for, because its
+         * call may be stuck; nor must the lock of another device's communicator, which may be held over a call for any
          * length of time. */
         if (!atomic_load(&comm->key) || atomic_load(&comm->device) != device)
             continue;
-        pthread_mutex_lock(&comm->turn);
+        pthread_mutex_lock(&comm->lock);
         record = reg_record_at(comm, addr);
         if (record)
             reg_record_delete(comm, record);
-        reg_turn_give(reg, comm);
+        reg_comm_give(reg, comm);
     }
 }
 
@@ -310,7 +225,7 @@ static void lose(struct nccl_reg *reg, uint64_t addr, uint64_t end, const void *
     do {
         lost.size = 0;
         pthread_mutex_lock(&reg->lock);
-        for (size_t i = segment_from(reg, addr); i < reg->segment_count && reg->segments[i].addr < end; i++) {
+        for (size_t i = reg_segment_from(reg, addr); i < reg->segment_count && reg->segments[i].addr < end; i++) {
             const struct segment *segment = &reg->segments[i];
 
             if (segment->claimed || (any ? !segment->owner : segment->owner != owner))
@@ -318,7 +233,7 @@ static void lose(struct nccl_reg *reg, uint64_t addr, uint64_t end, const void *
             lost = *segment;
             if (lost.leaving)
                 *(lost.quarantined ? &reg->quarantined : &reg->parked) -= lost.size;
-            segment_delete(reg, segment);
+            reg_segment_delete(reg, segment);
             break;
         }
         pthread_mutex_unlock(&reg->lock);

@@ -6,8 +6,6 @@
  */
 #include "bins.h"
 
-#include "pool_internal.h"
-
 /* An idle segment is broken only for requests of at least a BREAK_RATIO-th of it, and, if it is larger than a
  * segment for two, only if that takes no more than a BREAK_PART-th of the room: breaking it saves a driver call,
  * but no memory. */

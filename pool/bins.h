@@ -6,16 +6,17 @@
  * that can hold a fitting one, so it is nearly best fit at constant cost. Its result depends only on the order of
  * insertions and removals, never on addresses: ranks that request the same sizes lay memory out alike.
  *
- * Threads: under the caller's lock (the pool's, or that of the magazine that owns the bins).
+ * Ownership: the bins own no block; a block in them belongs to its segment.
+ *
+ * Locking: every function under the caller's lock (the pool's, or that of the magazine that owns the bins). No errors.
  */
 #ifndef CUPOOL_POOL_BINS_H
 #define CUPOOL_POOL_BINS_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct block;
+#include "segment.h"
 
 #define BINS_WORDS 10
 #define BINS_COUNT (BINS_WORDS * 64)
@@ -25,7 +26,49 @@ struct bins {
     uint64_t used[BINS_WORDS];
 };
 
-/* bins_insert and bins_remove are in pool_internal.h. */
+/*
+ * The inline part of bins.h; here because struct block is defined here, and inline because most small requests and
+ * frees of random sizes use it. Sizes below 16 granules have a bin each; above, the four bits after the leading one
+ * choose among 16.
+ */
+static inline unsigned int bin_of(size_t size)
+{
+    const uint64_t granules = size / POOL_GRANULE;
+    unsigned int log2, bin;
+
+    if (granules < 16)
+        return (unsigned int)granules;
+    log2 = 63u - (unsigned int)__builtin_clzll(granules);
+    bin = (log2 - 3) * 16 + ((granules >> (log2 - 4)) & 15);
+    return bin < BINS_COUNT ? bin : BINS_COUNT - 1;
+}
+
+static inline void bins_insert(struct bins *bins, struct block *block)
+{
+    const unsigned int bin = bin_of(block->size);
+
+    block->bin = (unsigned short)bin;
+    block->bin_prev = NULL;
+    block->link = bins->head[bin];
+    if (block->link)
+        block->link->bin_prev = block;
+    bins->head[bin] = block;
+    bins->used[bin / 64] |= 1ull << (bin % 64);
+}
+
+static inline void bins_remove(struct bins *bins, struct block *block)
+{
+    const unsigned int bin = block->bin;
+
+    if (block->bin_prev)
+        block->bin_prev->link = block->link;
+    else
+        bins->head[bin] = block->link;
+    if (block->link)
+        block->link->bin_prev = block->bin_prev;
+    if (!bins->head[bin])
+        bins->used[bin / 64] &= ~(1ull << (bin % 64));
+}
 
 /*
  * The free block that serves a request of size bytes (a multiple of POOL_GRANULE); NULL: none. It stays in its bin. An

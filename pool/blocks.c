@@ -1,39 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blocks.c - blocks within segments: split, handed out, merged, chosen. Requests under 2 MiB share segments of 2 MiB.
- * Larger ones get a segment of their own size when no free block fits, so that most of them start where a driver
- * allocation starts. A segment that has become free serves requests of its size.
+ * blocks.c - see blocks.h. Requests under 2 MiB share segments of 2 MiB. Larger ones get a segment of their own size
+ * when no free block fits, so that most of them start where a driver allocation starts. A segment that has become free
+ * serves requests of its size.
  *
  * Some segments are packed: large blocks share them. Blocks that leave 1 MiB or more of their last 2 MiB get a segment
  * for two, 2 MiB smaller than two of their own; and a free segment may be broken for smaller requests. That saves
  * memory, but one block can then keep its neighbours' memory from going back to the driver. So the pool counts the
  * bytes that could be kept so at the worst (pool->exposed), and limits them to a part of the bytes that the driver
- * would have in use, see room(). Free memory of a packed segment serves large requests within that budget. The tail
- * that a large block leaves of the last 2 MiB of a segment of its own is never handed out: with a small block there the
+ * would have in use (large.c). Free memory of a packed segment serves large requests within that limit. The tail that
+ * a large block leaves of the last 2 MiB of a segment of its own is never handed out: with a small block there the
  * segment could not go back, and tails are so many that soon no segment could.
  *
- * It calls no function of the tables; pool.c and release.c do. shards.c decides which magazine's segments serve a small
- * request.
- *
- * Locking: every function is called with pool->lock; for a segment that a magazine owns, those above block_take are
- * called with the magazine's lock.
+ * Locking: as in blocks.h; idle_lock inside that.
  */
-#include <errno.h>
+#include "blocks.h"
 
+#include "accounting.h"
 #include "bins.h"
-#include "magazine.h"
+#include "descriptors.h"
 #include "map.h"
-#include "pool_internal.h"
-
-/* Segments for two are for blocks that leave PACK_LEAVES of their last 2 MiB, up to the size PACK_MAX: such a segment
- * always saves 2 MiB, but exposes more the larger it is. */
-#define PACK_LEAVES (POOL_SEGMENT_UNIT / 2)
-#define PACK_MAX    ((size_t)16 << 20)
-/* For the same reason a quarter of the budget is reserved for blocks up to this size. */
-#define PACK_SMALLEST (2 * POOL_SEGMENT_UNIT)
-/* A program that has not freed this many bytes of such blocks may never free them: it may export them by IPC, for
- * example. */
-#define PACK_FREED ((size_t)256 << 20)
 
 static bool is_whole(const struct block *block)
 {
@@ -87,13 +73,6 @@ static void exposed_set(struct pool *pool, struct segment *segment, size_t expos
 {
     pool->exposed += exposed - segment->exposed;
     segment->exposed = exposed;
-}
-
-size_t segment_exposes(const struct segment *segment, size_t size)
-{
-    const size_t rest = segment->size - native_size(size);
-
-    return rest > segment->exposed ? rest - segment->exposed : 0;
 }
 
 /*
@@ -175,12 +154,6 @@ static void exposed_lessen(struct pool *pool, struct segment *segment)
     exposed_set(pool, segment, segment->size - least);
 }
 
-/* True for a large block that leaves much of its last 2 MiB. */
-static bool leaves_much(size_t size)
-{
-    return size >= LARGE_MIN && native_size(size) - size >= PACK_LEAVES;
-}
-
 void block_free(struct pool *pool, struct block *block)
 {
     struct segment *segment = block->segment;
@@ -203,67 +176,6 @@ void block_free(struct pool *pool, struct block *block)
     block_bin(pool, block);
     if (segment->exposed)
         exposed_lessen(pool, segment);
-}
-
-/* --- choosing --- */
-
-/*
- * The bytes by which pool->exposed may grow for a block of size bytes. Together with the driver's own use it must stay
- * below the bound of held memory (pool_config.bound_min). It shrinks with the square of the memory not handed out,
- * because on a full device others need the memory.
- */
-static size_t room(const struct pool *pool, size_t size)
-{
-    const struct pool_config *config = &pool->config;
-    const size_t native = native_bytes(pool), live = config->capacity ? live_bytes(pool) : 0;
-    const size_t bound = bound_beyond(pool, native > pool->native_peak ? native : pool->native_peak);
-    const size_t left = live < config->capacity ? config->capacity - live : 0;
-    size_t max = config->break_max;
-
-    /* In integers: a program may enable the trap for inexact results. */
-    for (int i = 0; config->capacity && i < 2; i++)
-        max = (size_t)((unsigned __int128)max * left / config->capacity);
-    max = max < bound ? max : bound;
-    max = pool->packs_never ? 0 : max;
-    max -= size > PACK_SMALLEST ? max / 4 : 0;
-    return pool->exposed < max ? max - pool->exposed : 0;
-}
-
-size_t segment_size_for_two(size_t size)
-{
-    return 2 * round_up(size, POOL_SEGMENT_UNIT) - POOL_SEGMENT_UNIT;
-}
-
-size_t block_segment_size(const struct pool *pool, size_t size, bool alone)
-{
-    const size_t native = round_up(size, POOL_SEGMENT_UNIT), both = segment_size_for_two(size);
-    const size_t limit = pool->config.limit;
-
-    if (alone || size > PACK_MAX || !leaves_much(size) || pool->freed < PACK_FREED ||
-        room(pool, size) < both - native || (limit && pool->stats.held + pool->asked + both > limit))
-        return native;
-    return both;
-}
-
-int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
-{
-    struct block *block = NULL;
-
-    recent_settle(pool);
-    if (!refused)
-        block = bins_find(&pool->large, size, room(pool, size), /* all: */ false);
-    if (!block) {
-        recent_join_large(pool);
-        block = bins_find(&pool->large, size, refused ? 0 : room(pool, size), refused);
-    }
-    return block_take_found(pool, block, size, requested, ret_addr);
-}
-
-int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
-{
-    recent_settle(pool);
-    recent_join_large(pool);
-    return block_take_found(pool, bins_find(&pool->large, size, 0, /* all: */ true), size, requested, ret_addr);
 }
 
 int segment_enter(struct pool *pool, struct segment *segment)

@@ -5,16 +5,16 @@
  *
  * Locking: retired.lock and spares_lock, leaves; spare blocks are under the lock of the segments that they are for.
  */
+#include "descriptors.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "pool_internal.h"
-
 /* The number of segment descriptors made at a time. */
 #define CHUNK 256
 
-/* Unused descriptors of pools and segments; recycled, never freed (see pool_internal.h). */
+/* Unused descriptors of pools and segments; recycled, never freed. */
 static struct {
     pthread_mutex_t lock; /* guards the members below; a leaf lock */
     struct pool *pools;

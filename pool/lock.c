@@ -4,7 +4,7 @@
 
 #include <sched.h>
 
-#include "pool_internal.h"
+#include "clock.h"
 
 /* How often a waiter spins, and up to which count it yields, before it sleeps. */
 #define LOOKS  100u

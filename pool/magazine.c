@@ -14,10 +14,10 @@
  * Small blocks have one of a few sizes (rounded), so that most requests of any small size find a block. Large blocks
  * serve only requests of their own size; those for which there is no list are strays. Large blocks are coalesced when a
  * large request of the thread looks at the bins; all blocks are before the pool grows or idle memory is examined
- * (recent_flush), so no free memory is overlooked, and the books are right.
+ * (coalesce_all), so no free memory is overlooked, and the books are right.
  *
  * In the pool's books a cached block counts as used, so hits and frees change nothing outside their magazine. Each
- * magazine counts the bytes that it has handed out, and the pool adds them up now and then (handed_settle).
+ * magazine counts the bytes that it has handed out, and the pool adds them up now and then (handed_collect).
  *
  * It orders nothing and asks no one for memory.
  *
@@ -32,7 +32,7 @@
 /* The number of polls for the end of a visit before a thread goes on to another magazine. */
 #define PATIENCE 2048u
 
-__thread unsigned int magazine_place __attribute__((tls_model("initial-exec")));
+__thread unsigned int magazine_index __attribute__((tls_model("initial-exec")));
 
 /* With the magazine's lock. */
 void magazine_use(struct pool *pool, struct magazine *magazine)
@@ -41,12 +41,12 @@ void magazine_use(struct pool *pool, struct magazine *magazine)
         atomic_fetch_add(&pool->shown.magazines_used, 1);
 }
 
-/* While the pool's lock is held, no thread comes to magazines beyond pool->shown.places. */
-static void places_reach(struct pool *pool, unsigned int past)
+/* While the pool's lock is held, no thread comes to magazines beyond pool->shown.magazine_count. */
+static void magazine_count_raise(struct pool *pool, unsigned int past)
 {
     lock_take(&pool->lock);
-    if (places(pool) < past)
-        atomic_store(&pool->shown.places, past);
+    if (magazine_count(pool) < past)
+        atomic_store(&pool->shown.magazine_count, past);
     lock_give(&pool->lock);
 }
 
@@ -60,21 +60,21 @@ struct magazine *magazine_enter_other(struct pool *pool)
     struct magazine *magazine;
 
     for (unsigned int i = 0;; i++) {
-        const unsigned int place = magazine_place % MAGAZINES;
+        const unsigned int index = magazine_index % MAGAZINES;
 
-        magazine = &pool->magazines[place];
-        if (place >= places(pool))
-            places_reach(pool, place + 1);
+        magazine = &pool->magazines[index];
+        if (index >= magazine_count(pool))
+            magazine_count_raise(pool, index + 1);
         if (lock_try(&magazine->lock))
             break;
         /* A visitor is gone in a moment: a thread that left its magazine would find nothing in another one, and would
-         * have a smaller share of the slack. The visitor may have gone before this check: try again. */
+         * have a smaller share of the deferred-free budget. The visitor may have gone before this check: try again. */
         if (!is_visited(magazine)) {
             if (lock_try(&magazine->lock))
                 break;
-            magazine_place += !is_visited(magazine);
+            magazine_index += !is_visited(magazine);
         } else if (i % PATIENCE == PATIENCE - 1) {
-            magazine_place++;
+            magazine_index++;
         }
         lock_relax(i / MAGAZINES);
     }
@@ -100,11 +100,28 @@ void magazine_lock(struct pool *pool, struct magazine *magazine)
     magazine_use(pool, magazine);
 }
 
-/* --- recently freed --- */
+void locks_take(struct pool *pool)
+{
+    unsigned int count;
+
+    lock_take(&pool->lock);
+    count = magazine_count(pool);
+    for (unsigned int i = 0; i < count; i++)
+        magazine_visit(&pool->magazines[i]);
+}
+
+void locks_give(struct pool *pool)
+{
+    const unsigned int count = magazine_count(pool);
+
+    for (unsigned int i = 0; i < count; i++)
+        magazine_unlock(&pool->magazines[i]);
+    lock_give(&pool->lock);
+}
 
 bool magazines_take(struct pool *pool, const struct magazine *own, size_t requested, uint64_t *ret_addr)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
     unsigned int list;
     size_t size;
     bool found = false;
@@ -115,7 +132,7 @@ bool magazines_take(struct pool *pool, const struct magazine *own, size_t reques
     for (unsigned int i = 0; i < count && !found; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (magazine == own || !(recent_lists(magazine, list / 64) >> list % 64 & 1))
+        if (magazine == own || !(cached_lists(magazine, list / 64) >> list % 64 & 1))
             continue;
         magazine_visit(magazine);
         found = magazine_take(magazine, list, size, requested, ret_addr);
@@ -143,7 +160,7 @@ static struct block *pick(struct block **link, const struct magazine *owner, boo
     return to;
 }
 
-struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
+struct block *cached_grab(struct magazine *magazine, unsigned int first, unsigned int end, const struct magazine *owner,
                           bool all)
 {
     const unsigned int strays = magazine->strays_count;
@@ -151,180 +168,30 @@ struct block *recent_grab(struct magazine *magazine, unsigned int first, unsigne
 
     if (magazine->strays)
         blocks = pick(&magazine->strays, owner, all, NULL, &magazine->strays_count);
-    magazine->recent_count -= strays - magazine->strays_count;
+    magazine->cached_count -= strays - magazine->strays_count;
     for (unsigned int set = first; set < end; set++) {
-        uint64_t lists = recent_lists(magazine, set);
+        uint64_t lists = cached_lists(magazine, set);
 
         for (uint64_t left = lists; left; left &= left - 1) {
             const unsigned int i = set * 64 + (unsigned int)__builtin_ctzll(left);
 
-            blocks = pick(&magazine->recent[i], owner, all, blocks, &magazine->recent_count);
-            if (!magazine->recent[i])
+            blocks = pick(&magazine->cached[i], owner, all, blocks, &magazine->cached_count);
+            if (!magazine->cached[i])
                 lists &= ~((uint64_t)1 << i % 64);
         }
-        recent_lists_mark(magazine, set, lists);
+        cached_lists_mark(magazine, set, lists);
     }
     return blocks;
 }
 
-void peak_reach(struct pool *pool, ptrdiff_t handed)
+void magazines_mark_unused(struct pool *pool)
 {
-    size_t slack;
-
-    if (handed <= (ptrdiff_t)pool->stats.peak_live)
-        return;
-    pool->stats.peak_live = (size_t)handed;
-    slack = (size_t)handed / 100 * pool->config.slack_percent;
-    slack = slack > pool->config.slack_min ? slack : pool->config.slack_min;
-    size_set(&pool->shown.slack, size_value(&pool->shown.slack) + slack - size_value(&pool->shown.slack_most));
-    size_set(&pool->shown.slack_most, slack);
-}
-
-/* Hits and frees do not change the pool's books and are counted in their magazine. Add the counts to the pool's; with
- * both locks. Exact with one thread; with several, each magazine had its maximum at another time. */
-void handed_settle(struct pool *pool, struct magazine *magazine)
-{
-    peak_reach(pool, pool->handed + balance(&magazine->handed_most));
-    pool->handed += balance(&magazine->handed);
-    atomic_store_explicit(&magazine->handed, 0, memory_order_relaxed);
-    atomic_store_explicit(&magazine->handed_most, 0, memory_order_relaxed);
-}
-
-ptrdiff_t handed_now(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    ptrdiff_t handed = pool->handed;
-
-    for (unsigned int i = 0; i < count; i++)
-        handed += balance(&pool->magazines[i].handed);
-    return handed;
-}
-
-ptrdiff_t handed_most(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    ptrdiff_t handed = pool->handed, most = handed;
-
-    for (unsigned int i = 0; i < count; i++) {
-        const ptrdiff_t here = handed + balance(&pool->magazines[i].handed_most);
-
-        handed += balance(&pool->magazines[i].handed);
-        most = here > most ? here : most;
-    }
-    return most;
-}
-
-static size_t add_up(const struct block *block)
-{
-    size_t bytes = 0;
-
-    for (; block; block = block->link) {
-        block->segment->recent += block->size;
-        bytes += block->size;
-    }
-    return bytes;
-}
-
-static size_t recent_add_up(const struct magazine *magazine)
-{
-    size_t bytes = add_up(magazine->strays);
-
-    for (unsigned int list = 0; list < RECENT; list++)
-        bytes += add_up(magazine->recent[list]);
-    return bytes;
-}
-
-size_t recent_idle(struct pool *pool, uint64_t patience_ns, size_t *ret_live, ptrdiff_t *ret_most)
-{
-    const unsigned int count = places(pool);
-    size_t recent = 0, idle;
-    bool taken[MAGAZINES], all = true;
-
-    /* All locks, so that no block is seen twice or missed on its way from one magazine to another. */
-    for (unsigned int i = 0; i < count; i++) {
-        atomic_fetch_add_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
-        taken[i] = lock_take_within(&pool->magazines[i].lock, patience_ns);
-        all = all && taken[i];
-    }
-    idle = idle_bytes(pool);
-    for (unsigned int i = 0; i < count && all; i++)
-        recent += recent_add_up(&pool->magazines[i]);
-    *ret_live = all ? live_bytes(pool) - recent : (size_t)handed_now(pool) + kept_bytes(pool);
-    *ret_most = handed_most(pool); /* under the locks: threads that free now would make it less than live */
-    for (struct segment *segment = all ? pool->segments : NULL; segment; segment = segment->next) {
-        if (segment->recent && segment->recent == segment->used)
-            idle += segment->size;
-        segment->recent = 0;
-    }
-    for (unsigned int i = 0; i < count; i++) {
-        if (taken[i])
-            lock_give(&pool->magazines[i].lock);
-        atomic_fetch_sub_explicit(&pool->magazines[i].visitors, 1, memory_order_relaxed);
-    }
-    return idle;
-}
-
-/* --- freed and not ordered --- */
-
-/* True if no thread has freed into the magazine since the last check: its thread may have ended. */
-static bool is_left(struct magazine *magazine)
-{
-    const size_t frees = size_value(&magazine->frees);
-    const bool left = size_value(&magazine->frees_seen) == frees;
-
-    if (!left)
-        size_set(&magazine->frees_seen, frees);
-    return left;
-}
-
-unsigned int kept_take(struct pool *pool, const struct magazine *own, struct block *ret_kept[MAGAZINES])
-{
-    /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
-     * threads. */
-    const unsigned int count = atomic_load(&pool->shown.places);
-    const unsigned int turn = own ? (unsigned int)(size_value(&own->order) % count) : 0;
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
-        if (!atomic_load(&magazine->used))
-            continue;
-        /* Threads that order side by side leave each other's magazines alone, unless one has deferred more than its
-         * share, which could not be ordered. */
-        if (own && magazine != own && size_value(&magazine->kept_bytes) <= slack_share(pool) &&
-            (i != turn || !is_left(magazine)))
-            continue;
-        magazine_visit(magazine);
-        ret_kept[i] = magazine->kept;
-        if (magazine->kept)
-            atomic_fetch_sub(&pool->shown.keepers, 1);
-        magazine->kept = NULL;
-        magazine->kept_count = magazine->kept_large = 0;
-        size_set(&magazine->kept_bytes, 0);
-        magazine_unlock(magazine);
-    }
-    return count;
-}
-
-size_t kept_bytes(const struct pool *pool)
-{
-    size_t bytes = 0;
-
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].kept_bytes);
-    return bytes;
-}
-
-void magazines_leave(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++) {
-        struct magazine *magazine = &pool->magazines[i];
-
-        if (atomic_load(&magazine->used) && !magazine->recent_count && !magazine->kept_count) {
+        if (atomic_load(&magazine->used) && !magazine->cached_count && !magazine->deferred_count) {
             atomic_store(&magazine->used, false);
             atomic_fetch_sub(&pool->shown.magazines_used, 1);
         }
@@ -333,7 +200,7 @@ void magazines_leave(struct pool *pool)
 
 void magazines_reset(struct pool *pool)
 {
-    const unsigned int count = places(pool);
+    const unsigned int count = magazine_count(pool);
 
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];

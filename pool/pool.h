@@ -105,21 +105,21 @@ struct pool_config {
                          is constant */
     /*
      * A growing pool gives idle segments back, those idle longest first, until it holds no more than peak_live, the
-     * slack (see below) and the greater of this many bytes and a twentieth of peak_live. It may hold twice that excess
-     * rather than give back a segment of which less than a quarter is too much; and, within the bound, as much as was
-     * in use before. SIZE_MAX / 2: never.
+     * deferred-free budget (see below) and the greater of this many bytes and a twentieth of peak_live. It may hold
+     * twice that excess rather than give back a segment of which less than a quarter is too much; and, within the
+     * bound, as much as was in use before. SIZE_MAX / 2: never.
      */
     size_t excess_min;
     /*
      * The contract with other users of the device: before a pool grows beyond 1.10 times the most that the driver would
-     * have had in use for the same requests, plus the slack and this many bytes, with memory on its way back included,
-     * it waits for the memory of the requesting thread's own frees to arrive. SIZE_MAX / 2: no bound.
+     * have had in use for the same requests, plus the deferred-free budget and this many bytes, with memory on its way
+     * back included, it waits for the memory of the requesting thread's own frees to arrive. SIZE_MAX / 2: no bound.
      */
     size_t bound_min;
     /*
-     * Batched frees: frees are deferred until this many bytes have been freed, and one order() serves them all: at
-     * least slack_min and slack_percent of peak_live. Threads that free side by side have a share of it each, which
-     * they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
+     * Batched frees: frees are deferred until this many bytes have been freed, and one order() serves them all. This
+     * budget is at least slack_min and slack_percent of peak_live. Threads that free side by side have a share of it
+     * each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
      */
     size_t slack_min;
     unsigned int slack_percent;

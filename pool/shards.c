@@ -13,103 +13,20 @@
  * A freed block goes to the magazine of the thread that frees it, whichever magazine owns its segment. A magazine
  * coalesces the blocks of its own segments by itself; other blocks are coalesced when all locks are taken.
  *
- * It asks no one for memory. blocks.c serves large requests.
+ * It asks no one for memory. large.c serves large requests.
  *
- * Locking: each function says which lock its caller holds. All locks: see locks_take.
+ * Locking: each function's is in shards.h. All locks: see locks_take.
  */
-#include <errno.h>
+#include "shards.h"
 
+#include "accounting.h"
 #include "bins.h"
+#include "blocks.h"
+#include "coalesce.h"
 #include "magazine.h"
-#include "pool_internal.h"
 
 /* A segment changes its owner if at least this part of it is free; with less, a walk over its blocks would not pay. */
 #define MOVE_PART 8u
-
-void locks_take(struct pool *pool)
-{
-    unsigned int count;
-
-    lock_take(&pool->lock);
-    count = places(pool);
-    for (unsigned int i = 0; i < count; i++)
-        magazine_visit(&pool->magazines[i]);
-}
-
-void locks_give(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++)
-        magazine_unlock(&pool->magazines[i]);
-    lock_give(&pool->lock);
-}
-
-/* --- books --- */
-
-size_t live_bytes(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    size_t bytes = size_value(&pool->books.live);
-
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].books.live);
-    return bytes;
-}
-
-size_t native_bytes(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    size_t bytes = size_value(&pool->native);
-
-    /* All blocks of magazines' segments are small, so their native size is their size. */
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].books.live);
-    return bytes;
-}
-
-size_t idle_bytes(const struct pool *pool)
-{
-    const unsigned int count = places(pool);
-    size_t bytes = size_value(&pool->books.idle);
-
-    for (unsigned int i = 0; i < count; i++)
-        bytes += size_value(&pool->magazines[i].books.idle);
-    return bytes;
-}
-
-void used_add(struct pool *pool, struct segment *segment, size_t size)
-{
-    struct books *books = books_of(pool, segment);
-
-    if (!segment->used)
-        book(&books->idle, -segment->size);
-    segment->used += size;
-    book(&books->live, size);
-    if (segment->owner) {
-        handed_add(segment->owner, size);
-        return;
-    }
-    book(&pool->native, native_size(size));
-    pool->handed += (ptrdiff_t)size;
-    peak_reach(pool, pool->handed);
-}
-
-void used_sub(struct pool *pool, struct segment *segment, size_t size)
-{
-    struct books *books = books_of(pool, segment);
-
-    segment->used -= size;
-    book(&books->live, -size);
-    if (!segment->owner)
-        book(&pool->native, -native_size(size));
-    if (segment->used)
-        return;
-    segment->idle_since = pool->clock;
-    book(&books->idle, segment->size);
-    if (segment->withdrawn)
-        atomic_fetch_add(&pool->shown.withdrawn, segment->size);
-}
 
 static bool is_worth_moving(const struct segment *segment)
 {
@@ -136,97 +53,31 @@ static void segment_move(struct pool *pool, struct segment *segment, struct maga
     book(&to->books.idle, segment->size);
 }
 
-/* --- joining --- */
-
-/* Coalesce cached blocks that are on no list; with the lock of their segments. The cache lines of all are
- * prefetched. */
-static void join(struct pool *pool, struct block *block)
-{
-    struct block *next;
-
-    for (next = block; next; next = next->link) {
-        __builtin_prefetch(next->segment);
-        __builtin_prefetch(next->prev);
-        __builtin_prefetch(next->next);
-    }
-    for (; block; block = next) {
-        next = block->link;
-        used_sub(pool, block->segment, block->size);
-        block_free(pool, block);
-    }
-}
-
-void recent_flush(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++) {
-        struct magazine *magazine = &pool->magazines[i];
-
-        handed_settle(pool, magazine);
-        magazine->has_holes = false;
-        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
-    }
-}
-
-/* With the pool's lock: coalesce the magazine's large blocks, and with them small blocks in packed segments. Otherwise
- * a large request would find only the rest of such a segment, without the memory of its cached small blocks. */
-static void magazine_join_large(struct pool *pool, struct magazine *magazine)
-{
-    struct block *blocks;
-
-    magazine_visit(magazine);
-    handed_settle(pool, magazine);
-    blocks = recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : LARGE_SETS, /* owner: */ NULL,
-                         /* all: */ false);
-    magazine->has_holes = false;
-    magazine_unlock(magazine);
-    join(pool, blocks);
-}
-
-void recent_settle(struct pool *pool)
-{
-    struct magazine *magazine = magazine_own(pool);
-
-    if (atomic_load(&magazine->used))
-        magazine_join_large(pool, magazine);
-}
-
-void recent_join_large(struct pool *pool)
-{
-    const unsigned int count = places(pool);
-
-    for (unsigned int i = 0; i < count; i++)
-        magazine_join_large(pool, &pool->magazines[i]);
-}
-
 /* With the magazine's lock, for a small request that no free block serves: coalesce the next larger cached block.
  * False: there is none. */
-static bool join_larger(struct pool *pool, struct magazine *magazine, size_t size)
+static bool coalesce_larger(struct pool *pool, struct magazine *magazine, size_t size)
 {
     struct block *block = NULL;
     unsigned int list;
 
     size_class(size, &list);
-    for (unsigned int i = list + 1; i < RECENT && !block; i++) {
-        const uint64_t larger = recent_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
+    for (unsigned int i = list + 1; i < LISTS && !block; i++) {
+        const uint64_t larger = cached_lists(magazine, i / 64) & ~(uint64_t)0 << i % 64;
 
         if (!larger) {
             i |= 63;
             continue;
         }
         i = i / 64 * 64 + (unsigned int)__builtin_ctzll(larger);
-        if (magazine->recent[i]->segment->owner == magazine)
-            block = recent_pop(magazine, i);
+        if (magazine->cached[i]->segment->owner == magazine)
+            block = cached_pop(magazine, i);
     }
     if (!block)
         return false;
     block->link = NULL;
-    join(pool, block);
+    coalesce(pool, block);
     return true;
 }
-
-/* --- choosing --- */
 
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr)
 {
@@ -237,9 +88,9 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
     /* Keep blocks of the few sizes cached while another block serves, or each miss would make the next requests
      * misses. */
     if (size > CLOSE_MAX)
-        join(pool, recent_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
+        coalesce(pool, cached_grab(magazine, LARGE_SETS, HASH_SETS, magazine, /* all: */ false));
     block = bins_find(&magazine->bins, size, 0, /* all: */ false);
-    if (!block && size <= CLOSE_MAX && join_larger(pool, magazine, size))
+    if (!block && size <= CLOSE_MAX && coalesce_larger(pool, magazine, size))
         block = bins_find(&magazine->bins, size, 0, /* all: */ false);
     if (block_take_found(pool, block, size, requested, ret_addr))
         return false;
@@ -250,17 +101,17 @@ bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, s
 /* With all locks: a free block of any magazine, first of its own, then of idle segments, then of any. */
 static struct block *find(struct pool *pool, const struct magazine *own, size_t size, bool all)
 {
-    const unsigned int count = places(pool), place = (unsigned int)(own - pool->magazines);
+    const unsigned int count = magazine_count(pool), index = (unsigned int)(own - pool->magazines);
     struct block *block = bins_find(&own->bins, size, 0, all);
 
     for (unsigned int i = 1; i < count && !block; i++) {
-        const struct magazine *magazine = &pool->magazines[(place + i) % count];
+        const struct magazine *magazine = &pool->magazines[(index + i) % count];
 
         if (size_value(&magazine->books.idle))
             block = bins_find(&magazine->bins, LARGE_MIN - POOL_GRANULE, 0, all);
     }
     for (unsigned int i = 1; i < count && !block; i++)
-        block = bins_find(&pool->magazines[(place + i) % count].bins, size, 0, all);
+        block = bins_find(&pool->magazines[(index + i) % count].bins, size, 0, all);
     return block;
 }
 
@@ -274,7 +125,7 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     if (!refused)
         block = find(pool, own, size, /* all: */ false);
     if (!block) {
-        recent_flush(pool);
+        coalesce_all(pool);
         block = find(pool, own, size, refused);
     }
     if (block && block->segment->owner != own && is_worth_moving(block->segment))
@@ -288,24 +139,24 @@ int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, 
     return rc;
 }
 
-void magazine_put_or_join(struct pool *pool, struct magazine *magazine, struct block *block)
+void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block)
 {
     bool put = false;
 
     locks_take(pool);
     magazine_use(pool, magazine);
-    handed_settle(pool, magazine);
+    handed_collect(pool, magazine);
     if (!block->segment->withdrawn) {
-        join(pool, recent_grab(magazine, 0, magazine->has_holes ? RECENT_SETS : HASH_SETS, NULL, /* all: */ true));
+        coalesce(pool, cached_grab(magazine, 0, magazine->has_holes ? LIST_SETS : HASH_SETS, NULL, /* all: */ true));
         put = magazine_put(magazine, block);
     }
     if (!put) {
-        join(pool, recent_grab(magazine, 0, RECENT_SETS, NULL, /* all: */ true));
+        coalesce(pool, cached_grab(magazine, 0, LIST_SETS, NULL, /* all: */ true));
         put = magazine_put(magazine, block);
     }
     if (!put) {
         block->link = NULL;
-        join(pool, block);
+        coalesce(pool, block);
     }
     locks_give(pool);
 }

@@ -14,13 +14,12 @@
 
 #include "base/process.h"
 #include "context/context.h"
+#include "exports/export.h"
 #include "nccl/nccl.h"
 #include "nccl/window.h"
 #include "pool.h"
 #include "serve/core.h"
 #include "trace/trace.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* The size of the first release's struct: no caller has a smaller one. */
 #define STATS_SIZE_MIN offsetof(struct cupool_stats, nccl_segments)

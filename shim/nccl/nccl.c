@@ -430,7 +430,7 @@ size_t nccl_settle(int device)
     settles = true;
     atomic_fetch_add(&settling, 1);
     use_settle(device);
-    released = nccl_reg_settle(state.reg, device);
+    released = nccl_reg_retry_parked(state.reg, device);
     atomic_fetch_sub(&settling, 1);
     settles = false;
     return released;

@@ -2,7 +2,7 @@
 /*
  * nccl.h - memory from NCCL (CUPOOL_BACKEND) and its registration with communicators (CUPOOL_REGISTER).
  *
- * It connects nccl_reg with NCCL's functions and backs the pool with ncclMemAlloc. export_nccl.c has the hooks,
+ * It connects nccl_reg with NCCL's functions and backs the pool with ncclMemAlloc. exports/nccl.c has the hooks,
  * window.c the windows that programs ask for.
  *
  * It makes no NCCL call for an allocation except ncclMemAlloc; registration waits for the next operation.

@@ -16,8 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "real/dlsym.h"
-
 /* Prefixes of file names. */
 static const struct {
     const char *prefix;
@@ -59,7 +57,7 @@ enum caller caller_of_name(const char *path)
 }
 
 /* The object that holds an address. */
-struct place {
+struct code_location {
     const char *object, *symbol; /* NULL: unknown */
     const char *start;           /* of the object */
 };
@@ -67,23 +65,23 @@ struct place {
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
 /* From glibc 2.35 on without the loader's lock, because its holder may be a constructor that waits for us. This way
  * gives no symbol. */
-static bool place_of(const void *address, struct place *ret_place)
+static bool location_of(const void *address, struct code_location *ret_location)
 {
     struct dl_find_object object;
 
     if (_dl_find_object((void *)address, &object))
         return false;
-    *ret_place = (struct place){.object = object.dlfo_link_map->l_name, .start = object.dlfo_map_start};
+    *ret_location = (struct code_location){.object = object.dlfo_link_map->l_name, .start = object.dlfo_map_start};
     return true;
 }
 #else
-static bool place_of(const void *address, struct place *ret_place)
+static bool location_of(const void *address, struct code_location *ret_location)
 {
     Dl_info info;
 
     if (!dladdr(address, &info) || !info.dli_fname)
         return false;
-    *ret_place = (struct place){.object = info.dli_fname, .symbol = info.dli_sname, .start = info.dli_fbase};
+    *ret_location = (struct code_location){.object = info.dli_fname, .symbol = info.dli_sname, .start = info.dli_fbase};
     return true;
 }
 #endif
@@ -91,9 +89,9 @@ static bool place_of(const void *address, struct place *ret_place)
 /* Classifies by the name of the object that holds address. */
 static enum caller look_up(const void *address)
 {
-    struct place place;
+    struct code_location location;
 
-    return place_of(address, &place) && place.object ? caller_of_name(place.object) : CALLER_PROGRAM;
+    return location_of(address, &location) && location.object ? caller_of_name(location.object) : CALLER_PROGRAM;
 }
 
 enum caller caller_of(const void *address)
@@ -122,39 +120,31 @@ static void generation_change(void)
             atomic_store_explicit(&verdicts[i], 0, memory_order_relaxed);
 }
 
-/* Exported: the only way to learn, without the loader's lock, that a library may have been unloaded. */
-__attribute__((visibility("default"))) int dlclose(void *handle)
+void caller_unload_begin(void)
 {
-    static _Atomic(void *) next;
-    void *function = atomic_load_explicit(&next, memory_order_relaxed);
-    int rc;
-
-    if (!function) {
-        function = dlsym_real(RTLD_NEXT, "dlclose");
-        atomic_store_explicit(&next, function, memory_order_relaxed);
-    }
-    if (!function)
-        return -1;
     atomic_fetch_add(&unloading, 1);
     generation_change();
-    rc = ((int (*)(void *))function)(handle);
+}
+
+void caller_unload_end(void)
+{
     generation_change();
     atomic_fetch_sub(&unloading, 1);
-    return rc;
 }
 
 void caller_name(const void *address, char *buf, size_t len)
 {
-    struct place place;
+    struct code_location location;
     const char *slash;
 
-    if (!place_of(address, &place)) {
+    if (!location_of(address, &location)) {
         snprintf(buf, len, "%p", address);
         return;
     }
-    if (!place.object || !*place.object) /* the loader has no name for the program itself */
-        place.object = program_invocation_name;
-    slash = strrchr(place.object, '/');
-    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : place.object, (size_t)((const char *)address - place.start),
-             place.symbol ? " (" : "", place.symbol ? place.symbol : "", place.symbol ? ")" : "");
+    if (!location.object || !*location.object) /* the loader has no name for the program itself */
+        location.object = program_invocation_name;
+    slash = strrchr(location.object, '/');
+    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : location.object,
+             (size_t)((const char *)address - location.start), location.symbol ? " (" : "",
+             location.symbol ? location.symbol : "", location.symbol ? ")" : "");
 }

@@ -22,6 +22,11 @@ enum caller {
 /* The class of the code at this return address. */
 enum caller caller_of(const void *address);
 
+/* Around a dlclose: another object may be loaded where the one that goes was, so no class may be cached meanwhile, and
+ * none that was is valid afterwards. Calls may overlap. */
+void caller_unload_begin(void);
+void caller_unload_end(void);
+
 /* The class of an object by its file name; for tests. */
 enum caller caller_of_name(const char *path);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.h - the real functions behind our hooks. Apart from dlsym.c, the only place that calls dlsym or dlopen.
+ * real.h - the real functions behind our hooks: next.c has the next definition of each, cudart.c chooses among several
+ * libcudart, driver.c has the driver's functions that the library itself calls, nccl_copies.c has NCCL's. With loaded.c
+ * and dlsym_next.c the only place that looks functions up.
  *
  * It loads nothing that the program has not loaded itself: it searches libcuda, libcudart and NCCL among the loaded
  * objects, and searches again as long as they are not found. The pointers returned stay valid: the objects are kept
@@ -15,41 +17,11 @@
 
 #include "real/hooks.h"
 
-/* The driver's functions that the library itself calls. Members are NULL where the driver lacks them. */
+/* The driver's functions that the library itself calls, one for each row of calls.def. Members are NULL where the
+ * driver lacks them. */
 struct real_driver {
-    CUresult (*cuMemAlloc_v2)(CUdeviceptr *, size_t);
-    CUresult (*cuMemFree_v2)(CUdeviceptr);
-    CUresult (*cuMemGetInfo_v2)(size_t *, size_t *);
-    CUresult (*cuCtxGetCurrent)(CUcontext *);
-    CUresult (*cuCtxGetDevice)(CUdevice *);
-    CUresult (*cuCtxPushCurrent_v2)(CUcontext);
-    CUresult (*cuCtxPopCurrent_v2)(CUcontext *);
-    CUresult (*cuCtxSynchronize)(void);
-    CUresult (*cuCtxRecordEvent)(CUcontext, CUevent); /* 12.5 and later */
-    CUresult (*cuCtxWaitEvent)(CUcontext, CUevent);
-    CUresult (*cuEventCreate)(CUevent *, unsigned int);
-    CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *, CUdevice);
-    CUresult (*cuDevicePrimaryCtxRelease_v2)(CUdevice);
-    CUresult (*cuDevicePrimaryCtxGetState)(CUdevice, unsigned int *, int *);
-    CUresult (*cuStreamGetCtx)(CUstream, CUcontext *);
-    CUresult (*cuStreamIsCapturing)(CUstream, CUstreamCaptureStatus *);
-    CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *);
-    CUresult (*cuDriverGetVersion)(int *);
-    CUresult (*cuEventQuery)(CUevent);
-    CUresult (*cuPointerGetAttribute)(void *, CUpointer_attribute, CUdeviceptr);
-    CUresult (*cuStreamCreate)(CUstream *, unsigned int);
-    CUresult (*cuStreamQuery)(CUstream);
-    CUresult (*cuStreamSynchronize)(CUstream);
-    CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, CUstream);
-    CUresult (*cuMemFreeAsync)(CUdeviceptr, CUstream);
-    CUresult (*cuCtxGetId)(CUcontext, unsigned long long *);
-    CUresult (*cuDeviceGetAttribute)(int *, CUdevice_attribute, CUdevice);
-    CUresult (*cuDeviceGetCount)(int *);
-    CUresult (*cuDeviceGetName)(char *, int, CUdevice);
-    CUresult (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice);
-    CUresult (*cuMemcpyDtoHAsync_v2)(void *, CUdeviceptr, size_t, CUstream);
-    CUresult (*cuStreamDestroy_v2)(CUstream);
-    CUresult (*cuEventRecord)(CUevent, CUstream);
+#define DRIVER_CALL(symbol, parameters) CUresult(*symbol) parameters;
+#include "real/calls.def"
 };
 
 /* The driver's functions; NULL until the program has loaded libcuda.so.1. */
@@ -87,15 +59,8 @@ enum real_nccl_symbol {
 /* A copy of NCCL: the functions that the library itself calls, and the functions behind our hooks. NULL where the copy
  * lacks them. */
 struct real_nccl {
-    ncclResult_t (*ncclGetVersion)(int *);
-    ncclResult_t (*ncclMemAlloc)(void **, size_t);
-    ncclResult_t (*ncclMemFree)(void *);
-    ncclResult_t (*ncclCommRegister)(ncclComm_t, void *, size_t, void **);
-    ncclResult_t (*ncclCommDeregister)(ncclComm_t, void *);
-    ncclResult_t (*ncclCommGetAsyncError)(ncclComm_t, ncclResult_t *);
-    ncclResult_t (*ncclCommCuDevice)(ncclComm_t, int *);
-    ncclResult_t (*ncclCommUserRank)(ncclComm_t, int *);
-    ncclResult_t (*ncclCommCount)(ncclComm_t, int *);
+#define NCCL_CALL(symbol, parameters) ncclResult_t(*symbol) parameters;
+#include "real/calls.def"
     void *next[REAL_NCCL_COUNT];
 };
 
@@ -113,7 +78,7 @@ void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller);
 /* True if an object is loaded whose file name begins with name. */
 bool real_is_loaded(const char *name);
 
-/* The answer of cuGetProcAddress for a function of the driver: our hook for it, or the function itself. */
-void *real_route(void *function);
+/* The hook of which this is the driver's own function; REAL_COUNT: none. */
+enum real_symbol real_symbol_of(const void *function);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * core.h - the decisions behind the exported functions: is a request pooled or passed on, does a free belong to a pool.
  *
- * It does not return cudaError_t; export.c does. The library starts with the first call that could be pooled; before
+ * It does not return cudaError_t; exports/ does. The library starts with the first call that could be pooled; before
  * that it reads, opens and starts nothing.
  *
  * Threads: every function may be called from any thread. A forked child of a process that has used the pool passes

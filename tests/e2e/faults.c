@@ -4,7 +4,7 @@
  *
  *   faults SCENARIO [FUNCTION...]
  *
- * Its work is fixed, and its own calls are few, so that most calls of the functions in shim/real/real.h are the
+ * Its work is fixed, and its own calls are few, so that most calls of the functions in shim/real/calls.def are the
  * library's. Every error is printed and the call made a second time: only one call fails, so what fails twice has been
  * broken. The ends of every block are filled, and read back before it is freed. With FAULTS_RUNTIME memory comes from
  * the runtime API, and its last error is watched too.

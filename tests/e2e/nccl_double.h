@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_double.h - a NCCL made from the NCCL rows of hooks.def, which writes down every call and does nothing.
+ * nccl_double.h - a NCCL made from the rows of hooks/nccl.def, which writes down every call and does nothing.
  *
  * nccl_rows.c and nccl_lives.c call every row and look at every argument and order. Unlike tests/simnccl it moves no
  * data between ranks and does not know NCCL's contract. Memory is made-up addresses.

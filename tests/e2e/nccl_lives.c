@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_lives.c - the NCCL rows of hooks.def that are no operations: how communicators are made, used and ended, memory
+ * nccl_lives.c - the rows of hooks/nccl.def that are no operations: how communicators are made, used and ended, memory
  * and registrations of the program's own. See nccl_rows.h.
  *
  * The order of the calls that reach NCCL (nccl_double.c) shows how the library treats a row. nccl_passes.c calls the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_passes.c - each NCCL row of hooks.def, called by its name: the tables for nccl_lives.c, and the mode passes.
+ * nccl_passes.c - each row of hooks/nccl.def, called by its name: the tables for nccl_lives.c, and the mode passes.
  *
  * The mode passes checks that arguments and results are those of a program without the library. The tables are made
  * from the list, so that a row for which there is no function here does not compile. Arguments are small numbers of no

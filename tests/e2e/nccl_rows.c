@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_rows.c - every NCCL operation of hooks.def, with buffers at the very end of registered memory: nccl_rows MODE.
+ * nccl_rows.c - every operation of hooks/nccl.def, with buffers at the very end of registered memory: nccl_rows MODE.
  *
  * The mode extents asks: does the library take a buffer for one that lies in registered memory if and only if all bytes
  * that the operation touches do? The mode kinds asks: does it know which operations are point-to-point? The right
- * answers stand in the table below, from NCCL's documentation, and not in hooks.def. There is one process, which is
- * each rank in turn; the NCCL behind it is nccl_double.c.
+ * answers stand in the table below, from NCCL's documentation, and not in hooks/nccl.def. There is one process, which
+ * is each rank in turn; the NCCL behind it is nccl_double.c.
  *
  * Exit status 0: all was right; 1: not, with a line on stdout that says what.
  */

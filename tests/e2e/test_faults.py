@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver functions that fail, each in turn: those that shim/real/real.h lists, because the library calls them for itself at moments
+"""Driver functions that fail, each in turn: those that shim/real/calls.def lists, because the library calls them for itself at moments
 when the program did not ask for anything like that.
 
 docs/faults.md says what may then happen, a row for each function; the tests read it and hold it against the events in
@@ -19,7 +19,7 @@ from e2e import BIN, SANITIZE, SOURCE, Case, app
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.replay import Rank  # noqa: E402
 
-FUNCTIONS = re.findall(r"\(\*(cu\w+)\)\(", (SOURCE / "shim" / "real" / "real.h").read_text())
+FUNCTIONS = re.findall(r"^DRIVER_\w+\((\w+),", (SOURCE / "shim" / "real" / "calls.def").read_text(), re.M)
 TABLE = SOURCE / "docs" / "faults.md"
 
 # This many of the calls that a scenario makes of a function fail, one in each run.
@@ -149,8 +149,8 @@ class Faults(Case):
     def test_every_function_has_a_row(self) -> None:
         self.assertGreaterEqual(len(FUNCTIONS), 15)
         missing, strange = set(FUNCTIONS) - set(self.table), set(self.table) - set(FUNCTIONS)
-        self.assertFalse(missing, "shim/real/real.h has these: a row in docs/faults.md has to say what happens when they fail")
-        self.assertFalse(strange, "docs/faults.md has rows for these, which shim/real/real.h has not")
+        self.assertFalse(missing, "shim/real/calls.def has these: a row in docs/faults.md has to say what happens when they fail")
+        self.assertFalse(strange, "docs/faults.md has rows for these, which shim/real/calls.def has not")
         unexplained = [name for name in FUNCTIONS if TABLE.read_text().count(f"`{name}`") < 2]
         self.assertFalse(unexplained, "docs/faults.md does not say why the library calls these")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every NCCL row of hooks.def: what it does to buffers, communicators, memory and registrations, with a NCCL that is made from the
+"""Every row of hooks/nccl.def: what it does to buffers, communicators, memory and registrations, with a NCCL that is made from the
 same list and writes every call down (nccl_double.c). Jobs of several ranks and their data are in test_nccl.py.
 """
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from e2e import BIN, LIB, SIM, SOURCE, TIMEOUT, Case, Trace
 
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
-ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks.def").read_text(), re.M)
+ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks" / "nccl.def").read_text(), re.M)
 
 
 class Rows(Case):

@@ -279,6 +279,17 @@ void capture_end(int index)
     captures[index].live = false;
 }
 
+/* Is all memory that the steps name still there? A real driver crashes on a graph with nodes of freed memory. */
+static bool usable(const struct step *steps, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct step *s = &steps[i];
+        if (!s->to->live || s->to->gen != s->to_gen || (s->from && (!s->from->live || s->from->gen != s->from_gen)))
+            return false;
+    }
+    return true;
+}
+
 static void finish(int index)
 {
     struct capture *c = &captures[index];
@@ -300,7 +311,7 @@ static void finish(int index)
             TOLD("destroy", cudaGraphExecDestroy(e->e));
         *e = (struct exec){.dev = lanes[c->lane].dev, .n = c->n};
         memcpy(e->steps, c->steps, sizeof(e->steps));
-        e->live = TOLD("instantiate", cudaGraphInstantiate(&e->e, graph, 0));
+        e->live = usable(c->steps, c->n) && TOLD("instantiate", cudaGraphInstantiate(&e->e, graph, 0));
         TOLD("graph", cudaGraphDestroy(graph));
     }
     capture_end(index);
@@ -335,16 +346,6 @@ void op_capture(void)
     lanes[l].capture = index;
 }
 
-static bool usable(const struct exec *e)
-{
-    for (int i = 0; i < e->n; i++) {
-        const struct step *s = &e->steps[i];
-        if (!s->to->live || s->to->gen != s->to_gen || (s->from && (!s->from->live || s->from->gen != s->from_gen)))
-            return false;
-    }
-    return true;
-}
-
 void op_launch(void)
 {
     struct exec *e = &execs[pick(EXECS)];
@@ -354,7 +355,7 @@ void op_launch(void)
         out(" -");
         return;
     }
-    if (!usable(e)) {
+    if (!usable(e->steps, e->n)) {
         e->live = !TOLD("destroy", cudaGraphExecDestroy(e->e));
         return;
     }

@@ -191,37 +191,31 @@ def _arguments(reader: Reader, opening: int) -> "list[tuple[int, int]]":
     return found
 
 
-# The replacements of a row's words; which arguments of a row are effects, by its kind; which rows may be left out and still build.
-_SWAPS = {"ONCE": "TWICE", "TWICE": "ONCE", "true": "false", "false": "true", "MINE": "ALL", "ALL": "MINE", "TALK": "SILENT",
-          "SILENT": "TALK", "FINALIZE": "TALK", "CLOSE": "SILENT", "CU_STREAM_LEGACY": "CU_STREAM_PER_THREAD"}
-_EFFECTS = {"WATCH": (5, 6), "WATCH_STREAM": (4, 5), "WATCH_CALL": (4, 5), "WATCH_SYNC": (3,)}
-_REMOVED = {"RETRY", "WATCH_STREAM", "WATCH_CALL", "WATCH_SYNC", "STRICT_AFTER", "STRICT_STREAM", "CONTEXT", "NCCL_OP", "NCCL_MAKE",
-            "NCCL_USE", "NCCL_END"}
+# Another word of a row; another kind of row that still builds; kinds of rows that may be left out and still build.
+_SWAPS = {"MINE": "ALL", "ALL": "MINE", "TALK": "SILENT", "SILENT": "TALK", "FINALIZE": "TALK", "CLOSE": "SILENT"}
+_KINDS = {"GUARD": "DRIVER", "CAPTURE_BEGIN": "CAPTURE_END", "CAPTURE_END": "CAPTURE_BEGIN", "RUNTIME_CAPTURE_BEGIN": "RUNTIME_CAPTURE_END",
+          "RUNTIME_CAPTURE_END": "RUNTIME_CAPTURE_BEGIN", "WATCH_CALL": "WATCH_RETRY", "WATCH_STREAM": "WATCH_RETRY_STREAM",
+          "WATCH_RETRY": "WATCH_CALL", "WATCH_RETRY_STREAM": "WATCH_STREAM", "WATCH_RETRY_ON_DEVICE": "WATCH_CALL",
+          "WATCH_RETRY_OUTSIDE": "WATCH_RETRY"}
+_REMOVED = {"RETRY", "RETRY_MEMORY", "WATCH_CALL", "WATCH_STREAM", "WATCH_SYNC", "WATCH_RETRY", "WATCH_RETRY_STREAM", "WATCH_RETRY_ON_DEVICE",
+            "WATCH_RETRY_OUTSIDE", "NCCL_OP", "NCCL_MAKE", "NCCL_USE", "NCCL_END"}
 
 
 def _row(reader: Reader, i: int) -> "Iterator[Change]":
     kind, arguments = reader.word(i), _arguments(reader, i + 1)
-    where = _EFFECTS.get(kind, ())
-    for n in where:
-        first, last = arguments[n]
-        new = "(void)NOTHING" if n == where[-1] and kind != "WATCH_SYNC" else "NOTHING"
-        old = reader.text[reader.tokens[first].start:reader.tokens[last].end]
-        if old not in (new, "NOTHING"):
-            yield reader.span(first, last, new, "row")
+    if kind.startswith("WATCH_") and reader.word(arguments[3][0]) != "nothing":
+        yield reader.span(arguments[3][0], arguments[4][1], "nothing, (w)", "row")
+    if kind in _KINDS:
+        yield reader.span(i, i, _KINDS[kind], "row")
     for first, last in arguments[2:]:
         for j in range(first, last + 1):
             if reader.word(j) in _SWAPS and reader.tokens[j].kind == "name":
                 yield reader.span(j, j, _SWAPS[reader.word(j)], "row")
-            elif reader.tokens[j].text in ("&&", "||"):
-                reader.code[first:last + 1] = [True] * (last + 1 - first)
-                yield from _operators(reader, j)
     if kind == "NCCL_OP":
         for a, b in ((4, 6), (6, 4), (5, 7), (7, 5)):
             new = reader.text[reader.tokens[arguments[b][0]].start:reader.tokens[arguments[b][1]].end]
             if new != reader.text[reader.tokens[arguments[a][0]].start:reader.tokens[arguments[a][1]].end]:
                 yield reader.span(*arguments[a], new, "row")
-    if kind == "GUARD":
-        yield reader.span(i, i, "DRIVER", "row")
     if kind in _REMOVED:
         yield reader.span(i, reader.pairs[i + 1], "", "row")  # the program's own call is not caught
     if kind == "CONF" and len(arguments) >= 5:

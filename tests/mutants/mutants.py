@@ -30,28 +30,28 @@ MUTANTS = [
     Mutant("strict is treated as ordered", ["settings"], [
         ("policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
     Mutant("a block is published before it is ordered", ["threads"], [
-        ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_settle(pool, block, rc);",
-         "block_settle(pool, block, 0); rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);")]),
+        ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_publish(pool, block, rc);",
+         "block_publish(pool, block, 0); rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);")]),
     Mutant("a block is published although ordering failed", ["order"], [
         ("if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
     Mutant("kept blocks are taken off the list without the lock", ["threads"], [
-        ("magazine_visit(magazine); ret_kept[i] = magazine->kept; if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1); magazine->kept = NULL; magazine->kept_count = magazine->kept_large = 0; "
-         "size_set(&magazine->kept_bytes, 0); magazine_unlock(magazine);",
-         "ret_kept[i] = magazine->kept; magazine->kept = NULL; magazine->kept_count = 0; size_set(&magazine->kept_bytes, 0);")], 10),
+        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1); magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; "
+         "size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine);",
+         "ret_deferred[i] = magazine->deferred; magazine->deferred = NULL; magazine->deferred_count = 0; size_set(&magazine->deferred_bytes, 0);")], 10),
     Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
-        ("handed_sub(magazine, block->size); magazine_keep(pool, magazine, block); }",
-         "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_keep(pool, magazine, block); }")]),
+        ("handed_sub(magazine, block->size); magazine_defer(pool, magazine, block); }",
+         "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_defer(pool, magazine, block); }")]),
     Mutant("what is kept back while an order is under way is published by it", ["order"], [
-        ("block_settle(pool, block, rc); } release_some(pool);",
-         "block_settle(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; kept_take(pool, NULL, lists); "
-         "for (unsigned int i = 0; i < MAGAZINES; i++) list_settle(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
+        ("block_publish(pool, block, rc); } release_some(pool);",
+         "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; deferred_take(pool, NULL, lists); "
+         "for (unsigned int i = 0; i < MAGAZINES; i++) list_publish(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
     Mutant("the runtime is told the driver's own functions while ours are being found", ["hang / Hang.test_many_threads"], [
         ("if (!lock_take_within(&real.lock, FILL_WAIT_NS)) { atomic_store(&real.tried, true); return NULL; }",
          "if (!lock_try(&real.lock)) return NULL;")], 60),
     Mutant("a magazine that a segment's end has emptied counts as one that keeps something", ["life"], [
-        ("if (kept && !magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1);", "")]),
+        ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
     Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
-        ("if (magazine->kept) atomic_fetch_sub(&pool->shown.keepers, 1);", "")]),
+        ("if (magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
     Mutant("the runtime's functions are looked for in the middle of a request", ["hang / Hang.test_a_constructor_that_waits_for_a_thread"], [
         ("driver_fill(handle); next_fill();", "driver_fill(handle); (void)next_fill;")]),
     Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
@@ -139,47 +139,38 @@ MUTANTS = [
     Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
-        ("(policy_reach(to, ON), policy_reach(from, ON), 0), policy_copy(to, from, ON)) WATCH_STREAM(cuMemcpyPeerAsync,",
-         "(policy_reach(to, ON), policy_reach(from, ON), 0), (void)NOTHING) WATCH_STREAM(cuMemcpyPeerAsync,")]),
+        ("copy, (w, to, from)) WATCH_STREAM(cuMemcpyPeerAsync,", "nothing, (w)) WATCH_STREAM(cuMemcpyPeerAsync,")]),
     Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
-        ("(node, graph, nodes, count, copy, context), ONCE, REACH_BY(copy, unnamed), policy_graph_node())",
-         "(node, graph, nodes, count, copy, context), ONCE, NOTHING, policy_graph_node())")]),
+        ("(node, graph, nodes, count, copy, context), graph_copy, (w, copy))", "(node, graph, nodes, count, copy, context), graph_host_work, (w))")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [
-        ("? policy_graph_set((parameters)->memset.dst)", "? (void)0")]),
+        ("policy_graph_set(parameters->memset.dst);", ";")]),
     Mutant("auto: a host function as a node of any type is not seen", ["auto_graph static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a fill in a graph made by hand is not seen", ["auto_graph static auto"], [
-        ("parameters, context), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
-         "policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphAddHostNode",
-         "parameters, context), ONCE, NOTHING, (void)NOTHING) WATCH_CALL(cuGraphAddHostNode")]),
+        ("graph_set, (w, parameters)) WATCH_CALL(cuGraphAddHostNode", "nothing, (w)) WATCH_CALL(cuGraphAddHostNode")]),
     Mutant("auto: a fill that is changed in a graph is not seen", ["auto_graph static auto"], [
-        ("(node, parameters), ONCE, (parameters ? policy_reach(parameters->dst, unnamed) : (void)0, 0), "
-         "policy_graph_set(parameters->dst))", "(node, parameters), ONCE, NOTHING, (void)NOTHING)")]),
+        ("(node, parameters), graph_set, (w, parameters))", "(node, parameters), nothing, (w))")]),
     Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_graph static auto"], [
-        ("policy_graph_set(parameters->dst)) WATCH_CALL(cuGraphNodeSetParams",
-         "(void)NOTHING) WATCH_CALL(cuGraphNodeSetParams")]),
+        ("graph_set, (w, parameters)) WATCH_CALL(cuGraphNodeSetParams,", "nothing, (w)) WATCH_CALL(cuGraphNodeSetParams,")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
-        ("return REACH_BY(&parameters->memcpy.copyParams, by);", "return 0;")]),
+        ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
     Mutant("auto: a node that is made to copy between devices is not seen", ["auto_peer static auto"], [
-        ("(node, copy), ONCE, REACH_BY(copy, unnamed)", "(node, copy), ONCE, NOTHING")]),
+        ("(node, copy), graph_copy, (w, copy)", "(node, copy), graph_host_work, (w)")]),
     Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
-        ("(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0)",
-         "(count, operations, flags, stream), ONCE, NOTHING")]),
+        ("(count, operations, flags, stream), copy_batch, (w, operations, count)", "(count, operations, flags, stream), host_work, (w)")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
-        ("(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), policy_host_work(ON))",
-         "(count, operations, flags, stream), ONCE, (policy_reach_batch(operations, count, ON), 0), (void)NOTHING)")]),
+        ("policy_host_work(w->stream);", ";", "copy_batch_after")]),
     Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
-        ("(pool, access, count), ONCE, (policy_access(0, access, count), 0)", "(pool, access, count), ONCE, NOTHING")]),
+        ("(pool, access, count), access, (w, 0, access, count)", "(pool, access, count), nothing, (w)")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
-        ("policy_reach_many(copies->to, copies->from, copies->count, by);", ";")]),
+        ("policy_reach_many(copies->to, copies->from, copies->count, w->stream);", ";")]),
     Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
         ("case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
          "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),
     Mutant("auto: what others share changes nothing", ["auto_shared static auto"], [
-        ("WATCH_CALL(symbol, parameters, arguments, how, NOTHING, STRICT(condition, POLICY_ALL, why))",
-         "WATCH_CALL(symbol, parameters, arguments, how, NOTHING, (void)(why))")]),
+        ("policy_strict(POLICY_ALL, why);", ";", "strict_then_after")]),
     Mutant("auto: every pool of the driver's is taken for the host's", ["auto_shared static auto"], [
         ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
@@ -190,12 +181,12 @@ MUTANTS = [
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
         ('log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
     Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
-        ("return LEAVE(context_leaving(context), real_next(cuGreenCtxDestroy)(green));",
-         "return real_next(cuGreenCtxDestroy)(green);")]),
+        ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
+         "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ('(core_release(device, "oom") || core_arrivals() != before_)', "core_arrivals() != before_")]),
+        ('(core_release(device, "oom") || core_arrivals() != retry->arrivals)', "core_arrivals() != retry->arrivals")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
@@ -208,17 +199,17 @@ MUTANTS = [
     Mutant("the map keeps a block that was freed", ["pool"], [
         ("map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
     Mutant("what was freed last is not looked for", ["pool"], [
-        ("if (!block) { recent_flush(pool); block", "if (!block) { block")]),
+        ("if (!block) { coalesce_all(pool); block", "if (!block) { block")]),
     Mutant("a small request joins what all freed last", ["sizes"], [
-        ("if (size > CLOSE_MAX) join(pool, recent_grab(magazine, LARGE_SETS, HASH_SETS,", "join(pool, recent_grab(magazine, 0, RECENT_SETS,")]),
+        ("if (size > CLOSE_MAX) coalesce(pool, cached_grab(magazine, LARGE_SETS, HASH_SETS,", "coalesce(pool, cached_grab(magazine, 0, LIST_SETS,")]),
     Mutant("a large request does not join what is large and freed last", ["sizes"], [
-        ("recent_settle(pool); if (!refused)", "if (!refused)")]),
+        ("coalesce_own_large(pool); if (!refused)", "if (!refused)")]),
     Mutant("a small request that nothing serves joins all rather than the next larger one", ["sizes"], [
-        ("if (!block && size <= CLOSE_MAX && join_larger(pool, magazine, size))", "if (0)")]),
+        ("if (!block && size <= CLOSE_MAX && coalesce_larger(pool, magazine, size))", "if (0)")]),
     Mutant("a large request overlooks small ones in its segment", ["sizes"], [
-        ("magazine->has_holes ? RECENT_SETS : LARGE_SETS,", "LARGE_SETS,")]),
+        ("magazine->has_holes ? LIST_SETS : LARGE_SETS,", "LARGE_SETS,")]),
     Mutant("a request between close and large sizes does not join what was freed last", ["shards"], [
-        ("if (size > CLOSE_MAX) join(", "if (size > LARGE_MIN) join(")]),
+        ("if (size > CLOSE_MAX) coalesce(", "if (size > LARGE_MIN) coalesce(")]),
     Mutant("a magazine joins what is of others' segments", ["threads"], [
         ("if (!all && block->segment->owner != owner)", "if (!all && !block->segment->owner != !owner)")], 20),
     Mutant("all locks are one", ["threads"], [
@@ -229,7 +220,7 @@ MUTANTS = [
     Mutant("all segments are the first magazine's", ["shards"], [
         ("segment->shared ? magazine_own(pool) : NULL;", "segment->shared ? pool->magazines : NULL;"),]),
     Mutant("what is free in others' segments is overlooked", ["shards"], [
-        ("block = bins_find(&pool->magazines[(place + i) % count].bins, size, 0, all);", "block = NULL;")]),
+        ("block = bins_find(&pool->magazines[(index + i) % count].bins, size, 0, all);", "block = NULL;")]),
     Mutant("segments stay with whose they were", ["shards"], [
         ("return segment->size - segment->used >= segment->size / MOVE_PART;", "return !segment;")]),
     Mutant("a segment changes its owner for next to nothing", ["shards"], [
@@ -243,7 +234,7 @@ MUTANTS = [
     Mutant("descriptors that others had too many of are not used", ["shards"], [
         ("move(&pool->spares_common, spares);", "")]),
     Mutant("what waits for company counts for the peak", ["magazine"], [
-        ("handed_sub(magazine, block->size); magazine_keep(", "magazine_keep(")]),
+        ("handed_sub(magazine, block->size); magazine_defer(", "magazine_defer(")]),
     Mutant("small sizes are not close", ["sizes"], [
         ("return (((last >> shift) + 1) << shift) * POOL_GRANULE;", "return (last + 1) * POOL_GRANULE;")]),
     Mutant("strays have no end", ["sizes"], [
@@ -251,31 +242,31 @@ MUTANTS = [
     Mutant("who looks moves the slack", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("what was asked for is joined before anybody looks", ["magazine"], [
-        ("if (kept_ask(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "kept_ask(pool);")]),
+        ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
         ("if (handed > balance(&magazine->handed_most))", "if (0)")]),
     Mutant("who frees in his own is visited by all", ["magazine"], [
-        ("const bool left = size_value(&magazine->frees_seen) == frees;", "const bool left = true;")]),
+        ("const bool abandoned = size_value(&magazine->frees_seen) == frees;", "const bool abandoned = true;")]),
     Mutant("what was freed last is not given back", ["pool"], [
-        ("recent_flush(pool); for (segment = idle_bytes(pool) ? pool->segments : NULL;", "for (segment = pool->segments;")]),
+        ("coalesce_all(pool); for (segment = idle_bytes(pool) ? pool->segments : NULL;", "for (segment = pool->segments;")]),
     Mutant("what was freed last is handed out for any size", ["sizes"], [
         ("if (!block || block->size != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
-        ("magazine->recent_count >= RECENT_MAX || block->segment->withdrawn ||", "magazine->recent_count >= RECENT_MAX ||")]),
+        ("magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||", "magazine->cached_count >= CACHED_MAX ||")]),
     Mutant("what others freed last is not looked for", ["magazine"], [
-        ("handed_settle(pool, magazine); magazine->has_holes = false; join(", "if (i) continue; handed_settle(pool, magazine); magazine->has_holes = false; join(")]),
+        ("handed_collect(pool, magazine); magazine->has_holes = false; coalesce(", "if (i) continue; handed_collect(pool, magazine); magazine->has_holes = false; coalesce(")]),
     Mutant("the slack is each magazine's", ["magazine"], [
-        ("return size_value(&pool->shown.slack) / (sharers ? sharers : 1);", "return size_value(&pool->shown.slack) + 0 * sharers;")]),
+        ("return size_value(&pool->shown.budget) / (sharers ? sharers : 1);", "return size_value(&pool->shown.budget) + 0 * sharers;")]),
     Mutant("as much waits as there is place for afterwards", ["magazine"], [
-        ("#define KEPT_MAX (RECENT_MAX / 4)", "#define KEPT_MAX RECENT_MAX")]),
+        ("#define DEFERRED_MAX (CACHED_MAX / 4)", "#define DEFERRED_MAX CACHED_MAX")]),
     Mutant("a request joins what others freed last", ["magazine"], [
         ("return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
     Mutant("large blocks wait for company", ["order"], [
-        ("takes <= room / COMPANY_PART &&", "")]),
+        ("takes <= room / BATCH_PART &&", "")]),
     Mutant("what ended threads kept is nobody's business", ["magazine"], [
-        ("(i != turn || !is_left(magazine)))", "turn < MAGAZINES)")]),
+        ("(i != probe || !is_abandoned(magazine)))", "probe < MAGAZINES)")]),
     Mutant("what others keep too much of is nobody's business", ["magazine"], [
-        ("size_value(&magazine->kept_bytes) <= slack_share(pool) && (i != turn ||", "(i != turn ||")]),
+        ("size_value(&magazine->deferred_bytes) <= budget_share(pool) && (i != probe ||", "(i != probe ||")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         ("segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
          "segment->next->prev = segment->prev;")]),
@@ -312,7 +303,7 @@ MUTANTS = [
     Mutant("a segment for two is asked for again where it was refused", ["break"], [
         ("rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, false, ret_addr);")]),
     Mutant("as many large blocks wait for company as small ones", ["magazine"], [
-        ("(size < LARGE_MIN || magazine->kept_large < KEPT_LARGE_MAX) &&", "")]),
+        ("(size < LARGE_MIN || magazine->deferred_large < DEFERRED_LARGE_MAX) &&", "")]),
     Mutant("the budget is not given back by merging", ["break"], [
         ("if (block->segment->exposed && is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
     Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
@@ -334,7 +325,7 @@ MUTANTS = [
     Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
-        ("return peak + *ret_excess + slack_of(pool) +", "return peak + *ret_excess +")]),
+        ("return peak + *ret_excess + budget_of(pool) +", "return peak + *ret_excess +")]),
     Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
         ("if (!is_beyond) return false;", "return false;")]),
     Mutant("the bound: what is on its way back does not count", ["bound static ordered / append"], [
@@ -342,7 +333,7 @@ MUTANTS = [
         ("is_beyond = pool->stats.held + arriving +", "is_beyond = pool->stats.held +")]),
     Mutant("the bound: a request does not wait for its own frees", ["bound static ordered / append"], [
         ("if (config->backend->reclaim) config->backend->reclaim(config->arg); lock_take(", "lock_take("),
-        ("if (release_excess(pool, size, /* again: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
+        ("if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
          "if (false) config->backend->reclaim(")]),
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
         ("context_unpin(context)) releases_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
@@ -351,11 +342,11 @@ MUTANTS = [
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
         ("return atomic_load(&context->defers) && !nccl_registers() &&", "return false && !nccl_registers() &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
-        ("else pool->regret += size;", "")]),
+        ("else ghosts->credit += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
-        ("pool->regret -= pool->regret < size ? pool->regret : size;", "")]),
+        ("ghosts->credit -= ghosts->credit < size ? ghosts->credit : size;", "")]),
     Mutant("any size that comes again makes the pool hold more", ["excess"], [
-        ("if (pool->again < AGAIN_MAX) pool->again++; else", "")]),
+        ("if (ghosts->streak < STREAK_MAX) ghosts->streak++; else", "")]),
     Mutant("the list of idle segments keeps one that is in use", ["random"], [
         ("*(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;", "")]),
     Mutant("a segment with a live block is given back", ["pool", "random"], [
@@ -373,21 +364,21 @@ MUTANTS = [
         ("return releases_wait(pool) ? released +", "return false ? released +")]),
     Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
-        ("pool->releasing || atomic_load(&pool->shown.ordering);", "pool->releasing;")]),
+        ("pool->releasing || atomic_load(&pool->shown.ordering) ||", "pool->releasing ||")]),
     Mutant("who looks changes where memory lies", ["magazine"], [
-        ("stats_copy(pool, ret_stats); ret", "if (taken) recent_flush(pool); stats_copy(pool, ret_stats); ret")]),
+        ("stats_copy(pool, ret_stats); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         ("bool entered; int rc; lock_take(&pool->lock); segment_size",
          "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),
-        ("if (release_excess(pool, size, /* again: */ false, &alone)) {", "if (false) {")]),
+        ("if (release_excess(pool, size, /* second: */ false, &alone)) {", "if (false) {")]),
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         ("if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("if (taken_ == CUDA_ERROR_OUT_OF_MEMORY && core_give_back(before_))", "if (false)")]),
+        ("return retry_is_worth_it(retry, result) && core_give_back(retry->arrivals);", "return false;")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         ("fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [
-        ("pool->stats.held + pool->asked <= limit - size", "pool->stats.held <= limit - size")]),
+        ("pool->stats.held + pool->growing <= limit - size", "pool->stats.held <= limit - size")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
         ("const uint64_t idle = core_idle_bytes();", "const uint64_t idle = 0;")]),
 
@@ -397,10 +388,9 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
-        ("LEAVE(context_leaving(context), real_next(cuCtxDestroy_v2)(context));", "real_next(cuCtxDestroy_v2)(context);")]),
+        ("leaving(handle); const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)", "NULL; const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)")]),
     Mutant("a reset device keeps its pool", ["catch"], [
-        ("return LEAVE(context_leaving_primary(device), real_next(cuDevicePrimaryCtxReset_v2)(device));",
-         "return real_next(cuDevicePrimaryCtxReset_v2)(device);"),
+        ("leaving_primary(device); return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)", "NULL; return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)"),
         ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
@@ -413,7 +403,7 @@ MUTANTS = [
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
-        ("return hooks[i].hook; return function;", "; return function;")]),
+        ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
     Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
         ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
     Mutant("an IPC handle of a shared segment is made", ["ipc static preloaded / small"], [
@@ -521,7 +511,7 @@ MUTANTS = [
         ("nccl_after(parent, used, result); return result;",
          "nccl_after(parent, used, result); if (flags & NCCL_SHRINK_ABORT) nccl_comm_ended(parent, NCCL_END_CLOSE, result); return result;")]),
     Mutant("NCCL: a collective that came first is taken to have been one that maps", ["nccl_reg", "nccl / Kinds.test_collectives_that_use_no_registration"], [
-        ("sent_note(comm, record); return safe; }", "if (!record->used) sent_note(comm, record); return safe; }")]),
+        ("reg_sent_mark(comm, record); return safe; }", "if (!record->used) reg_sent_mark(comm, record); return safe; }")]),
     Mutant("NCCL: what a group has asked for is forgotten with the old registration", ["nccl_reg"], [
         ("if (record->group != reg_group()) record->group = 0;", "record->group = 0;")]),
     Mutant("NCCL: what came before a group is taken for a part of it", ["nccl_reg"], [
@@ -530,8 +520,8 @@ MUTANTS = [
     Mutant("NCCL: of several registrations the first alone is undone", ["nccl_reg"], [
         ("for (unsigned int i = record->wide ? record->widened : 0;", "for (unsigned int i = record->wide ? 1 : 0;")]),
     Mutant("NCCL: what has been sent is not known where nothing is left to be done", ["nccl_reg"], [
-        ("settled = (unsigned int)!kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
-         "settled = 1u << NCCL_REG_POINT_TO_POINT |")]),
+        ("prepared = (unsigned int)!reg_kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
+         "prepared = 1u << NCCL_REG_POINT_TO_POINT |")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
         ("nccl_reg_comm_reopen(state.reg, comm);", ";")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
@@ -557,7 +547,7 @@ MUTANTS = [
     Mutant("NCCL: a communicator goes with registrations", ["nccl_reg", "nccl / Registered.test_threads"], [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
-        ("if (talk) return comm_leave", "if (true) return comm_leave")]),
+        ("if (may_call) return comm_leave", "if (true) return comm_leave")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
         ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
          "fail(context, result); return result; } bool context_wait_device(int device)")]),
@@ -620,7 +610,7 @@ MUTANTS = [
     Mutant("NCCL: operations partly outside are not counted", ["nccl_reg", "nccl_rows / Rows.test_extents"], [
         ("comm->counters.mixed += inside && outside;", "")]),
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
-        ("copy = copy_of(loaded(info.dli_fname)); return copy ? copy : copy_of(loaded(\"libnccl.so.2\"));", "; return copy;")]),
+        ("copy = copy_of(loaded_handle(info.dli_fname)); return copy ? copy : copy_of(loaded_handle(\"libnccl.so.2\"));", "; return copy;")]),
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: it is freed while it is registered", ["nccl_used / Used.test_reused"], [
@@ -643,20 +633,20 @@ MUTANTS = [
     Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
-        ("near_forget(&comm->near); if (reg->ops->attach(", "if (reg->ops->attach(")]),
+        ("lookup_clear(&comm->lookup); if (reg->ops->attach(", "if (reg->ops->attach(")]),
     Mutant("places: a registration is remembered after it was undone", ["nccl_reg"], [
-        ("near_forget(&comm->near); rc = reg->ops->detach(", "rc = reg->ops->detach("),
-        ("near_forget(&comm->near); free(record->wide);", "free(record->wide);")]),
+        ("lookup_clear(&comm->lookup); rc = reg->ops->detach(", "rc = reg->ops->detach("),
+        ("lookup_clear(&comm->lookup); free(record->wide);", "free(record->wide);")]),
     Mutant("places: a buffer that begins in one ends in it", ["nccl_reg"], [
-        ("&& size <= PLACE_SIZE - addr % PLACE_SIZE", "")]),
+        ("&& size <= RANGE_SIZE - addr % RANGE_SIZE", "")]),
     Mutant("places: one that is registered in part is registered", ["nccl_reg"], [
-        ("if (holds(record, addr >> PLACE_SHIFT << PLACE_SHIFT, PLACE_SIZE))", "")]),
+        ("if (holds(record, addr >> RANGE_SHIFT << RANGE_SHIFT, RANGE_SIZE))", "")]),
     Mutant("places: an operation begins while a segment goes", ["nccl_reg"], [
         ("if (!atomic_load(&reg->detaching) && atomic_load_explicit(&found->key", "if (atomic_load_explicit(&found->key")]),
     Mutant("places: an operation in steady state is in nobody's way", ["nccl_reg"], [
         ("*ret_used = op_begin(found); if (", "if ("),
-        ("pthread_mutex_lock(&found->turn); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare",
-         "*ret_used = op_begin(found); pthread_mutex_lock(&found->turn); "
+        ("pthread_mutex_lock(&found->lock); if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare",
+         "*ret_used = op_begin(found); pthread_mutex_lock(&found->lock); "
          "if (atomic_load_explicit(&found->key, memory_order_relaxed) == comm) rc = reg_prepare")]),
     Mutant("places: operations in steady state are not counted", ["nccl_reg"], [
         ("sum.ops += atomic_load(&comm->ops);", ";")]),
@@ -697,9 +687,9 @@ MUTANTS = [
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
         ("if (!call->start)", "if (!call->start || result)")]),
     Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
-        ("result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && core_give_back(before)", "false")]),
+        ("return !process_is_inside() && retry_again(retry, result);", "return false;")]),
     Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
-        ("&& !process_is_inside() &&", "&&", "may_ask_again")]),
+        ("return !process_is_inside() && retry_again(retry, result);", "return retry_again(retry, result);")]),
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
         ("GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
     Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
@@ -766,7 +756,7 @@ MUTANTS = [
     Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
-        ("error = SETTLED(BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total)));", "error = SETTLED(real_runtime(cudaMemGetInfo, CALLER)(free, total));")]),
+        ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / BREAK_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
         (".break_max = as->capacity / BREAK_PART,", ".break_max = as->capacity,")]),

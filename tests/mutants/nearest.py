@@ -79,7 +79,7 @@ class Nearest:
     def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
         """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else, of a
         header or where there is no function, those that run anything of the file, or of its folder where it holds no code. By cost; for
-        the list of hooks first those that call each of its rows."""
+        a list of hooks first those that call each of its rows."""
         rows = self.known
         found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
         if not found and function:
@@ -88,7 +88,7 @@ class Nearest:
             found = [n for n, row in rows.items() if row["lines"].get(file)]
             folder = file.split("/")[0] + "/"
             found = found or [n for n, row in rows.items() if any(f.startswith(folder) for f in row["lines"])]
-        rows_first = file.endswith("hooks.def")
+        rows_first = file.startswith("shim/hooks/")
         return sorted(found, key=lambda name: (rows_first and not name.startswith("rows "), self.known[name]["cost"]))
 
     def limit(self, name: str) -> float:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rows.c - runs the tests of the rows of shim/hooks.def: rows [--list] [SYMBOL...].
+ * rows.c - runs the tests of the rows of shim/hooks/: rows [--list] [SYMBOL...].
  *
  * What it is: the list of rows, calls of them, and a process for each test, or for many where one leaves nothing behind
  * that the next could mind. Prints "ok SYMBOL: EFFECT" or "FAIL SYMBOL: EFFECT: WHY" for each; --list prints the
@@ -315,7 +315,7 @@ static size_t check_list(void)
         const char *text = rows[i].expected;
 
         if (!text)
-            bad += (size_t)printf("FAIL %s: expected, but hooks.def has no such row\n", rows[i].symbol) > 0;
+            bad += (size_t)printf("FAIL %s: expected, but shim/hooks/ has no such row\n", rows[i].symbol) > 0;
         else if (!*text)
             bad += (size_t)printf("FAIL %s: tests/rows/expected.txt expects nothing of it\n", rows[i].symbol) > 0;
         while (text && expectation_next(&rows[i], &text, &e))

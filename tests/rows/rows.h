@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rows.h - what the programs that test the rows of shim/hooks.def share: the rows, the arguments that they are called
+ * rows.h - what the programs that test the rows of shim/hooks/ share: the rows, the arguments that they are called
  * with, and the answers that librows_next.so gives in the place of the driver.
  *
  * What it is not: an expectation (expected.txt) or an effect (effects.c, driver.c, runtime.c).

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the list that the programs in this folder are made of: rows.py HOOKS EXPECTED LIST COMPILER...
 
-What it is: every row of shim/hooks.def of the runtime and of the driver, as the preprocessor sees it, becomes one ROW of LIST:
+What it is: every row of shim/hooks/ of the runtime and of the driver, as the preprocessor sees it, becomes one ROW of LIST:
 its parameters, a value for each of them, and the effects that expected.txt names for it. A row without an expectation, or an
 expectation without a row, is written as well: the programs fail on it.
 

@@ -43,7 +43,7 @@ class Hooks(unittest.TestCase):
         self.assertEqual([line.split(":")[0] for line in lines], ["cuMemAnything"])
 
     def test_a_new_version_and_a_new_form(self) -> None:
-        """Of functions that are hooked: nobody has seen these."""
+        """Of functions that are hooked, versions and forms that are not."""
         more = ("#define cuMemAlloc cuMemAlloc_v3\n#define cuStreamCreate __CUDA_API_PTSZ(cuStreamCreate)\n"
                 "#define cuMemFree __CUDA_API_PTDS(cuMemFree_v2)\n")
         lines = self.said(self.header("cuda.h", self.found("cuda.h") + more))
@@ -53,7 +53,7 @@ class Hooks(unittest.TestCase):
         self.header("cudaGL.h", "CUresult CUDAAPI cuGLAnything(GLuint buffer);\n")
         sets = self.header("cuda_runtime_api.h", self.found("cuda_runtime_api.h") +
                            "extern __host__ cudaError_t CUDARTAPI cudaMallocAnything(void **p);\n")
-        names = [line.split(":")[0] for line in self.said(sets) if "nobody has looked" in line]
+        names = [line.split(":")[0] for line in self.said(sets) if "neither hooked" in line]
         self.assertEqual(names, ["cuGLAnything", "cudaMallocAnything"])
 
     def test_listed_and_hooked(self) -> None:

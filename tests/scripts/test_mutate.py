@@ -88,14 +88,14 @@ int f(int a, char *b)
 
     def test_rows(self) -> None:
         source = """#define NOTHING 0
-WATCH_CALL(cuCall, (int a), (a), ONCE, before(a), after(a && 1))
+WATCH_CALL(cuCall, (int a), (a), effect, (w, a))
+WATCH_SYNC(cuSame, (void), (), nothing, (w))
 GUARD(cuOther, (void))
 CONF(free, "FREE", CHOICE, "auto", "auto|strict", "help, text")
 """
-        whole = "WATCH_CALL(cuCall, (int a), (a), ONCE, before(a), after(a && 1))"
+        call, same = "WATCH_CALL(cuCall, (int a), (a), effect, (w, a))", "WATCH_SYNC(cuSame, (void), (), nothing, (w))"
         self.assertEqual(texts(source, generate.row_changes(source)), {
-            ("before(a)", "NOTHING"), ("after(a && 1)", "(void)NOTHING"), ("ONCE", "TWICE"), ("&&", "||"), ("a &&", ""), ("&& 1", ""),
-            (whole, ""), ("GUARD", "DRIVER"), ('"auto"', '"strict"'), ('"auto|strict"', '"autox|strict"'), ('"auto|strict"', '"auto|strictx"')})
+            ("effect, (w, a)", "nothing, (w)"), ("WATCH_CALL", "WATCH_RETRY"), (call, ""), (same, ""), ("GUARD", "DRIVER"), ('"auto"', '"strict"'), ('"auto|strict"', '"autox|strict"'), ('"auto|strict"', '"auto|strictx"')})
 
     def test_all_of_the_library(self) -> None:
         """Its lines stay where they are, and a draw is the seed's."""

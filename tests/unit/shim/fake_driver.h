@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fake_driver.h - a driver, a clock and a trace for unit tests of the library, which is linked without
- * shim/real/real.c.
+ * shim/real/ but for caller.c.
  *
  * What it is: devices, contexts, streams, events and memory as a few tables; each call of the driver that has an effect
  * leaves a word in a log ("record:c0,e0"), may be scripted to fail, to be missing, or to run a function of the test

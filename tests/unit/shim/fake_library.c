@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_library.c - what stands in for shim/real/real.c, and what the linker puts in front of functions of the library
+ * fake_library.c - what stands in for shim/real/, and what the linker puts in front of functions of the library
  * and of libc (--wrap in meson.build): the clock, waiting, log lines, events of the trace, system calls. See
  * fake_driver.h.
  */
@@ -20,7 +20,7 @@
 #include <linux/membarrier.h>
 
 #include "fake_driver.h"
-#include "real/dlsym.h"
+#include "real/dlsym_next.h"
 #include "trace/trace.h"
 
 /* A wait that goes on for so long has no limit. */
@@ -269,7 +269,7 @@ ssize_t __wrap_readlink(const char *path, char *to, size_t len)
     return n ? (ssize_t)n : -1;
 }
 
-/* --- shim/real/real.c --- */
+/* --- shim/real/ --- */
 
 const struct real_driver *real_driver_get(void)
 {
@@ -312,7 +312,8 @@ bool real_is_loaded(const char *name)
     return name && !*name;
 }
 
-void *real_route(void *function)
+enum real_symbol real_symbol_of(const void *function)
 {
-    return function;
+    (void)function;
+    return REAL_COUNT;
 }

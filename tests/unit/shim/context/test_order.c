@@ -2,7 +2,7 @@
 /*
  * test_order.c - shim/context/order.c: which calls of the driver a free makes, by the policy, by what the driver lacks
  * and refuses, beside a capture, and beside other threads' frees. test_waits.c has what waits for frees afterwards;
- * tests/unit/test_lead.c runs many threads.
+ * tests/unit/shim/context/test_lead.c runs many threads.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * deferred.c - see deferred.h.
+ *
+ * Locking: each function takes the locks of magazines that it needs, one at a time.
+ */
+#include "deferred.h"
+
+/* True if no thread has freed into the magazine since the last check: its thread may have ended. */
+static bool is_abandoned(struct magazine *magazine)
+{
+    const size_t frees = size_value(&magazine->frees);
+    const bool abandoned = size_value(&magazine->frees_seen) == frees;
+
+    if (!abandoned)
+        size_set(&magazine->frees_seen, frees);
+    return abandoned;
+}
+
+unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES])
+{
+    /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
+     * threads. */
+    const unsigned int count = atomic_load(&pool->shown.magazine_count);
+    const unsigned int probe = own ? (unsigned int)(size_value(&own->order) % count) : 0;
+
+    for (unsigned int i = 0; i < count; i++) {
+        struct magazine *magazine = &pool->magazines[i];
+
+        if (!atomic_load(&magazine->used))
+            continue;
+        /* Threads that order side by side leave each other's magazines alone, unless one has deferred more than its
+         * share, which could not be ordered. */
+        if (own && magazine != own && size_value(&magazine->deferred_bytes) <= budget_share(pool) &&
+            (i != probe || !is_abandoned(magazine)))
+            continue;
+        magazine_visit(magazine);
+        ret_deferred[i] = magazine->deferred;
+        if (magazine->deferred)
+            atomic_fetch_sub(&pool->shown.deferring, 1);
+        magazine->deferred = NULL;
+        magazine->deferred_count = magazine->deferred_large = 0;
+        size_set(&magazine->deferred_bytes, 0);
+        magazine_unlock(magazine);
+    }
+    return count;
+}
+
+size_t deferred_bytes(const struct pool *pool)
+{
+    size_t bytes = 0;
+
+    const unsigned int count = magazine_count(pool);
+
+    for (unsigned int i = 0; i < count; i++)
+        bytes += size_value(&pool->magazines[i].deferred_bytes);
+    return bytes;
+}

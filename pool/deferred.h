@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * deferred.h - freed blocks that are not ordered yet: deferred in a magazine, so that one order() serves many frees.
+ * Private to pool/. It orders nothing; publish.h does.
+ *
+ * Ownership: deferred blocks belong to their segments; the lists only name them.
+ *
+ * Locking: each function says which lock its caller holds. No errors.
+ */
+#ifndef CUPOOL_POOL_DEFERRED_H
+#define CUPOOL_POOL_DEFERRED_H
+#include "magazine.h"
+#include "state.h"
+
+/* The most deferred blocks in a magazine: once ordered they must fit among the cached ones. */
+#define DEFERRED_MAX (CACHED_MAX / 4)
+/* The most large deferred blocks: ordering a little more often costs little, and other requests need their memory. */
+#define DEFERRED_LARGE_MAX 32u
+/* A block that takes more than this part of a magazine's share of the deferred-free budget is ordered at once: few
+ * others would fit beside it. */
+#define BATCH_PART 4u
+
+/* With the magazine's lock: defer a PENDING block. */
+static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block)
+{
+    if (!magazine->deferred)
+        atomic_fetch_add(&pool->shown.deferring, 1);
+    block->link = magazine->deferred;
+    magazine->deferred = block;
+    magazine->deferred_count++;
+    magazine->deferred_large += block->size >= LARGE_MIN;
+    size_set(&magazine->deferred_bytes, size_value(&magazine->deferred_bytes) + native_size(block->size));
+}
+
+/* A magazine's share of the deferred-free budget, in bytes. */
+static inline size_t budget_share(const struct pool *pool)
+{
+    const unsigned int sharers = atomic_load_explicit(&pool->shown.magazines_used, memory_order_relaxed);
+
+    return size_value(&pool->shown.budget) / (sharers ? sharers : 1);
+}
+
+/* With the magazine's lock: may it defer size bytes more? */
+static inline bool magazine_has_room(const struct pool *pool, const struct magazine *magazine, size_t size)
+{
+    const size_t room = budget_share(pool), takes = native_size(size);
+
+    return magazine->deferred_count < DEFERRED_MAX &&
+           (size < LARGE_MIN || magazine->deferred_large < DEFERRED_LARGE_MAX) && takes <= room / BATCH_PART &&
+           size_value(&magazine->deferred_bytes) + takes <= room;
+}
+
+/* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
+ * too much. Returns the number of magazines to look at in ret_deferred. */
+unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES]);
+/* The bytes that all magazines defer. With no lock, so the value may be out of date. */
+size_t deferred_bytes(const struct pool *pool);
+
+#endif

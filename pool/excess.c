@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * excess.c - see excess.h.
+ *
+ * Locking: all locks (locks_take) while segments are chosen; none over a call of the tables.
+ */
+#include "excess.h"
+
+#include "accounting.h"
+#include "clock.h"
+#include "coalesce.h"
+#include "deferred.h"
+#include "ghosts.h"
+#include "large.h"
+#include "magazine.h"
+#include "release.h"
+
+/* The part of peak_live that may be held beyond it. */
+#define EXCESS_PART 20
+/* A segment of which less than this part is too much stays: it would be requested again, and the excess is small, no
+ * more than the bytes that may be idle anyway. */
+#define TOLERANCE_PART 4
+
+/* The part of the deferred-free budget that is lost each time the pool grows and gives other segments back. */
+#define BUDGET_NARROW 2
+
+/* Idle segments go back once this many quarters of the room between the peak and the bound are used up: memory arrives
+ * later, and until then a request at the bound has to wait. */
+#define BOUND_QUARTERS 3
+
+/* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */
+static size_t budget_of(const struct pool *pool)
+{
+    return pool->config.slack_min ? atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed) : 0;
+}
+
+/* The pool grows by size bytes; with all locks, and no cached blocks. Returns the bytes that may be held beyond
+ * native_peak. */
+static size_t bound_room(struct pool *pool, size_t size)
+{
+    const size_t deferred = deferred_bytes(pool), native = native_bytes(pool);
+    const size_t now = (native > deferred ? native - deferred : 0) + pool->growing + size;
+
+    pool->native_peak = now > pool->native_peak ? now : pool->native_peak;
+    return bound_beyond(pool, pool->native_peak) + budget_of(pool);
+}
+
+/* The bytes that may be held when the pool has grown by size bytes, and how many of them may be idle; with the lock. */
+static size_t held_max(const struct pool *pool, size_t size, size_t *ret_excess)
+{
+    const struct pool_stats *stats = &pool->stats;
+    const size_t live = live_bytes(pool) + pool->growing + size,
+                 peak = live > stats->peak_live ? live : stats->peak_live;
+    const size_t share = peak / EXCESS_PART, least = pool->config.excess_min;
+
+    *ret_excess = share > least ? share : least;
+    return peak + *ret_excess + budget_of(pool) + pool->ghosts.credit;
+}
+
+/* True if all memory given back has arrived; *ret_arriving: the bytes that have not. */
+static bool arrived(const struct pool *pool, size_t *ret_arriving)
+{
+    *ret_arriving = 0;
+    return !pool->config.backend->collected || pool->config.backend->collected(pool->config.arg, ret_arriving);
+}
+
+/* The pool asks for one segment, has given others back, and defers as many bytes: halve the deferred-free budget while
+ * that goes on. An order for each free costs less than a driver call for each request. */
+static void budget_narrow(struct pool *pool, size_t size)
+{
+    const size_t budget = atomic_load_explicit(&pool->shown.budget, memory_order_relaxed);
+
+    if (pool->config.slack_min && deferred_bytes(pool) >= size)
+        atomic_store_explicit(&pool->shown.budget, budget - budget / BUDGET_NARROW, memory_order_relaxed);
+}
+
+bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
+{
+    const struct release what = {.why = "excess"};
+    const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
+    struct segment *segment, *next, *going = NULL;
+    size_t leaving = 0, max, excess, arriving, room, bound, grows, used;
+    bool has_arrived, is_beyond;
+
+    if (pool->config.order->frozen(pool->config.arg))
+        return false;
+    /* The device has not reached the last releases yet. Releasing more would help no one yet, and the program could
+     * have used those segments again. */
+    has_arrived = arrived(pool, &arriving);
+    locks_take(pool);
+    coalesce_all(pool);
+    if (!second)
+        ghosts_update(&pool->ghosts, size, got_for);
+    room = bound_room(pool, size);
+    grows = block_segment_size(pool, got_for, *alone);
+    bound = pool->native_peak + room;
+    max = held_max(pool, size, &excess);
+    /* As much as was in use may stay: the rounding of blocks is no excess, nor is memory that packing saves later. */
+    used = pool->stats.held - pool->leaving - idle_bytes(pool) + pool->growing + grows;
+    pool->used_peak = used > pool->used_peak ? used : pool->used_peak;
+    if (max < pool->used_peak)
+        max = pool->used_peak;
+    if (max > pool->native_peak + room / 4 * BOUND_QUARTERS)
+        max = pool->native_peak + room / 4 * BOUND_QUARTERS;
+    for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {
+        const size_t held = pool->stats.held - pool->leaving - leaving + pool->growing + grows;
+
+        next = segment->idle_next;
+        if (held <= max)
+            break;
+        if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound)
+            continue;
+        leaving += segment->size;
+        ghosts_add(&pool->ghosts, segment->size, segment->got_for);
+        segment_unlink(pool, segment);
+        segment->next = going;
+        going = segment;
+    }
+    if (going)
+        budget_narrow(pool, size);
+    is_beyond = pool->config.bound_min < SIZE_MAX / 2 && pool->stats.held + arriving + pool->growing + grows > bound;
+    release_finish(pool, going, &what);
+    if (!is_beyond)
+        return false;
+    /* Is that enough now, at least for a segment of one block? */
+    arrived(pool, &arriving);
+    lock_take(&pool->lock);
+    *alone = *alone || pool->stats.held + arriving + pool->growing + grows > bound;
+    is_beyond = pool->stats.held + arriving + pool->growing + size > bound;
+    lock_give(&pool->lock);
+    return is_beyond;
+}
+
+void bound_wait(struct pool *pool)
+{
+    const struct pool_config *config = &pool->config;
+    const uint64_t start = now_ns();
+    struct pool_stats stats;
+    size_t bound;
+
+    if (config->backend->reclaim)
+        config->backend->reclaim(config->arg);
+    lock_take(&pool->lock);
+    pool->stats.bound++;
+    stats = pool->stats;
+    bound = pool->native_peak + bound_beyond(pool, pool->native_peak) + budget_of(pool);
+    lock_give(&pool->lock);
+    if (config->observer && config->observer->bound)
+        config->observer->bound(config->arg, stats.held, bound, now_ns() - start, stats.bound);
+}

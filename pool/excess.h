@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * excess.h - a pool that grows gives idle segments back, so that it holds no more than it may; see pool_config's
+ * excess_min and bound_min. Private to pool/. It asks the backend for nothing; grow.h does.
+ *
+ * Locking: no lock is held by the caller. No errors.
+ */
+#ifndef CUPOOL_POOL_EXCESS_H
+#define CUPOOL_POOL_EXCESS_H
+#include "state.h"
+
+/* Before the pool grows for a request of got_for bytes: give back idle segments beyond the excess that is worth
+ * holding. No wait. second: this is the second call for the request. True: the pool would still grow beyond its bound.
+ * alone: the segment must be for no second block; set if a segment for two would be beyond the bound. */
+bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone);
+/* The pool is at its bound: wait for the memory of this thread's own frees, and count that. */
+void bound_wait(struct pool *pool);
+
+#endif

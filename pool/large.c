@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * large.c - see large.h. blocks.c says which segments are packed, and why their exposure is limited.
+ *
+ * Locking: the pool's lock.
+ */
+#include "large.h"
+
+#include "accounting.h"
+#include "bins.h"
+#include "blocks.h"
+#include "coalesce.h"
+
+/* Segments for two are for blocks up to the size PACK_MAX: such a segment always saves 2 MiB, but exposes more the
+ * larger it is. */
+#define PACK_MAX ((size_t)16 << 20)
+/* For the same reason a quarter of the room is reserved for blocks up to this size. */
+#define PACK_SMALLEST (2 * POOL_SEGMENT_UNIT)
+/* A program that has not freed this many bytes of such blocks may never free them: it may export them by IPC, for
+ * example. */
+#define PACK_FREED ((size_t)256 << 20)
+
+/*
+ * The bytes by which pool->exposed may grow for a block of size bytes. Together with the driver's own use it must stay
+ * below the bound of held memory (pool_config.bound_min). It shrinks with the square of the memory not handed out,
+ * because on a full device others need the memory.
+ */
+static size_t room(const struct pool *pool, size_t size)
+{
+    const struct pool_config *config = &pool->config;
+    const size_t native = native_bytes(pool), live = config->capacity ? live_bytes(pool) : 0;
+    const size_t bound = bound_beyond(pool, native > pool->native_peak ? native : pool->native_peak);
+    const size_t left = live < config->capacity ? config->capacity - live : 0;
+    size_t max = config->break_max;
+
+    /* In integers: a program may enable the trap for inexact results. */
+    for (int i = 0; config->capacity && i < 2; i++)
+        max = (size_t)((unsigned __int128)max * left / config->capacity);
+    max = max < bound ? max : bound;
+    max = pool->packs_never ? 0 : max;
+    max -= size > PACK_SMALLEST ? max / 4 : 0;
+    return pool->exposed < max ? max - pool->exposed : 0;
+}
+
+size_t block_segment_size(const struct pool *pool, size_t size, bool alone)
+{
+    const size_t native = round_up(size, POOL_SEGMENT_UNIT), both = segment_size_for_two(size);
+    const size_t limit = pool->config.limit;
+
+    if (alone || size > PACK_MAX || !leaves_much(size) || pool->freed < PACK_FREED ||
+        room(pool, size) < both - native || (limit && pool->stats.held + pool->growing + both > limit))
+        return native;
+    return both;
+}
+
+int block_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr)
+{
+    struct block *block = NULL;
+
+    coalesce_own_large(pool);
+    if (!refused)
+        block = bins_find(&pool->large, size, room(pool, size), /* all: */ false);
+    if (!block) {
+        coalesce_large(pool);
+        block = bins_find(&pool->large, size, refused ? 0 : room(pool, size), refused);
+    }
+    return block_take_found(pool, block, size, requested, ret_addr);
+}
+
+int block_take_hole(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
+{
+    coalesce_own_large(pool);
+    coalesce_large(pool);
+    return block_take_found(pool, bins_find(&pool->large, size, 0, /* all: */ true), size, requested, ret_addr);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * publish.c - see publish.h.
+ *
+ * Locking: a magazine's lock at a time; none over a call of the tables.
+ */
+#include "publish.h"
+
+#include <errno.h>
+
+#include "accounting.h"
+#include "deferred.h"
+#include "magazine.h"
+#include "shards.h"
+
+/* Each order restores this part of the deferred-free budget, while the pool need not grow. */
+#define BUDGET_WIDEN 1024
+
+/* Order, and where contents matter, fill the blocks of these lists and order the fills as well. */
+static int order_and_fill(struct pool *pool, struct block *const *lists, unsigned int count, enum pool_order_how how)
+{
+    const struct pool_order_ops *order = pool->config.order;
+    int rc = order->order(pool->config.arg, how), filled = 0;
+
+    if (!order->fill)
+        return rc;
+    for (unsigned int i = 0; i < count; i++) {
+        for (const struct block *block = lists[i]; !rc && block; block = block->link) {
+            if (block->segment->withdrawn) /* it is never handed out again, and a peer may still read it */
+                continue;
+            rc = order->fill(pool->config.arg, block->addr, block->size, block->segment->shared, /* fresh: */ false);
+            filled += rc == 1;
+            rc = rc < 0 ? rc : 0;
+        }
+    }
+    return !rc && filled ? order->filled(pool->config.arg) : rc;
+}
+
+void block_publish(struct pool *pool, struct block *block, int rc)
+{
+    struct magazine *magazine;
+    bool put = true;
+
+    if (rc == -ENOTRECOVERABLE) {
+        atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_relaxed);
+        return;
+    }
+    magazine = magazine_enter(pool);
+    count_up(&magazine->frees);
+    handed_sub(magazine, block->size);
+    if (rc == 0) {
+        count_up(&magazine->order);
+        put = magazine_put(magazine, block);
+    } else {
+        count_up(&magazine->deferrals);
+        magazine_defer(pool, magazine, block);
+    }
+    lock_give(&magazine->lock);
+    if (!put)
+        magazine_put_or_coalesce(pool, magazine, block);
+}
+
+/* As block_publish, for the deferred blocks of a magazine. */
+static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
+{
+    struct block *next;
+
+    while (block) {
+        magazine_lock(pool, magazine);
+        for (; block; block = next) {
+            next = block->link;
+            if (rc)
+                magazine_defer(pool, magazine, block);
+            else if (!magazine_put(magazine, block))
+                break;
+        }
+        magazine_unlock(magazine);
+        if (!block)
+            return;
+        magazine_put_or_coalesce(pool, magazine, block);
+        block = next;
+    }
+}
+
+/* Deferred blocks have been ordered: restore the part of the deferred-free budget that budget_narrow has taken away.
+ * Threads that call this at the same time may count as one. */
+static void budget_widen(struct pool *pool)
+{
+    const size_t most = atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed);
+    const size_t budget = atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) + most / BUDGET_WIDEN;
+
+    atomic_store_explicit(&pool->shown.budget, budget < most ? budget : most, memory_order_relaxed);
+}
+
+/*
+ * Order all work handed to the device so far before later work. Then block (NULL: none) and all blocks deferred before
+ * the call can be handed out; with batched frees, mainly those in this thread's magazine, see deferred_take. An order()
+ * that starts after a free covers all work that could use the block.
+ */
+int order_and_publish(struct pool *pool, struct block *block, enum pool_order_how how)
+{
+    struct block *lists[MAGAZINES + 1] = {NULL};
+    const struct magazine *own = NULL;
+    unsigned int taken = 0;
+    bool taking;
+    int rc;
+
+    /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
+    taking = atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) &&
+             !pool->config.order->frozen(pool->config.arg);
+    if (taking) {
+        atomic_fetch_add(&pool->shown.ordering, 1);
+        if (block && pool->config.slack_min)
+            own = &pool->magazines[magazine_index % MAGAZINES];
+        taken = deferred_take(pool, own, lists);
+    }
+    if (block)
+        block->link = NULL;
+    lists[MAGAZINES] = block;
+    rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
+    for (unsigned int i = 0; i < taken; i++)
+        list_publish(pool, &pool->magazines[i], lists[i], rc);
+    if (taking)
+        atomic_fetch_sub(&pool->shown.ordering, 1);
+    if (rc == 0 && pool->config.slack_min) { /* fewer bytes are deferred now: see flush_if_due */
+        budget_widen(pool);
+        atomic_store_explicit(&pool->shown.flush_from,
+                              atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,
+                              memory_order_relaxed);
+    }
+    if (block)
+        block_publish(pool, block, rc);
+    else if (rc == 0)
+        atomic_fetch_add(&pool->shown.order, 1);
+    return rc;
+}
+
+void pool_flush(struct pool *pool)
+{
+    const struct pool_config *config = &pool->config;
+
+    if (atomic_load(&pool->shown.deferring) && !config->order->frozen(config->arg))
+        order_and_publish(pool, NULL, POOL_ORDER_ASK);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * release.h - segments go back to the backend; see release.c. Private to pool/. It does not decide when memory is
+ * needed; pool.c, excess.c and the callers of pool.h do.
+ *
+ * Ownership: a segment that has left the books belongs to the caller, who puts it back and retires its descriptor
+ * (release_finish does both).
+ *
+ * Locking: each function says which lock its caller holds. No errors.
+ */
+#ifndef CUPOOL_POOL_RELEASE_H
+#define CUPOOL_POOL_RELEASE_H
+#include "state.h"
+
+/* The longest time, in nanoseconds, that a refused request waits for other threads that are giving memory back or
+ * ordering; natively it would not wait. Such a thread may be the caller itself, below a signal handler. */
+#define OTHERS_WAIT_NS 300000000u
+
+/* Selects the idle segments that go back, and how. */
+struct release {
+    const char *why; /* for the observer */
+    unsigned int age;
+    bool withdrawn_only, collect;
+};
+
+/* With all locks: remove an idle segment from the pool's books; it still counts as held. */
+void segment_unlink(struct pool *pool, struct segment *segment);
+/* With no lock: give a segment that is not in the books back to the backend. */
+void segment_put(struct pool *pool, const struct segment *segment);
+/* Give back a list of segments that have left the books, and release all locks. Returns the bytes. */
+size_t release_finish(struct pool *pool, struct segment *going, const struct release *what);
+/* With no lock: pool_trim. Without may_wait, nothing waits for deferred blocks or for memory to arrive. */
+size_t release_trim(struct pool *pool, const char *why, bool may_wait);
+/* With no lock, after a free: give back withdrawn segments, and all idle ones while memory is scarce. */
+void release_some(struct pool *pool);
+
+#endif

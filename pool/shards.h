@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shards.h - small requests from free memory in segments that belong to magazines; see shards.c. Private to pool/. It
+ * serves no large request (large.h does), and asks the backend for nothing.
+ *
+ * Ownership: an address that a function returns belongs to the caller, as after pool_alloc.
+ *
+ * Locking: each function says which lock its caller holds.
+ */
+#ifndef CUPOOL_POOL_SHARDS_H
+#define CUPOOL_POOL_SHARDS_H
+#include "state.h"
+
+/* With the magazine's lock: hand out a block from free memory in its own segments. False: nothing fits. */
+bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr);
+/* With no lock: a block for a small request from any magazine's segments. refused: the driver has no more memory, so
+ * examine every block. -ENOENT: nothing fits. */
+int shards_take(struct pool *pool, size_t size, size_t requested, bool refused, uint64_t *ret_addr);
+/* With no lock: as magazine_put, after making room; otherwise the block is coalesced. */
+void magazine_put_or_coalesce(struct pool *pool, struct magazine *magazine, struct block *block);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * contexts.c - the exported functions of the driver that end a context, or give up a reference to one.
+ * context/leaving.c takes the context's pool away; this file tells it of the call and of its result.
+ *
+ * Locking: none.
+ */
+#include "context/context.h"
+#include "context/policy.h"
+#include "exports/export.h"
+#include "real/real.h"
+
+/* Errors of a call that had no effect. Any other error comes from earlier work, and the context is gone all the
+ * same. */
+static bool did_nothing(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_INVALID_DEVICE:
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_NOT_PERMITTED:
+    case CUDA_ERROR_DEINITIALIZED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Before a call that ends a context. Each returns the pooled context; NULL: nothing is to be done. */
+static struct context *leaving(CUcontext handle)
+{
+    return process_is_passive() ? NULL : context_leaving(handle);
+}
+
+static struct context *leaving_primary(CUdevice device)
+{
+    return process_is_passive() ? NULL : context_leaving_primary(device);
+}
+
+/* After it. */
+static CUresult after_leaving(struct context *context, CUresult result)
+{
+    context_gone(context, !did_nothing(result));
+    return result;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    struct context *context = leaving_primary(device);
+
+    return after_leaving(context, real_next(cuDevicePrimaryCtxReset)(device));
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    struct context *context = leaving_primary(device);
+
+    return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)(device));
+}
+
+/* A call that releases a reference; the primary context ends with the last one. */
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    struct context *context = leaving_primary(device);
+    const CUresult result = real_next(cuDevicePrimaryCtxRelease)(device);
+
+    context_primary_gone(context);
+    return result;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    struct context *context = leaving_primary(device);
+    const CUresult result = real_next(cuDevicePrimaryCtxRelease_v2)(device);
+
+    context_primary_gone(context);
+    return result;
+}
+
+EXPORT CUresult cuCtxDestroy(CUcontext handle)
+{
+    struct context *context = leaving(handle);
+    const CUresult result = after_leaving(context, real_next(cuCtxDestroy)(handle));
+
+    if (!result)
+        policy_context_gone(handle);
+    return result;
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+    struct context *context = leaving(handle);
+    const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)(handle));
+
+    if (!result)
+        policy_context_gone(handle);
+    return result;
+}
+
+/* True once a context has been made from a green context. */
+static atomic_bool green_exempt;
+
+EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    const CUresult result = real_next(cuCtxFromGreenCtx)(context, green);
+
+    if (!result && !process_is_passive()) {
+        context_exempt(*context);
+        atomic_store(&green_exempt, true);
+    }
+    return result;
+}
+
+/* Its context's handle may be reused for a context that is pooled. */
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    struct context *context;
+    CUcontext handle = NULL;
+
+    if (!process_is_passive() && atomic_load(&green_exempt) && real_next(cuCtxFromGreenCtx)(&handle, green))
+        handle = NULL;
+    context = leaving(handle);
+    return after_leaving(context, real_next(cuGreenCtxDestroy)(green));
+}

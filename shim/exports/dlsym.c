@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dlsym.c - the filter of the exported dlsym.
+ *
+ * A statically linked cudart, and every shared one since 11.3, gets at the driver through dlsym(libcuda,
+ * "cuGetProcAddress"). The exported dlsym (dlsym_ARCH.S) returns what the filter returns, which answers that call and
+ * those for the GUARD rows of hooks.def; for all others it jumps to the real dlsym. It must not call that, because
+ * glibc reads the return address to find the object that RTLD_NEXT refers to.
+ *
+ * It runs inside other code's dlsym calls, the start-up of sanitizer runtimes included, so it is built without
+ * instrumentation and allocates no memory, takes no lock and prints nothing.
+ */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/process.h"
+#include "real/dlsym_next.h"
+#include "real/hooks.h"
+
+/* Called by the assembly. */
+void *cupool_dlsym_filter(void *handle, const char *name) __attribute__((visibility("hidden")));
+
+/* The file name of the object that holds a function; NULL: unknown. From glibc 2.35 on without the loader's lock. */
+static const char *file_of(const void *function)
+{
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+    struct dl_find_object object;
+    const char *path = _dl_find_object((void *)function, &object) ? NULL : object.dlfo_link_map->l_name;
+#else
+    Dl_info info;
+    const char *path = dladdr(function, &info) ? info.dli_fname : NULL;
+#endif
+    const char *slash = path ? strrchr(path, '/') : NULL;
+
+    return slash ? slash + 1 : path;
+}
+
+/* True if the function is the driver's. A program may define such names itself, in a stand-in or a wrapper. */
+static bool is_drivers(const void *function)
+{
+    static const char driver[] = "libcuda.so";
+    const char *file = function ? file_of(function) : NULL;
+
+    return file && strncmp(file, driver, sizeof(driver) - 1) == 0;
+}
+
+static const struct {
+    const char *name;
+    void *function;
+} guards[] = {
+#define RUNTIME(symbol, parameters)
+#define DRIVER(symbol, parameters)
+#define GUARD(symbol, parameters) {#symbol, (void *)(symbol)},
+#include "hooks.def"
+};
+
+/*
+ * The function to return instead of calling the real dlsym; NULL: call it. Functions that we pool are never returned: a
+ * library that patches the functions it finds would patch ours.
+ */
+void *cupool_dlsym_filter(void *handle, const char *name)
+{
+    dlsym_fn *next = dlsym_next_get();
+
+    if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || name[0] != 'c' || name[1] != 'u')
+        return NULL;
+    for (unsigned int i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
+        if (strcmp(name, guards[i].name) != 0)
+            continue;
+        /* Only if the real function exists; otherwise the caller gets the real dlsym's NULL and its dlerror. */
+        return process_hooks_driver() && is_drivers(next(handle, name)) ? guards[i].function : NULL;
+    }
+    return NULL;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * driver.c - the exported functions of the driver API for memory and for time, and those of all RETRY rows of
+ * hooks/driver.def. serve/ makes the decisions; this file translates them into the driver's errors.
+ *
+ * Not here: watch.c, captures.c, contexts.c, pointers.c, vmm.c and route.c have the others of the driver.
+ *
+ * Locking: none.
+ */
+#include "context/capture.h"
+#include "context/context.h"
+#include "exports/export.h"
+#include "exports/memory.h"
+#include "exports/retry.h"
+#include "nccl/use.h"
+#include "real/real.h"
+#include "report/oom.h"
+#include "report/unpooled.h"
+#include "serve/core.h"
+
+static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
+{
+    struct retry retry = retry_begin();
+    CUresult result;
+
+    do
+        result = real_next(cuMemAlloc_v2)(ptr, size);
+    while (retry_again(&retry, result));
+    return result;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
+{
+    CUresult result;
+    uint64_t addr;
+
+    switch (ptr && process_hooks_driver() ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
+    case CORE_DONE:
+        *ptr = addr;
+        return CUDA_SUCCESS;
+    case CORE_FORWARD:
+        return alloc_by_driver(ptr, size);
+    case CORE_REFUSED:
+        oom_report(size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    default:
+        result = alloc_by_driver(ptr, size);
+        if (!result)
+            core_bypassed(*ptr, size, CALLER);
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY && core_would_pool(CALLER))
+            oom_report(size);
+        return result;
+    }
+}
+
+#define RUNTIME(symbol, parameters)
+#define DRIVER(symbol, parameters)
+#define RETRY(symbol, parameters, arguments) RETRY_MEMORY(symbol, parameters, arguments, KINDS, 0)
+#define RETRY_MEMORY(symbol, parameters, arguments, kind, size)                                                        \
+    EXPORT CUresult symbol parameters                                                                                  \
+    {                                                                                                                  \
+        struct retry retry = retry_begin();                                                                            \
+        CUresult result;                                                                                               \
+                                                                                                                       \
+        do                                                                                                             \
+            result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
+        while (retry_again(&retry, result));                                                                           \
+        if (UNPOOLED_##kind != UNPOOLED_KINDS && !result && core_watches(CALLER))                                      \
+            unpooled_took(UNPOOLED_##kind, size);                                                                      \
+        return result;                                                                                                 \
+    }
+#include "hooks.def"
+
+static CUresult free_failed(enum core_verdict verdict)
+{
+    size_t free, total;
+
+    switch (verdict) {
+    case CORE_INVALID:
+        return CUDA_ERROR_INVALID_VALUE;
+    case CORE_NOWHERE:
+        return CUDA_ERROR_INVALID_HANDLE;
+    default:
+        return real_next(cuMemGetInfo_v2)(&free, &total);
+    }
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
+{
+    const enum core_verdict verdict = core_free(ptr);
+    CUresult result;
+
+    if (verdict == CORE_DONE)
+        return CUDA_SUCCESS;
+    if (verdict == CORE_FORWARD && use_free(ptr, /* waits: */ true, &result))
+        return result;
+    return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : free_failed(verdict);
+}
+
+/* While its stream captures, such a call fails; the driver returns the error. */
+static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_result)
+{
+    return !capture_active_on(stream) && use_free(ptr, /* waits: */ false, ret_result);
+}
+
+/* on: the handle that stream stands for in this form of the function, symbol. */
+static CUresult free_async(enum real_symbol symbol, CUdeviceptr ptr, CUstream stream, CUstream on)
+{
+    const enum core_verdict verdict = memory_free_async(ptr, on);
+    CUresult result;
+
+    if (verdict == CORE_DONE)
+        return CUDA_SUCCESS;
+    if (verdict != CORE_FORWARD)
+        return free_failed(verdict);
+    if (use_free_async(ptr, on, &result))
+        return result;
+    return ((__typeof__(&cuMemFreeAsync))real_find(symbol))(ptr, stream);
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+    return free_async(REAL_cuMemFreeAsync, ptr, stream, or_legacy(stream));
+}
+
+EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
+{
+    return free_async(REAL_cuMemFreeAsync_ptsz, ptr, stream, or_per_thread(stream));
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    struct memory_query query = {0};
+    CUresult result;
+
+    do {
+        memory_query_begin(&query);
+        result = real_next(cuMemGetInfo_v2)(free, total);
+    } while (memory_query_again(&query));
+    if (!result)
+        memory_add_idle(free, total);
+    return result;
+}
+
+/* Natively all work launched before a free has ended once the free returns, so its elapsed time is known. True, once:
+ * the frees have been waited for, so ask again. */
+static bool elapsed_again(bool *waited, CUresult result, const void *caller)
+{
+    if (*waited || result != CUDA_ERROR_NOT_READY || !core_watches(caller))
+        return false;
+    context_wait_frees(CONTEXT_ALL, /* others: */ false);
+    *waited = true;
+    return true;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    bool waited = false;
+    CUresult result;
+
+    do
+        result = real_next(cuEventElapsedTime)(ms, start, end);
+    while (elapsed_again(&waited, result, CALLER));
+    return result;
+}
+
+EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
+{
+    bool waited = false;
+    CUresult result;
+
+    do
+        result = real_next(cuEventElapsedTime_v2)(ms, start, end);
+    while (elapsed_again(&waited, result, CALLER));
+    return result;
+}

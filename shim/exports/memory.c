@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.c - see memory.h. No locks.
+ */
+#include "exports/memory.h"
+
+#include "base/process.h"
+#include "context/capture.h"
+#include "pool.h"
+
+/* So often is a query made at most: other threads may release memory all the time. */
+#define QUERIES_MAX 8
+
+void memory_add_idle(size_t *free, const size_t *total)
+{
+    const uint64_t idle = core_idle_bytes();
+
+    if (free)
+        *free = total && *free + idle > *total ? *total : *free + idle;
+}
+
+enum core_verdict memory_free_async(uint64_t addr, CUstream stream)
+{
+    if (pool_of(addr) && !process_is_passive() && capture_active_on(stream))
+        return CORE_INVALID;
+    return core_free_later(addr, stream);
+}
+
+void memory_query_begin(struct memory_query *query)
+{
+    core_idle_settle();
+    query->arrivals = core_arrivals();
+}
+
+bool memory_query_again(struct memory_query *query)
+{
+    core_idle_settle();
+    return query->arrivals != core_arrivals() && ++query->tries < QUERIES_MAX;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pointers.c - the exported functions of the driver that answer what an address is, or make a handle of it: the program
+ * learns of its block what it would natively learn of its allocation.
+ *
+ * Locking: none.
+ */
+#include "exports/export.h"
+#include "real/real.h"
+#include "serve/core.h"
+
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+{
+    const CUresult result =
+        core_ipc_allowed(ptr) ? real_next(cuIpcGetMemHandle)(handle, ptr) : CUDA_ERROR_INVALID_VALUE;
+
+    if (!result)
+        core_ipc_exported(ptr, CALLER);
+    return result;
+}
+
+/* The address to ask the driver about: its allocation outlives the program's block. */
+static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)
+{
+    return core_is_freed(ptr, caller) ? NOWHERE : ptr;
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
+{
+    const CUresult result = real_next(cuMemGetAddressRange_v2)(base, size, asked_for(ptr, CALLER));
+    uint64_t block;
+    size_t length;
+
+    if (result || !core_range(ptr, CALLER, &block, &length))
+        return result;
+    if (!length)
+        return CUDA_ERROR_NOT_FOUND;
+    if (base)
+        *base = block;
+    if (size)
+        *size = length;
+    return CUDA_SUCCESS;
+}
+
+/* After the driver has answered: replace the range of its allocation by the range of the block. */
+static CUresult range_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
+{
+    uint64_t block;
+    size_t length;
+
+    if ((attribute != CU_POINTER_ATTRIBUTE_RANGE_START_ADDR && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE) ||
+        !core_range(ptr, caller, &block, &length))
+        return CUDA_SUCCESS;
+    if (!length)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+        *(CUdeviceptr *)data = block;
+    else
+        *(size_t *)data = length;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    CUresult result;
+
+    core_pointer_asked(ptr, attribute, CALLER);
+    ptr = asked_for(ptr, CALLER);
+    result = real_next(cuPointerGetAttribute)(data, attribute, ptr);
+    return result ? result : range_tell(data, attribute, ptr, CALLER);
+}
+
+EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
+                                       CUdeviceptr ptr)
+{
+    CUresult result;
+
+    for (unsigned int i = 0; attributes && i < count; i++)
+        core_pointer_asked(ptr, attributes[i], CALLER);
+    ptr = asked_for(ptr, CALLER);
+    result = real_next(cuPointerGetAttributes)(count, attributes, data, ptr);
+    for (unsigned int i = 0; attributes && data && !result && i < count; i++)
+        result = range_tell(data[i], attributes[i], ptr, CALLER);
+    return result;
+}
+
+EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        core_rdma_prepared(ptr, CALLER);
+    return real_next(cuPointerSetAttribute)(value, attribute, asked_for(ptr, CALLER));
+}
+
+EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
+                                              unsigned long long flags)
+{
+    core_rdma_prepared(ptr, CALLER);
+    return real_next(cuMemGetHandleForAddressRange)(handle, ptr, size, type, flags);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * runtime.c - the exported functions of the runtime API, one for each row of hooks/runtime.def; those that begin or end
+ * a capture are in captures.c. serve/ makes the decisions; this file translates them into the runtime's errors.
+ *
+ * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
+ * harmlessly, and asking for free memory returns an error only if the context has one.
+ *
+ * Locking: none.
+ */
+#include "context/capture.h"
+#include "context/context.h"
+#include "exports/export.h"
+#include "exports/memory.h"
+#include "real/real.h"
+#include "report/oom.h"
+#include "serve/core.h"
+
+/* More bytes than any device has. */
+#define TOO_MUCH ((size_t)1 << 60)
+
+EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
+{
+    cudaError_t error;
+    uint64_t addr;
+
+    switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
+    case CORE_DONE:
+        *ptr = (void *)(uintptr_t)addr;
+        return cudaSuccess;
+    case CORE_FORWARD:
+        core_call_from(CALLER);
+        error = real_runtime(cudaMalloc, CALLER)(ptr, size);
+        core_call_from(NULL);
+        return error;
+    case CORE_REFUSED:
+        oom_report(size);
+        return BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, TOO_MUCH));
+    default:
+        error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
+        if (!error)
+            core_bypassed((uintptr_t)*ptr, size, CALLER);
+        else if (error == cudaErrorMemoryAllocation && core_would_pool(CALLER))
+            oom_report(size);
+        return error;
+    }
+}
+
+static cudaError_t free_failed(enum core_verdict verdict, const void *caller)
+{
+    size_t free, total;
+
+    if (verdict == CORE_INVALID)
+        return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));
+    return BYPASS(real_runtime(cudaMemGetInfo, caller)(&free, &total));
+}
+
+EXPORT cudaError_t cudaFree(void *ptr)
+{
+    const enum core_verdict verdict = ptr ? core_free((uintptr_t)ptr) : CORE_FORWARD;
+
+    if (verdict == CORE_DONE) {
+        if (core_lacks_context()) /* natively the runtime gives the thread a context here */
+            BYPASS(real_runtime(cudaFree, CALLER)(NULL));
+        return cudaSuccess;
+    }
+    return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : free_failed(verdict, CALLER);
+}
+
+/* on: the handle that stream stands for in this form of the function, symbol. */
+static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t stream, CUstream on, const void *caller)
+{
+    const enum core_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, on) : CORE_FORWARD;
+
+    switch (verdict) {
+    case CORE_DONE:
+        return cudaSuccess;
+    case CORE_INVALID:
+    case CORE_NOWHERE: /* not by cudaFree, which would invalidate a capture */
+        return BYPASS(((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))((void *)NOWHERE, stream));
+    case CORE_FORWARD:
+        return ((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))(ptr, stream);
+    default:
+        return free_failed(verdict, caller);
+    }
+}
+
+EXPORT cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
+{
+    return free_async(REAL_cudaFreeAsync, ptr, stream, or_legacy(stream), CALLER);
+}
+
+EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
+{
+    return free_async(REAL_cudaFreeAsync_ptsz, ptr, stream, or_per_thread(stream), CALLER);
+}
+
+EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
+{
+    const bool passive = process_is_passive();
+    struct memory_query query = {0};
+    cudaError_t error;
+
+    do {
+        memory_query_begin(&query);
+        error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));
+    } while (memory_query_again(&query));
+    if (!error && !passive)
+        memory_add_idle(free, total);
+    return error;
+}
+
+EXPORT cudaError_t cudaDeviceReset(void)
+{
+    /* Only the runtime knows which device. Where the driver's reset below is hooked too, that hook does the work. */
+    const bool alone = !process_is_passive() && !process_hooks_driver();
+    struct context_sweep sweep;
+    cudaError_t error;
+
+    if (alone)
+        context_sweep_begin(&sweep);
+    error = real_runtime(cudaDeviceReset, CALLER)();
+    if (alone)
+        context_sweep_end(&sweep);
+    return error;
+}
+
+EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
+{
+    core_pointer_asked((uintptr_t)ptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CALLER);
+    return real_runtime(cudaPointerGetAttributes, CALLER)(attributes, ptr);
+}
+
+EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
+{
+    void *named_ptr = core_ipc_allowed((uintptr_t)ptr) ? ptr : (void *)NOWHERE;
+    const cudaError_t error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));
+
+    if (!error)
+        core_ipc_exported((uintptr_t)ptr, CALLER);
+    return error;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm.c - the exported functions of the driver's virtual memory management: physical memory and its mappings.
+ * NCCL and PyTorch's expandable segments take memory this way, past any pool; this file writes it to the trace
+ * (docs/trace.md).
+ *
+ * It is not a pool. Every call is passed on unchanged; only if the driver refuses physical memory or a mapping, idle
+ * memory is given back and the call repeated, as in RETRY. This file keeps no state: readers of the trace, and use.c
+ * (CUPOOL_REGISTER=use), follow the mappings.
+ *
+ * Locking: none. The event of a call that takes something has the time after the call, and the event of a call that
+ * gives it up the time before, so the next owner of a handle or address comes later in the trace as well.
+ */
+#include <string.h>
+
+#include "base/process.h"
+#include "clock.h"
+#include "context/policy.h"
+#include "exports/export.h"
+#include "exports/retry.h"
+#include "nccl/use.h"
+#include "real/caller.h"
+#include "real/real.h"
+#include "report/unpooled.h"
+#include "serve/core.h"
+#include "trace/trace.h"
+
+typedef unsigned long long ull;
+
+/* A call with an event in the trace. */
+struct call {
+    uint64_t start; /* 0: it has no event */
+    uint64_t ns;    /* its duration */
+    uint64_t t;     /* the time of its event */
+};
+
+/* The caller, for an event. */
+struct origin {
+    const char *by;
+    char at[160];
+};
+
+static struct call call_begin(void)
+{
+    return (struct call){.start = trace_expected() && process_traces() ? now_ns() : 0};
+}
+
+/* True: write the event. taken: if the call succeeded, it has got something. */
+static bool call_ended(struct call *call, bool taken, CUresult result)
+{
+    uint64_t now;
+
+    if (!call->start)
+        return false;
+    now = now_ns();
+    call->ns = now - call->start;
+    call->t = taken ? now : call->start;
+    if (taken && !result) /* a program that pools nothing is traced from here on */
+        core_begin();
+    return true;
+}
+
+#define gave_up(call, result) call_ended(call, /* taken: */ false, result)
+#define took(call, result)    call_ended(call, /* taken: */ true, result)
+
+static struct origin origin_of(const void *caller)
+{
+    struct origin origin;
+    enum caller kind;
+
+    caller_name(caller, origin.at, sizeof(origin.at));
+    trace_clean(origin.at);
+    kind = caller_of(caller);
+    if (process_is_inside())
+        origin.by = "cupool";
+    else if (strncmp(origin.at, "libnccl", 7) == 0)
+        origin.by = "nccl";
+    else
+        origin.by = kind == CALLER_INSIDE || kind == CALLER_TRANSFER ? "library" : "program";
+    return origin;
+}
+
+/* Write the event of a call whose result is in `result`; all events end with duration and result. */
+#define TELL(call, event, format, ...)                                                                                 \
+    trace_frequent_at((call)->t, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)(call)->ns / 1000, \
+                      (ull)(call)->ns / 100 % 10, (int)result)
+/* As TELL, with the caller. */
+#define TELL_FROM(call, event, format, ...)                                                                            \
+    do {                                                                                                               \
+        const struct origin origin_ = origin_of(CALLER);                                                               \
+        TELL(call, event, format ",\"by\":\"%s\",\"at\":\"%s\"", __VA_ARGS__, origin_.by, origin_.at);                 \
+    } while (0)
+
+/* The value that the driver wrote, if the call succeeded. */
+#define GOT(pointer) (result ? 0 : (ull) * (pointer))
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                            unsigned long long flags)
+{
+    struct retry retry = retry_begin();
+    struct call call = call_begin();
+    CUresult result;
+
+    do
+        result = real_next(cuMemCreate)(handle, size, properties, flags);
+    while (retry_again_outside(&retry, result));
+    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        use_created(*handle, size);
+        unpooled_took(UNPOOLED_CREATE, size);
+    }
+    if (!took(&call, result))
+        return result;
+    if (properties && policy_location_device(&properties->location) >= 0)
+        TELL_FROM(&call, "mem_create", "\"d\":%d,\"h\":\"0x%llx\",\"n\":%zu",
+                  policy_location_device(&properties->location), GOT(handle), size);
+    else /* host memory */
+        TELL_FROM(&call, "mem_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle), size);
+    return result;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
+                                               CUmemAllocationHandleType type)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemImportFromShareableHandle)(handle, shared, type);
+
+    if (!result && core_watches(CALLER))
+        policy_strict(POLICY_ALL, "memory of another process");
+    if (took(&call, result))
+        TELL_FROM(&call, "mem_import", "\"h\":\"0x%llx\"", GOT(handle));
+    return result;
+}
+
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMulticastCreate)(handle, properties);
+
+    if (took(&call, result))
+        TELL_FROM(&call, "multicast_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle),
+                  properties ? properties->size : 0);
+    return result;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemRetainAllocationHandle)(handle, ptr);
+
+    if (took(&call, result))
+        TELL(&call, "mem_retain", "\"h\":\"0x%llx\",\"p\":\"0x%llx\"", GOT(handle), (ull)(uintptr_t)ptr);
+    return result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    struct call call = call_begin();
+    CUresult result;
+
+    use_releases(handle);
+    result = real_next(cuMemRelease)(handle);
+
+    if (gave_up(&call, result))
+        TELL(&call, "mem_release", "\"h\":\"0x%llx\"", (ull)handle);
+    return result;
+}
+
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                                    unsigned long long flags)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
+
+    if (took(&call, result))
+        TELL_FROM(&call, "address_reserve", "\"p\":\"0x%llx\",\"n\":%zu", GOT(ptr), size);
+    return result;
+}
+
+EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    struct call call = call_begin();
+    const CUresult result = real_next(cuMemAddressFree)(ptr, size);
+
+    if (gave_up(&call, result))
+        TELL(&call, "address_free", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);
+    return result;
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags)
+{
+    struct retry retry = retry_begin();
+    struct call call = call_begin();
+    CUresult result;
+
+    do
+        result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
+    while (retry_again_outside(&retry, result));
+    if (!result)
+        use_mapped(ptr, size, offset, handle);
+    if (took(&call, result))
+        TELL(&call, "mem_map", "\"p\":\"0x%llx\",\"n\":%zu,\"h\":\"0x%llx\",\"offset\":%zu", (ull)ptr, size,
+             (ull)handle, offset);
+    return result;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    struct call call;
+    CUresult result;
+
+    use_range_ends(ptr, size);
+    call = call_begin();
+    result = real_next(cuMemUnmap)(ptr, size);
+
+    if (gave_up(&call, result))
+        TELL(&call, "mem_unmap", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);
+    return result;
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watch.c - the exported functions of hooks/watch.def, and their effects: the reports by which CUPOOL_FREE=auto learns
+ * of work and memory that the queue of a context does not order.
+ *
+ * Each row names an effect, and an effect is two functions: NAME_before runs before the driver's function, NAME_after
+ * once that has succeeded. context/policy.c decides what follows from a report. No effect changes a call or its result.
+ *
+ * Locking: none.
+ */
+#include "context/context.h"
+#include "context/policy.h"
+#include "exports/export.h"
+#include "exports/retry.h"
+#include "real/caller.h"
+#include "real/real.h"
+#include "report/unpooled.h"
+#include "serve/core.h"
+
+/* A watched call. */
+struct watch {
+    bool on; /* the effects run: the caller is no library that orders or waits for its own work */
+    const void *caller;
+    CUstream stream; /* of the call's work; never 0 */
+    uint64_t before; /* what NAME_before leaves for NAME_after */
+};
+
+static struct watch watch_begin(const void *caller, CUstream stream)
+{
+    return (struct watch){.on = core_watches(caller), .caller = caller, .stream = stream};
+}
+
+/* For an effect that has one function only. */
+#define NOTHING ((void)0)
+
+/* --- no effect: an error of the context that the call returns is seen nevertheless --- */
+
+#define nothing_before(...) NOTHING
+#define nothing_after(...)  NOTHING
+
+/* --- copies --- */
+
+/* Between two addresses, each of which may be host memory. */
+static void copy_before(struct watch *w, CUdeviceptr to, CUdeviceptr from)
+{
+    policy_reach(to, w->stream);
+    policy_reach(from, w->stream);
+}
+
+static void copy_after(struct watch *w, CUdeviceptr to, CUdeviceptr from)
+{
+    policy_copy(to, from, w->stream);
+}
+
+/* Between an address of a device and host memory. */
+static void copy_with_host_before(struct watch *w, CUdeviceptr device)
+{
+    policy_reach(device, w->stream);
+}
+
+static void copy_with_host_after(struct watch *w, CUdeviceptr device)
+{
+    policy_host_work(w->stream);
+}
+
+/* To or from one address, which may be host memory. */
+static void touch_before(struct watch *w, CUdeviceptr addr)
+{
+    policy_reach(addr, w->stream);
+}
+
+static void touch_after(struct watch *w, CUdeviceptr addr)
+{
+    policy_copy(addr, addr, w->stream);
+}
+
+static void copy_many_before(struct watch *w, const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
+{
+    policy_reach_many(to, from, count, w->stream);
+}
+
+static void copy_many_after(struct watch *w, const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
+{
+    policy_host_work(w->stream);
+}
+
+static void copy_batch_before(struct watch *w, const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
+{
+    policy_reach_batch(operations, count, w->stream);
+}
+
+static void copy_batch_after(struct watch *w, const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
+{
+    policy_host_work(w->stream);
+}
+
+/* The two ends of a copy that a structure describes. */
+struct ends {
+    CUmemorytype to_type, from_type;
+    CUdeviceptr to, from; /* valid for memory of a device, and for memory of any kind */
+};
+
+/* For each of the three structures, whose members have the same names; none if copy is NULL. */
+#define ENDS(copy)                                                                                                     \
+    ((copy) ? (struct ends){(copy)->dstMemoryType, (copy)->srcMemoryType, (copy)->dstDevice, (copy)->srcDevice}        \
+            : (struct ends){CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_ARRAY, 0, 0})
+
+static bool has_address(CUmemorytype type)
+{
+    return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+}
+
+static void ends_before(struct watch *w, struct ends ends)
+{
+    if (has_address(ends.to_type))
+        policy_reach(ends.to, w->stream);
+    if (has_address(ends.from_type))
+        policy_reach(ends.from, w->stream);
+}
+
+static void ends_after(struct watch *w, struct ends ends)
+{
+    if (ends.to_type == CU_MEMORYTYPE_HOST || ends.from_type == CU_MEMORYTYPE_HOST)
+        policy_host_work(w->stream);
+    else
+        policy_copy(ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0,
+                    ends.from_type == CU_MEMORYTYPE_UNIFIED ? ends.from : 0, w->stream);
+}
+
+static void copy_2d_before(struct watch *w, const CUDA_MEMCPY2D *copy)
+{
+    ends_before(w, ENDS(copy));
+}
+
+static void copy_2d_after(struct watch *w, const CUDA_MEMCPY2D *copy)
+{
+    ends_after(w, ENDS(copy));
+}
+
+static void copy_3d_before(struct watch *w, const CUDA_MEMCPY3D *copy)
+{
+    ends_before(w, ENDS(copy));
+}
+
+static void copy_3d_after(struct watch *w, const CUDA_MEMCPY3D *copy)
+{
+    ends_after(w, ENDS(copy));
+}
+
+static void copy_peer_before(struct watch *w, const CUDA_MEMCPY3D_PEER *copy)
+{
+    ends_before(w, ENDS(copy));
+}
+
+static void copy_peer_after(struct watch *w, const CUDA_MEMCPY3D_PEER *copy)
+{
+    ends_after(w, ENDS(copy));
+}
+
+/* --- work on the host, and waits for it --- */
+
+#define host_work_before(...) NOTHING
+
+static void host_work_after(struct watch *w)
+{
+    policy_host_work(w->stream);
+}
+
+static void stream_wait_before(struct watch *w)
+{
+    w->before = policy_context_wait_begin(NULL);
+}
+
+static void stream_wait_after(struct watch *w)
+{
+    policy_stream_wait_end(w->stream, w->before);
+}
+
+/* Of this context; NULL: of the current one. */
+static void context_wait_before(struct watch *w, CUcontext context)
+{
+    w->before = policy_context_wait_begin(context);
+}
+
+static void context_wait_after(struct watch *w, CUcontext context)
+{
+    policy_context_wait_end(context, w->before);
+}
+
+/* --- graphs --- */
+
+#define graph_launch_before(...) NOTHING
+
+static void graph_launch_after(struct watch *w)
+{
+    policy_graph_launch(w->stream);
+}
+
+#define graph_host_work_before(...) NOTHING
+
+static void graph_host_work_after(struct watch *w)
+{
+    policy_graph_node();
+}
+
+static void graph_copy_before(struct watch *w, const CUDA_MEMCPY3D *copy)
+{
+    copy_3d_before(w, copy);
+}
+
+static void graph_copy_after(struct watch *w, const CUDA_MEMCPY3D *copy)
+{
+    policy_graph_node();
+}
+
+static void graph_set_before(struct watch *w, const CUDA_MEMSET_NODE_PARAMS *parameters)
+{
+    if (parameters)
+        policy_reach(parameters->dst, w->stream);
+}
+
+static void graph_set_after(struct watch *w, const CUDA_MEMSET_NODE_PARAMS *parameters)
+{
+    policy_graph_set(parameters->dst);
+}
+
+/* Kinds of nodes added after CUDA 13.0: CU_GRAPH_NODE_TYPE_MEMCPY_BATCH and _FABRIC_CPY_BATCH. */
+#define NODE_COPIES 14
+#define NODE_FABRIC 18
+/* The first members of the parameters of CU_GRAPH_NODE_TYPE_MEMCPY_BATCH. */
+struct node_copies {
+    size_t count;
+    CUdeviceptr *to, *from;
+};
+
+/* A node of any kind. The members read here have the same offsets in every version of CUgraphNodeParams. */
+static void graph_node_before(struct watch *w, const CUgraphNodeParams *parameters)
+{
+    const struct node_copies *copies = parameters ? (const void *)&parameters->memcpy : NULL;
+
+    switch (parameters ? (int)parameters->type : -1) {
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        ends_before(w, ENDS(&parameters->memcpy.copyParams));
+        break;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        policy_reach(parameters->memset.dst, w->stream);
+        break;
+    case NODE_COPIES:
+        policy_reach_many(copies->to, copies->from, copies->count, w->stream);
+        break;
+    case NODE_FABRIC:
+        policy_strict(POLICY_ALL, "copies over a fabric");
+        break;
+    default:
+        break;
+    }
+}
+
+/* Kinds of nodes that touch no host memory and run nothing on the host. Other kinds, new ones included, may. */
+static bool stays_on_device(CUgraphNodeType type)
+{
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+    case CU_GRAPH_NODE_TYPE_GRAPH: /* hooks have seen the nodes of the child graph */
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void graph_node_after(struct watch *w, const CUgraphNodeParams *parameters)
+{
+    if (parameters->type == CU_GRAPH_NODE_TYPE_MEMSET)
+        policy_graph_set(parameters->memset.dst);
+    else if (!stays_on_device(parameters->type))
+        policy_graph_node();
+}
+
+/* --- memory that others can use --- */
+
+/* Every free waits, from before the call on, or from its success on, for this reason. */
+static void strict_first_before(struct watch *w, const char *why)
+{
+    policy_strict(POLICY_ALL, why);
+}
+
+#define strict_first_after(...) NOTHING
+#define strict_then_before(...) NOTHING
+
+static void strict_then_after(struct watch *w, const char *why)
+{
+    policy_strict(POLICY_ALL, why);
+}
+
+static void managed_before(struct watch *w, size_t size)
+{
+    policy_strict(POLICY_ALL, "managed memory");
+}
+
+static void managed_after(struct watch *w, size_t size)
+{
+    unpooled_took(UNPOOLED_MANAGED, size);
+}
+
+/* Host memory that the device can use. Libraries that map some wait for it themselves. */
+static void host_pointer_before(struct watch *w)
+{
+    if (caller_of(w->caller) == CALLER_PROGRAM)
+        policy_strict(POLICY_ALL, "mapped host memory");
+}
+
+#define host_pointer_after(...) NOTHING
+
+_Static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP, "one effect for both");
+
+static void host_memory_before(struct watch *w, unsigned int flags)
+{
+    if (flags & CU_MEMHOSTALLOC_DEVICEMAP)
+        host_pointer_before(w);
+}
+
+#define host_memory_after(...) NOTHING
+
+static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
+{
+    policy_access(addr, access, count);
+}
+
+#define access_after(...) NOTHING
+
+/* A pool of the driver's. */
+#define pool_found_before(...) NOTHING
+
+static void pool_found_after(struct watch *w, const CUmemLocation *location, CUmemAllocationType type)
+{
+    if (policy_is_host(location, type))
+        policy_strict(POLICY_ALL, "a pool of managed or host memory");
+}
+
+#define pool_made_before(...) NOTHING
+
+static void pool_made_after(struct watch *w, const CUmemPoolProps *properties)
+{
+    pool_found_after(w, &properties->location, properties->allocType);
+}
+
+/* --- contexts --- */
+
+#define context_seen_before(...) NOTHING
+
+static void context_seen_after(struct watch *w, const CUcontext *context, CUdevice device)
+{
+    policy_context_seen(*context, device);
+}
+
+/* Of a device, or of the current context (POLICY_ALL, because its device is not known). */
+#define context_flags_before(...) NOTHING
+
+static void context_flags_after(struct watch *w, unsigned int flags, int device)
+{
+    if (flags & CU_CTX_SYNC_MEMOPS)
+        policy_strict(device, "a device other than the GPU gets access to its memory");
+}
+
+#define context_made_before(...) NOTHING
+
+static void context_made_after(struct watch *w, const CUcontext *context, unsigned int flags, CUdevice device)
+{
+    policy_context_seen(*context, device);
+    context_flags_after(w, flags, device);
+}
+
+/* It shares memory with graphics. */
+#define graphics_context_made_before(...) NOTHING
+
+static void graphics_context_made_after(struct watch *w, const CUcontext *context, unsigned int flags, CUdevice device)
+{
+    context_made_after(w, context, flags, device);
+    policy_strict(device, "memory shared with graphics");
+}
+
+#define context_made_with_before(...) NOTHING
+
+static void context_made_with_after(struct watch *w, const CUcontext *context, const CUctxCreateParams *parameters,
+                                    unsigned int flags, CUdevice device)
+{
+    if (parameters && parameters->cigParams)
+        graphics_context_made_after(w, context, flags, device);
+    else
+        context_made_after(w, context, flags, device);
+}
+
+/* --- the exported functions --- */
+
+/* How often a call is made: once, or again as long as the condition holds, which is once more at most. */
+#define ONCE_BEGIN            ((struct retry){0})
+#define ONCE                  false
+#define AGAIN_BEGIN           retry_begin()
+#define AGAIN                 retry_again(&retry, result)
+#define AGAIN_OUTSIDE_BEGIN   retry_begin()
+#define AGAIN_OUTSIDE         retry_again_outside(&retry, result)
+#define AGAIN_ON_DEVICE_BEGIN retry_begin()
+#define AGAIN_ON_DEVICE       retry_again_on_device(&retry, result, device)
+
+#define RUNTIME(symbol, parameters)
+#define DRIVER(symbol, parameters)
+#define WATCH(symbol, parameters, arguments, on_stream, how, before_effect, after_effect)                              \
+    EXPORT CUresult symbol parameters                                                                                  \
+    {                                                                                                                  \
+        struct watch watch = watch_begin(CALLER, on_stream), *const w = &watch;                                        \
+        struct retry retry __attribute__((unused));                                                                    \
+        CUresult result;                                                                                               \
+                                                                                                                       \
+        if (w->on)                                                                                                     \
+            before_effect;                                                                                             \
+        retry = how##_BEGIN;                                                                                           \
+        do                                                                                                             \
+            result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
+        while (how);                                                                                                   \
+        if (w->on && !result)                                                                                          \
+            after_effect;                                                                                              \
+        else if (w->on)                                                                                                \
+            context_saw(result);                                                                                       \
+        return result;                                                                                                 \
+    }
+#include "hooks.def"

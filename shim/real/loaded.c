@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* loaded.c - see loaded.h. No locks. */
+#include "real/loaded.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stddef.h>
+#include <string.h>
+
+void *loaded_handle(const char *name)
+{
+    return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+const char *loaded_file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+struct search {
+    const char *prefix; /* of the file name */
+    const char *path;
+};
+
+static int search_one(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct search *search = arg;
+
+    (void)size;
+    if (!info->dlpi_name || strncmp(loaded_file_name(info->dlpi_name), search->prefix, strlen(search->prefix)) != 0)
+        return 0;
+    search->path = info->dlpi_name;
+    return 1;
+}
+
+const char *loaded_path(const char *prefix)
+{
+    struct search search = {.prefix = prefix};
+
+    dl_iterate_phdr(search_one, &search);
+    return search.path;
+}
+
+const void *loaded_object(const void *address)
+{
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+    struct dl_find_object object;
+
+    return _dl_find_object((void *)address, &object) ? NULL : object.dlfo_link_map;
+#else
+    struct link_map *map;
+    Dl_info info;
+
+    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
+#endif
+}
+
+void loaded_keep(const void *function)
+{
+    Dl_info info;
+
+    if (dladdr(function, &info) && info.dli_fname)
+        loaded_handle(info.dli_fname);
+}

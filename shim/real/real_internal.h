@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * real_internal.h - what next.c, driver.c and cudart.c share. Private to real/.
+ *
+ * Threads: any thread. No locks.
+ */
+#ifndef CUPOOL_SHIM_REAL_INTERNAL_H
+#define CUPOOL_SHIM_REAL_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "real/real.h"
+
+/* The name of each hook, and whether it is a function of the driver. */
+struct real_hook {
+    const char *name;
+    bool driver;
+};
+extern const struct real_hook real_hooks[REAL_COUNT];
+
+/* Find the next definitions of all hooks. */
+void next_fill(void);
+
+/* True if the file at this path is a libcudart by its name. */
+bool cudart_is(const char *path);
+/* The path of a loaded libcudart; NULL: none. */
+const char *cudart_path(void);
+
+#endif

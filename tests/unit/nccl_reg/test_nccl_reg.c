@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_nccl_reg.c - registrations: when they are made and undone, and when not. What operations of different kinds need
+ * is in test_nccl_kinds.c, what happens under calls in test_nccl_ends.c.
+ */
+#include "nccl_unit.h"
+
+static void early_and_late(void **state)
+{
+    (void)state;
+    segment(0, 0);
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    segment(1, 0);
+    assert_int_equal(nccl_fake.attaches, 0); /* not before somebody needs it */
+    assert_int_equal(collective(0, AT(0), AT(1)), 0);
+    assert_int_equal(nccl_fake.attaches, 2);
+    assert_int_equal(nccl_fake_records(1), 0);
+    segment(2, 0);
+    assert_int_equal(collective(0, AT(2), AT(1)), 0);
+    assert_int_equal(collective(1, AT(2), AT(0)), 0);
+    assert_int_equal(nccl_fake.attaches, 6);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(collective(0, AT(2), AT(1)), 0);
+    assert_int_equal(nccl_fake.attaches, 6);
+    assert_int_equal(stats().attached, 6);
+    assert_int_equal(stats().ops, 13);
+    nccl_fake_finish();
+    comm_end(0);
+    comm_end(1);
+    assert_int_equal(stats().ops, 13); /* what is gone has counted, too */
+    assert_int_equal(stats().comms, 0);
+}
+
+static void each_device_its_own(void **state)
+{
+    (void)state;
+    segment(0, 0);
+    segment(1, 1);
+    comm_new(0, 0, false);
+    comm_new(1, 1, false);
+    collective(0, AT(0), 0);
+    collective(1, AT(1), 0);
+    assert_int_equal(nccl_fake_records(0), 1);
+    assert_int_equal(nccl_fake_records(1), 1);
+    /* Of another device nobody has to be at rest. */
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    nccl_reg_group_end(false);
+    comm_end(0);
+    comm_end(1);
+}
+
+static void unknown(void **state)
+{
+    struct nccl_reg_comm *used;
+    const struct nccl_reg_op op = {.kind = NCCL_REG_COLLECTIVE};
+
+    (void)state;
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), -ENOENT);
+    assert_null(used);
+    assert_int_equal(nccl_reg_comm_get(reg, nccl_fake_comm(0), &(struct nccl_reg_comm_info){0}), -ENOENT);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -ENOENT);
+    assert_int_equal(nccl_reg_segment_remove(reg, AT(0), nccl_fake_release, NULL), -ENOENT);
+    segment(0, 0);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT - 1, UNIT, 0), -EEXIST);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) - UNIT + 1, UNIT, 0), -EEXIST);
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
+    assert_int_equal(nccl_reg_segment_remove(reg, AT(0) + 1, nccl_fake_release, NULL), -ENOENT);
+    assert_int_equal(nccl_fake.releases, 0);
+}
+
+static void a_segment_goes(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    segment(0, 0);
+    segment(1, 0);
+    collective(0, AT(0), AT(1));
+    collective(1, AT(0), AT(1));
+    nccl_fake_finish();
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(nccl_fake_records(0), 1);
+    assert_int_equal(nccl_fake_records(1), 1);
+    assert_int_equal(stats().detached, 2);
+    assert_int_equal(stats().segments, 1);
+    /* At the same address another one. */
+    segment(0, 0);
+    assert_int_equal(collective(0, AT(0), AT(1)), 0);
+    assert_int_equal(nccl_fake_records(0), 2);
+    nccl_fake_finish();
+    comm_end(0);
+    comm_end(1);
+    remove_segment(1); /* nobody has it */
+    assert_int_equal(nccl_fake.releases, 2);
+}
+
+/* Whether it is the first one or there is nothing left to be done for it. */
+static void not_within_an_operation(void **state)
+{
+    const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    segment(0, 0);
+    for (unsigned int i = 0; i < 3; i++) {
+        segment(1, 0);
+        collective(1, AT(1), 0);
+        if (i == 2)
+            collective(0, AT(0), 0);
+        nccl_fake_finish();
+        assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), 0);
+        /* Not even one that this communicator has not used: they may share connections. */
+        remove_segment(1);
+        assert_int_equal(nccl_fake.releases, i);
+        assert_int_equal(stats().parked, UNIT);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+        nccl_reg_after_op(used);
+        assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+        assert_int_equal(nccl_fake.releases, i + 1);
+        assert_int_equal(stats().parked, 0);
+    }
+    comm_end(0);
+    comm_end(1);
+}
+
+static void not_within_a_group(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    segment(1, 0);
+    nccl_reg_group_start();
+    remove_segment(1); /* although nothing has used it yet */
+    assert_int_equal(nccl_fake.releases, 0);
+    nccl_reg_group_start();
+    collective(0, AT(0), 0);
+    nccl_reg_group_end(false);
+    assert_int_equal(nccl_reg_group_depth(), 1);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    nccl_reg_group_end(false);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+    nccl_reg_group_end(false); /* one that was never begun */
+    assert_int_equal(nccl_reg_group_depth(), 0);
+    nccl_fake_finish();
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 2);
+    comm_end(0);
+}
+
+/* A communicator that ends in a group: what the group is to use of it stays registered, that of others does not. */
+static void not_before_the_group(void **state)
+{
+    (void)state;
+    for (unsigned int i = 0; i < 2; i++)
+        comm_new(i, 0, false);
+    segment(0, 0);
+    for (unsigned int i = 0; i < 2; i++)
+        collective(i, AT(0), 0);
+    nccl_fake_finish();
+    nccl_reg_group_start();
+    collective(0, AT(0), 0);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ true), -EPIPE);
+    assert_int_equal(nccl_fake.detaches, 0);
+    comm_end(1);
+    nccl_reg_group_end(false);
+    nccl_fake_finish();
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 1);
+}
+
+/* What another thread's group has used does not go. */
+static void *in_a_group(void *arg)
+{
+    pthread_barrier_t *barrier = arg;
+
+    nccl_reg_group_start();
+    collective(0, AT(0), 0);
+    pthread_barrier_wait(barrier);
+    pthread_barrier_wait(barrier);
+    nccl_reg_group_end(false);
+    return NULL;
+}
+
+static void not_within_the_group_of_another(void **state)
+{
+    pthread_barrier_t barrier;
+    pthread_t thread;
+
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    pthread_barrier_init(&barrier, NULL, 2);
+    assert_int_equal(pthread_create(&thread, NULL, in_a_group, &barrier), 0);
+    pthread_barrier_wait(&barrier);
+    nccl_fake_finish();
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 0);
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&barrier);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+    comm_end(0);
+}
+
+static void a_communicator_goes(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    comm_end(0); /* waits for the work */
+    assert_int_equal(nccl_fake.waits, 1);
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &(struct nccl_reg_op){0}, &(struct nccl_reg_comm *){0}),
+                     -ENOENT);
+    /* Another one at its address starts anew. */
+    comm_new(0, 0, false);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake_records(0), 1);
+    /* Aborted: no call. */
+    nccl_fake.attaches = nccl_fake.detaches = nccl_fake.waits = 0;
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), /* may_call: */ false), 0);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_fake.attaches + nccl_fake.detaches + nccl_fake.waits, 0);
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 1);
+}
+
+static void a_registration_fails(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    segment(1, 0);
+    nccl_fake.attach_fails = 1;
+    assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), 1}, {AT(1), 1}}}, 1), NCCL_REG_MIXED);
+    for (int i = 0; i < 3; i++)
+        op_with(0, &(struct nccl_reg_op){.buffers = {{AT(0), 1}}}, 0);
+    assert_int_equal(nccl_fake.attaches, 2); /* not again */
+    assert_int_equal(stats().failed, 1);
+    assert_int_equal(stats().outside, 3);
+    segment(2, 0);
+    nccl_fake.attach_null = 1;
+    assert_int_equal(op_with(0, &(struct nccl_reg_op){.buffers = {{AT(2), 1}}}, 0), 0);
+    assert_int_equal(stats().failed, 1);
+    nccl_fake_finish();
+    for (unsigned int i = 0; i < 3; i++)
+        remove_segment(i);
+    assert_int_equal(nccl_fake.releases, 3);
+    assert_int_equal(nccl_fake.detaches, 1);
+    comm_end(0);
+}
+
+static void a_deregistration_fails(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    comm_new(1, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    collective(1, AT(0), 0);
+    nccl_fake_finish();
+    nccl_fake.detach_fails = 1;
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 0);
+    assert_int_equal(nccl_fake.detaches, 2); /* the other one is undone all the same */
+    assert_int_equal(stats().quarantined, UNIT);
+    assert_int_equal(stats().parked, 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    /* The same at the end of a communicator. */
+    segment(1, 0);
+    collective(1, AT(1), 0);
+    nccl_fake.detach_fails = 1;
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(1), true), 0);
+    nccl_fake_comm_destroy(1, true);
+    remove_segment(1);
+    assert_int_equal(nccl_fake.releases, 0);
+    assert_int_equal(stats().quarantined, 2 * UNIT);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
+    nccl_fake_comm_destroy(0, true);
+}
+
+static void users(void **state)
+{
+    (void)state;
+    comm_new(0, 0, false);
+    segment(0, 0);
+    collective(0, AT(0), 0);
+    nccl_fake_finish();
+    assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), (void *)1, AT(0) - 4096, 8192), 0);
+    assert_int_equal(nccl_reg_user_add(reg, nccl_fake_comm(0), (void *)2, AT(0), UNIT), 0);
+    remove_segment(0);
+    assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)1), 0);
+    assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)1), -ENOENT);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    assert_int_equal(nccl_reg_user_remove(reg, nccl_fake_comm(0), (void *)2), 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+    comm_end(0);
+}
+
+static void nonblocking(void **state)
+{
+    const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+    struct nccl_reg_comm *used;
+
+    (void)state;
+    nccl_fake_comm_make(0, 0, false);
+    comm_known(0, false);
+    nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
+    segment(0, 0);
+    assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), 0);
+    nccl_reg_after_op(used);
+    assert_int_equal(nccl_fake.attaches, 0);
+    atomic_store(&nccl_fake.comms[0].ready, true);
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.attaches, 1);
+    nccl_fake_finish();
+    atomic_store(&nccl_fake.comms[0].ready, false); /* at work on its own thread */
+    remove_segment(0);
+    assert_int_equal(nccl_fake.releases, 0);
+    atomic_store(&nccl_fake.comms[0].ready, true);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
+    /* The end of a group may tell, too. */
+    comm_new(1, 0, false);
+    nccl_reg_group_start();
+    segment(1, 0);
+    collective(1, AT(1), 0);
+    nccl_reg_group_end(/* goes_on: */ true);
+    nccl_fake_finish();
+    atomic_store(&nccl_fake.comms[1].ready, false);
+    remove_segment(1);
+    assert_int_equal(nccl_fake.releases, 1);
+    atomic_store(&nccl_fake.comms[1].ready, true);
+    comm_end(1);
+    atomic_store(&nccl_fake.comms[0].ready, false);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), true), -EPIPE);
+    assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
+    assert_int_equal(nccl_fake.detaches, 2);
+}
+
+/* With its owner: nobody is asked anything, and nothing is given back. */
+static void lost(void **state)
+{
+    static char owner, other;
+
+    (void)state;
+    nccl_fake.owner = &owner;
+    comm_new(0, 0, false);
+    for (unsigned int i = 0; i < 3; i++)
+        segment(i, 0);
+    nccl_fake.owner = &other;
+    segment(3, 0);
+    collective(0, AT(0), AT(1));
+    nccl_reg_group_start();
+    remove_segment(1);
+    nccl_reg_group_end(false);
+    /* About to go, it is not touched any more. */
+    atomic_store(&nccl_fake.going, &owner);
+    nccl_fake_finish();
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    nccl_reg_segment_lost(reg, AT(0), &other);
+    nccl_reg_segment_lost(reg, AT(4), &owner);
+    assert_int_equal(stats().segments, 4);
+    nccl_reg_segment_lost(reg, AT(0), &owner);
+    assert_int_equal(stats().segments, 3);
+    nccl_reg_owner_lost(reg, &owner);
+    assert_int_equal(stats().segments, 1);
+    assert_int_equal(stats().parked, 0);
+    assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
+    assert_int_equal(nccl_fake.detaches, 0);
+    assert_int_equal(nccl_fake.releases, 0);
+    remove_segment(3);
+    assert_int_equal(nccl_fake.releases, 1);
+    assert_int_equal(atomic_load(&nccl_fake.held), 0);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
+    assert_int_equal(nccl_fake.detaches, 1);
+}
+
+/* Memory that comes where another was shows that this one is lost; and it is registered, also with who knows the old
+ * one. */
+static void replaced(void **state)
+{
+    static char owner;
+
+    (void)state;
+    comm_new(0, 0, false);
+    segment(5, 0);
+    nccl_fake.owner = &owner;
+    segment(0, 0);
+    segment(1, 0);
+    collective(0, AT(0), AT(1));
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0), UNIT, 0), -EEXIST);
+    nccl_reg_range_lost(reg, AT(0) + UNIT / 2, AT(5) - AT(0));
+    assert_int_equal(stats().segments, 1); /* the one that nobody owns */
+    nccl_fake_forget(AT(0), UNIT);
+    nccl_fake_finish();
+    assert_int_equal(nccl_fake_segment_add(reg, AT(0), UNIT, 0), 0);
+    nccl_fake.attaches = 0;
+    assert_int_equal(collective(0, AT(0), 0), 0);
+    assert_int_equal(nccl_fake.attaches, 1);
+    nccl_fake_comm_destroy(0, true);
+    assert_int_equal(nccl_reg_comm_remove(reg, nccl_fake_comm(0), false), 0);
+}
+
+/* Many of both: no table is too small, and no look-up goes astray. */
+static void many(void **state)
+{
+    (void)state;
+    for (unsigned int i = 0; i < 8; i++)
+        comm_new(i, 0, false);
+    for (unsigned int i = 0; i < 300; i++) {
+        segment((i * 7919) % 300, 0);
+        if (i % 50 == 0)
+            collective(i % 8, AT((i * 7919) % 300), 0);
+    }
+    for (unsigned int i = 0; i < 8; i++)
+        for (unsigned int j = 0; j < 300; j++)
+            assert_int_equal(collective(i, AT(j) + UNIT - 4096, AT(299 - j)), 0);
+    assert_int_equal(nccl_fake.attaches, 8 * 300);
+    nccl_fake_finish();
+    for (unsigned int j = 0; j < 300; j += 2)
+        remove_segment(j);
+    for (unsigned int i = 0; i < 8; i++) {
+        for (unsigned int j = 1; j < 300; j += 2)
+            assert_int_equal(collective(i, AT(j), 0), 0);
+        comm_end(i);
+    }
+    assert_int_equal(nccl_fake.releases, 150);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(early_and_late),
+        TEST(each_device_its_own),
+        TEST(unknown),
+        TEST(a_segment_goes),
+        TEST(not_within_an_operation),
+        TEST(not_within_a_group),
+        TEST(not_before_the_group),
+        TEST(not_within_the_group_of_another),
+        TEST(a_communicator_goes),
+        TEST(a_registration_fails),
+        TEST(a_deregistration_fails),
+        TEST(users),
+        TEST(nonblocking),
+        TEST(lost),
+        TEST(replaced),
+        TEST(many),
+    };
+
+    return cmocka_run_group_tests_name("registrations", tests, NULL, NULL) + nccl_kinds_run() + nccl_ends_run();
+}

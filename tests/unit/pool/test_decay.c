@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_decay.c - memory that nobody asked back: what has been idle for long, what is idle on a device that has little
+ * left, and who waits until it has arrived.
+ */
+#include "unit.h"
+
+#include <limits.h>
+
+#include "release.h"
+#include "state.h" /* the clock, to set it shortly before it wraps */
+
+static void decay_nothing(struct env *env, unsigned int age, unsigned int times)
+{
+    for (unsigned int i = 0; i < times; i++)
+        assert_int_equal(pool_decay(env->pool, age), 0);
+}
+
+/* --- ages */
+
+static void test_decay_gives_back_at_call_of_its_age(void **state)
+{
+    static const unsigned int ages[] = {1, 2, 7, 1};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < 4; i++) {
+        release(alloc(env->pool, 8 * MIB));
+        decay_nothing(env, ages[i], ages[i] - 1);
+        assert_int_equal(env->fake->in_use, 8 * MIB);
+        fake_events_clear(env->fake);
+        assert_int_equal(pool_decay(env->pool, ages[i]), 8 * MIB);
+        assert_int_equal(env->fake->in_use, 0);
+        assert_string_equal(fake_event_of(env->fake, FAKE_TRIM, 0)->why, "decay");
+        assert_int_equal(fake_event_of(env->fake, FAKE_TRIM, 0)->size, 8 * MIB);
+        assert_sound(env->pool, env->fake);
+        assert_int_equal(stats_of(env->pool).held, 0);
+        assert_int_equal(stats_of(env->pool).idle, 0);
+        assert_int_equal(stats_of(env->pool).segments_free, i + 1);
+    }
+}
+
+static void test_decay_of_age_zero_gives_back_at_once(void **state)
+{
+    struct env *env = *state;
+
+    release(alloc(env->pool, 8 * MIB));
+    release(alloc(env->pool, 512));
+    assert_int_equal(pool_decay(env->pool, 0), 10 * MIB);
+    assert_int_equal(env->fake->in_use, 0);
+}
+
+static void test_decay_takes_each_segment_at_its_own_age(void **state)
+{
+    struct env *env = *state;
+    uint64_t addrs[5];
+
+    for (size_t i = 0; i < 5; i++)
+        addrs[i] = alloc(env->pool, (i + 1) * 2 * MIB);
+    for (size_t i = 0; i < 3; i++) {
+        release(addrs[i]);
+        decay_nothing(env, 4, 1);
+    }
+    release(addrs[3]);
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(pool_decay(env->pool, 4), (i + 1) * 2 * MIB);
+        assert_null(pool_of(addrs[i]));
+        assert_sound(env->pool, env->fake);
+    }
+    decay_nothing(env, 4, 10); /* the last one is in use */
+    assert_int_equal(env->fake->in_use, 10 * MIB);
+}
+
+/* The age of another call counts from the same moment. */
+static void test_decay_with_smaller_age_takes_what_is_older(void **state)
+{
+    struct env *env = *state;
+    const uint64_t old = alloc(env->pool, 8 * MIB), young = alloc(env->pool, 4 * MIB);
+
+    release(old);
+    decay_nothing(env, 100, 3);
+    release(young);
+    assert_int_equal(pool_decay(env->pool, 2), 8 * MIB);
+    assert_int_equal(pool_decay(env->pool, 2), 4 * MIB);
+}
+
+static void test_decay_after_reuse_counts_anew(void **state)
+{
+    static const size_t sizes[] = {8 * MIB, 512};
+    struct env *env = *state;
+    uint64_t addr;
+
+    for (size_t i = 0; i < 2; i++) {
+        addr = alloc(env->pool, sizes[i]);
+        for (int round = 0; round < 3; round++) {
+            decay_nothing(env, 3, 10); /* in use */
+            release(addr);
+            decay_nothing(env, 3, 2);
+            assert_int_equal(alloc(env->pool, sizes[i]), addr);
+        }
+        release(addr);
+        decay_nothing(env, 3, 2);
+        assert_int_not_equal(pool_decay(env->pool, 3), 0);
+        assert_int_equal(env->fake->in_use, 0);
+    }
+}
+
+static void test_decay_while_frozen_gives_nothing_back(void **state)
+{
+    struct env *env = *state;
+
+    release(alloc(env->pool, 8 * MIB));
+    env->fake->frozen = true;
+    decay_nothing(env, 3, 10);
+    decay_nothing(env, 0, 1);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    assert_int_equal(env->fake->calls[FAKE_TRIM], 0);
+    env->fake->frozen = false;
+    assert_int_equal(pool_decay(env->pool, 12), 8 * MIB); /* the calls counted */
+}
+
+static void test_decay_keeps_segments_in_use(void **state)
+{
+    struct env *env = *state;
+    const uint64_t small = alloc(env->pool, 512), shared = alloc(env->pool, 512);
+    const uint64_t half = alloc(env->pool, 16 * MIB);
+    uint64_t parts[2];
+
+    release(shared);
+    release(half);
+    parts[0] = alloc(env->pool, 8 * MIB);
+    parts[1] = alloc(env->pool, 8 * MIB);
+    assert_int_equal(env->fake->born, 2);
+    release(parts[1]);
+    decay_nothing(env, 0, 5);
+    assert_int_equal(env->fake->in_use, 18 * MIB);
+    assert_int_equal(pool_live_size(small), 512);
+    release(parts[0]);
+    release(small);
+    assert_int_equal(pool_decay(env->pool, 1), 18 * MIB);
+}
+
+/* Of a segment that is broken into the age counts from the last free, and the budget is free again afterwards. */
+static void test_decay_of_broken_segment_counts_from_last_free(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t parts[2];
+
+    config.break_max = BREAK_ONCE(8 * MIB);
+    env_pool(env, &config);
+    for (int round = 0; round < 3; round++) {
+        const unsigned int born = env->fake->born;
+
+        release(alloc(env->pool, 16 * MIB));
+        parts[0] = alloc(env->pool, 8 * MIB);
+        parts[1] = alloc(env->pool, 4 * MIB);
+        assert_int_equal(env->fake->born - born, 1);
+        release(parts[round % 2]);
+        decay_nothing(env, 2, 5);
+        release(parts[!(round % 2)]);
+        decay_nothing(env, 2, 1);
+        assert_int_equal(pool_decay(env->pool, 2), 16 * MIB);
+        assert_sound(env->pool, env->fake);
+    }
+}
+
+/* Kept back is not idle, and this is no call that orders. */
+static void test_decay_leaves_kept_blocks_alone(void **state)
+{
+    struct env *env = *state;
+    const uint64_t kept = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
+    unsigned int orders;
+
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    env->fake->order_rc = 0;
+    orders = env->fake->calls[FAKE_ORDER];
+    decay_nothing(env, 1, 5);
+    assert_int_equal(env->fake->calls[FAKE_ORDER], orders);
+    release(other); /* publishes it */
+    decay_nothing(env, 2, 1);
+    assert_int_equal(pool_decay(env->pool, 2), 10 * MIB);
+}
+
+static void test_decay_over_wrap_of_clock_takes_no_younger_segments(void **state)
+{
+    struct env *env = *state;
+
+    for (unsigned int before = 0; before < 5; before++) {
+        const uint64_t addr = alloc(env->pool, 8 * MIB);
+
+        env->pool->clock = UINT_MAX - before;
+        release(addr);
+        decay_nothing(env, 4, 3);
+        assert_int_equal(pool_decay(env->pool, 4), 8 * MIB);
+        assert_int_equal(env->pool->clock, 3 - before);
+    }
+}
+
+/* A segment's descriptor is used again; its age is not. */
+static void test_decay_of_new_segment_counts_from_its_own_free(void **state)
+{
+    struct env *env = *state;
+
+    for (int i = 0; i < 20; i++) {
+        release(alloc(env->pool, 8 * MIB));
+        decay_nothing(env, 5, 4);
+        assert_int_equal(pool_decay(env->pool, 5), 8 * MIB);
+    }
+    assert_int_equal(env->fake->born, 20);
+}
+
+static void test_decay_without_observer_gives_back(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    config.observer = NULL;
+    env->fake->observed = false;
+    env_pool(env, &config);
+    release(alloc(env->pool, 8 * MIB));
+    assert_int_equal(pool_decay(env->pool, 1), 8 * MIB);
+    assert_int_equal(env->fake->in_use, 0);
+}
+
+/* Two threads give back at the same time: each segment once; and the lock is free meanwhile. */
+static void test_decay_during_trim_takes_the_others(void **state)
+{
+    struct env *env = *state;
+    struct call trim = {.pool = env->pool, .why = "test"};
+    const uint64_t other = alloc(env->pool, 4 * MIB);
+
+    release(alloc(env->pool, 8 * MIB));
+    fake_stop(env->fake, FAKE_FREE);
+    call_start(&trim, call_trim);
+    fake_wait(env->fake, FAKE_FREE);
+    assert_int_equal(pool_decay(env->pool, 0), 0);
+    release(other);
+    assert_int_equal(pool_decay(env->pool, 0), 4 * MIB);
+    fake_go(env->fake, FAKE_FREE);
+    call_join(&trim);
+    assert_int_equal(trim.released, 8 * MIB);
+    assert_int_equal(env->fake->in_use, 0);
+}
+
+/* --- scarce */
+
+static void test_scarce_free_gives_idle_segment_back_at_once(void **state)
+{
+    static const size_t sizes[] = {512, UNIT - 4096, 8 * MIB};
+    struct env *env = *state;
+
+    for (size_t i = 0; i < 3; i++) {
+        const uint64_t addr = alloc(env->pool, sizes[i]);
+
+        env->fake->scarce = true;
+        fake_events_clear(env->fake);
+        release(addr);
+        assert_int_equal(env->fake->in_use, 0);
+        assert_null(pool_of(addr));
+        assert_string_equal(fake_event_of(env->fake, FAKE_TRIM, 0)->why, "reserve");
+        assert_sound(env->pool, env->fake);
+    }
+    assert_int_equal(env->fake->calls[FAKE_COLLECT], 0); /* without hurry */
+    env->fake->scarce = false;
+    release(alloc(env->pool, 8 * MIB));
+    assert_int_equal(env->fake->in_use, 8 * MIB);
+}
+
+static void test_scarce_free_gives_back_what_was_idle_before(void **state)
+{
+    struct env *env = *state;
+    const uint64_t a = alloc(env->pool, 512), b = alloc(env->pool, 512);
+
+    release(alloc(env->pool, 8 * MIB));
+    release(alloc(env->pool, 16 * MIB));
+    env->fake->scarce = true;
+    release(a);
+    assert_int_equal(env->fake->in_use, UNIT); /* b's */
+    assert_int_equal(pool_live_size(b), 512);
+}
+
+static void test_scarce_free_keeps_segment_in_use(void **state)
+{
+    struct env *env = *state;
+    const uint64_t small[] = {alloc(env->pool, 512), alloc(env->pool, 512)};
+    uint64_t parts[2];
+
+    release(alloc(env->pool, 16 * MIB));
+    parts[0] = alloc(env->pool, 8 * MIB);
+    parts[1] = alloc(env->pool, 8 * MIB);
+    env->fake->scarce = true;
+    release(small[0]);
+    release(parts[0]);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    assert_int_equal(alloc(env->pool, 512), small[0]);
+    assert_int_equal(alloc(env->pool, 8 * MIB), parts[0]);
+}
+
+static void test_scarce_free_while_frozen_gives_nothing_back(void **state)
+{
+    struct env *env = *state;
+    const uint64_t addr = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
+
+    env->fake->scarce = true;
+    env->fake->frozen = true;
+    release(addr);
+    assert_int_equal(stats_of(env->pool).idle, 8 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    env->fake->frozen = false;
+    release(other);
+    assert_int_equal(env->fake->in_use, 0);
+}
+
+static void test_scarce_free_that_is_kept_gives_back_when_published(void **state)
+{
+    struct env *env = *state;
+    const uint64_t kept = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
+
+    env->fake->scarce = true;
+    env->fake->order_rc = -EBUSY;
+    release(kept);
+    assert_int_equal(env->fake->in_use, 10 * MIB);
+    env->fake->order_rc = 0;
+    release(other);
+    assert_int_equal(env->fake->in_use, 0);
+}
+
+static struct pool_backend_ops plain;
+
+static void test_backend_without_scarce_and_collect_is_served(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    plain = *config.backend;
+    plain.scarce = NULL;
+    plain.collect = NULL;
+    config.backend = &plain;
+    env_pool(env, &config);
+    env->fake->scarce = true;
+    release(alloc(env->pool, 8 * MIB));
+    assert_int_equal(env->fake->in_use, 8 * MIB);
+    assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
+    release(alloc(env->pool, 8 * MIB));
+    assert_int_equal(pool_decay(env->pool, 1), 8 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_COLLECT], 0);
+}
+
+/* --- collect */
+
+static void test_trim_collects_once_behind_all_it_gives_back(void **state)
+{
+    struct env *env = *state;
+    uint64_t addrs[5];
+
+    for (size_t i = 0; i < 5; i++)
+        addrs[i] = alloc(env->pool, (i + 1) * 2 * MIB);
+    for (size_t i = 0; i < 5; i++)
+        release(addrs[i]);
+    env->fake->late = true;
+    fake_events_clear(env->fake);
+    assert_int_equal(pool_trim(env->pool, "test"), 30 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 5);
+    assert_int_equal(env->fake->calls[FAKE_COLLECT], 1);
+    assert_int_equal(fake_event_of(env->fake, FAKE_COLLECT, 0)->size, 30 * MIB);
+}
+
+static void test_decay_does_not_collect(void **state)
+{
+    struct env *env = *state;
+
+    release(alloc(env->pool, 8 * MIB));
+    assert_int_equal(pool_decay(env->pool, 1), 8 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_COLLECT], 0);
+}
+
+static void test_refusal_with_idle_segments_collects_before_it_asks_again(void **state)
+{
+    struct env *env = *state;
+
+    env->fake->capacity = 16 * MIB;
+    env->fake->late = true;
+    release(alloc(env->pool, 8 * MIB));
+    alloc(env->pool, 14 * MIB);
+    assert_int_equal(env->fake->refused, 1);
+    assert_int_equal(env->fake->calls[FAKE_COLLECT], 1);
+}
+
+/* --- frozen */
+
+static bool gives;
+
+static bool gives_frozen(void *arg)
+{
+    (void)arg;
+    return gives;
+}
+
+/* While nothing may be ordered only who must have memory gets what is idle, if the backend can give it back then. */
+static void test_frozen_trim_gives_back_if_the_backend_does(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    struct pool_backend_ops ops = *config.backend;
+
+    config.backend = &ops;
+    for (unsigned int i = 0; i < 16; i++) {
+        const bool frozen = i & 1, waits = i & 2, asked = i & 8;
+
+        gives = i & 4;
+        ops.gives_frozen = asked ? gives_frozen : NULL;
+        env_pool(env, &config);
+        release(alloc(env->pool, 8 * MIB));
+        env->fake->frozen = frozen;
+        assert_int_equal(release_trim(env->pool, "test", waits), !frozen || (waits && asked && gives) ? 8 * MIB : 0);
+        env->fake->fault = NULL; /* the fake takes nothing while it is frozen */
+        env->fake->frozen = false;
+    }
+    config = fake_config(env->fake);
+    env_pool(env, &config); /* ops goes */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_decay_gives_back_at_call_of_its_age),
+        POOL_TEST(test_decay_of_age_zero_gives_back_at_once),
+        POOL_TEST(test_decay_takes_each_segment_at_its_own_age),
+        POOL_TEST(test_decay_with_smaller_age_takes_what_is_older),
+        POOL_TEST(test_decay_after_reuse_counts_anew),
+        POOL_TEST(test_decay_while_frozen_gives_nothing_back),
+        POOL_TEST(test_decay_keeps_segments_in_use),
+        POOL_TEST(test_decay_of_broken_segment_counts_from_last_free),
+        POOL_TEST(test_decay_leaves_kept_blocks_alone),
+        POOL_TEST(test_decay_over_wrap_of_clock_takes_no_younger_segments),
+        POOL_TEST(test_decay_of_new_segment_counts_from_its_own_free),
+        POOL_TEST(test_decay_without_observer_gives_back),
+        POOL_TEST(test_decay_during_trim_takes_the_others),
+        POOL_TEST(test_scarce_free_gives_idle_segment_back_at_once),
+        POOL_TEST(test_scarce_free_gives_back_what_was_idle_before),
+        POOL_TEST(test_scarce_free_keeps_segment_in_use),
+        POOL_TEST(test_scarce_free_while_frozen_gives_nothing_back),
+        POOL_TEST(test_scarce_free_that_is_kept_gives_back_when_published),
+        POOL_TEST(test_backend_without_scarce_and_collect_is_served),
+        POOL_TEST(test_trim_collects_once_behind_all_it_gives_back),
+        POOL_TEST(test_decay_does_not_collect),
+        POOL_TEST(test_refusal_with_idle_segments_collects_before_it_asks_again),
+        POOL_TEST(test_frozen_trim_gives_back_if_the_backend_does),
+    };
+
+    return cmocka_run_group_tests_name("decay", tests, NULL, NULL);
+}

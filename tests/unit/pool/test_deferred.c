@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_deferred.c - blocks deferred in several magazines: how many bytes each may defer, and which call orders them
+ * when the magazine's own threads do not.
+ *
+ * The threads are one thread that uses several magazines in turn.
+ */
+#include "unit.h"
+
+#include "deferred.h"
+#include "magazine.h" /* which one a request uses */
+
+/* From now on this thread uses a magazine that it has not used so far. */
+static void move_on(struct pool *pool)
+{
+    magazine_index++;
+    magazine_enter(pool);
+    lock_give(&magazine_own(pool)->lock);
+}
+
+static int setup(void **state)
+{
+    magazine_index = 0;
+    return env_setup(state);
+}
+
+#define KEPT_TEST(function) cmocka_unit_test_setup_teardown(function, setup, env_teardown)
+
+/* A share of the slack for each: side by side they keep no more than one. */
+static void test_slack_is_shared(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[64];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 64; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (int i = 0; i < 64; i++) {
+        release(addr[i]);
+        assert_true(deferred_bytes(env->pool) <= 32 * MIB);
+        move_on(env->pool);
+    }
+    assert_true(env->fake->calls[FAKE_ORDER] > 0);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What others keep although they may not, because nobody could order it, is ordered by who can. */
+static void test_others_order_what_is_too_much(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[12];
+
+    config.slack_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 12; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    env->fake->order_rc = -EBUSY;
+    for (int i = 0; i < 11; i++)
+        release(addr[i]);
+    env->fake->order_rc = 0;
+    assert_int_equal(deferred_bytes(env->pool), 22 * MIB);
+    move_on(env->pool);
+    assert_int_equal(pool_free_later(alloc(env->pool, 8 * MIB)), 0);
+    release(addr[11]);
+    assert_int_equal(deferred_bytes(env->pool), 0);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What waits in magazines that no thread comes to any more is ordered by and by, and has a share no longer. */
+static void test_what_ended_threads_kept_is_ordered(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    const unsigned int home = magazine_index;
+    uint64_t addr[MAGAZINES];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        addr[i] = alloc(env->pool, MIB / 2);
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        magazine_index = home + i;
+        release(addr[i]);
+    }
+    magazine_index = home;
+    assert_int_equal(deferred_bytes(env->pool), MAGAZINES * MIB / 2);
+    while (env->fake->calls[FAKE_ORDER] < 2 * MAGAZINES) /* each is looked at twice */
+        release(alloc(env->pool, MIB / 2));
+    assert_true(deferred_bytes(env->pool) <= 2 * MIB); /* its own */
+    pool_decay(env->pool, 100);
+    env->fake->calls[FAKE_ORDER] = 0;
+    for (unsigned int i = 0; i < 200; i++)
+        release(alloc(env->pool, MIB / 2));
+    assert_true(env->fake->calls[FAKE_ORDER] <= 5);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Who has been driven from one to the next has all of the slack again after a while. */
+static void test_empty_magazines_have_no_share(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[8];
+
+    config.slack_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 8; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (int i = 0; i < 4; i++) {
+        move_on(env->pool);
+        assert_int_equal(pool_free_later(alloc(env->pool, 2 * MIB)), 0);
+    }
+    pool_trim(env->pool, "test");
+    pool_decay(env->pool, 100);
+    for (int i = 0; i < 8; i++)
+        release(addr[i]);
+    assert_int_equal(deferred_bytes(env->pool), 16 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
+static void test_who_goes_on_is_left_alone(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    const unsigned int home = magazine_index;
+    const struct magazine *other;
+    unsigned int orders;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    other = &env->pool->magazines[(home + 1) % MAGAZINES];
+    for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
+        magazine_index = home + 1;
+        release(alloc(env->pool, 4 * KIB + i * POOL_GRANULE)); /* a size of its own, so that nothing is asked for */
+        magazine_index = home;
+        for (orders = env->fake->calls[FAKE_ORDER]; env->fake->calls[FAKE_ORDER] == orders;)
+            release(alloc(env->pool, MIB));
+        assert_int_equal(other->deferred_count, i + 1);
+    }
+    assert_sound(env->pool, env->fake);
+}
+
+/* Of the others, an order takes along what one of them keeps: each in its turn, if nobody has freed into it since its
+ * last turn. */
+static void test_one_other_in_its_turn(void **state)
+{
+    enum { OTHERS = 3, ORDERS = 14 };
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[ORDERS];
+
+    config.slack_min = 64 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < ORDERS; i++)
+        addr[i] = alloc(env->pool, 40 * MIB); /* too large to wait */
+    for (unsigned int i = 1; i <= OTHERS; i++) {
+        magazine_index = i;
+        release(alloc(env->pool, 4 * MIB));
+    }
+    for (unsigned int order = 0; order < ORDERS; order++) {
+        magazine_index = 0;
+        release(addr[order]);
+        if (order == 5) { /* this thread is there again */
+            magazine_index = 3;
+            release(alloc(env->pool, 4 * MIB));
+        }
+        for (unsigned int i = 1; i <= OTHERS; i++) {
+            /* Its turns are the orders i, i + 4, ...: in the first one it is seen to have been used. */
+            const unsigned int goes = i < 3 ? i + 4 : 11, kept = i == 3 && order >= 5 ? 2 : 1;
+
+            assert_int_equal(env->pool->magazines[i].deferred_count, order < goes ? kept : 0);
+        }
+    }
+    magazine_index = 0;
+}
+
+/* While nothing can be ordered what is kept is not taken up, or each free would cost as much as all before it. */
+static void test_frozen_frees_leave_alone_what_is_kept(void **state)
+{
+    struct env *env = *state;
+    const struct block *block;
+    uint64_t addr[20];
+
+    for (unsigned int i = 0; i < 20; i++)
+        addr[i] = alloc(env->pool, 4 * MIB);
+    env->fake->frozen = true;
+    env->fake->order_rc = -EBUSY;
+    for (unsigned int i = 0; i < 20; i++)
+        release(addr[i]);
+    block = env->pool->magazines[0].deferred;
+    for (unsigned int i = 20; i-- > 0; block = block->link)
+        assert_int_equal(block->addr, addr[i]); /* the last one first */
+    assert_null(block);
+    env->fake->frozen = false;
+}
+
+/* However small: once they are ordered there has to be place for them. */
+static void test_128_wait_at_the_most(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[300];
+
+    config.slack_min = 1024 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < 300; i++)
+        addr[i] = alloc(env->pool, 4 * KIB);
+    for (unsigned int i = 0; i < 300; i++) {
+        release(addr[i]);
+        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / 129);
+        assert_int_equal(env->pool->magazines[0].deferred_count, (i + 1) % 129);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        KEPT_TEST(test_slack_is_shared),
+        KEPT_TEST(test_others_order_what_is_too_much),
+        KEPT_TEST(test_what_ended_threads_kept_is_ordered),
+        KEPT_TEST(test_empty_magazines_have_no_share),
+        KEPT_TEST(test_who_goes_on_is_left_alone),
+        KEPT_TEST(test_one_other_in_its_turn),
+        KEPT_TEST(test_128_wait_at_the_most),
+        KEPT_TEST(test_frozen_frees_leave_alone_what_is_kept),
+    };
+
+    return cmocka_run_group_tests_name("deferred", tests, NULL, NULL);
+}

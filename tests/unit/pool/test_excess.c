@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_excess.c - what a pool that grows hands back: no more than it must, and less and less to a program that asks for
+ * the same again and again. How much that is, to the byte: test_policy.c.
+ */
+#include "unit.h"
+
+#include "state.h" /* what the pool remembers */
+
+static void pool_with(struct env *env, size_t break_max, size_t excess_min)
+{
+    struct pool_config config = fake_config(env->fake);
+
+    config.break_max = break_max;
+    config.excess_min = excess_min;
+    env_pool(env, &config);
+}
+
+static void test_growth_hands_back_before_it_asks_and_waits_for_nothing(void **state)
+{
+    struct env *env = *state;
+    const struct fake_event *event;
+    uint64_t a, b;
+
+    pool_with(env, 0, 0);
+    a = alloc(env->pool, 8 * MIB);
+    b = alloc(env->pool, 6 * MIB);
+    release(a);
+    release(b);
+    fake_events_clear(env->fake);
+    alloc(env->pool, 20 * MIB);
+    assert_int_equal(env->fake->peak, 20 * MIB);
+    event = fake_event_of(env->fake, FAKE_TRIM, 0);
+    assert_non_null(event);
+    assert_string_equal(event->why, "excess");
+    assert_int_equal(event->size, 14 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_COLLECT], 0);
+    assert_int_equal(env->fake->waits, 2); /* those of the two frees */
+}
+
+static void test_hit_hands_nothing_back(void **state)
+{
+    struct env *env = *state;
+    uint64_t first;
+
+    pool_with(env, SIZE_MAX / 2, 0);
+    first = alloc(env->pool, 64 * MIB);
+    release(alloc(env->pool, 32 * MIB));
+    release(first);
+    assert_int_equal(alloc(env->pool, 48 * MIB), first);
+    alloc(env->pool, 8 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+}
+
+static void test_frozen_pool_hands_nothing_back(void **state)
+{
+    struct env *env = *state;
+    uint64_t addr;
+
+    pool_with(env, 0, 0);
+    release(alloc(env->pool, 8 * MIB));
+    env->fake->frozen = true;
+    assert_int_equal(pool_alloc(env->pool, 20 * MIB, &addr), -EAGAIN);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 0);
+    env->fake->frozen = false;
+}
+
+static void program_part(struct pool *pool, size_t size, size_t count)
+{
+    uint64_t addrs[40];
+
+    for (size_t i = 0; i < count; i++)
+        addrs[i] = alloc(pool, size - 512 * (i % 4));
+    for (size_t i = 0; i < count; i++)
+        release(addrs[i]);
+}
+
+/* One step of a program: parts that each hold many blocks of nearly one size, which fit badly into what the part before
+ * has left. The sizes are less by so much. */
+static void program_step(struct pool *pool, size_t less)
+{
+    for (size_t part = 0; part < 4; part++)
+        program_part(pool, (12 + 6 * part) * MIB - less, 400 * MIB / ((12 + 6 * part) * MIB));
+}
+
+static void test_program_that_repeats_itself_comes_to_need_no_driver(void **state)
+{
+    struct env *env = *state;
+    unsigned int calls = 0, last = 0;
+
+    pool_with(env, 0, 0);
+    for (int i = 0; i < 40; i++) {
+        calls = env->fake->calls[FAKE_ALLOC] + env->fake->calls[FAKE_FREE];
+        program_step(env->pool, 0);
+        last = env->fake->calls[FAKE_ALLOC] + env->fake->calls[FAKE_FREE] - calls;
+        if (i == 1)
+            assert_int_not_equal(last, 0); /* or this shows nothing */
+    }
+    assert_int_equal(last, 0);
+}
+
+/* That the driver refuses first is no reason to count what it is asked for twice. */
+static void test_refused_growth_counts_once(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 0, 4 * MIB);
+    release(alloc(env->pool, 40 * MIB));
+    alloc(env->pool, 48 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 1); /* the 40 */
+    release(alloc(env->pool, 2 * MIB));
+    env->fake->fail_at = env->fake->calls[FAKE_ALLOC] + 1;
+    env->fake->fail_rc = -ENOMEM;
+    alloc(env->pool, 40 * MIB);
+    assert_int_equal(env->fake->refused, 1);
+    assert_int_equal(env->pool->ghosts.streak, 1);
+}
+
+static void test_program_whose_sizes_change_does_not_make_the_pool_hold_more(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 0, 0);
+    for (size_t i = 1; i < 60; i++)
+        program_step(env->pool, i * 8 * 512);
+    assert_true(stats_of(env->pool).held <= stats_of(env->pool).peak_live / 20 * 22);
+    assert_true(env->fake->peak <= stats_of(env->pool).peak_live / 20 * 22);
+}
+
+/* A few large blocks are asked for again and again, but most of what is asked for is new. */
+static void test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more(void **state)
+{
+    struct env *env = *state;
+
+    pool_with(env, 0, 0);
+    for (size_t i = 1; i < 60; i++) {
+        program_part(env->pool, 12 * MIB - i * 8 * 512, 12);
+        program_part(env->pool, 60 * MIB, 7);
+    }
+    assert_true(env->fake->peak <= stats_of(env->pool).peak_live / 20 * 22);
+}
+
+/* What was let hold more for the old sizes goes with new ones. */
+static void test_program_that_changes_makes_the_pool_hold_less_again(void **state)
+{
+    struct env *env = *state;
+    size_t held;
+
+    pool_with(env, 0, 0);
+    for (int i = 0; i < 40; i++)
+        program_step(env->pool, 0);
+    held = stats_of(env->pool).held;
+    assert_true(held > stats_of(env->pool).peak_live / 4 * 5);
+    for (size_t i = 1; i < 60; i++)
+        program_step(env->pool, 2 * MIB + i * 8 * 512);
+    assert_true(stats_of(env->pool).held <= stats_of(env->pool).peak_live / 20 * 22);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_growth_hands_back_before_it_asks_and_waits_for_nothing),
+        POOL_TEST(test_hit_hands_nothing_back),
+        POOL_TEST(test_frozen_pool_hands_nothing_back),
+        POOL_TEST(test_program_that_repeats_itself_comes_to_need_no_driver),
+        POOL_TEST(test_refused_growth_counts_once),
+        POOL_TEST(test_program_whose_sizes_change_does_not_make_the_pool_hold_more),
+        POOL_TEST(test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more),
+        POOL_TEST(test_program_that_changes_makes_the_pool_hold_less_again),
+    };
+
+    return cmocka_run_group_tests_name("excess", tests, NULL, NULL);
+}

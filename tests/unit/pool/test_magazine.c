@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_magazine.c - what was freed last: found again, by whoever asks, and on the books as if nobody had kept it apart.
+ */
+#include "unit.h"
+
+#include "deferred.h"
+#include "magazine.h" /* the locks, to make a thread go on to another magazine */
+
+static struct env *env_plain(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    env_pool(env, &config);
+    return env;
+}
+
+/* From now on this thread uses a magazine that it has not used so far. */
+static void move_on(struct pool *pool)
+{
+    struct magazine *magazine = magazine_enter(pool), *next;
+
+    next = magazine_enter(pool);
+    lock_give(&next->lock);
+    lock_give(&magazine->lock);
+    assert_ptr_not_equal(magazine, next);
+}
+
+static void test_a_hit_calls_nobody(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 3 * MIB);
+
+    for (int i = 0; i < 10; i++) {
+        release(addr);
+        assert_int_equal(alloc(env->pool, 3 * MIB - 1), addr);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_int_equal(stats_of(env->pool).hits, 10);
+    assert_int_equal(stats_of(env->pool).allocs, 11);
+    assert_int_equal(stats_of(env->pool).frees, 10);
+    assert_int_equal(stats_of(env->pool).order, 10);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Hits are on no books, but the most that was handed out at a time is known to the byte. */
+static void test_peak_is_exact(void **state)
+{
+    static const size_t sizes[] = {4 * MIB, 8 * MIB, 6 * MIB};
+    struct env *env = env_plain(state);
+    uint64_t addr[3];
+
+    for (int i = 0; i < 3; i++) {
+        addr[i] = alloc(env->pool, sizes[i]);
+        assert_int_equal(stats_of(env->pool).live, sizes[i]);
+        release(addr[i]);
+    }
+    assert_int_equal(stats_of(env->pool).peak_live, 8 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    for (int i = 0; i < 3; i++)
+        addr[i] = alloc(env->pool, sizes[i]);
+    for (int i = 0; i < 3; i++)
+        release(addr[i]);
+    for (int round = 0; round < 2; round++) { /* the second time they are all hits */
+        for (int i = 0; i < 3; i++)
+            addr[i] = alloc(env->pool, sizes[i]);
+        for (int i = 0; i < 3; i++)
+            release(addr[i]);
+    }
+    assert_int_equal(stats_of(env->pool).peak_live, 18 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 0);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What was freed and waits to be ordered is not in the program's hands. */
+static void test_peak_is_without_what_waits(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[2];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (size_t i = 4; i < 8; i++)
+        release(alloc(env->pool, i * MIB));
+    assert_int_equal(stats_of(env->pool).live, 22 * MIB);
+    assert_int_equal(stats_of(env->pool).peak_live, 7 * MIB);
+    pool_trim(env->pool, "test");
+    for (size_t i = 0; i < 2; i++)
+        addr[i] = alloc(env->pool, 5 * MIB);
+    env->fake->order_rc = -EBUSY;
+    release(addr[0]);
+    addr[0] = alloc(env->pool, MIB);
+    pool_disown(addr[1], 5 * MIB);
+    env->fake->observed = false; /* that was not its doing */
+    assert_int_equal(stats_of(env->pool).peak_live, 10 * MIB);
+    assert_int_equal(stats_of(env->pool).live, 6 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_idle_is_exact(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 4 * MIB);
+
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    release(addr);
+    assert_int_equal(stats_of(env->pool).idle, 4 * MIB);
+    assert_int_equal(alloc(env->pool, 4 * MIB), addr);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+    release(addr);
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    assert_int_equal(stats_of(env->pool).held, 0);
+}
+
+/* Ranks that ask for the same lay memory out alike, also if only one of them is looked at. */
+static void test_who_looks_changes_nothing(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t first = alloc(env->pool, 1000), second = alloc(env->pool, 1000);
+    struct pool_survey survey;
+    uint64_t base;
+    size_t size;
+
+    release(first);
+    release(second);
+    assert_int_equal(stats_of(env->pool).idle, UNIT);
+    pool_survey_get(env->pool, &survey);
+    assert_int_equal(survey.idle, UNIT);
+    assert_int_equal(pool_segment_find(first, &base, &size), -ENOENT);
+    assert_int_equal(alloc(env->pool, 1000), second); /* the last one freed; of joined ones it would be the first */
+    pool_survey_get(env->pool, &survey);
+    assert_int_equal(survey.live, 1024);
+    assert_int_equal(survey.holes, UNIT - 512 - 1024);
+    assert_int_equal(survey.ranges, 2);
+    assert_int_equal(pool_segment_find(first, &base, &size), 0);
+    assert_int_equal(stats_of(env->pool).idle, 0);
+}
+
+/* More than a magazine holds, of more sizes than it has lists: nothing is lost, and nothing is asked for twice. */
+static void test_more_than_fits(void **state)
+{
+    enum { COUNT = 3 * CACHED_MAX };
+    struct env *env = env_plain(state);
+    static uint64_t addr[COUNT];
+    unsigned int segments = 0;
+    struct pool *pool;
+    size_t block;
+
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            addr[i] = alloc(env->pool, 1 + (size_t)(i * 7 % 150) * 512);
+            assert_int_equal(pool_live(addr[i], &pool, &block), 1 + (size_t)(i * 7 % 150) * 512);
+            assert_ptr_equal(pool, env->pool);
+            assert_in_range(block, 1 + (size_t)(i * 7 % 150) * 512, UNIT);
+        }
+        if (round == 0)
+            segments = env->fake->calls[FAKE_ALLOC];
+        assert_sound(env->pool, env->fake);
+        for (int i = 0; i < COUNT; i++)
+            release(addr[i]);
+        assert_sound(env->pool, env->fake);
+    }
+    assert_true(env->fake->calls[FAKE_ALLOC] <= segments + segments / 4 + 1);
+    assert_int_equal(stats_of(env->pool).live, 0);
+}
+
+/* What one thread frees is there for another, before the driver is asked. */
+static void test_others_find_it(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 4 * MIB);
+
+    release(addr);
+    move_on(env->pool);
+    assert_int_equal(alloc(env->pool, 4 * MIB), addr);
+    release(addr);
+    move_on(env->pool);
+    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What was freed while it could not be ordered is ordered by whoever can. */
+static void test_others_order_it(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 4 * MIB), other = alloc(env->pool, 6 * MIB);
+
+    env->fake->order_rc = -EBUSY;
+    release(addr);
+    move_on(env->pool);
+    env->fake->order_rc = 0;
+    release(other);
+    assert_int_equal(alloc(env->pool, 4 * MIB), addr);
+    assert_sound(env->pool, env->fake);
+}
+
+static size_t hits_close_at_hand(struct pool *pool)
+{
+    size_t hits = 0;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++)
+        hits += atomic_load(&pool->magazines[i].hits);
+    return hits;
+}
+
+/* Frees that wait for company do not make requests look any further than others do. */
+static void test_what_waited_comes_back_close_at_hand(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    const unsigned int home = magazine_index;
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    /* Two threads' worth: each has its own, and neither's order is in the other's way. */
+    for (int i = 0; i < 10000; i++) {
+        magazine_index = home + (unsigned int)i % 2;
+        release(alloc(env->pool, 4096));
+    }
+    magazine_index = home;
+    assert_true(hits_close_at_hand(env->pool) > 10000 - 4 * DEFERRED_MAX);
+    assert_true(env->fake->calls[FAKE_ORDER] < 10000 / DEFERRED_MAX + 2);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Large blocks wait for few others: there is slack for many more. */
+static void test_few_large_ones_wait(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
+
+    config.slack_min = 4096 * MIB;
+    env_pool(env, &config);
+    for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++) {
+        release(alloc(env->pool, MIB)); /* small ones do not count */
+        release(addr[i]);
+        assert_int_equal(env->fake->calls[FAKE_ORDER], (i + 1) / (DEFERRED_LARGE_MAX + 1));
+    }
+    assert_int_equal(deferred_bytes(env->pool), 0);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Beside other threads a small request of another size leaves what was freed last where it is, as long as something
+ * else serves. */
+static void test_another_size_joins_nothing(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t first = alloc(env->pool, 4 * KIB), last = alloc(env->pool, MIB);
+    uint64_t known;
+
+    move_on(env->pool);
+    release(first);
+    release(last);
+    assert_int_not_equal(alloc(env->pool, 8 * KIB), first);
+    assert_int_equal(alloc(env->pool, MIB), last);
+    assert_int_equal(alloc(env->pool, 4 * KIB), first);
+    release(last);
+    known = env->pool->stats.peak_live;
+    assert_int_equal(stats_of(env->pool).peak_live, MIB + 12 * KIB);
+    assert_int_equal(env->pool->stats.peak_live, known); /* who looks changes nothing */
+    assert_sound(env->pool, env->fake);
+}
+
+/* What was kept, and turns out to be over when a request asks, stays close at hand but for the one. */
+static void test_what_was_asked_for_stays_close_at_hand(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[20];
+
+    config.slack_min = 32 * MIB;
+    env_pool(env, &config);
+    for (unsigned int i = 0; i < 20; i++)
+        addr[i] = alloc(env->pool, MIB);
+    for (unsigned int i = 0; i < 20; i++)
+        release(addr[i]);
+    assert_int_equal(deferred_bytes(env->pool), 20 * MIB);
+    env->fake->calls[FAKE_ALLOC] = 0;
+    env->fake->prompt = true;
+    alloc(env->pool, MIB);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
+    assert_int_equal(deferred_bytes(env->pool), 0);
+    assert_int_equal(env->pool->magazines[magazine_index % MAGAZINES].cached_count, 19);
+    assert_sound(env->pool, env->fake);
+}
+
+/* Once the slack is used up by other sizes, what was kept serves a request before the driver does. */
+static void test_kept_serves_when_the_slack_is_used_up(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[4], last;
+
+    config.slack_min = 64 * MIB;
+    env_pool(env, &config);
+    env->fake->prompt = true;
+    for (size_t size = 3 * MIB; size < 12 * MIB; size += 2 * MIB) {
+        for (unsigned int i = 0; i < 4; i++)
+            addr[i] = alloc(env->pool, size);
+        for (unsigned int i = 0; i < 4; i++)
+            release(addr[i]);
+        pool_flush(env->pool);
+    }
+    assert_true(stats_of(env->pool).held > (44 + 64) * MIB);
+    last = alloc(env->pool, 14 * MIB);
+    release(last);
+    assert_int_equal(deferred_bytes(env->pool), 14 * MIB);
+    env->fake->calls[FAKE_ALLOC] = 0;
+    assert_int_equal(alloc(env->pool, 14 * MIB), last);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
+    assert_sound(env->pool, env->fake);
+}
+
+static void test_withdrawn_is_in_no_magazine(void **state)
+{
+    struct env *env = env_plain(state);
+    const uint64_t addr = alloc(env->pool, 100), beside = alloc(env->pool, 100);
+
+    release(addr);
+    move_on(env->pool);
+    assert_int_equal(pool_withdraw(beside), 0);
+    assert_int_not_equal(alloc(env->pool, 100), addr);
+    release(beside);
+    assert_int_not_equal(alloc(env->pool, 100), beside);
+    assert_sound(env->pool, env->fake);
+}
+
+/* --- side by side --- */
+
+static atomic_bool over;
+
+static void *churn(void *arg)
+{
+    struct pool *pool = arg;
+    uint64_t addr[16];
+
+    while (!atomic_load(&over)) {
+        for (unsigned int i = 0; i < 16; i++)
+            addr[i] = alloc(pool, (i % 3 + 1) * MIB);
+        for (unsigned int i = 0; i < 16; i++)
+            release(addr[i]);
+    }
+    return NULL;
+}
+
+/* Withdrawn, trimmed and looked at while threads use their magazines; meant for ThreadSanitizer, too. */
+static void test_side_by_side(void **state)
+{
+    struct env *env = env_plain(state);
+    struct pool_stats stats;
+    pthread_t threads[4];
+
+    atomic_store(&over, false);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, churn, env->pool), 0);
+    for (int i = 0; i < 300; i++) {
+        const uint64_t addr = alloc(env->pool, i % 2 ? 2 * MIB : 1000);
+
+        if (i % 3 == 0)
+            assert_int_equal(pool_withdraw(addr), 0);
+        release(addr);
+        if (i % 7 == 0)
+            pool_trim(env->pool, "test");
+        stats = stats_of(env->pool);
+        assert_true(stats.peak_live >= stats.live && stats.held >= stats.live + stats.idle);
+        if (i % 50 == 0)
+            pool_decay(env->pool, 2);
+        sched_yield();
+    }
+    atomic_store(&over, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    stats = stats_of(env->pool);
+    assert_int_equal(stats.live, 0);
+    assert_int_equal(stats.allocs, stats.frees);
+    assert_sound(env->pool, env->fake);
+    pool_trim(env->pool, "test");
+    assert_int_equal(stats_of(env->pool).held, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POOL_TEST(test_a_hit_calls_nobody),
+        POOL_TEST(test_peak_is_exact),
+        POOL_TEST(test_peak_is_without_what_waits),
+        POOL_TEST(test_idle_is_exact),
+        POOL_TEST(test_who_looks_changes_nothing),
+        POOL_TEST(test_more_than_fits),
+        POOL_TEST(test_others_find_it),
+        POOL_TEST(test_others_order_it),
+        POOL_TEST(test_what_waited_comes_back_close_at_hand),
+        POOL_TEST(test_few_large_ones_wait),
+        POOL_TEST(test_another_size_joins_nothing),
+        POOL_TEST(test_what_was_asked_for_stays_close_at_hand),
+        POOL_TEST(test_kept_serves_when_the_slack_is_used_up),
+        POOL_TEST(test_withdrawn_is_in_no_magazine),
+        POOL_TEST(test_side_by_side),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

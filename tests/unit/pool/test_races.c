@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_races.c - calls that find a segment by its address, and have its locks only when it has gone: another thread
+ * gives it back just before, and perhaps another pool has its memory and its descriptor by then.
+ *
+ * checked_lock.h lets that happen, so one thread does it all.
+ */
+#include "unit.h"
+
+#include "map.h"
+#include "state.h"
+
+/* From checked_lock.h, which is for the pool's own sources. */
+extern _Thread_local void (*lock_hook)(struct lock *lock);
+
+static struct two {
+    struct fake *fake;
+    struct pool *first, *second;
+    uint64_t addr;                 /* of a block, freed, whose segment is idle */
+    const struct segment *segment; /* its descriptor */
+    bool moves;                    /* the second pool gets the memory */
+} two;
+
+static void another_thread(struct lock *lock)
+{
+    (void)lock;
+    lock_hook = NULL;
+    assert_true(pool_trim(two.first, "race") > 0);
+    if (!two.moves)
+        return;
+    assert_int_equal(alloc(two.second, 8 * MIB), two.addr);
+    assert_ptr_equal(map_segment_get(two.addr), two.segment);
+}
+
+static void prepare(bool moves)
+{
+    struct pool_config config;
+
+    two = (struct two){.fake = fake_new(), .moves = moves};
+    config = fake_config(two.fake);
+    two.first = pool_new(&config);
+    two.second = pool_new(&config);
+    two.addr = alloc(two.first, 8 * MIB);
+    release(two.addr);
+    two.segment = map_segment_get(two.addr);
+    lock_hook = another_thread;
+}
+
+/* Whatever was called, it has done nothing. */
+static void see(void)
+{
+    assert_null(lock_hook); /* or nothing happened before the lock */
+    assert_ptr_equal(pool_of(two.addr), two.moves ? two.second : NULL);
+    assert_int_equal(pool_live_size(two.addr), two.moves ? 8 * MIB : 0);
+    assert_int_equal(two.fake->calls[FAKE_SEGMENT_LOST], 0);
+    assert_at_rest(two.first, two.fake);
+    assert_at_rest(two.second, two.fake);
+    if (two.moves) { /* nor is the segment withdrawn */
+        release(two.addr);
+        assert_int_equal(alloc(two.second, 8 * MIB), two.addr);
+    }
+    pool_destroy(two.first);
+    pool_destroy(two.second);
+    fake_delete(two.fake);
+}
+
+static void withdraw(void)
+{
+    assert_int_equal(pool_withdraw(two.addr), -ENOENT);
+}
+
+static void disown(void)
+{
+    pool_disown(two.addr, UNIT);
+}
+
+static void segment_find(void)
+{
+    uint64_t base;
+    size_t size;
+
+    assert_int_equal(pool_segment_find(two.addr, &base, &size), -ENOENT);
+}
+
+static void block_find(void)
+{
+    uint64_t base, segment;
+    size_t size;
+
+    assert_int_equal(pool_block_find(two.addr, &base, &size, &segment), -ENOENT);
+}
+
+static void test_calls_find_the_segment_gone(void **state)
+{
+    void (*const calls[])(void) = {withdraw, disown, segment_find, block_find};
+
+    (void)state;
+    alarm(DEADLOCK_SECONDS);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
+        for (int moves = 0; moves < 2; moves++) {
+            prepare(moves);
+            calls[i]();
+            see();
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls_find_the_segment_gone)};
+
+    return cmocka_run_group_tests_name("races", tests, NULL, NULL);
+}

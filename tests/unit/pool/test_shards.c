@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_shards.c - segments that belong to magazines: who serves small requests of random sizes from them, what becomes
+ * of what is free in those of others, and that all of it is still one pool.
+ *
+ * The threads are one that uses several magazines in turn, so that each run is the same; threads of their own are in
+ * test_threads.c.
+ */
+#include "unit.h"
+
+#include "descriptors.h"
+#include "magazine.h" /* which one a request uses */
+#include "map.h"
+
+static uint64_t alloc_at(struct pool *pool, unsigned int place, size_t size)
+{
+    magazine_index = place;
+    return alloc(pool, size);
+}
+
+static void release_at(unsigned int place, uint64_t addr)
+{
+    magazine_index = place;
+    release(addr);
+}
+
+static int setup(void **state)
+{
+    magazine_index = 0;
+    return env_setup(state);
+}
+
+static int teardown(void **state)
+{
+    magazine_index = 0;
+    return env_teardown(state);
+}
+
+static struct env *env_plain(void **state)
+{
+    struct env *env = *state;
+    struct pool_config config = fake_config(env->fake);
+
+    env_pool(env, &config);
+    return env;
+}
+
+static size_t carved(struct pool *pool, unsigned int place)
+{
+    return atomic_load(&pool->magazines[place].carved);
+}
+
+/* Four threads that each have 256 slots, sizes from 256 B to 4 MiB: of the requests under 2 MiB, 13 of 14, few take a
+ * lock that is not their magazine's. */
+static void test_random_sizes_take_no_common_lock(void **state)
+{
+    enum { THREADS = 4, SLOTS = 256 };
+    static uint64_t slots[THREADS][SLOTS];
+    struct env *env = env_plain(state);
+    uint64_t seed = 1;
+    size_t small = 0, own = 0;
+
+    memset(slots, 0, sizeof(slots));
+    for (unsigned int i = 0; i < 40000; i++) {
+        uint64_t *slot = &slots[i % THREADS][rng_below(&seed, SLOTS)];
+        const size_t low = (size_t)256 << rng_below(&seed, 14), size = low + rng_below(&seed, low);
+
+        if (*slot)
+            release_at(i % THREADS, *slot);
+        else
+            small += rounded(size) < UNIT;
+        *slot = *slot ? 0 : alloc_at(env->pool, i % THREADS, size);
+    }
+    for (unsigned int i = 0; i < THREADS; i++)
+        own += atomic_load(&env->pool->magazines[i].hits) + carved(env->pool, i);
+    assert_true(own > small / 100 * 93);
+    assert_sound(env->pool, env->fake);
+}
+
+/* With one magazine in use it does not matter which: blocks lie where they would. */
+static void test_one_thread_gets_the_same_places_anywhere(void **state)
+{
+    enum { SLOTS = 64, OPS = 4000 };
+    static size_t places_of[2][OPS];
+
+    (void)state;
+    for (unsigned int run = 0; run < 2; run++) {
+        struct fake *fake = fake_new();
+        const struct pool_config config = fake_config(fake);
+        struct pool *pool = pool_new(&config);
+        uint64_t slots[SLOTS] = {0}, seed = 7;
+
+        fake->addresses = FAKE_UP;
+        for (unsigned int i = 0; i < OPS; i++) {
+            uint64_t *slot = &slots[rng_below(&seed, SLOTS)];
+            const size_t low = (size_t)512 << rng_below(&seed, 13), size = low + rng_below(&seed, low);
+
+            if (*slot)
+                release_at(5 * run, *slot);
+            *slot = *slot ? 0 : alloc_at(pool, 5 * run, size);
+            places_of[run][i] = *slot ? (size_t)(*slot - fake->base) : 0;
+        }
+        pool_destroy(pool);
+        fake_delete(fake);
+    }
+    assert_memory_equal(places_of[0], places_of[1], sizeof(places_of[0]));
+}
+
+/* Before the pool grows, what is free in segments of another magazine serves, and if that is much the segment changes
+ * its owner. */
+static void test_what_others_have_serves(void **state)
+{
+    static const struct {
+        size_t live, requested; /* of a segment, and then by another thread */
+        bool moves;
+    } cases[] = {
+        {0, 512, true},
+        {0, MIB, true},
+        {512, MIB, true},
+        {MIB, MIB - 4 * KIB, true},
+        {UNIT - UNIT / 8 - 512, UNIT / 8, true},
+        {UNIT - UNIT / 16, UNIT / 16 - 4 * KIB, false},
+        {UNIT - 4 * KIB, 1 * KIB, false},
+    };
+    struct env *env = env_plain(state);
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const uint64_t whole = alloc_at(env->pool, 0, UNIT - 512);
+        uint64_t live = 0, addr;
+        unsigned int segments;
+
+        release_at(0, whole);
+        pool_decay(env->pool, 100); /* it is no recent block any more */
+        segments = env->fake->calls[FAKE_ALLOC];
+        if (cases[i].live)
+            live = alloc_at(env->pool, 0, cases[i].live);
+        addr = alloc_at(env->pool, 1, cases[i].requested);
+        assert_int_equal(env->fake->calls[FAKE_ALLOC], segments);
+        assert_int_equal(map_segment_get(addr)->owner - env->pool->magazines, cases[i].moves);
+        assert_sound(env->pool, env->fake);
+        if (live)
+            release_at(1, live);
+        release_at(0, addr);
+        assert_int_equal(stats_of(env->pool).live, 0);
+        pool_trim(env->pool, "test");
+        assert_int_equal(env->fake->in_use, 0);
+        assert_sound(env->pool, env->fake);
+    }
+}
+
+/* What another one has freed is handed out by its magazine, wherever that is, and stays there whole. */
+static void test_what_another_one_freed_is_found_there(void **state)
+{
+    for (unsigned int i = 0; i < 9; i++) {
+        struct env *env = env_plain(state); /* in which the other one has nothing */
+        const unsigned int from = i / 3, to = i % 3;
+        const uint64_t addr = alloc_at(env->pool, from, 4 * KIB);
+
+        release_at(from, addr);
+        assert_int_equal(alloc_at(env->pool, to, 4 * KIB), addr);
+        assert_int_equal(atomic_load(&env->pool->magazines[from].hits), 1);
+    }
+}
+
+/* The rest of a segment that has come from another magazine serves the next requests without a look at others. */
+static void test_the_rest_of_what_came_is_carved(void **state)
+{
+    struct env *env = env_plain(state);
+
+    release_at(0, alloc_at(env->pool, 0, MIB));
+    alloc_at(env->pool, 1, 300 * KIB);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(carved(env->pool, 1), i);
+        alloc_at(env->pool, 1, (300 + i) * KIB + 1);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_sound(env->pool, env->fake);
+}
+
+/* What another thread has freed waits in its magazine, whatever the size, and joins before the pool grows. */
+static void test_what_another_thread_freed_joins(void **state)
+{
+    static const size_t sizes[] = {4 * KIB, 100 * KIB, 300 * KIB, UNIT / 2, 3 * MIB};
+    struct env *env = env_plain(state);
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        const size_t count = sizes[i] < UNIT ? (UNIT - 512) / sizes[i] : 1;
+        uint64_t addr[512];
+        unsigned int segments;
+
+        for (size_t k = 0; k < count; k++)
+            addr[k] = alloc_at(env->pool, 0, sizes[i]);
+        segments = env->fake->calls[FAKE_ALLOC];
+        for (size_t k = 0; k < count; k++)
+            release_at(1, addr[k]);
+        assert_sound(env->pool, env->fake);
+        addr[0] = alloc_at(env->pool, 0, sizes[i] < UNIT ? UNIT - 512 : sizes[i] - MIB / 2);
+        assert_int_equal(env->fake->calls[FAKE_ALLOC], segments);
+        release_at(0, addr[0]);
+        pool_trim(env->pool, "test");
+        assert_sound(env->pool, env->fake);
+    }
+}
+
+/* Blocks above the close sizes join in their magazine as soon as a request for another such size comes. */
+static void test_sizes_between_join(void **state)
+{
+    struct env *env = env_plain(state);
+    uint64_t addr[5];
+
+    for (size_t i = 0; i < 5; i++)
+        addr[i] = alloc_at(env->pool, 1, (300 + i) * KIB);
+    for (size_t i = 0; i < 5; i++)
+        release_at(1, addr[i]);
+    assert_int_equal(alloc_at(env->pool, 1, UNIT - 512), addr[0]);
+    assert_int_equal(carved(env->pool, 1), 5);
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+}
+
+static size_t descriptors(struct pool *pool)
+{
+    size_t count = pool->spares.count + pool->spares_common.count;
+
+    for (unsigned int i = 0; i < MAGAZINES; i++) {
+        assert_true(pool->magazines[i].spares.count <= 2 * SPARES_CHUNK);
+        count += pool->magazines[i].spares.count;
+    }
+    return count;
+}
+
+/* One thread splits, another one gets the segment and merges: descriptors come back to the first, for ever. */
+static void test_descriptors_go_round(void **state)
+{
+    enum { COUNT = 1000 };
+    static uint64_t addr[COUNT];
+    struct env *env = env_plain(state);
+    size_t most = 0;
+
+    for (unsigned int round = 0; round < 20; round++) {
+        uint64_t whole;
+
+        for (size_t i = 0; i < COUNT; i++)
+            addr[i] = alloc_at(env->pool, round % 3, 2 * KIB);
+        for (size_t i = 0; i < COUNT; i++)
+            release_at(round % 3, addr[i]);
+        whole = alloc_at(env->pool, (round + 1) % 3, UNIT - 512);
+        if (round == 5)
+            most = descriptors(env->pool);
+        assert_true(round <= 5 || descriptors(env->pool) <= most);
+        release_at((round + 1) % 3, whole);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], 1);
+    assert_sound(env->pool, env->fake);
+}
+
+#define SHARDS_TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SHARDS_TEST(test_random_sizes_take_no_common_lock),
+        SHARDS_TEST(test_one_thread_gets_the_same_places_anywhere),
+        SHARDS_TEST(test_what_others_have_serves),
+        SHARDS_TEST(test_what_another_one_freed_is_found_there),
+        SHARDS_TEST(test_the_rest_of_what_came_is_carved),
+        SHARDS_TEST(test_what_another_thread_freed_joins),
+        SHARDS_TEST(test_sizes_between_join),
+        SHARDS_TEST(test_descriptors_go_round),
+    };
+
+    return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
+}

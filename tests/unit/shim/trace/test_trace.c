@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
+ * counter gets times between those of a clock whose rate to the counter changes from moment to moment;
+ * tests/unit/shim/trace/test_records.c has the rest, with the clock as it is. shim/trace/frames.c: who called, where
+ * there is no unwinder. shim/context/observe.c: what the pool tells of. shim/report/oom.c: how often all is told. And
+ * what writes files leaves a thread as it was.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "context/calls.h"
+#include "context/context_internal.h"
+#include "context/observe.h"
+#include "fake_driver.h"
+#include "isolated.h"
+#include "report/live.h"
+#include "report/oom.h"
+#include "report/stats.h"
+#include "serve/core.h"
+#include "trace/frames.h"
+#include "trace/records.h"
+
+/* The clock's time, so large that what is counted from 0 in place of a moment is far off. */
+#define START UINT64_C(4000000000000000000)
+#define MS    UINT64_C(1000000)
+
+void __real_trace_open(void);
+
+static void test_rate(void **state)
+{
+    static const struct {
+        uint64_t passes; /* while the record is there */
+        bool rated;      /* long enough for a rate of its own; else only that the time is no earlier */
+    } rows[] = {{MS, true},      {1000000000 * MS, true}, {MS, true},          {2 * MS, true},
+                {MS - 1, false}, {2 * MS, true},          {100000 * MS, true}, {MS, true},
+                {MS / 2, false}, {MS / 4, false},         {MS, true}};
+    uint64_t since = 0; /* what the time is counted from */
+
+    (void)state;
+    fake_start();
+    atomic_store(&fake.ns, START);
+    records_start(START);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        unsigned long long t = 0;
+        char text[RECORDS_ROOM];
+        uint32_t turn;
+        struct record *record = records_reserve(&turn);
+
+        record->clock = records_clock();
+        record->tid = (int)i; /* a thread's own times never go back */
+        records_publish(record, turn);
+        atomic_fetch_add(&fake.ns, rows[i].passes);
+        records_begin();
+        text[records_take(text, sizeof(text), /* wait: */ false)] = '\0';
+        assert_int_equal(sscanf(text, "{\"t\":%llu,", &t), 1);
+        assert_true(t >= since);
+        if (rows[i].rated) {
+            assert_true(t <= atomic_load(&fake.ns) - START);
+            since = atomic_load(&fake.ns) - START;
+        }
+    }
+}
+
+/* Stacks that were asked for too late for the unwinder to be loaded: the caller alone. */
+static void test_frames(void **state)
+{
+    char text[4 * RECORDS_ROOM];
+
+    (void)state;
+    fake_start();
+    records_start(0);
+    frames_alloc(3, 0x1000, 4096, (const void *)test_frames);
+    frames_alloc(3, 0x2000, 4096, (const void *)test_frames);
+    records_begin();
+    text[records_take(text, sizeof(text) - 1, /* wait: */ false)] = '\0';
+    assert_int_equal(strncmp(fake.traced, "frame:\"f\":", strlen("frame:\"f\":")), 0);
+    assert_null(strstr(strchr(fake.traced, '\n') + 1, "frame:")); /* told once */
+    assert_non_null(strstr(text, ",\"p\":\"0x1000\",\"n\":4096,\"f\":["));
+    assert_non_null(strstr(text, ",\"p\":\"0x2000\",\"n\":4096,\"f\":["));
+}
+
+static void test_observe(void **state)
+{
+    struct context *context;
+
+    (void)state;
+    fake_start();
+    context = context_current(&fake.driver);
+    fake.traced[0] = '\0';
+    observe_ops.segment_alloc(context, MEMORY_CUDA, 0x1000, 4096, 1234567);
+    observe_ops.segment_free(context, MEMORY_NCCL, 0x1000, 4096);
+    observe_ops.trim(context, 4096, 1234567, "why");
+    for (unsigned int count = 1; count <= 5; count++)
+        observe_ops.bound(context, 3, 4, 7654321, count);
+    assert_string_equal(fake.traced, "segment_alloc:\"d\":0,\"p\":\"0x1000\",\"n\":4096,\"b\":\"cuda\",\"us\":1234.5\n"
+                                     "segment_free:\"d\":0,\"p\":\"0x1000\",\"n\":4096,\"b\":\"nccl\"\n"
+                                     "trim:\"d\":0,\"n\":4096,\"us\":1234.5,\"why\":\"why\"\n"
+                                     "bound:\"d\":0,\"held\":3,\"bound\":4,\"us\":7654.3,\"count\":1\n"
+                                     "bound:\"d\":0,\"held\":3,\"bound\":4,\"us\":7654.3,\"count\":2\n"
+                                     "bound:\"d\":0,\"held\":3,\"bound\":4,\"us\":7654.3,\"count\":4\n");
+}
+
+/* Is all told of a refusal, or only that there was one? */
+static bool oom_is_told(void)
+{
+    fake.traced[0] = '\0';
+    oom_report(MIB);
+    assert_non_null(strstr(fake.traced, "oom:"));
+    return strstr(fake.traced, ",\"largest\":") != NULL;
+}
+
+/* The first time, after so many doublings, and each second; of each device. */
+static void test_oom(void **state)
+{
+    (void)state;
+    fake_start();
+    fake.step = 0;
+    for (unsigned int time = 1; time <= 1100; time++)
+        assert_int_equal(oom_is_told(), time == 1 || time == 1024);
+    atomic_fetch_add(&fake.ns, SECOND_NS - 1);
+    assert_false(oom_is_told());
+    atomic_fetch_add(&fake.ns, 1);
+    assert_true(oom_is_told());
+    assert_false(oom_is_told());
+    fake.contexts[0].device = 63;
+    assert_true(oom_is_told());
+}
+
+/* What a context that cannot be made to stay has counted is not read, but at exit. */
+static void test_tick(void **state)
+{
+    struct context *context;
+
+    (void)state;
+    fake_start();
+    core_begin();
+    context = context_current(&fake.driver);
+    for (unsigned int i = 1; i < CALLS_ON; i++)
+        assert_true(context_pin(context));
+    fake.traced[0] = '\0';
+    raise(SIGUSR2);
+    stats_tick(0);
+    assert_string_equal(fake.traced, "");
+    context_unpin(context);
+    raise(SIGUSR2);
+    stats_tick(0);
+    assert_non_null(strstr(fake.traced, ",\"why\":\"signal\"\n"));
+}
+
+/* Whatever file is or is not there: a thread can be cancelled behind it if it could before, and errno is the program's.
+ */
+static void test_thread_stays(void **state)
+{
+    static void (*const functions[])(void) = {live_open, live_finish, __real_trace_open, trace_close};
+    int before, after;
+
+    (void)state;
+    fake_start();
+    for (size_t i = 0; i < 2 * COUNT(functions); i++) {
+        const int cancel = i % 2 ? PTHREAD_CANCEL_DISABLE : PTHREAD_CANCEL_ENABLE;
+
+        pthread_setcancelstate(cancel, &before);
+        errno = 77;
+        functions[i / 2]();
+        assert_int_equal(errno, 77);
+        pthread_setcancelstate(before, &after);
+        assert_int_equal(after, cancel);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {
+        {ISOLATED(test_rate)},
+        {ISOLATED(test_frames), .environment = "CUPOOL_TRACE_STACKS=1"},
+        {ISOLATED(test_observe)},
+        {ISOLATED(test_oom)},
+        {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
+        {ISOLATED(test_thread_stays), .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null"}};
+
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}
