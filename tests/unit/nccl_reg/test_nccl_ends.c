@@ -71,7 +71,7 @@ static pthread_t stuck_trim(void)
     return thread;
 }
 
-/* The same while a segment goes: the other communicator's registration is undone, and the memory free. */
+/* A communicator ends while a segment goes: the other communicator's registration is undone, and the memory free. */
 static void aborted_under_a_trim(void **state)
 {
     pthread_t thread;
@@ -170,7 +170,7 @@ static void closed(void **state)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    /* The same for one that is not ready when it is to go. */
+    /* Here the communicator is not ready when the segment is to go. */
     comm_new(0, 0, false);
     nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
     segment(0, 0);
@@ -278,7 +278,7 @@ static void no_host_memory(void **state)
     } while (n);
 }
 
-/* What is parked of one device stays so while another's is settled. */
+/* Parked segments of one device stay parked while another's are settled. */
 static void each_device_settles_alone(void **state)
 {
     struct nccl_reg_comm *used[2];
@@ -341,7 +341,7 @@ static void lost_beside_others(void **state)
     comm_end(0);
 }
 
-/* What a question to a communicator brings, until it has ended. */
+/* The answers to questions about a communicator, until it has ended. */
 static void asked(void **state)
 {
     (void)state;

@@ -58,7 +58,7 @@ static void kinds_in_a_group(void **state)
         nccl_reg_group_end(false);
     }
     assert_int_equal(stats().renewed, 2);
-    /* What the group has asked for before a renewal comes after it. */
+    /* Operations that the group made before a renewal come after it. */
     point_to_point(0, AT(0));
     nccl_reg_group_start();
     for (int i = 0; i < 2; i++)
@@ -187,7 +187,7 @@ static void a_front_that_is_used_up(void **state)
     assert_int_equal(stats().attached, stats().detached);
 }
 
-/* The same beside work that does not end. The device is not waited for each time; once it was done, it is again. */
+/* A renewal beside work that does not end. The device is not waited for each time; once it was done, it is again. */
 static void a_front_that_is_used_up_beside_work(void **state)
 {
     uint64_t first;
@@ -283,7 +283,7 @@ static void a_renewal_that_is_refused(void **state)
     comm_end(0);
 }
 
-/* What peers do not map needs no care. */
+/* Memory that peers do not map needs no care. */
 static void plain_memory(void **state)
 {
     struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
@@ -376,7 +376,7 @@ static void buffers(void **state)
     comm_end(0);
 }
 
-/* What is remembered of a place holds for what lies in it alone, and as long as the registration does. */
+/* The cached lookup of a range holds only for buffers inside it, and as long as the registration does. */
 static void places(void **state)
 {
     (void)state;

@@ -67,7 +67,7 @@ static void fine(void)
 /* How often each has been given back since it was last there: 1, or 0: not yet. */
 static unsigned int released[SEGMENTS * GENERATIONS];
 
-/* What the program, one thread of it, has. */
+/* The objects of one thread of the program. */
 struct life {
     struct kind_of_life {
         bool careful, graphs, faults;
@@ -79,7 +79,7 @@ struct life {
     bool comms[COMMS], hung[COMMS];
     unsigned int groups;
     uint64_t ops, mixed;
-    /* What happens at the end of the group. */
+    /* Work for the end of the group. */
     struct queued {
         unsigned int comm, registered;
         struct nccl_reg_op op;

@@ -198,8 +198,9 @@ static void finalized(void **state)
 
 /* --- what keeps a segment */
 
-/* What the program itself has registered keeps the segments that it touches, until it is undone or its communicator
- * goes. */
+/*
+ * A registration of the program's own keeps the segments that it touches, until it is undone or its communicator goes.
+ */
 static void users_keep_what_they_touch(void **state)
 {
     static const struct {
@@ -293,7 +294,9 @@ static void what_is_undone_stays_so(void **state)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
-/* What one communicator could not undo is not undone with the others, either, when the segment is to go. */
+/*
+ * A registration that one communicator could not undo is not undone with the others, either, when the segment is to go.
+ */
 static void what_never_goes_is_left_alone(void **state)
 {
     (void)state;

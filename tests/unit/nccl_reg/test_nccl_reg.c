@@ -175,7 +175,7 @@ static void not_before_the_group(void **state)
     assert_int_equal(nccl_fake.releases, 1);
 }
 
-/* What another thread's group has used does not go. */
+/* Memory that another thread's group has used does not go. */
 static void *in_a_group(void *arg)
 {
     pthread_barrier_t *barrier = arg;
@@ -273,7 +273,7 @@ static void a_deregistration_fails(void **state)
     assert_int_equal(stats().quarantined, UNIT);
     assert_int_equal(stats().parked, 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
-    /* The same at the end of a communicator. */
+    /* At the end of a communicator, too, such memory stays. */
     segment(1, 0);
     collective(1, AT(1), 0);
     nccl_fake.detach_fails = 1;

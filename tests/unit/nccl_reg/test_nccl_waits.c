@@ -67,7 +67,7 @@ static void adds(void)
     comm_known(1, false);
 }
 
-/* What another thread is stuck in, and what waits for it. */
+/* The call in which another thread is stuck, and the one that waits for it. */
 static const struct {
     void *(*stuck)(void *arg);
     void (*waits)(void);

@@ -260,7 +260,7 @@ static void test_limit_does_not_break_beyond_break_max(void **state)
 
 /* --- against the driver alone */
 
-/* What was broken into in need must not be in the way for good: the driver alone would have 4 of 8 MiB left. */
+/* A segment that was split in need must not be in the way for good: the driver alone would have 4 of 8 MiB left. */
 static void test_refusal_that_breaks_does_not_cost_later_requests(void **state)
 {
     struct env *env = *state;
@@ -377,7 +377,10 @@ static void native_run(bool by_limit)
     native.env.pool = pool_new(&config);
     for (unsigned long i = 0; i < steps; i++) {
         native_step(&native);
-        /* What is not idle is what the driver alone would hold; a refusal breaks segments, and then it may be more. */
+        /*
+         * The pool's segments that are not idle are no more than the driver alone would hold; a refusal splits
+         * segments, and then they may be more.
+         */
         if (by_limit && native.env.fake->in_use - native.env.fake->idle != native.used)
             fail_msg("step %lu: %zu bytes in segments in use, the driver alone would hold %zu", i,
                      native.env.fake->in_use - native.env.fake->idle, native.used);

@@ -46,7 +46,9 @@ static void test_slack_is_shared(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What others keep although they may not, because nobody could order it, is ordered by who can. */
+/*
+ * Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that can.
+ */
 static void test_others_order_what_is_too_much(void **state)
 {
     struct env *env = *state;
@@ -69,7 +71,7 @@ static void test_others_order_what_is_too_much(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What waits in magazines that no thread comes to any more is ordered by and by, and has a share no longer. */
+/* Blocks that wait in magazines to which no thread comes any more are ordered by and by, and have a share no longer. */
 static void test_what_ended_threads_kept_is_ordered(void **state)
 {
     struct env *env = *state;
@@ -98,7 +100,7 @@ static void test_what_ended_threads_kept_is_ordered(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* Who has been driven from one to the next has all of the slack again after a while. */
+/* A thread that has moved from one magazine to the next has all of the slack again after a while. */
 static void test_empty_magazines_have_no_share(void **state)
 {
     struct env *env = *state;

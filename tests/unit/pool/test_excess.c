@@ -140,7 +140,7 @@ static void test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more(v
     assert_true(env->fake->peak <= stats_of(env->pool).peak_live / 20 * 22);
 }
 
-/* What was let hold more for the old sizes goes with new ones. */
+/* Memory that the bound allowed for the old sizes goes with new ones. */
 static void test_program_that_changes_makes_the_pool_hold_less_again(void **state)
 {
     struct env *env = *state;

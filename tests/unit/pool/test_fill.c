@@ -262,7 +262,7 @@ static void test_fresh_segment_with_fill_error_goes_back(void **state)
     }
 }
 
-/* What was asked for and went back is not counted against the limit. */
+/* Memory that was requested and went back does not count against the limit. */
 static void test_fresh_segment_that_went_back_is_off_the_limit(void **state)
 {
     struct env *env = *state;

@@ -78,7 +78,7 @@ static void test_create_after_destroy_starts_afresh(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What a pool had broken into when it went is not on the next one's account. */
+/* Segments that a pool had split when it went do not count against the next pool. */
 static void test_create_after_destroy_has_broken_nothing(void **state)
 {
     struct env *env = *state;

@@ -72,7 +72,7 @@ static void test_peak_is_exact(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What was freed and waits to be ordered is not in the program's hands. */
+/* Blocks that were freed and wait to be ordered are not in the program's hands. */
 static void test_peak_is_without_what_waits(void **state)
 {
     struct env *env = *state;
@@ -165,7 +165,7 @@ static void test_more_than_fits(void **state)
     assert_int_equal(stats_of(env->pool).live, 0);
 }
 
-/* What one thread frees is there for another, before the driver is asked. */
+/* A block that one thread frees is there for another, before the pool asks the driver. */
 static void test_others_find_it(void **state)
 {
     struct env *env = env_plain(state);
@@ -181,7 +181,7 @@ static void test_others_find_it(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What was freed while it could not be ordered is ordered by whoever can. */
+/* A block that could not be ordered when it was freed is ordered by a thread that can. */
 static void test_others_order_it(void **state)
 {
     struct env *env = env_plain(state);
@@ -266,7 +266,7 @@ static void test_another_size_joins_nothing(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What was kept, and turns out to be over when a request asks, stays close at hand but for the one. */
+/* Kept blocks whose work is over when a request looks stay in the magazine, except the one that serves it. */
 static void test_what_was_asked_for_stays_close_at_hand(void **state)
 {
     struct env *env = *state;

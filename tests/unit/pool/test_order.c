@@ -149,7 +149,7 @@ static void test_free_with_slack_orders_once_for_many(void **state)
     /* The next ones wait again. */
     release(alloc(env->pool, 2 * MIB));
     assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
-    /* What waits is not lost to a request that the driver refuses. */
+    /* Waiting blocks are not lost to a request that the driver refuses. */
     env->fake->capacity = 9 * 2 * MIB;
     assert_int_not_equal(alloc(env->pool, 18 * MIB), 0);
     assert_sound(env->pool, env->fake);
@@ -196,7 +196,7 @@ static void test_large_blocks_wait_for_nobody(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What is kept does not count as in use, or the slack would feed itself. */
+/* Kept blocks do not count as in use, or the slack would feed itself. */
 static void test_slack_is_of_what_is_in_use(void **state)
 {
     static const struct {

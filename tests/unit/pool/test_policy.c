@@ -211,7 +211,7 @@ static void idle_add(uint64_t addr, size_t size)
     account.live -= size - tail_of(kind_of(size));
 }
 
-/* What was kept has been ordered. */
+/* The kept blocks have been ordered. */
 static void publish(void)
 {
     const bool any = account.deferred_count;
@@ -329,7 +329,7 @@ static void give(struct env *env, unsigned int kind, uint64_t addr)
         idle_add(addr, size_of(kind));
     }
     assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0); /* it joins, and nothing goes */
-    /* What joined together did so in any order. */
+    /* Blocks join in any order. */
     for (const struct segment *segment = env->pool->idle_first; segment; segment = segment->idle_next, i++) {
         account.idle[i] = segment->addr;
         account.idle_size[i] = segment->size;

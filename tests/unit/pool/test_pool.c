@@ -20,7 +20,7 @@ static void test_alloc_after_free_returns_same_block(void **state)
     assert_int_equal(stats_of(env->pool).hits, 2 + 6);
 }
 
-/* What was freed last comes back first, and its neighbours only join when something else is asked for. */
+/* The block freed last comes back first, and its neighbours only join when another size is requested. */
 static void test_alloc_of_freed_sizes_takes_the_last_of_each(void **state)
 {
     static const size_t sizes[] = {4 * KIB, 4 * KIB, 12 * KIB, 2 * MIB, 2 * MIB, 3 * MIB};

@@ -46,7 +46,7 @@ static void prepare(bool moves)
     lock_hook = another_thread;
 }
 
-/* Whatever was called, it has done nothing. */
+/* The call has had no effect. */
 static void see(void)
 {
     assert_null(lock_hook); /* or nothing happened before the lock */

@@ -148,7 +148,7 @@ static void test_what_others_have_serves(void **state)
     }
 }
 
-/* What another one has freed is handed out by its magazine, wherever that is, and stays there whole. */
+/* A block that another thread has freed is handed out by its magazine, in every shard, and stays there whole. */
 static void test_what_another_one_freed_is_found_there(void **state)
 {
     for (unsigned int i = 0; i < 9; i++) {
@@ -177,7 +177,7 @@ static void test_the_rest_of_what_came_is_carved(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What another thread has freed waits in its magazine, whatever the size, and joins before the pool grows. */
+/* A block that another thread has freed waits in its magazine, for every size, and joins before the pool grows. */
 static void test_what_another_thread_freed_joins(void **state)
 {
     static const size_t sizes[] = {4 * KIB, 100 * KIB, 300 * KIB, UNIT / 2, 3 * MIB};

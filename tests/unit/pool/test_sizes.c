@@ -100,7 +100,7 @@ static void test_large_sizes_of_all_kinds(void **state)
     assert_int_equal(stats_of(env->pool).held, 300 * MIB);
 }
 
-/* What has just been freed and is large serves the next large request, before anything larger is broken into. */
+/* A large block that has just been freed serves the next large request, before a larger one is split. */
 static void test_large_ones_join_for_large_ones(void **state)
 {
     struct env *env = *state;

@@ -3,7 +3,7 @@
  * test_sound.c - pool_check finds what is broken: each of its verdicts, on books that the test has falsified. Every
  * other test of the pool relies on it.
  *
- * What it is not: a test of the pool, which never breaks its books like this.
+ * The pool itself never breaks its books like this.
  */
 #include "unit.h"
 
@@ -20,7 +20,7 @@
 #define IDLE  "the list of idle segments is wrong"
 
 /*
- * What the pool has: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
+ * The pool's books: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
  * cached; a large live block, with a tail; two idle segments; and a magazine more, with a segment of its own.
  */
 static struct segment *shared, *large, *idle;

@@ -125,7 +125,7 @@ static void test_survey_while_memory_is_leaving(void **state)
     assert_int_equal(survey_of(env->pool).leaving, 0);
 }
 
-/* Whatever was done before, the parts are the whole. */
+/* The parts add up to the whole after every sequence. */
 static void test_survey_adds_up_at_random(void **state)
 {
     struct env *env = *state;

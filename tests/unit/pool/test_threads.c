@@ -40,7 +40,7 @@ static struct kept *kept[POOLS];
 static _Atomic(const char *) fault;
 static atomic_uint order_mood; /* calls fail while its bit 10 and some others are set */
 static unsigned long steps;
-/* What this thread is freeing, for order(). */
+/* The block that this thread is freeing, for order(). */
 static _Thread_local const struct parcel *freeing;
 
 static void expect(bool good, const char *what)

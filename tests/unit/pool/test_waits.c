@@ -17,7 +17,7 @@ static void much_later(void)
     atomic_fetch_add(&now, 1000000000);
 }
 
-/* What the other thread is about when it is stopped. */
+/* The step at which the other thread is stopped. */
 enum about {
     IDLE, /* not stopped: it has freed the block */
     GONE, /* not stopped: it has given the block back */

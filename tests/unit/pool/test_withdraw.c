@@ -545,7 +545,7 @@ static void test_kind_of_old_segments_serves_no_more(void **state)
         addr = alloc(env->pool, size);
         assert_int_equal(fake_segment_of(env->fake, addr)->kind, 7);
     }
-    /* What is idle and of the old kind goes with the next free, the rest when nothing of it is handed out. */
+    /* Idle segments of the old kind go with the next free, the others when none of their blocks is handed out. */
     release(large);
     assert_null(fake_segment_of(env->fake, large));
     assert_null(fake_segment_of(env->fake, kept));

@@ -37,7 +37,7 @@ static void test_closed(void **state)
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
-/* What lay on the stack is no answer. */
+/* Old bytes of the stack are no answer. */
 static __attribute__((noinline)) void stack_fill(void)
 {
     volatile char text[4096];

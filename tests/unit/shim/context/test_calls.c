@@ -149,7 +149,7 @@ static void test_pin_refused(void **state)
     assert_true(context_pin(context));
 }
 
-/* Who sleeps is in a call for those who destroy a pool alone. */
+/* A thread that sleeps counts as being in a call only for the destruction of a pool. */
 static void test_sleepers(void **state)
 {
     static const enum in ins[] = {IN_CALL, IN_FREE, IN_PIN, IN_SLEEP};

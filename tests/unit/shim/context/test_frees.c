@@ -148,7 +148,7 @@ static void test_own_slot(void **state)
     assert_int_equal(fake.contexts[0].over, 10000);
 }
 
-/* What was recorded there for something else is no free's. */
+/* A record made there for another purpose is no free's. */
 static void test_own_slot_used(void **state)
 {
     struct context *context = ready_all();
@@ -248,7 +248,7 @@ static void slot_records(void *arg)
 
     if (fake.relaxes != 5)
         return;
-    /* What it was about to record: 3 units of work, which end one after the other. */
+    /* The work that it was about to record: 3 units, which end one after the other. */
     atomic_store(&context->slots[0].event, (CUevent)&fake.events[7]);
     fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
     fake.contexts[0].launched = 3;

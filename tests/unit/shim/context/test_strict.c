@@ -118,7 +118,7 @@ static void meanwhile(void *arg)
     elsewhere(strict_too, arg);
 }
 
-/* Whoever comes while the first one waits, waits as well. */
+/* A thread that comes while the first one waits, waits as well. */
 static void test_second_waits_too(void **state)
 {
     (void)state;

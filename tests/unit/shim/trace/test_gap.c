@@ -22,7 +22,7 @@ static void start(uint64_t limit, bool rated)
     gap_start(&gap, limit, rated, now);
 }
 
-/* What trace.c does with one line. */
+/* Writes one line as trace.c does. */
 static enum gap_verdict line(enum gap_kind kind)
 {
     const enum gap_verdict verdict = gap_judge(&gap, kind, 1, LEN, now);

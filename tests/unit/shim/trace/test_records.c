@@ -17,7 +17,7 @@
 #define THREADS 4
 #define EACH    20000
 #define ALL     8192 /* records that fit */
-/* What the two clocks may differ by, in nanoseconds: far more than they do. */
+/* The allowed difference of the two clocks, in nanoseconds: far more than the real one. */
 #define CLOCKS 100000
 
 static char text[64 << 10];
@@ -108,7 +108,7 @@ static void test_lines(void **state)
     }
 }
 
-/* What is stamped lies between what the other clock says before and after it, whenever it is taken. */
+/* A stamp lies between the times of the other clock before and after it, at every moment. */
 static void test_clock(void **state)
 {
     static const unsigned int naps_us[] = {0, 0, 10, 2000, 0, 500, 30000, 0, 1000, 0};
@@ -157,7 +157,7 @@ static void test_full(void **state)
     assert_int_equal(records_fill(), 0);
 }
 
-/* What a thread has begun holds up what comes after it, and nobody who takes for long; nothing is lost. */
+/* A record that a thread has begun holds up those after it, and no reader for long; none is lost. */
 static void test_unfinished(void **state)
 {
     struct record *record;
@@ -201,7 +201,7 @@ static void *publishes(void *arg)
     return NULL;
 }
 
-/* Who writes something else waits for what others have begun. */
+/* A thread that writes another line waits for the records that others have begun. */
 static void test_waited_for(void **state)
 {
     atomic_bool reserved = false;
@@ -303,7 +303,9 @@ static void *takes_turns(void *arg)
     return NULL;
 }
 
-/* What a thread adds after it has seen what another one did after adding comes after that one's. */
+/*
+ * A record added after its thread has seen an effect of another thread's later step comes after that thread's record.
+ */
 static void test_what_depends(void **state)
 {
     unsigned long long n, last = 0;
