@@ -500,7 +500,7 @@ static void test_drains(void **state)
     assert_int_equal(fake.relaxes, 0);
 }
 
-/* Who has been waiting on the host disturbs no capture, and may wait for what comes after its begin: a second. */
+/* A thread that has been waiting on the host disturbs no capture, and may wait for work after its begin: a second. */
 static void test_drains_waiters(void **state)
 {
     uint64_t start;

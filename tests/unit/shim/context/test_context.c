@@ -115,7 +115,7 @@ static void probed(void *arg)
     *(unsigned int *)arg = atomic_load(&contexts.probing[0]);
 }
 
-/* Whoever looks whether the primary context has gone waits until our reference is given back. */
+/* A thread that looks whether the primary context has gone waits until our reference is given back. */
 static void test_probing_is_said(void **state)
 {
     unsigned int during = 0, after = 0;

@@ -346,8 +346,10 @@ static void *look_at_all(void *arg)
     return NULL;
 }
 
-/* Who wants to know what came before his frees waits for the turn that ordered the last of them, as long as it takes,
- * and not for what others have ordered since; who has freed nothing does not wait. */
+/*
+ * A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
+ * takes, and not for frees that others have ordered since; a thread without frees does not wait.
+ */
 static void test_what_came_before_ones_frees(void **state)
 {
     struct told told = {0};
@@ -386,7 +388,7 @@ static void *frees_and_looks(void *arg)
     return NULL;
 }
 
-/* The same with many threads, whoever has ordered it and however often he has ordered since. */
+/* Many threads wait so, for any thread that has ordered the free and however often it has ordered since. */
 static void test_what_came_before_frees_together(void **state)
 {
     (void)state;
@@ -394,7 +396,7 @@ static void test_what_came_before_frees_together(void **state)
     assert_int_equal(together(frees_and_looks).wrong, 0);
 }
 
-/* Who makes a device strict sees every order, finished or not. */
+/* A thread that makes a device strict sees every order, finished or not. */
 static void test_what_came_before_everybodys_frees(void **state)
 {
     struct told told = {0};

@@ -262,7 +262,7 @@ static void ending_passes(void *arg)
         atomic_store((atomic_uint *)arg, 0);
 }
 
-/* What was found out while one ended is found out anew. */
+/* An answer found while a context ended is looked up anew. */
 static void test_ended_meanwhile(void **state)
 {
     (void)state;

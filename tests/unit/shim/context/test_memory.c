@@ -136,7 +136,7 @@ static void test_idle_bytes(void **state)
     assert_int_equal(survey.held, 0);
 }
 
-/* What was kept back, and the device has come past by now. */
+/* Blocks that were kept back, and that the device has passed by now. */
 static void test_kept_ask(void **state)
 {
     struct context *context = ready(), *second = pooled(1);

@@ -121,7 +121,7 @@ static void test_comes_and_goes(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-/* What was there during a capture stays; what came after it goes. */
+/* Memory that was there during a capture stays; memory that came after it goes. */
 static void test_captured(void **state)
 {
     const bool stays = *state == NULL; /* else NCCL registers nothing for graphs */
@@ -182,7 +182,7 @@ static void set_current(CUcontext handle)
         fake.driver.cuCtxPushCurrent_v2(handle);
 }
 
-/* Whatever NCCL leaves current: behind it that is what was current before. */
+/* NCCL may leave another context current; afterwards the one from before is current again. */
 static void test_visit(void **state)
 {
     const CUcontext handles[] = {NULL, (fake_start(), fake_context(0)), fake_context(1)};

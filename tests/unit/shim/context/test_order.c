@@ -175,7 +175,7 @@ static void test_debt(void **state)
     assert_string_equal(fake_log(), "sync:c0 event:c0,2 record:c0,e2 wait:c0,e2");
 }
 
-/* What began while one waited is not paid by that. */
+/* A wait does not pay for work that began during it. */
 static void more_work(void *arg)
 {
     policy_host_work(arg);
@@ -257,7 +257,7 @@ static void test_capture_meanwhile(void **state)
     assert_false(order_ops.frozen(context));
 }
 
-/* Whoever begins a capture waits for the slots, but not for those that wait. */
+/* A thread that begins a capture waits for the slots, but not for threads that wait. */
 static void slots_look(void *arg)
 {
     const struct context *context = arg;
@@ -414,7 +414,7 @@ static void test_slot_found(void **state)
     assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), -EBUSY); /* taken: it does not wait for that */
 }
 
-/* Who waits on the host gives the lead away first. */
+/* A thread that waits on the host gives the lead away first. */
 static void test_waits_outside_the_lead(void **state)
 {
     struct context *context = ready();

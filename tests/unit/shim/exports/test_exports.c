@@ -3,8 +3,7 @@
  * test_exports.c - shim/exports/ and shim/serve/core.c: what the exported functions do around the real ones for
  * captures, for the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
  *
- * What it is not: a test of each row of hooks.def, or of the ways in which a program reaches a hook; tests/rows has
- * these.
+ * tests/rows tests each row of hooks.def, and the ways in which a program reaches a hook.
  */
 #include <string.h>
 
@@ -115,7 +114,7 @@ static void test_begin(void **state)
         assert_int_equal(form->call(streams[i]), 1);
         assert_int_equal(closed, 1);
         assert_int_equal(atomic_load(&capture_count), 0);
-        /* What was kept back, and the device has come past, can be used by the capture. */
+        /* The capture can use blocks that were kept back and that the device has passed. */
         addr = block(context, 3 * MIB);
         assert_int_equal(pool_free_later(addr), 0);
         result = 0;

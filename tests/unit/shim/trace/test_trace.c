@@ -130,7 +130,7 @@ static void test_oom(void **state)
     assert_true(oom_is_told());
 }
 
-/* What a context that cannot be made to stay has counted is not read, but at exit. */
+/* The counters of a context that cannot be made to stay are not read, except at exit. */
 static void test_tick(void **state)
 {
     struct context *context;
@@ -151,8 +151,7 @@ static void test_tick(void **state)
     assert_non_null(strstr(fake.traced, ",\"why\":\"signal\"\n"));
 }
 
-/* Whatever file is or is not there: a thread can be cancelled behind it if it could before, and errno is the program's.
- */
+/* With every file and with none: a thread can be cancelled behind it if it could before, and errno is the program's. */
 static void test_thread_stays(void **state)
 {
     static void (*const functions[])(void) = {live_open, live_finish, __real_trace_open, trace_close};
