@@ -362,9 +362,7 @@ static void other_begins(struct env *env, enum other what, struct call *call)
         return;
     if (what == LEAVING)
         release(alloc(env->pool, 40 * MIB));
-    fake_stop(env->fake, what == LEAVING ? FAKE_FREE : FAKE_ALLOC);
-    call_start(call, what == LEAVING ? call_trim : call_alloc);
-    fake_wait(env->fake, what == LEAVING ? FAKE_FREE : FAKE_ALLOC);
+    call_stop(env, what == LEAVING ? FAKE_FREE : FAKE_ALLOC, call, what == LEAVING ? call_trim : call_alloc);
 }
 
 static void go_on(struct env *env)
@@ -390,9 +388,8 @@ static void go_on(struct env *env)
     }
 }
 
-static void test_what_goes_is_as_on_a_second_account(void **state)
+POOL_CASE(test_what_goes_is_as_on_a_second_account)
 {
-    struct env *env = *state;
     size_t streak = 0, waits = 0, credit = 0;
 
     for (const struct run *run = runs; run < runs + sizeof(runs) / sizeof(*runs); run++) {
@@ -421,8 +418,7 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
         assert_int_equal(waits_told, account.waits);
         credit = most(credit, account.credit);
         if (run->other != NOBODY) {
-            fake_go(env->fake, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC);
-            call_join(&other);
+            call_go(env, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC, &other);
         }
         config = fake_config(env->fake);
         env_pool(env, &config); /* ops and observer go */
@@ -431,9 +427,8 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
 }
 
 /* Sizes that share a place among what the pool has handed back are not taken for each other. */
-static void test_sizes_that_share_a_place_in_memory(void **state)
+POOL_CASE(test_sizes_that_share_a_place_in_memory)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     size_t places = 0, sizes = 0;
 
@@ -457,8 +452,5 @@ static void test_sizes_that_share_a_place_in_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {POOL_TEST(test_what_goes_is_as_on_a_second_account),
-                                       POOL_TEST(test_sizes_that_share_a_place_in_memory)};
-
-    return cmocka_run_group_tests_name("policy", tests, NULL, NULL);
+    return pool_cases_run("policy");
 }
