@@ -137,7 +137,6 @@ static void *watchdog(void *arg)
 {
     uint64_t seen = 0, still = 0;
 
-    (void)arg;
     for (uint64_t s = 1; atomic_load(&count.captors_left) >= 0; s++) {
         const uint64_t now = atomic_load(&count.ended);
 

@@ -228,7 +228,6 @@ static enum fate invalidated(struct captor *c, enum cudaStreamCaptureMode mode, 
 
 static enum fate destroyed(struct captor *c, enum cudaStreamCaptureMode mode, cudaGraph_t *graph)
 {
-    (void)graph;
     MUST(begin(c, c->s[0], mode));
     PASS(nodes(c, c->s[0]));
     return streams_renew(c);
@@ -236,7 +235,6 @@ static enum fate destroyed(struct captor *c, enum cudaStreamCaptureMode mode, cu
 
 static enum fate destroyed_forked(struct captor *c, enum cudaStreamCaptureMode mode, cudaGraph_t *graph)
 {
-    (void)graph;
     MUST(begin(c, c->s[0], mode));
     PASS(nodes_forked(c, coin(c)));
     return streams_renew(c);
@@ -247,7 +245,6 @@ static enum fate thread_gone(struct captor *c, enum cudaStreamCaptureMode mode, 
 {
     struct errand errand = {.c = c, .s = cudaStreamPerThread, .mode = mode};
 
-    (void)graph;
     PASS(errand_run(&errand, errand_begin));
     ALIVE(errand.rc);
     return FINE;
@@ -258,7 +255,6 @@ static enum fate left_behind(struct captor *c, enum cudaStreamCaptureMode mode, 
 {
     struct errand errand = {.c = c, .s = c->s[0], .mode = mode};
 
-    (void)graph;
     PASS(errand_run(&errand, errand_begin));
     ALIVE(errand.rc);
     return streams_renew(c);

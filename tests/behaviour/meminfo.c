@@ -183,7 +183,6 @@ static int thread_fn(void *arg)
 {
     size_t a, b;
 
-    (void)arg;
     EXPECT(cuMemGetInfo(&a, &b), CUDA_ERROR_INVALID_CONTEXT);
     OK(cudaMemGetInfo(&a, &b));
     OK(cuMemGetInfo(&a, &b));

@@ -58,7 +58,6 @@ static int info_fn(void *arg)
 {
     size_t avail, total;
 
-    (void)arg;
     while (!atomic_load(&stop)) {
         OK(cudaMemGetInfo(&avail, &total));
         CHECK(avail <= total);
@@ -76,7 +75,6 @@ static int refused_fn(void *arg)
 {
     void *p;
 
-    (void)arg;
     while (!atomic_load(&stop)) {
         EXPECT(cudaMalloc(&p, (size_t)1 << 42), cudaErrorMemoryAllocation);
         LAST(cudaErrorMemoryAllocation);
@@ -95,7 +93,6 @@ static int reset_fn(void *arg)
     CUcontext ctx = (CUcontext)1;
     void *p = NULL;
 
-    (void)arg;
     OK(cuCtxGetCurrent(&ctx));
     CHECK(ctx == NULL);
     OK(cudaDeviceReset());
@@ -189,7 +186,6 @@ static int destroy_while_capturing(void)
 
 static int capture_and_end_fn(void *arg)
 {
-    (void)arg;
     OK(cudaSetDevice(0));
     OK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
     return 0;

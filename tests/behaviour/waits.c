@@ -23,7 +23,6 @@ static int freeing_main(void *unused)
 {
     void *p;
 
-    (void)unused;
     OK(cudaMalloc(&p, sizes[0]));
     OK(kernel(NULL, &release, LONG_US));
     atomic_store(&launched, 1);

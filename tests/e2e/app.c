@@ -244,7 +244,6 @@ static void tids_print(void)
 
 static void on_xfsz(int sig)
 {
-    (void)sig;
     xfsz++;
 }
 

@@ -362,7 +362,6 @@ static void threads(void)
 
 static void CUDA_CB sleep_a_little(void *ignored)
 {
-    (void)ignored;
     usleep(300);
 }
 

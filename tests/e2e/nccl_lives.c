@@ -56,7 +56,6 @@ static ncclComm_t registered(void)
 
 static void *free_memory(void *arg)
 {
-    (void)arg;
     NC(ncclMemFree(pointer(memory)));
     return NULL;
 }

@@ -128,31 +128,26 @@ static const struct use operations[] = {
 
 static ncclResult_t start_group(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclGroupStart)();
 }
 
 static ncclResult_t end_group(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclGroupEnd)();
 }
 
 static ncclResult_t end_simulated(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclGroupSimulateEnd)(pointer(48));
 }
 
 static ncclResult_t alloc_memory(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclMemAlloc)(&handle, 512);
 }
 
 static ncclResult_t free_no_memory(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclMemFree)(pointer(48));
 }
 
@@ -166,7 +161,6 @@ static const struct make *making;
 
 static ncclResult_t make_one(ncclComm_t comm)
 {
-    (void)comm;
     return making->call();
 }
 

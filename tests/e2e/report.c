@@ -54,7 +54,6 @@ static void get(size_t size)
 
 static void on_signal(int sig)
 {
-    (void)sig;
     caught++;
 }
 

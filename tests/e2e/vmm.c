@@ -76,7 +76,6 @@ static size_t beginning;
 static void find(const char *how)
 {
 #ifdef VMM_LINKED
-    (void)how;
 #define X(name, version) cu.name = name;
     FUNCTIONS(X)
 #undef X

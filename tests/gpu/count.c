@@ -48,7 +48,6 @@ static void CUPTIAPI callback(void *arg, CUpti_CallbackDomain domain, CUpti_Call
 {
     const CUpti_CallbackData *call = (const CUpti_CallbackData *)data;
 
-    (void)arg;
     if (domain != CUPTI_CB_DOMAIN_DRIVER_API || call->callbackSite != CUPTI_API_ENTER)
         return;
     for (size_t i = 0; i < COUNTERS; i++)

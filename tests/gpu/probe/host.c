@@ -25,7 +25,6 @@ enum { EVENT, ELAPSED, STREAM, TO_PINNED, TO_REGISTERED, FROM_PINNED, HOSTFN, MA
 
 static void CUDART_CB flag_fn(void *arg)
 {
-    (void)arg;
     atomic_store(&w.flag, 1);
 }
 

@@ -35,7 +35,6 @@ static const char *const work_names[] = {
 
 static void CUDART_CB nothing_fn(void *arg)
 {
-    (void)arg;
 }
 
 static int work_call(void *arg)

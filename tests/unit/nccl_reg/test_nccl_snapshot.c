@@ -483,7 +483,6 @@ static void decisions_are_those_recorded(void **state)
 {
     const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
-    (void)state;
     on_wait = tick;
     snapshot_test(&snapshot);
 }

@@ -362,7 +362,6 @@ static bool gives;
 
 static bool gives_frozen(void *arg)
 {
-    (void)arg;
     return gives;
 }
 

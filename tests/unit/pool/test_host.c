@@ -228,7 +228,6 @@ static void test_host_memory_that_is_refused(void **state)
             pool_destroy(pool);
             fake_delete(fake);
         }
-    (void)state;
 }
 
 int main(void)

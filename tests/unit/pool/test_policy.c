@@ -69,7 +69,6 @@ static struct fake *reclaimed;
 
 static void backend_reclaim(void *arg)
 {
-    (void)arg;
     reclaims++;
     reclaimed->arriving /= 2; /* some is behind other threads' work */
 }

@@ -83,7 +83,6 @@ static void test_one_thread_gets_the_same_places_anywhere(void **state)
     enum { SLOTS = 64, OPS = 4000 };
     static size_t places_of[2][OPS];
 
-    (void)state;
     for (unsigned int run = 0; run < 2; run++) {
         struct fake *fake = fake_new();
         const struct pool_config config = fake_config(fake);

@@ -202,7 +202,6 @@ static void test_lists_of_all_sizes(void **state)
 {
     unsigned int count[LISTS] = {0}, list, again;
 
-    (void)state;
     for (size_t requested = POOL_GRANULE; requested < 8 * MIB; requested += POOL_GRANULE) {
         const size_t size = size_class(requested, &list);
 

@@ -391,7 +391,6 @@ static void test_decisions_are_those_recorded(void **state)
 {
     const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
-    (void)state;
     alarm(DEADLOCK_SECONDS);
     on_wait = tick;
     lock_hook = see_lock;

@@ -100,7 +100,6 @@ static void exposed(struct pool *pool) { pool->exposed++; }
 /* On the list of no size, though it has a list of its own. */
 static void stray_of_close_size(struct pool *pool)
 {
-    (void)pool;
     magazine->cached[recent->list] = NULL;
     magazine->cached_set[recent->list / 64] = 0;
     magazine->strays = recent;
@@ -112,7 +111,6 @@ static void unmerged(struct pool *pool)
     struct block *rest = recent->next->next; /* what is free behind the last live block */
 
     assert_true(is_free(rest));
-    (void)pool;
     atomic_store(&recent->next->state, BLOCK_FREE);
     map_block_set(recent->next->addr, NULL);
 }
@@ -122,7 +120,6 @@ static void two(struct pool *pool)
 {
     struct block *tail = large->first->next;
 
-    (void)pool;
     atomic_store(&tail->state, BLOCK_LIVE);
     map_block_set(tail->addr, tail);
     large->used += tail->size;
@@ -143,7 +140,6 @@ static void third(struct pool *pool)
     static struct block block;
     struct block *tail = large->first->next;
 
-    (void)pool;
     tail->size -= POOL_GRANULE;
     tail->next = &block;
     block = (struct block){.addr = tail->addr + tail->size, .size = POOL_GRANULE, .segment = large, .prev = tail};
@@ -156,7 +152,6 @@ static void wide_tail(struct pool *pool)
 {
     struct block *tail = large->first->next;
 
-    (void)pool;
     large->first->size -= UNIT - tail->size;
     large->used -= UNIT - tail->size;
     tail->addr -= UNIT - tail->size;
@@ -209,7 +204,6 @@ static const struct {
 /* Each on a pool of its own, which is left behind: nobody could destroy it. */
 static void test_each_verdict(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct fake *fake = fake_new();
         const struct pool_config config = fake_config(fake);

@@ -50,7 +50,6 @@ static void test_unknown_caller(void **state)
 {
     void *const code = calloc(1, 64);
 
-    (void)state;
     stack_fill();
     assert_int_equal(caller_of(code), CALLER_PROGRAM);
     stack_fill();

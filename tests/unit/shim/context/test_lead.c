@@ -137,7 +137,6 @@ atomic_uint capture_count, capture_total;
 
 bool context_stays(const struct context *of)
 {
-    (void)of;
     return true;
 }
 
@@ -194,7 +193,6 @@ struct context *context_next_staying(unsigned int *i, int device)
 
 void context_unpin(struct context *of)
 {
-    (void)of;
 }
 
 void context_changed(void)
@@ -203,7 +201,6 @@ void context_changed(void)
 
 void pool_defer_never(struct pool *pool)
 {
-    (void)pool;
 }
 
 int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
@@ -213,15 +210,12 @@ int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
 
 void log_write(enum conf_log_level level, const char *format, ...)
 {
-    (void)level;
-    (void)format;
 }
 
 /* --- tests --- */
 
 static int setup(void **state)
 {
-    (void)state;
     memset(&fake, 0, sizeof(fake));
     memset(&context, 0, sizeof(context));
     sem_init(&fake.blocked, 0, 0);
@@ -272,7 +266,6 @@ static void test_one_orders_for_others(void **state)
 {
     const struct told told = together(frees);
 
-    (void)state;
     assert_int_equal(told.wrong, 0);
     assert_int_equal(told.ordered, THREADS * FREES);
     assert_true(atomic_load(&fake.records) < THREADS * FREES);
@@ -283,7 +276,6 @@ static void test_nobody_follows_what_failed(void **state)
 {
     struct told told;
 
-    (void)state;
     atomic_store(&fake.fails, true);
     told = together(frees);
     assert_int_equal(told.wrong, 0);
@@ -293,7 +285,6 @@ static void test_nobody_follows_what_failed(void **state)
 /* A capture is under way: nothing is recorded, and nobody is told that something was. */
 static void test_nobody_follows_beside_a_capture(void **state)
 {
-    (void)state;
     atomic_store(&capture_count, 1);
     assert_int_equal(together(frees).ordered, 0);
     assert_int_equal(atomic_load(&fake.records), 0);
@@ -301,7 +292,6 @@ static void test_nobody_follows_beside_a_capture(void **state)
 
 static void test_who_waits_waits_himself(void **state)
 {
-    (void)state;
     atomic_store(&waits, true);
     assert_int_equal(together(frees).wrong, 0);
     assert_int_equal(atomic_load(&fake.waits), THREADS * FREES);
@@ -321,7 +311,6 @@ static void test_nobody_depends_on_who_leads(void **state)
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     atomic_store(&fake.blocks, true);
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     sem_wait(&fake.blocked);
@@ -355,7 +344,6 @@ static void test_what_came_before_ones_frees(void **state)
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     one(&told);
     assert_int_equal(pthread_create(&thread, NULL, look, &told), 0);
     pthread_join(thread, NULL);
@@ -391,7 +379,6 @@ static void *frees_and_looks(void *arg)
 /* Many threads wait so, for any thread that has ordered the free and however often it has ordered since. */
 static void test_what_came_before_frees_together(void **state)
 {
-    (void)state;
     atomic_store(&fake.slow, true);
     assert_int_equal(together(frees_and_looks).wrong, 0);
 }
@@ -402,7 +389,6 @@ static void test_what_came_before_everybodys_frees(void **state)
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     pthread_join(thread, NULL);
     atomic_store(&fake.not_ready, 100);
@@ -417,7 +403,6 @@ static void test_what_came_before_is_not_forgotten(void **state)
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     one(&told);
     for (unsigned int i = 0; i < 2; i++) {
         atomic_store(&capture_count, i == 0);

@@ -101,7 +101,6 @@ static void test_comes_and_goes(void **state)
     const unsigned int arrivals = context_arrivals();
     uint64_t addr = born(context);
 
-    (void)state;
     assert_string_equal(fake_log(), "");
     assert_int_equal(addr, 0x600000000000 + SEGMENT);
     assert_int_equal(go_back(context, &addr, 1), 1);
@@ -147,7 +146,6 @@ static void test_born_again(void **state)
     struct context *context = with_nccl();
     const uint64_t addr = born(context);
 
-    (void)state;
     capture();
     nccl.next = addr;
     assert_int_equal(born(context), addr);
@@ -160,7 +158,6 @@ static void test_many(void **state)
     struct context *context = with_nccl();
     uint64_t addrs[200];
 
-    (void)state;
     for (unsigned int i = 0; i < COUNT(addrs); i++) {
         if (i == 130)
             capture();
@@ -189,7 +186,6 @@ static void test_visit(void **state)
     struct nccl_visit visit;
     CUcontext now;
 
-    (void)state;
     fake_current(NULL);
     for (unsigned int i = 0; i < COUNT(handles) * COUNT(handles); i++) {
         set_current(handles[i % 3]);

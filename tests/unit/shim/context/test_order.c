@@ -32,7 +32,6 @@ static struct context *ready(void)
 
 static void capture_starts(void *arg)
 {
-    (void)arg;
     atomic_store(&capture_count, 1);
 }
 
@@ -147,7 +146,6 @@ static void test_event_is_kept(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_string_equal(fake_log(), FIRST " wait:c0,e0 record:c0,e0 wait:c0,e0 record:c0,e0 wait:c0,e0");
@@ -161,7 +159,6 @@ static void test_debt(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     policy_host_work(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0); /* all is over: it need not wait */
     fake.contexts[0].launched = 1;
@@ -185,7 +182,6 @@ static void test_debt_meanwhile(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     policy_host_work(fake_stream(0, 0));
     fake_before(FN(cuCtxSynchronize), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -199,7 +195,6 @@ static void test_debt_on_device(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuCtxRecordEvent), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     fake_before(FN(cuCtxRecordEvent), NULL, NULL);
@@ -219,7 +214,6 @@ static void test_sticky(void **state)
         CUDA_ERROR_TENSOR_MEMORY_LEAK};
     unsigned int found = 0;
 
-    (void)state;
     for (int error = 0; error < 1000; error++) {
         struct context *context = ready();
         bool is_sticky = false;
@@ -247,7 +241,6 @@ static void test_capture_meanwhile(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuEventCreate), capture_starts, NULL);
     fake_fail(FN(cuEventCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -274,7 +267,6 @@ static void test_slot_says_that_it_waits(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuCtxRecordEvent), slots_look, context);
     fake_before(FN(cuCtxSynchronize), slots_look, context);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -291,7 +283,6 @@ static unsigned int slept;
 
 static void sleep_look(void *arg)
 {
-    (void)arg;
     slept += atomic_load(&calls_own->sleeps);
 }
 
@@ -301,7 +292,6 @@ static void test_sleeps(void **state)
     struct context *context = ready();
     struct calls *own = call_begin((uintptr_t)context);
 
-    (void)state;
     atomic_store(&context->stream, fake_stream(0, 0));
     for (size_t i = 0; i < COUNT(waits); i++)
         fake_before(waits[i], sleep_look, NULL);
@@ -331,7 +321,6 @@ static void lead_moves(void *arg)
 {
     struct slot *slot = &lead.context->slots[SLOT_LEAD];
 
-    (void)arg;
     if (fake.relaxes != lead.after)
         return;
     atomic_store(&slot->turn, lead.turn);
@@ -397,7 +386,6 @@ static void test_slot_found(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake.relax_step = 1000;
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].turn, i != 5);
@@ -419,7 +407,6 @@ static void test_waits_outside_the_lead(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(context->slots[SLOT_LEAD].turn, 2);
     assert_int_equal(context->slots[SLOT_LEAD].done, 0);

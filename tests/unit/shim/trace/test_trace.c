@@ -40,7 +40,6 @@ static void test_rate(void **state)
                 {MS / 2, false}, {MS / 4, false},         {MS, true}};
     uint64_t since = 0; /* what the time is counted from */
 
-    (void)state;
     fake_start();
     atomic_store(&fake.ns, START);
     records_start(START);
@@ -70,7 +69,6 @@ static void test_frames(void **state)
 {
     char text[4 * RECORDS_ROOM];
 
-    (void)state;
     fake_start();
     records_start(0);
     frames_alloc(3, 0x1000, 4096, (const void *)test_frames);
@@ -87,7 +85,6 @@ static void test_observe(void **state)
 {
     struct context *context;
 
-    (void)state;
     fake_start();
     context = context_current(&fake.driver);
     fake.traced[0] = '\0';
@@ -116,7 +113,6 @@ static bool oom_is_told(void)
 /* The first time, after so many doublings, and each second; of each device. */
 static void test_oom(void **state)
 {
-    (void)state;
     fake_start();
     fake.step = 0;
     for (unsigned int time = 1; time <= 1100; time++)
@@ -135,7 +131,6 @@ static void test_tick(void **state)
 {
     struct context *context;
 
-    (void)state;
     fake_start();
     core_begin();
     context = context_current(&fake.driver);
@@ -157,7 +152,6 @@ static void test_thread_stays(void **state)
     static void (*const functions[])(void) = {live_open, live_finish, __real_trace_open, trace_close};
     int before, after;
 
-    (void)state;
     fake_start();
     for (size_t i = 0; i < 2 * COUNT(functions); i++) {
         const int cancel = i % 2 ? PTHREAD_CANCEL_DISABLE : PTHREAD_CANCEL_ENABLE;
