@@ -67,7 +67,7 @@ static int meet_bytes(int fd, void *bytes, size_t size, int out)
     return 0;
 }
 
-/* Whoever connects and is no rank of this job is sent away after a while. */
+/* A connection that is not from a rank of this job is closed, at the latest after five seconds. */
 static void meet_serve(int listening, void *bytes, size_t size)
 {
     static const struct timeval patience = {.tv_sec = 5};

@@ -75,7 +75,7 @@ int manifest_write(const char *dir, int step, const uint64_t *checksums, struct 
     return error;
 }
 
-/* What a manifest says of its shards: as many checksums as ranks, or NULL. */
+/* The checksums of all ranks' shards in a manifest, or NULL. */
 static uint64_t *checksums_read(FILE *file, int step, int *of_ranks)
 {
     uint64_t *sums = NULL;

@@ -184,7 +184,7 @@ static void copies_make(void)
         tensor_save(&save.number[i]);
 }
 
-/* Rank 0 makes the folder. Nobody goes on before it is there. */
+/* Rank 0 makes the folder. No rank goes on before it is there. */
 static int folder_make(const char *folder, struct trouble *trouble)
 {
     double start = ranks_now();

@@ -101,7 +101,7 @@ static void *train(void *arg)
     return NULL;
 }
 
-/* What rank 0 has seen; the others wait for it in each step. */
+/* Rank 0's figures; the others wait for it in each step. */
 static struct row row_of(const struct training *t)
 {
     return (struct row){t->r.ranks,         (double)opt.s.rows * t->r.ranks / t->seconds,

@@ -98,7 +98,7 @@ enum block_param {
     BLOCK_PARAMS
 };
 
-/* What a block keeps for its way back: of attention, then of the linear layers. */
+/* Kept by a block for its way back: of attention, then of the linear layers. */
 struct saved {
     float *x, *norm1, *stats1, *qkv, *share, *mixed;
     float *middle, *norm2, *stats2, *wide, *bent;

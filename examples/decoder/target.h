@@ -4,8 +4,8 @@
  *
  * What it is: a kernel is written as a block runs it: parts that each thread does (EACH_THREAD), with SYNC() between
  * parts that read what other threads wrote. On a GPU a part is done by the thread itself. On the host a loop does it
- * for one thread after the other, so a kernel's barriers hold without threads. What a thread keeps from part to part is
- * an array of OWN elements, of which [OF(t)] is its.
+ * for one thread after the other, so a kernel's barriers hold without threads. A value that a thread keeps from part to
+ * part is in an array of OWN elements, at [OF(t)].
  *
  * On the host a launch is a host function in the stream. It asks the simulated GPU where device memory lies, which no
  * real GPU can answer: there the program has to be built by nvcc.

@@ -38,7 +38,7 @@ DEFAULT_CAPACITY = "80G"
 LARGEST, LATEST = 1 << 60, 1 << 60  # bytes, nanoseconds: what a broken trace says beyond that is no news to anybody
 NAMELESS = 1 << 63  # where no device's addresses are
 BATCH = 4096  # lines that are handed over at once
-GUARD, UNIT = 256, 512  # CUPOOL_DEBUG=guard makes a request so much larger at least, and a multiple (shim/report/debug.c)
+GUARD, UNIT = 256, 512  # CUPOOL_DEBUG=guard makes a request so much larger at least, and a multiple (shim/report/guard.c)
 
 
 class Unusable(Exception):

@@ -2,7 +2,8 @@
 /*
  * conf.h - settings, read once from the environment.
  *
- * It prints nothing by itself; conf_report does, once the process has turned out to be a CUDA process.
+ * It prints nothing; conf_report.h does, once the process has turned out to be a CUDA process. conf_parse.h has the
+ * forms of the values.
  *
  * Threads: every function may be called from any thread. conf_get is safe inside dlsym: it takes no lock but its own
  * once, and allocates no memory. Pointers returned stay valid for ever.
@@ -13,24 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_SECONDS, CONF_FILL, CONF_STATS, CONF_STRING };
-
-/* In the order of the choices in conf.def, as are the enums below. */
-enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT, FREE_RELAXED };
-/* Numbers of CONF_FILL that are not a byte. */
-enum conf_fill { FILL_OFF = 256, FILL_NATIVE };
-enum conf_backend { BACKEND_CUDA, BACKEND_NCCL };
-enum conf_registration { REGISTER_OFF, REGISTER_ON, REGISTER_FORCE, REGISTER_USE };
-enum conf_hook { HOOK_AUTO, HOOK_RUNTIME };
-enum conf_debug { DEBUG_OFF, DEBUG_OWN, DEBUG_GUARD };
-enum conf_trace_events { TRACE_SEGMENT, TRACE_ALLOC };
-/* The number of CONF_STATS; 0: off. */
-#define STATS_EXIT            1u
-#define STATS_SIGNAL(number)  ((int)((number) >> 8 & 0xff)) /* 0: none */
-#define STATS_TIMER_S(number) ((number) >> 32)              /* seconds; 0: none */
-enum conf_log_level { LOG_OFF, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
-
-#define CONF_TEXT_MAX 1024
+#include "base/conf_types.h"
 
 /* The value of one setting. */
 struct conf_value {
@@ -47,12 +31,7 @@ struct conf {
 #include "conf.def"
 };
 
-/* One row of conf.def. */
-struct conf_row {
-    const char *name; /* with its prefix */
-    enum conf_type type;
-    const char *def, *choices, *help;
-};
+#define CONF_PREFIX "CUPOOL_"
 
 /* The rows of conf.def, conf_count of them. */
 extern const struct conf_row conf_rows[];
@@ -63,14 +42,5 @@ const struct conf *conf_get(void);
 
 /* The value of row i, in the order of conf_rows. */
 const struct conf_value *conf_value_get(unsigned int i);
-
-/* Warn through log_write about unknown CUPOOL_ names, invalid values and settings without effect. */
-void conf_report(void);
-
-/* Parse text as the type of a row. 0 or -EINVAL; *ret_number is 0 for strings. For conf_get, tests and fuzzing. */
-int conf_parse(const struct conf_row *row, const char *text, uint64_t *ret_number);
-
-/* The known name nearest to name; NULL: none is near. */
-const char *conf_nearest(const char *name);
 
 #endif

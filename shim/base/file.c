@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -192,58 +192,4 @@ int file_create(const char *path, const struct file_kind *kind, int flags, char 
         fd = high;
     }
     return fd;
-}
-
-int file_state(int fd, const struct stat *file)
-{
-    struct stat now;
-
-    if (fstat(fd, &now) || now.st_dev != file->st_dev || now.st_ino != file->st_ino)
-        return -EBADF;
-    return now.st_nlink ? 0 : -ENOENT;
-}
-
-void file_close(int fd, const struct stat *file, bool done)
-{
-    if (file_state(fd, file) == -EBADF)
-        return;
-    /* A child made without a fork handler may still have the descriptor. */
-    if (done)
-        flock(fd, LOCK_UN);
-    close(fd);
-}
-
-/* The signals that a write may raise. */
-static void writers_signals(sigset_t *ret_set)
-{
-    sigemptyset(ret_set);
-    sigaddset(ret_set, SIGXFSZ);
-    sigaddset(ret_set, SIGPIPE);
-    sigaddset(ret_set, SIGTTOU); /* on a terminal; not raised while it is blocked */
-}
-
-void file_quiet_begin(struct file_quiet *quiet)
-{
-    sigset_t set, pending;
-
-    writers_signals(&set);
-    pthread_sigmask(SIG_BLOCK, &set, &quiet->before);
-    sigpending(&pending);
-    /* Signals that were pending before are the program's, and stay pending for it. */
-    quiet->ours = set;
-    sigdelset(&quiet->ours, SIGTTOU);
-    if (sigismember(&pending, SIGXFSZ) == 1)
-        sigdelset(&quiet->ours, SIGXFSZ);
-    if (sigismember(&pending, SIGPIPE) == 1)
-        sigdelset(&quiet->ours, SIGPIPE);
-}
-
-void file_quiet_end(const struct file_quiet *quiet, bool failed)
-{
-    const struct timespec now = {0, 0};
-
-    /* The system call itself: sigtimedwait() would be a cancellation point in a thread of the program. */
-    while (failed && (syscall(SYS_rt_sigtimedwait, &quiet->ours, NULL, &now, (size_t)_NSIG / 8) > 0 || errno == EINTR))
-        ;
-    pthread_sigmask(SIG_SETMASK, &quiet->before, NULL);
 }

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/descriptor.h"
 
 /* The file of descriptor 2 when the program started. If it was closed, a file with that number later is the program's
  * own. */

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "base/conf_report.h"
 #include "base/log.h"
 
 atomic_int process_state;

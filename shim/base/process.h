@@ -27,7 +27,7 @@ extern atomic_int process_state;
 extern __thread unsigned int process_depth __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /*
- * What higher rooms do at these moments. serve/core.c defines it: data that the linker fills in, and no constructor,
+ * What higher rooms do at these moments. serve/library.c defines it: data that the linker fills in, and no constructor,
  * because a preload's constructors run after those of libraries that may already allocate.
  */
 struct process_events {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "context/context.h"
+#include "context/registry.h"
 #include "real/real.h"
 
 /* The shortest time, in nanoseconds, between two rounds in which the driver is asked about captures, and the number of
@@ -186,24 +186,14 @@ void capture_forget(CUcontext handle, unsigned int before)
     captures_remove(is_of_context, &(struct capture){.context = handle, .number = before});
 }
 
-/*
- * Waits for calls in flight in the stream's own context only: in another context they disturb nothing, and the work
- * that they may wait for there can itself wait for work launched after this capture. A thread without a context gets
- * one during the real call, and we cannot know which.
- */
-CUcontext capture_begin(CUstream stream)
+CUcontext capture_close(CUstream stream)
 {
     const struct real_driver *driver = real_driver_get();
-    CUcontext own;
 
     capture_active_now();
     atomic_fetch_add(&capture_count, 1);
     atomic_fetch_add(&capture_total, 1);
-    if (!driver)
-        return NULL;
-    own = context_stream(driver, stream);
-    context_settle(own);
-    return own;
+    return driver ? context_stream(driver, stream) : NULL;
 }
 
 void capture_begun(CUcontext own, CUstream stream, bool success)

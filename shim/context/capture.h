@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture.h - the capture gate: which streams capture right now. It does not wait for calls in flight itself: order.c
- * does, for capture_begin.
+ * capture.h - the capture gate: which streams capture right now. It does not wait for calls in flight; order.c does.
  *
  * Threads: every function may be called from any thread. One lock, private to capture.c, is never held over a CUDA
  * call.
@@ -16,13 +15,13 @@
 
 /*
  * While any stream captures, cupool records, synchronises and gives back nothing, because that would invalidate the
- * capture. capture_begin, before the real call, closes the gate and waits for calls in flight; it returns the context
- * for capture_begun, which says whether the real call succeeded. capture_check opens the gate if stream does not
- * capture any more. destroyed: the stream is gone, so the driver must not be asked. before: capture_total before the
- * call that may have ended the capture. A default stream is named by its handle, CU_STREAM_LEGACY or
- * CU_STREAM_PER_THREAD.
+ * capture. capture_close, before the real call, closes the gate; order_capture_begin does that and waits for calls in
+ * flight. Both return the context for capture_begun, which says whether the real call succeeded. capture_check opens
+ * the gate if stream does not capture any more. destroyed: the stream is gone, so the driver must not be asked. before:
+ * capture_total before the call that may have ended the capture. A default stream is named by its handle,
+ * CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
  */
-CUcontext capture_begin(CUstream stream);
+CUcontext capture_close(CUstream stream);
 void capture_begun(CUcontext own, CUstream stream, bool success);
 void capture_check(CUstream stream, bool destroyed, unsigned int before);
 /* The number of captures under way or about to begin. Only capture.c writes it. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host. See
- * context.h and context_internal.h. policy.c decides whether a free waits on the host.
+ * context.h and state.h. policy.c decides whether a free waits on the host.
  *
  * Flat combining: the thread that holds the slot SLOT_LEAD, the combiner, orders the frees of all threads that came
  * before its turn began. The other threads wait for it for a short while and then take a slot of their own.
@@ -9,23 +9,22 @@
  * Locking: slots, taken with an atomic operation and held over the CUDA calls of one free. A thread never waits for a
  * slot that it holds itself, and it waits for the combiner's slot only for FOLLOW_NS.
  */
+#include "context/order.h"
+
 #include <errno.h>
 
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/enter.h"
+#include "context/pins.h"
+#include "context/registry.h"
+#include "context/state.h"
 #include "lock.h"
 
 /* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
-#define OTHERS_WAIT_NS 1000000000
-/* The longest wait for a capture, in nanoseconds. A capture of the calling thread itself would never end meanwhile. */
-#define CAPTURE_WAIT_NS 1000000000
-/* The shortest time for which an idle device is polled, in nanoseconds. A guess: the time that a device takes to report
- * that it is idle has not been measured. */
-#define ASK_NS 100000
+#define OTHERS_WAIT_NS ORDER_OTHERS_WAIT_NS
 
 /* A free polls the combiner LOOKS times, and then for FOLLOW_NS nanoseconds more. */
 #define LOOKS     100u
@@ -49,7 +48,7 @@ static inline bool slot_try(struct slot *slot)
     return !(turn & 1) && atomic_compare_exchange_strong(&slot->turn, &turn, turn + 1);
 }
 
-static struct slot *slot_acquire(struct context *context)
+struct slot *order_slot_take(struct context *context)
 {
     for (unsigned int i = 0;; i++) {
         struct slot *slot = &context->slots[(thread_slot_get() + i) % SLOTS];
@@ -63,7 +62,7 @@ static struct slot *slot_acquire(struct context *context)
     }
 }
 
-static void slot_release(struct slot *slot, CUresult result)
+void order_slot_give(struct slot *slot, CUresult result)
 {
     const uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
 
@@ -132,43 +131,14 @@ static struct slot *slot_lead(struct context *context)
     if (!leads && follow(context, &leads))
         return NULL;
     if (!leads)
-        return slot_acquire(context);
+        return order_slot_take(context);
 #if !defined(__x86_64__)
     atomic_thread_fence(memory_order_seq_cst); /* on x86-64 the exchange in slot_try is this fence: see follow */
 #endif
     return lead;
 }
 
-/* See context_internal.h. The thread switches to relaxed capture mode, in which its calls disturb no capture. */
-CUresult context_enter(const struct context *context, struct visit *visit)
-{
-    const struct real_driver *driver = context->driver;
-    const CUcontext handle = atomic_load_explicit(&context->handle, memory_order_relaxed);
-    CUcontext current = NULL;
-    CUresult result = driver->cuCtxGetCurrent(&current);
-
-    *visit = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (!result && current != handle) {
-        result = driver->cuCtxPushCurrent_v2(handle);
-        visit->pushed = result == CUDA_SUCCESS;
-    }
-    visit->relaxed = !result && driver->cuThreadExchangeStreamCaptureMode &&
-                     driver->cuThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
-    return result;
-}
-
-void context_leave(const struct context *context, struct visit *visit)
-{
-    CUcontext ignored;
-
-    if (visit->relaxed)
-        context->driver->cuThreadExchangeStreamCaptureMode(&visit->mode);
-    /* Tried again if it fails: the program's calls must not end up in another context. */
-    if (visit->pushed && context->driver->cuCtxPopCurrent_v2(&ignored))
-        context->driver->cuCtxPopCurrent_v2(&ignored);
-}
-
-static CUresult event_make(struct context *context, _Atomic(CUevent) *ret_event)
+CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event)
 {
     CUevent event = NULL;
     struct visit visit;
@@ -191,7 +161,7 @@ static inline __attribute__((always_inline)) CUresult record(struct context *con
     CUresult result = CUDA_SUCCESS;
 
     if (!atomic_load_explicit(place, memory_order_relaxed))
-        result = event_make(context, place);
+        result = order_event_make(context, place);
     *ret_event = atomic_load_explicit(place, memory_order_relaxed);
     if (!result)
         result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
@@ -233,8 +203,7 @@ static CUresult order_on_host(struct context *context)
     return result;
 }
 
-/* Errors that a context never recovers from: natively every later call returns them. */
-static bool is_sticky(CUresult result)
+bool order_is_sticky(CUresult result)
 {
     switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -256,13 +225,12 @@ static bool is_sticky(CUresult result)
     }
 }
 
-/* After a sticky error, requests go to the driver, which returns its error. */
-static void fail(struct context *context, CUresult result)
+void order_failed(struct context *context, CUresult result)
 {
     /* The pool may be destroyed at this moment, but its descriptor stays mapped. */
     struct pool *pool = atomic_load(&context->pool);
 
-    if (is_sticky(result) && !atomic_exchange(&context->failed, true)) {
+    if (order_is_sticky(result) && !atomic_exchange(&context->failed, true)) {
         context_changed();
         if (pool)
             pool_defer_never(pool);
@@ -293,7 +261,7 @@ static CUresult order_beside_capture(struct context *context)
     return result;
 }
 
-/* As order_on_host, with slot->waits set, so that context_settle does not wait for this slot without limit. */
+/* As order_on_host, with slot->waits set, so that order_drain does not wait for this slot without limit. */
 static CUresult order_on_host_in(struct slot *slot, struct context *context)
 {
     CUresult result;
@@ -306,31 +274,16 @@ static CUresult order_on_host_in(struct slot *slot, struct context *context)
 
 CUresult order_wait(struct context *context)
 {
-    struct slot *slot = slot_acquire(context);
+    struct slot *slot = order_slot_take(context);
     /* The slot is held, so a capture that begins after this check waits for it. */
     const bool beside_capture = capture_active_now();
     CUresult result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
 
-    slot_release(slot, result);
+    order_slot_give(slot, result);
     if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
-    fail(context, result);
+    order_failed(context, result);
     return result;
-}
-
-bool context_wait_device(int device)
-{
-    const struct real_driver *driver = real_driver_get();
-    struct context *context;
-    bool any = false, all = true;
-
-    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
-        any = true;
-        all &= order_wait(context) == CUDA_SUCCESS;
-    }
-    /* capture_begin waits only for slots of contexts that have an entry; context_current makes the entry. */
-    context = !any && driver ? context_current(driver) : NULL;
-    return any ? all : context && context->device == device && order_wait(context) == CUDA_SUCCESS;
 }
 
 static bool is_capture_error(CUresult result)
@@ -361,12 +314,12 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         if (!result)
             atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
         /* If the device cannot be made to wait, the host waits. */
-        wait = result && !is_capture_error(result) && !is_sticky(result);
+        wait = result && !is_capture_error(result) && !order_is_sticky(result);
     }
     /* Other threads must not poll the lead slot, or have to follow it, during a wait on the host. */
     if (wait && slot == lead) {
-        slot_release(slot, CUDA_ERROR_NOT_READY);
-        slot = slot_acquire(context);
+        order_slot_give(slot, CUDA_ERROR_NOT_READY);
+        slot = order_slot_take(context);
         beside_capture = capture_active();
     }
     if (wait)
@@ -375,7 +328,7 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
         note(context, 0);
         atomic_store(&lead->user, 0); /* all orders of other threads have completed, too */
     }
-    slot_release(slot, result);
+    order_slot_give(slot, result);
     /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
@@ -395,7 +348,7 @@ static CUresult order_ask(struct context *context)
         return result;
     if (!capture_active())
         result = order_on_device(context, slot, /* is_enough: */ false);
-    slot_release(slot, result);
+    order_slot_give(slot, result);
     return result;
 }
 
@@ -409,10 +362,10 @@ static CUresult order_device(struct context *context)
 
     if (!context->driver->cuCtxRecordEvent || !context->driver->cuCtxWaitEvent || !context->driver->cuEventQuery)
         return result;
-    slot = slot_acquire(context);
+    slot = order_slot_take(context);
     if (!capture_active())
         result = order_on_device(context, slot, !policy_waits(&context->policy, &debts));
-    slot_release(slot, result);
+    order_slot_give(slot, result);
     return result;
 }
 
@@ -425,7 +378,7 @@ static bool is_refused(const struct context *context, CUresult result)
     return result == CUDA_ERROR_NOT_PERMITTED && context->driver->cuCtxGetCurrent(&ignored) == CUDA_ERROR_NOT_PERMITTED;
 }
 
-static int context_order(void *arg, enum pool_order_how how)
+int order_pool(void *arg, enum pool_order_how how)
 {
     struct context *context = arg;
     uint64_t debts = 0;
@@ -443,63 +396,25 @@ static int context_order(void *arg, enum pool_order_how how)
     }
     if (result) {
         log_once(LOG_INFO, "a free could not be ordered (error %d)", (int)result);
-        fail(context, result);
-        return is_sticky(result) || is_refused(context, result) ? -ENOTRECOVERABLE : -EIO;
+        order_failed(context, result);
+        return order_is_sticky(result) || is_refused(context, result) ? -ENOTRECOVERABLE : -EIO;
     }
     return 0;
 }
 
-static bool context_frozen(void *arg)
+bool order_frozen(void *arg)
 {
     return capture_active_now();
 }
 
-/* Make later work of the context run behind the work on our own stream. Where the device's order is not enough (a
- * strict policy), the host waits for the stream, and with it for all that the stream waits for. */
-static CUresult order_behind_stream(struct context *context, struct slot *slot)
-{
-    const struct real_driver *driver = context->driver;
-    const CUstream stream = atomic_load(&context->stream);
-    const bool waits = policy_is_strict(&context->policy) || !driver->cuEventRecord || !driver->cuCtxWaitEvent;
-    CUresult result = atomic_load(&slot->event) ? CUDA_SUCCESS : event_make(context, &slot->event);
-    struct visit visit;
-
-    if (result)
-        return result;
-    result = context_enter(context, &visit);
-    call_sleep(context);
-    if (!result)
-        result = waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
-    call_wake();
-    context_leave(context, &visit);
-    if (!result && !waits)
-        result = driver->cuCtxWaitEvent(context_handle(context), atomic_load(&slot->event));
-    return result;
-}
-
-static int context_filled(void *arg)
-{
-    struct context *context = arg;
-    struct slot *slot = slot_acquire(context);
-    const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);
-
-    /* CUDA_ERROR_NOT_READY, because this orders the fills only: the slot's turn must not count as done. */
-    slot_release(slot, CUDA_ERROR_NOT_READY);
-    if (result && result != CUDA_ERROR_NOT_READY)
-        log_once(LOG_WARN, "filled memory could not be put in order (error %d); it is kept back", (int)result);
-    return result ? -EBUSY : 0;
-}
-
-const struct pool_order_ops order_ops = {.order = context_order, .frozen = context_frozen};
-const struct pool_order_ops order_filling_ops = {
-    .order = context_order, .fill = memory_fill, .filled = context_filled, .frozen = context_frozen};
+const struct pool_order_ops order_ops = {.order = order_pool, .frozen = order_frozen};
 
 /*
  * Wait until no call is in flight that would disturb a capture. Every call reads the gate when it begins, so a call
  * that has waited on the host for long (slot->waits) disturbs no capture, and it may be waiting for work that the
  * caller launches after its capture has begun: wait for such calls only until *limit, which the first of them sets.
  */
-static void settle(const struct context *context, uint64_t *limit)
+static void drain(const struct context *context, uint64_t *limit)
 {
     for (int i = 0; i < SLOTS_ALL; i++) {
         const struct slot *slot = &context->slots[i];
@@ -515,188 +430,47 @@ static void settle(const struct context *context, uint64_t *limit)
     }
 }
 
-void context_settle(CUcontext handle)
+void order_drain(CUcontext handle)
 {
     struct context *context = context_find(handle);
     uint64_t limit = 0; /* shared by all slots that wait on the host */
 
     if (context)
-        settle(context, &limit);
+        drain(context, &limit);
     for (unsigned int i = 0; !handle && (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
-        settle(context, &limit);
-}
-
-void context_saw(CUresult result)
-{
-    const struct real_driver *driver = is_sticky(result) ? real_driver_get() : NULL;
-    struct context *context = driver ? context_current(driver) : NULL;
-
-    if (context)
-        fail(context, result);
+        drain(context, &limit);
 }
 
 /*
- * Wait for the event of a slot, which covers the work before one free. limit: in nanoseconds of the monotonic clock; 0:
- * without limit, or one second once another turn has recorded the event again.
+ * Waits for calls in flight in the stream's own context only: in another context they disturb nothing, and the work
+ * that they may wait for there can itself wait for work launched after this capture. A thread without a context gets
+ * one during the real call, and we cannot know which.
  */
-static void slot_wait(const struct context *context, const struct slot *slot, uint64_t turn, uint64_t limit)
+CUcontext order_capture_begin(CUstream stream)
 {
-    CUevent event;
+    const CUcontext own = capture_close(stream);
 
-    /* Another thread may be about to record the event. */
-    for (unsigned int i = 0; limit && slot_is_busy(slot) && now_ns() < limit; i++)
-        lock_relax(i);
-    event = atomic_load(&slot->event);
-    for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
-        if (!limit && atomic_load(&slot->turn) != turn)
-            limit = now_ns() + OTHERS_WAIT_NS;
-        if ((limit && now_ns() >= limit) || !context_stays(context))
-            return;
-        lock_relax(i);
-    }
+    if (real_driver_get())
+        order_drain(own);
+    return own;
 }
 
-bool order_wait_until(struct context *context, uint64_t limit)
+unsigned int order_thread(void)
 {
-    const struct real_driver *driver = context->driver;
-    const uint64_t second = now_ns() + CAPTURE_WAIT_NS, captured = limit < second ? limit : second;
-    CUresult result = CUDA_ERROR_NOT_READY;
-    CUevent event = NULL;
-    struct visit visit;
-    uint64_t least;
-    struct slot *slot;
-    bool capturing;
-
-    if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
-        return false;
-    for (unsigned int i = 0;; i++) {
-        slot = slot_acquire(context);
-        capturing = capture_active_now();
-        if (!capturing)
-            result = record(context, slot, &event);
-        /* A free may record the event again; the wait below then covers that, too. */
-        slot_release(slot, CUDA_ERROR_NOT_READY);
-        if (!capturing || now_ns() >= captured || !context_stays(context))
-            break;
-        lock_relax(i);
-    }
-    if (result || context_enter(context, &visit))
-        return false;
-    least = now_ns() + ASK_NS;
-    limit = limit > least ? limit : least;
-    for (unsigned int i = 0;
-         (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit && context_stays(context);
-         i++)
-        lock_relax(i);
-    context_leave(context, &visit);
-    return result == CUDA_SUCCESS;
+    return thread_slot;
 }
 
-bool context_wait_device_for(int device, unsigned int ms)
+uint64_t order_noted(const struct context *context)
 {
-    const struct real_driver *driver = real_driver_get();
-    const uint64_t limit = now_ns() + (uint64_t)ms * 1000000;
-    struct context *context;
-    bool any = false, all = true;
-
-    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
-        any = true;
-        all &= order_wait_until(context, limit);
-    }
-    context = !any && driver ? context_current(driver) : NULL;
-    return any ? all : context && context->device == device && order_wait_until(context, limit);
+    return noted(context);
 }
 
-/* The entry of the thread that recorded this turn of the combiner, or the next later turn on record, which covers the
- * work before the earlier one as well. NULL: no such turn was recorded in this context. */
-static const struct led *led_find(const struct context *context, uint64_t turn, uint64_t *ret_turn)
+void order_note(struct context *context, uint64_t turn)
 {
-    const struct led *found = NULL;
-
-    for (unsigned int i = 0; i < SLOTS; i++) {
-        const uint64_t at = atomic_load(&context->led[i].turn);
-
-        if (at >= turn && (!found || at < *ret_turn)) {
-            found = &context->led[i];
-            *ret_turn = at;
-        }
-    }
-    return found;
+    note(context, turn);
 }
 
-/*
- * Wait for the work before a turn of the combiner. limit: in nanoseconds of the monotonic clock; 0: without limit, or
- * one second if only a later turn's event is on record, which covers more work.
- */
-static void led_wait(const struct context *context, uint64_t turn, uint64_t limit)
+CUresult order_record(struct context *context, struct slot *slot, CUevent *ret_event)
 {
-    const struct led *led;
-    uint64_t at = 0;
-
-    for (unsigned int i = 0; (led = led_find(context, turn, &at)); i++) {
-        if (context->driver->cuEventQuery(atomic_load(&led->event)) != CUDA_ERROR_NOT_READY)
-            return;
-        if (!limit && at != turn)
-            limit = now_ns() + OTHERS_WAIT_NS;
-        if ((limit && now_ns() >= limit) || !context_stays(context))
-            return;
-        lock_relax(i);
-    }
-}
-
-static void slots_wait(struct context *context, bool others)
-{
-    const struct slot *lead = &context->slots[SLOT_LEAD];
-    uint64_t limit = now_ns() + OTHERS_WAIT_NS;
-    const uint64_t own = noted(context);
-
-    if (!context->driver->cuEventQuery)
-        return;
-    for (int i = 0; i < SLOTS; i++) {
-        const struct slot *slot = &context->slots[i];
-        const uint64_t turn = atomic_load(&slot->turn);
-        const bool is_own = thread_slot && !(turn & 1) && atomic_load(&slot->user) == thread_slot;
-
-        if (is_own || others)
-            slot_wait(context, slot, turn, is_own ? 0 : limit);
-    }
-    if (own) {
-        led_wait(context, own, 0);
-        note(context, 0); /* otherwise the thread would wait again */
-    }
-    if (!others)
-        return;
-    limit = now_ns() + OTHERS_WAIT_NS;
-    for (unsigned int i = 0; slot_is_busy(lead) && now_ns() < limit; i++)
-        lock_relax(i);
-    if (atomic_load(&lead->done)) /* the last turn covers all earlier ones */
-        led_wait(context, atomic_load(&lead->done), limit);
-}
-
-bool order_wait_own(struct context *context)
-{
-    struct visit visit;
-    unsigned int last;
-
-    if (!context_enter(context, &visit))
-        slots_wait(context, /* others: */ false);
-    context_leave(context, &visit);
-    last = atomic_load(&context->slots[SLOT_LEAD].user);
-    return !last || last == thread_slot;
-}
-
-bool context_wait_frees(int device, bool others)
-{
-    struct context *context;
-    struct visit visit;
-    bool any = false;
-
-    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
-        any = true;
-        /* Entered, so that the queries disturb no capture. */
-        if (!context_enter(context, &visit))
-            slots_wait(context, others);
-        context_leave(context, &visit);
-    }
-    return any;
+    return record(context, slot, ret_event);
 }

@@ -13,12 +13,16 @@
 #include <string.h>
 
 #include "base/process.h"
-#include "context/context.h"
+#include "context/counters.h"
+#include "context/lifetime.h"
+#include "context/limits.h"
+#include "context/nccl_memory.h"
 #include "exports/export.h"
-#include "nccl/nccl.h"
+#include "nccl/registry.h"
 #include "nccl/window.h"
 #include "pool.h"
 #include "serve/core.h"
+#include "trace/json.h"
 #include "trace/trace.h"
 
 /* The size of the first release's struct: no caller has a smaller one. */
@@ -116,7 +120,7 @@ EXPORT int cupool_lib_mark(const char *text)
         return -EINVAL;
     if (!process_has_begun())
         return -EAGAIN;
-    trace_text(escaped, sizeof(escaped), text);
+    json_text(escaped, sizeof(escaped), text);
     trace_event("mark", "\"text\":\"%s\"", escaped);
     return 0;
 }

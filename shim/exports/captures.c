@@ -6,8 +6,9 @@
  * Locking: none.
  */
 #include "context/capture.h"
-#include "context/policy.h"
+#include "context/order.h"
 #include "exports/export.h"
+#include "exports/hazards.h"
 #include "real/real.h"
 #include "serve/core.h"
 
@@ -15,7 +16,7 @@
 struct call {
     bool passive; /* nothing but the real function is called */
     CUstream stream;
-    CUcontext own;      /* begin: what capture_begin returned */
+    CUcontext own;      /* begin: what order_capture_begin returned */
     unsigned int total; /* end, destroy: capture_total before the call */
 };
 
@@ -25,7 +26,7 @@ static struct call begin_before(CUstream stream)
 
     if (!call.passive) {
         core_kept_ask();
-        call.own = capture_begin(stream);
+        call.own = order_capture_begin(stream);
     }
     process_bypass_begin();
     return call;

@@ -5,9 +5,12 @@
  *
  * Locking: none.
  */
-#include "context/context.h"
-#include "context/policy.h"
+#include "context/capture.h"
+#include "context/ending.h"
+#include "context/registry.h"
+#include "context/strict.h"
 #include "exports/export.h"
+#include "exports/hazards.h"
 #include "real/real.h"
 
 /* Errors of a call that had no effect. Any other error comes from earlier work, and the context is gone all the

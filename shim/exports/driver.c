@@ -8,11 +8,12 @@
  * Locking: none.
  */
 #include "context/capture.h"
-#include "context/context.h"
+#include "context/limits.h"
+#include "context/wait.h"
 #include "exports/export.h"
 #include "exports/memory.h"
 #include "exports/retry.h"
-#include "nccl/use.h"
+#include "nccl/direct.h"
 #include "real/real.h"
 #include "report/oom.h"
 #include "report/unpooled.h"

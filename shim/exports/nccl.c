@@ -7,8 +7,10 @@
  *
  * Locking: none.
  */
-#include "nccl/nccl.h"
 #include "exports/export.h"
+#include "nccl/comms.h"
+#include "nccl/pool_segments.h"
+#include "nccl/registry.h"
 #include "real/real.h"
 
 /* The counts of elements that rows name. */

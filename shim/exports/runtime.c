@@ -9,7 +9,7 @@
  * Locking: none.
  */
 #include "context/capture.h"
-#include "context/context.h"
+#include "context/ending.h"
 #include "exports/export.h"
 #include "exports/memory.h"
 #include "real/real.h"

@@ -15,14 +15,15 @@
 
 #include "base/process.h"
 #include "clock.h"
-#include "context/policy.h"
 #include "exports/export.h"
+#include "exports/hazards.h"
 #include "exports/retry.h"
-#include "nccl/use.h"
+#include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/unpooled.h"
 #include "serve/core.h"
+#include "trace/json.h"
 #include "trace/trace.h"
 
 typedef unsigned long long ull;
@@ -69,7 +70,7 @@ static struct origin origin_of(const void *caller)
     enum caller kind;
 
     caller_name(caller, origin.at, sizeof(origin.at));
-    trace_clean(origin.at);
+    json_clean(origin.at);
     kind = caller_of(caller);
     if (process_is_inside())
         origin.by = "cupool";

@@ -8,9 +8,10 @@
  *
  * Locking: none.
  */
-#include "context/context.h"
-#include "context/policy.h"
+#include "context/lifetime.h"
+#include "context/strict.h"
 #include "exports/export.h"
+#include "exports/hazards.h"
 #include "exports/retry.h"
 #include "real/caller.h"
 #include "real/real.h"

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/conf_report.h"
 
 #define LIBS_MAX 1024
 /* The longest wait for the loader's answer, in seconds; on a slow network it may take several. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/conf.h"
+#include "base/conf_report.h"
 #include "base/launch.h"
 #include "info/check.h"
 

@@ -12,9 +12,12 @@
 
 #include "base/process.h"
 #include "clock.h"
+#include "context/arrivals.h"
 #include "context/capture.h"
-#include "context/context.h"
-#include "nccl/nccl.h"
+#include "context/device.h"
+#include "context/nccl_memory.h"
+#include "nccl/comms.h"
+#include "nccl/registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

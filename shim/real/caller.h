@@ -10,6 +10,7 @@
 #ifndef CUPOOL_SHIM_CALLER_H
 #define CUPOOL_SHIM_CALLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum caller {
@@ -22,6 +23,11 @@ enum caller {
 /* The class of the code at this return address. */
 enum caller caller_of(const void *address);
 
+/* True for libraries whose own memory comes from the driver, not from a pool. */
+static inline bool caller_is_outside(enum caller caller)
+{
+    return caller == CALLER_INSIDE || caller == CALLER_TRANSFER;
+}
 /* Around a dlclose: another object may be loaded where the one that goes was, so no class may be cached meanwhile, and
  * none that was is valid afterwards. Calls may overlap. */
 void caller_unload_begin(void);

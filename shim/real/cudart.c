@@ -15,23 +15,6 @@
 #include "real/loaded.h"
 #include "real/real_internal.h"
 
-/* Beginnings of its file name. Wheels rename it, for example to libcudart-d0da41ae.so.11.0. */
-static const char *const prefixes[] = {"libcudart.so", "libcudart-"};
-
-const char *cudart_path(void)
-{
-    const char *path = loaded_path(prefixes[0]);
-
-    return path ? path : loaded_path(prefixes[1]);
-}
-
-bool cudart_is(const char *path)
-{
-    const char *name = loaded_file_name(path);
-
-    return strncmp(name, prefixes[0], strlen(prefixes[0])) == 0 || strncmp(name, prefixes[1], strlen(prefixes[1])) == 0;
-}
-
 /* Counts the loaded libcudart; stops at two. */
 static int count_cudart(struct dl_phdr_info *info, size_t size, void *arg)
 {

@@ -43,6 +43,24 @@ const char *loaded_path(const char *prefix)
     return search.path;
 }
 
+/* Beginnings of libcudart's file name. Wheels rename it, for example to libcudart-d0da41ae.so.11.0. */
+static const char *const cudart_prefixes[] = {"libcudart.so", "libcudart-"};
+
+const char *cudart_path(void)
+{
+    const char *path = loaded_path(cudart_prefixes[0]);
+
+    return path ? path : loaded_path(cudart_prefixes[1]);
+}
+
+bool cudart_is(const char *path)
+{
+    const char *name = loaded_file_name(path);
+
+    return strncmp(name, cudart_prefixes[0], strlen(cudart_prefixes[0])) == 0 ||
+           strncmp(name, cudart_prefixes[1], strlen(cudart_prefixes[1])) == 0;
+}
+
 const void *loaded_object(const void *address)
 {
 #ifdef DLFO_STRUCT_HAS_EH_DBASE

@@ -21,6 +21,11 @@ const char *loaded_path(const char *prefix);
 /* The part of a path behind its last slash. */
 const char *loaded_file_name(const char *path);
 
+/* True if the file at this path is a libcudart by its name. */
+bool cudart_is(const char *path);
+/* The path of a loaded libcudart; NULL: none. */
+const char *cudart_path(void);
+
 /* A value that identifies the object that holds an address; NULL: unknown. From glibc 2.35 on without the loader's
  * lock. */
 const void *loaded_object(const void *address);

@@ -21,9 +21,4 @@ extern const struct real_hook real_hooks[REAL_COUNT];
 /* Find the next definitions of all hooks. */
 void next_fill(void);
 
-/* True if the file at this path is a libcudart by its name. */
-bool cudart_is(const char *path);
-/* The path of a loaded libcudart; NULL: none. */
-const char *cudart_path(void);
-
 #endif

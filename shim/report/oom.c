@@ -10,15 +10,17 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/calls.h"
 #include "context/capture.h"
-#include "context/context.h"
+#include "context/device.h"
+#include "context/lifetime.h"
+#include "context/limits.h"
+#include "context/pins.h"
+#include "context/registry.h"
 #include "pool.h"
 #include "real/real.h"
 #include "trace/digits.h"
 #include "trace/trace.h"
 
-#define DEVICES_MAX 64
 /* A program that relies on refusals, and then requests less, gets a message each time their number has doubled this
  * often. */
 #define DOUBLINGS 10

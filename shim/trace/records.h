@@ -19,7 +19,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "trace/trace.h"
+#define TRACE_FRAMES 8
+
+/* The kinds of allocation events. */
+enum trace_block_event { TRACE_BLOCK_ALLOC, TRACE_BLOCK_FREE_REQUESTED, TRACE_BLOCK_FREE_COMPLETED };
+
+/* The contents of an allocation event. */
+struct trace_block {
+    int device;
+    uint64_t addr;
+    size_t size;               /* bytes requested */
+    size_t block;              /* bytes handed out, a multiple of 512; 0: leave out of the event */
+    const uint16_t *frames;    /* numbers of the stack frames of the call, see stacks.h */
+    unsigned int frames_count; /* TRACE_FRAMES at most */
+};
 
 /* The room in bytes that the line of one record needs at most. */
 #define RECORDS_ROOM 1024

@@ -5,13 +5,17 @@
  * and read again.
  *
  * How to run it: fuzz.h. An input is strings, each up to a zero: the value of one setting, a pattern, a host, the name
- * of an executable, then words of an environment. It has conf.c inside, to load the settings more than once.
+ * of an executable, then words of an environment. It has conf.c inside, to load the settings more than once, and
+ * conf_report.c.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include "base/conf.c" /* NOLINT(bugprone-suspicious-include): see above */
+#include "base/conf.c"        /* NOLINT(bugprone-suspicious-include): see above */
+#include "base/conf_report.c" /* NOLINT(bugprone-suspicious-include): see above */
 #include "base/launch.h"
 #include "fuzz.h"
 
@@ -285,7 +289,7 @@ static void check_environment(char *const *words, unsigned int count)
         if (row < conf_count) {
             snprintf(names[vars], sizeof(names[0]), "%s", conf_rows[row].name);
         } else {
-            snprintf(names[vars], sizeof(names[0]), PREFIX "%.250s", words[i] + !!words[i][0]);
+            snprintf(names[vars], sizeof(names[0]), CONF_PREFIX "%.250s", words[i] + !!words[i][0]);
             /* A name with a newline would be two lines; one with = another name. */
             for (char *c = names[vars]; *c; c++)
                 *c = *c == '=' || *c == '\n' ? '_' : *c;

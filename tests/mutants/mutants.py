@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
         ("if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
     Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
-        ("debug_context_gone(context);", "")]),
+        ("context_events.pool_ending(context);", "")]),
     Mutant("an error that waits in the context is not returned by cudaFree", [
         "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
         ("return rc == -EBUSY ? 0 : rc;", "return 0;")]),
@@ -80,7 +80,7 @@ MUTANTS = [
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
     Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
-        ("context_settle(own);", "")], 20),
+        ("order_drain(own);", "")], 20),
     Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
         ("return atomic_load(&slot->turn) & 1;", "return !slot;")], 20),
     Mutant("a free follows an order that began before it", ["lead"], [
@@ -175,7 +175,7 @@ MUTANTS = [
         ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
          "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
     Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [
-        ("driver ? device_of(driver, addr) : -1;", "-1;")]),
+        ("driver ? strict_device_of(driver, addr) : -1;", "-1;")]),
     Mutant("auto: a fill of the device's own memory before the first request makes it strict", ["auto_shared static auto"], [
         ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
     Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
@@ -336,11 +336,11 @@ MUTANTS = [
         ("if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
          "if (false) config->backend->reclaim(")]),
     Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
-        ("context_unpin(context)) releases_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
+        ("context_unpin(context)) arrivals_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
     Mutant("a fill is not put in order", ["fill"], [
         ("return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
-        ("return atomic_load(&context->defers) && !nccl_registers() &&", "return false && !nccl_registers() &&")]),
+        ("return atomic_load(&context->defers) && !context_events.registers() &&", "return false && !context_events.registers() &&")]),
     Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
         ("else ghosts->credit += size;", "")]),
     Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
@@ -399,7 +399,7 @@ MUTANTS = [
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
-        ("if (is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
+        ("if (caller_is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
@@ -523,15 +523,15 @@ MUTANTS = [
         ("prepared = (unsigned int)!reg_kinds_matter(comm, record) << NCCL_REG_POINT_TO_POINT |",
          "prepared = 1u << NCCL_REG_POINT_TO_POINT |")]),
     Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
-        ("nccl_reg_comm_reopen(state.reg, comm);", ";")]),
+        ("nccl_reg_comm_reopen(nccl_registry(), comm);", ";")]),
     Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
         ("struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
     Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl_rows / Rows.test_used"], [
-        ("nccl_reg_before_call(state.reg, comm, &used);", ";")]),
+        ("nccl_reg_before_call(nccl_registry(), comm, &used);", ";")]),
     Mutant("NCCL: a group's operations find nothing registered", ["nccl_reg"], [
         ("if (reg_group_uses(comm) || !reg_is_ready", "if (!reg_is_ready")]),
     Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl_rows / Rows.test_ends"], [
-        ("how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(state.reg, comm) :", "")]),
+        ("how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(nccl_registry(), comm) :", "")]),
     Mutant("NCCL: a communicator that was finalized goes twice", ["nccl_rows / Rows.test_ends"], [
         ("return finalized ? -EALREADY : 0;", "(void)finalized; return 0;")]),
     Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work", "nccl / Registered.test_an_end_beside_a_capture"], [
@@ -549,8 +549,7 @@ MUTANTS = [
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         ("if (may_call) return comm_leave", "if (true) return comm_leave")]),
     Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
-        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context); fail(context, result); return result; } bool context_wait_device(int device)",
-         "fail(context, result); return result; } bool context_wait_device(int device)")]),
+        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
     Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
@@ -568,7 +567,7 @@ MUTANTS = [
     Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
         (": -(int)all[i].problem;", ": -(int)mine->problem;")]),
     Mutant("cupool_trim leaves what could not go before", ["window"], [
-        ("return released + nccl_settle(device);", "return released;")]),
+        ("return released + context_events.retry_parked(device);", "return released;")]),
     Mutant("NCCL: one that is about to be added is taken for one that is gone", ["nccl_life"], [
         ("if (!atomic_load(&comm->key) && atomic_load(&comm->known)) {", "if (reg) {")]),
     Mutant("NCCL: a thread goes on with a communicator that was given up", ["nccl_reg"], [
@@ -581,7 +580,7 @@ MUTANTS = [
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         ("if (births_captured(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
-        ("if (nccl_segment_remove(addr, put, context)) put(context, addr, size);",
+        ("if (context_events.segment_removing(addr, put, context)) put(context, addr, size);",
          "put(context, addr, size);")]),
     Mutant("NCCL: a segment goes although it could not be deregistered", ["nccl_reg", "nccl / Wrong.test_deregistration_fails"], [
         ("gone = gone && !segment->quarantined;", "")]),
@@ -597,7 +596,7 @@ MUTANTS = [
     Mutant("NCCL: what a group has queued has been used", ["nccl_reg"], [
         ("(!record->group || record->group == reg_group())", "!record->group")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
-        ("if ((kind == MEMORY_NCCL || nccl_registers()) && order_wait(context))", "if (false)")]),
+        ("if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context))", "if (false)")]),
     Mutant("NCCL: memory that comes later is not registered", ["nccl_reg", "nccl / Registered.test_threads"], [
         ("if (atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire) && reg_is_ready", "if (!comm->seen && reg_is_ready"),
         ("if (op->captured || atomic_load_explicit(&comm->seen, memory_order_relaxed) != atomic_load_explicit(&reg->changes, memory_order_acquire))", "if (op->captured)")]),
@@ -618,8 +617,8 @@ MUTANTS = [
     Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
     Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl_used / Used.test_under_work"], [
-        ("if (copy.state == STATE_USED) entry_set(entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
-        ("use_settle(device);", "use_settle(-1);")], 40),
+        ("if (copy.state == STATE_USED) direct_set(&use.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
+        ("freed_retry(device);", "use_settle(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
         ("atomic_load(&settling) && !settles &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
@@ -629,7 +628,7 @@ MUTANTS = [
     Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
         ("if (is_on()) entry_forget(&use.physical, handle);", "")]),
     Mutant("used memory: what is kept outlives its context", ["nccl_used / Used.test_context_gone"], [
-        ("use_context_gone(context);", "")]),
+        ("context_events.context_ended(context);", "")]),
     Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
@@ -726,9 +725,9 @@ MUTANTS = [
         ("memory_order_relaxed) || (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "memory_order_relaxed);")]),
     Mutant("ranks agree where nothing is registered", ["api / Alike"], [
         ("(CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "(conf_get()->registration.number != REGISTER_OFF);")]),
-    Mutant("memory of NCCL that was born in a capture was there before", ["births"], [
+    Mutant("memory of NCCL that was born in a capture was there before", ["capture_history"], [
         ("return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
-    Mutant("memory of NCCL is as old as what was at its address before", ["births"], [
+    Mutant("memory of NCCL is as old as what was at its address before", ["capture_history"], [
         ("if (found) *found = (struct birth){.addr", "if (found && found->addr != addr) *found = (struct birth){.addr")]),
     Mutant("used memory: a part of what is mapped is taken for all", ["nccl_used / Used.test_parts"], [
         ("whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),
@@ -742,7 +741,7 @@ MUTANTS = [
     Mutant("NCCL: the program's own memory has a front", ["nccl / Kinds.test_of_the_programs_own"], [
         ("&& addr - start == front ? front : 0;", "? front : 0;")]),
     Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
-        ("else if (!is_shareable((uintptr_t)ptr))", "else if (false)")]),
+        ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
         ("pool_disown(addr, size); caller = begun_by ? begun_by : caller;", "caller = begun_by ? begun_by : caller;")]),
     Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [
@@ -750,7 +749,7 @@ MUTANTS = [
     Mutant("free memory may be more than all", ["meminfo static preloaded"], [
         ("*free = total && *free + idle > *total ? *total : *free + idle;", "*free = total ? *free + idle : *free + idle;")]),
     Mutant("free memory is that of one context", ["meminfo static preloaded"], [
-        ("idle += stats.idle + arriving(context);", "idle = stats.idle + arriving(context);")]),
+        ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
     Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
         ("uint64_t idle = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
     Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [

@@ -97,6 +97,7 @@ cudaError_t cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned
     F(cuMemFreeHost, cuMemFreeHost, 2000)                                                                              \
     F(cuMemHostAlloc, cuMemHostAlloc, 2020)                                                                            \
     F(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020)                                                   \
+    F(cuMemHostGetFlags, cuMemHostGetFlags, 2030)                                                                      \
     F(cuMemHostRegister, cuMemHostRegister_v2, 6050)                                                                   \
     F(cuMemHostUnregister, cuMemHostUnregister, 4000)                                                                  \
     F(cuMemAllocManaged, cuMemAllocManaged, 6000)                                                                      \

@@ -101,6 +101,7 @@ static CUresult host_pointer(void **ret, void *p, unsigned flags)
 }
 
 RT_FN(cudaHostGetDevicePointer, (void **ret, void *p, unsigned int flags), host_pointer(ret, p, flags))
+RT_FN(cudaHostGetFlags, (unsigned int *ret, void *p), rt_drv.cuMemHostGetFlags(ret, p))
 RT_FN(cudaMemGetInfo, (size_t * ret_free, size_t *ret_total), rt_drv.cuMemGetInfo(ret_free, ret_total))
 
 static CUresult async_alloc(void **ret, size_t size, CUmemoryPool pool, CUstream s, int pt)

@@ -181,8 +181,9 @@ void block_end_later(const char *name, struct block *b, unsigned int ms)
 
 /* --- in the parent --- */
 
-static const struct probe_case *const lists[] = {cover_cases,   work_cases,   capture_cases, hostfn_cases, sticky_cases,
-                                                 context_cases, memory_cases, host_cases,    busy_cases};
+static const struct probe_case *const lists[] = {cover_cases,  work_cases,    capture_cases,    hostfn_cases,
+                                                 sticky_cases, context_cases, memory_cases,     host_cases,
+                                                 busy_cases,   pinned_cases,  pinned_call_cases};
 
 /* The case of that number, or NULL. */
 static const struct probe_case *case_at(size_t number)

@@ -35,7 +35,7 @@ struct probe_case {
 
 /* Each file's cases, ended by a NULL name. */
 extern const struct probe_case cover_cases[], work_cases[], capture_cases[], hostfn_cases[], sticky_cases[],
-    context_cases[], memory_cases[], host_cases[], busy_cases[];
+    context_cases[], memory_cases[], host_cases[], busy_cases[], pinned_cases[], pinned_call_cases[];
 
 /* Tell a fact. ask says before which fact is to come, for calls that may hang or crash: the parent then tells it. */
 __attribute__((format(printf, 3, 4))) void fact(const char *name, const char *item, const char *answer, ...);

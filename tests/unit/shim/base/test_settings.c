@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/conf_parse.h"
+#include "base/conf_report.h"
 #include "fake_driver.h"
 #include "isolated.h"
 

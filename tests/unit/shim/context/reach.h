@@ -7,10 +7,10 @@
 #ifndef CUPOOL_TESTS_SHIM_REACH_H
 #define CUPOOL_TESTS_SHIM_REACH_H
 
-#include "context/context_internal.h"
-#include "context/policy.h"
+#include "exports/hazards.h"
 #include "fake_driver.h"
 #include "isolated.h"
+#include "room.h"
 
 #define HOST    0x10000
 #define NEAR    0x20000 /* the driver's memory, on device 0 */

@@ -8,11 +8,9 @@
 #ifndef CUPOOL_TESTS_SHIM_READY_H
 #define CUPOOL_TESTS_SHIM_READY_H
 
-#include "context/calls.h"
-#include "context/capture.h"
-#include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
+#include "room.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"
 #define MS      UINT64_C(1000000)

@@ -11,10 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "context/capture.h"
-#include "context/context_internal.h"
 #include "fake_driver.h"
 #include "isolated.h"
+#include "room.h"
 
 #define ASK_NS  10000000u /* the driver is asked so often what still captures */
 #define ASK_MAX 16
@@ -44,7 +43,7 @@ static struct fake_stream *of(CUstream stream)
 /* A capture that the driver knows. */
 static void begin(CUstream stream)
 {
-    const CUcontext own = capture_begin(stream);
+    const CUcontext own = order_capture_begin(stream);
 
     if ((uintptr_t)stream > 16)
         of(stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -66,7 +65,7 @@ static void test_begin(void **state)
 {
     ready();
     assert_false(capture_active() || capture_active_now());
-    assert_ptr_equal(capture_begin(s0), fake_context(0));
+    assert_ptr_equal(order_capture_begin(s0), fake_context(0));
     assert_true(capture_active()); /* before the program's call is made */
     assert_int_equal(atomic_load(&capture_total), 1);
     capture_begun(fake_context(0), s0, false);
@@ -191,7 +190,7 @@ static void test_dead_thread(void **state)
     assert_false(capture_active_now());
     /* And before another capture begins. */
     elsewhere(begin_per_thread, NULL);
-    capture_begin(s0);
+    order_capture_begin(s0);
     assert_int_equal(closed(), 1);
 }
 
@@ -402,7 +401,7 @@ static void test_no_context(void **state)
 {
     ready();
     fake_current(NULL);
-    assert_null(capture_begin(CU_STREAM_LEGACY));
+    assert_null(order_capture_begin(CU_STREAM_LEGACY));
     fake_current(fake_context(1));
     capture_begun(NULL, CU_STREAM_LEGACY, true);
     assert_int_equal(closed(), 1);
@@ -416,7 +415,7 @@ static void test_no_driver(void **state)
 {
     ready();
     fake.absent = true;
-    assert_null(capture_begin(s0));
+    assert_null(order_capture_begin(s0));
     assert_int_equal(closed(), 1);
     capture_begun(NULL, s0, true);
     assert_int_equal(closed(), 1);
@@ -502,7 +501,7 @@ static void test_drains_all(void **state)
     atomic_store(&busy->slots[7].turn, 1);
     fake.relax = slot_leave;
     fake.relax_arg = &left;
-    capture_begin(CU_STREAM_LEGACY);
+    order_capture_begin(CU_STREAM_LEGACY);
     assert_int_equal(left, 0);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_context.c - shim/context/context.c: which contexts are pooled, from the first sight of one, and what a pool is
+ * test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
  * made with. test_lookup.c has how they are found; test_leaving.c, how they end.
  */
 #include <string.h>
@@ -168,7 +168,7 @@ static void test_config(void **state)
     fake.pools = row->pools;
     fake.version = row->version;
     assert_non_null(context_current(&fake.driver));
-    assert_ptr_equal(fake.config.backend, &memory_ops);
+    assert_ptr_equal(fake.config.backend, &segment_ops);
     assert_ptr_equal(fake.config.order, row->fills ? &order_filling_ops : &order_ops);
     assert_non_null(fake.config.observer);
     assert_int_equal(fake.config.limit, row->limit);

@@ -16,7 +16,11 @@
 
 #include "base/log.h"
 #include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/enter.h"
+#include "context/order.h"
+#include "context/registry.h"
+#include "context/state.h"
+#include "context/wait.h"
 
 #define THREADS 8
 #define FREES   3000
@@ -171,11 +175,6 @@ const struct real_driver *real_driver_get(void)
     return &driver;
 }
 
-struct context *context_current(const struct real_driver *with)
-{
-    return with ? &context : NULL;
-}
-
 struct context *context_find(CUcontext handle)
 {
     return handle ? &context : NULL;
@@ -186,9 +185,9 @@ struct context *context_next(unsigned int *i, int device)
     return (*i)++ || device > 0 ? NULL : &context;
 }
 
-struct context *context_next_staying(unsigned int *i, int device)
+CUcontext capture_close(CUstream stream)
 {
-    return context_next(i, device);
+    return NULL;
 }
 
 void context_unpin(struct context *of)
@@ -201,11 +200,6 @@ void context_changed(void)
 
 void pool_defer_never(struct pool *pool)
 {
-}
-
-int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
-{
-    return arg && addr && size && shared && fresh ? 1 : 0;
 }
 
 void log_write(enum conf_log_level level, const char *format, ...)

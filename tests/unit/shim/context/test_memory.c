@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_memory.c - shim/context/memory.c: what is given back without a request, what is told of the memory of all
+ * test_memory.c - shim/context/segments.c: what is given back without a request, what is told of the memory of all
  * contexts of a device, and what is done in memory on our own account. test_segments.c has where segments come from and
  * go.
  */
@@ -15,18 +15,18 @@ static void test_scarce(void **state)
 {
     struct context *context = ready();
 
-    assert_false(memory_ops.scarce(context));
+    assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128);
-    assert_false(memory_ops.scarce(context));
+    assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128 - 1);
-    assert_true(memory_ops.scarce(context));
+    assert_true(segment_ops.scarce(context));
 }
 
 static void test_scarce_always(void **state)
 {
     struct context *context = ready();
 
-    assert_true(memory_ops.scarce(context));
+    assert_true(segment_ops.scarce(context));
 }
 
 static void test_never_scarce(void **state)
@@ -34,19 +34,19 @@ static void test_never_scarce(void **state)
     struct context *context = ready(); /* ranks have to agree */
 
     atomic_store(&context->device_free, 0);
-    assert_false(memory_ops.scarce(context));
+    assert_false(segment_ops.scarce(context));
 }
 
 static void test_gives_frozen(void **state)
 {
     struct context *context = ready();
 
-    assert_true(memory_ops.gives_frozen(context));
+    assert_true(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, false);
-    assert_false(memory_ops.gives_frozen(context));
+    assert_false(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, true);
     context_back(MEMORY_NCCL);
-    assert_false(memory_ops.gives_frozen(context));
+    assert_false(segment_ops.gives_frozen(context));
 }
 
 /* --- contexts together --- */
@@ -262,7 +262,7 @@ static void test_fill(void **state)
         fake_lack(row->lacks);
     if (row->fails < FNS)
         fake_fail(row->fails, CUDA_ERROR_UNKNOWN, 1);
-    assert_int_equal(memory_fill(context, 0x1000, 99, row->shared, row->fresh), row->rc);
+    assert_int_equal(order_filling_ops.fill(context, 0x1000, 99, row->shared, row->fresh), row->rc);
     assert_string_equal(fake_log(), row->log);
     assert_int_equal(row->rc < 0, strstr(fake.said, "2:memory could not be filled (error ") != NULL);
     assert_true(fake_thread_is_clean(fake_context(0)));

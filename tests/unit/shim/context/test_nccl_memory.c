@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_nccl_memory.c - shim/nccl/nccl.c and shim/context/memory.c: segments from ncclMemAlloc, and which of them may
+ * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segments.c: segments from ncclMemAlloc, and which of them may
  * not go back because a graph that was captured since may have them registered.
  */
 #include <errno.h>
 #include <string.h>
 
-#include "nccl/nccl.h"
+#include "context/nccl_memory.h"
 #include "ready.h"
 
 #define NCCL    ORDERED " CUPOOL_BACKEND=nccl"
@@ -61,7 +61,7 @@ static uint64_t born(struct context *context)
 {
     uint64_t addr = 0;
 
-    assert_int_equal(memory_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), 0);
     return addr;
 }
 
@@ -70,7 +70,7 @@ static unsigned int go_back(struct context *context, const uint64_t *addrs, unsi
 {
     nccl.returned = 0;
     for (unsigned int i = 0; i < count; i++)
-        memory_ops.free(context, MEMORY_NCCL, addrs[i], SEGMENT);
+        segment_ops.free(context, MEMORY_NCCL, addrs[i], SEGMENT);
     return nccl.returned;
 }
 
@@ -78,7 +78,7 @@ static void capture(void)
 {
     const CUstream stream = fake_stream(0, 0);
 
-    capture_begun(capture_begin(stream), stream, true);
+    capture_begun(order_capture_begin(stream), stream, true);
     capture_check(stream, true, atomic_load(&capture_total));
 }
 
@@ -111,11 +111,11 @@ static void test_comes_and_goes(void **state)
     assert_int_equal(go_back(context, &addr, 1), 0);
     assert_non_null(strstr(fake.said, "cannot be waited for, and are not given back"));
     nccl.result = (ncclResult_t)2;
-    assert_int_equal(memory_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -ENOMEM);
+    assert_int_equal(segment_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -ENOMEM);
     nccl.result = ncclSuccess;
     nccl.next += 512; /* not as the pool needs it */
     nccl.returned = 0;
-    assert_int_equal(memory_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -EIO);
+    assert_int_equal(segment_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -EIO);
     assert_int_equal(nccl.returned, 1);
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
@@ -128,7 +128,7 @@ static void test_captured(void **state)
     uint64_t before = born(context), beside, after, unknown = 0x700000000000;
 
     assert_int_equal(go_back(context, &unknown, 1), 1); /* no capture yet */
-    capture_begun(capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
+    capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     beside = born(context); /* while one is under way */
     capture_check(fake_stream(0, 0), true, atomic_load(&capture_total));
     after = born(context);

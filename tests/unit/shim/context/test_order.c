@@ -7,11 +7,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "context/calls.h"
-#include "context/capture.h"
-#include "context/context_internal.h"
+#include "exports/hazards.h"
 #include "fake_driver.h"
 #include "isolated.h"
+#include "room.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"
 #define STRICT  "CUPOOL_FREE=strict"

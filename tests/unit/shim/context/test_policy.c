@@ -7,11 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "context/capture.h"
-#include "context/context_internal.h"
-#include "context/policy.h"
+#include "exports/hazards.h"
 #include "fake_driver.h"
 #include "isolated.h"
+#include "room.h"
 #include "serve/core.h"
 
 static struct context *ready(void)
@@ -334,7 +333,7 @@ static void test_graph(void **state)
         policy_graph_set(row->to);
         break;
     case GRAPH_CAPTURED:
-        capture_begun(capture_begin(stream), stream, true);
+        capture_begun(order_capture_begin(stream), stream, true);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
         policy_host_work(stream);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -363,7 +362,7 @@ static void test_beside_capture(void **state)
     struct context *context = ready();
 
     pay(NULL);
-    capture_begun(capture_begin(stream_of('b')), stream_of('b'), true);
+    capture_begun(order_capture_begin(stream_of('b')), stream_of('b'), true);
     policy_host_work(stream_of('a'));
     assert_true(owes(&context->policy));
 }

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/process.h"
-#include "context/capture.h"
-#include "context/context_internal.h"
+#include "context/room.h"
+#include "exports/hazards.h"
 #include "fake_driver.h"
 #include "isolated.h"
 
@@ -142,7 +142,7 @@ static void test_end(void **state)
     for (size_t i = destroys; i < COUNT(streams); i++) {
         const CUstream named = streams[i] ? streams[i] : form->unnamed;
 
-        capture_begun(capture_begin(named), named, true);
+        capture_begun(order_capture_begin(named), named, true);
         fake.streams[0].captures = destroys ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
         if (streams[i]) { /* it failed, and goes on */
             fake.streams[0].captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;

@@ -2,9 +2,9 @@
 /*
  * test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
  * counter gets times between those of a clock whose rate to the counter changes from moment to moment;
- * tests/unit/shim/trace/test_records.c has the rest, with the clock as it is. shim/trace/frames.c: who called, where
- * there is no unwinder. shim/context/observe.c: what the pool tells of. shim/report/oom.c: how often all is told. And
- * what writes files leaves a thread as it was.
+ * tests/unit/test_records.c has the rest, with the clock as it is. shim/trace/stacks.c: who called, where there is no
+ * unwinder. shim/context/pool_events.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
+ * writes files leaves a thread as it was.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -12,17 +12,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "context/calls.h"
-#include "context/context_internal.h"
-#include "context/observe.h"
+#include "context/pool_events.h"
+#include "context/room.h"
 #include "fake_driver.h"
 #include "isolated.h"
-#include "report/live.h"
 #include "report/oom.h"
 #include "report/stats.h"
+#include "report/stats_page.h"
 #include "serve/core.h"
-#include "trace/frames.h"
 #include "trace/records.h"
+#include "trace/stacks.h"
+#include "trace/trace.h"
 
 /* The clock's time, so large that what is counted from 0 in place of a moment is far off. */
 #define START UINT64_C(4000000000000000000)

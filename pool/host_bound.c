@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_bound.c - how much the host pool holds, and how it gives memory back.
+ *
+ * Memory is idle when no block of its driver allocation is live, and complete when all work before its frees is over.
+ * Only memory that is both goes back.
+ *
+ * Locking: takes the pool's lock, unless a function says otherwise; calls ops->free and lost without it.
+ */
+#include "host_internal.h"
+
+size_t host_excess(const struct host_pool *pool, size_t more, size_t live)
+{
+    const uint64_t peak =
+        pool->stats.live + live > pool->stats.peak_live ? pool->stats.live + live : pool->stats.peak_live;
+    uint64_t bound = peak + peak / HOST_BOUND_PART + pool->bound_min;
+
+    if (pool->limit && pool->limit < bound)
+        bound = pool->limit;
+    return pool->stats.held + more > bound ? pool->stats.held + more - bound : 0;
+}
+
+bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait)
+{
+    const int rc = pool->ops->free(pool->arg, &segment->key, segment->addr, segment->size, may_wait);
+    bool kept;
+
+    lock_take(&pool->lock);
+    kept = rc == -EBUSY && !host_segment_attach(pool, segment);
+    if (!kept) {
+        pool->stats.held -= segment->size;
+        pool->stats.segments_free++;
+        host_segment_retire(pool, segment);
+    }
+    lock_give(&pool->lock);
+    return !kept;
+}
+
+/* With the lock: the segment that was idle longest, for `age` ticks at least, and is complete. busy: not of this owner,
+ * if it is not NULL. *ret_stamp: the smallest stamp of those that are not complete, or 0. */
+static struct host_segment *idle_find(const struct host_pool *pool, unsigned int age, const uint64_t *busy,
+                                      uint64_t *ret_stamp)
+{
+    struct host_segment *found = NULL;
+
+    *ret_stamp = 0;
+    for (size_t i = 0; i < pool->table_count; i++) {
+        struct host_segment *segment = pool->table[i];
+
+        if (segment->live || (pool->tick - segment->idle_tick < age && !segment->passing) ||
+            (busy && segment->key.owner == *busy))
+            continue;
+        if (!host_is_done(pool, segment->stamp)) {
+            if (!*ret_stamp || segment->stamp < *ret_stamp)
+                *ret_stamp = segment->stamp;
+        } else if (!found || pool->tick - segment->idle_tick > pool->tick - found->idle_tick) {
+            found = segment;
+        }
+    }
+    return found;
+}
+
+size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait)
+{
+    bool busy = false;
+    uint64_t owner = 0, stamp;
+    size_t released = 0;
+
+    while (released < enough) {
+        struct host_segment *segment;
+
+        lock_take(&pool->lock);
+        segment = idle_find(pool, age, busy ? &owner : NULL, &stamp);
+        if (segment)
+            host_segment_detach(pool, segment);
+        lock_give(&pool->lock);
+        if (!segment) {
+            if (!stamp || !host_tokens_ask(pool, stamp))
+                break;
+            continue;
+        }
+        const size_t size = segment->size;
+
+        owner = segment->key.owner;
+        if (host_segment_give(pool, segment, may_wait))
+            released += size;
+        else if (busy)
+            break;
+        else
+            busy = true;
+    }
+    return released;
+}
+
+size_t host_pool_trim(struct host_pool *pool, bool may_wait)
+{
+    return host_release(pool, SIZE_MAX, 0, may_wait);
+}
+
+size_t host_pool_decay(struct host_pool *pool, unsigned int age)
+{
+    lock_take(&pool->lock);
+    pool->tick++;
+    lock_give(&pool->lock);
+    return host_release(pool, SIZE_MAX, age, false);
+}
+
+/* With the lock: take the first segment out that is of this owner, or overlaps the memory. */
+static struct host_segment *lost_detach(struct host_pool *pool, const uint64_t *owner, uint64_t addr, size_t size)
+{
+    size_t place = owner ? 0 : host_table_place(pool, addr);
+
+    if (place)
+        place--; /* the segment before may reach into it */
+    for (; place < pool->table_count; place++) {
+        struct host_segment *segment = pool->table[place];
+
+        if (owner ? segment->key.owner == *owner
+                  : segment->addr < addr + size && addr < segment->addr + segment->size) {
+            host_segment_detach(pool, segment);
+            pool->stats.held -= segment->size;
+            return segment;
+        }
+        if (!owner && segment->addr >= addr + size)
+            break;
+    }
+    return NULL;
+}
+
+static void lose(struct host_pool *pool, const uint64_t *owner, uint64_t addr, size_t size)
+{
+    struct host_segment *segment;
+
+    for (;;) {
+        lock_take(&pool->lock);
+        segment = lost_detach(pool, owner, addr, size);
+        if (!segment && owner)
+            host_families_retire(pool, *owner);
+        lock_give(&pool->lock);
+        if (!segment)
+            return;
+        if (pool->ops->lost)
+            pool->ops->lost(pool->arg, &segment->key, segment->addr, segment->size);
+        lock_take(&pool->lock);
+        host_segment_retire(pool, segment);
+        lock_give(&pool->lock);
+    }
+}
+
+void host_pool_owner_gone(struct host_pool *pool, uint64_t owner)
+{
+    lose(pool, &owner, 0, 0);
+}
+
+void host_pool_disown(struct host_pool *pool, uint64_t addr, size_t size)
+{
+    lose(pool, NULL, addr, size);
+}
+
+void host_pool_destroy(struct host_pool *pool)
+{
+    while (pool->table_count)
+        host_pool_owner_gone(pool, pool->table[0]->key.owner);
+    for (struct host_token *token = pool->first_token; token; token = token->next)
+        pool->ops->drop(pool->arg, token->token);
+    pool->first_token = NULL;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_check.c - the check of every invariant of the host pool, for tests.
+ *
+ * Locking: takes the pool's lock; calls no function of struct host_ops.
+ */
+#include <stdio.h>
+
+#include "host_internal.h"
+
+#define REQUIRE(condition)                                                                                             \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            return #condition;                                                                                         \
+    } while (0)
+
+struct sums {
+    uint64_t live, blocks, waiting, held, idle, passing, listed;
+};
+
+static const char *block_check(const struct host_pool *pool, const struct host_block *block, struct sums *sums)
+{
+    const struct host_segment *segment = block->segment;
+
+    REQUIRE(block->state != HOST_NOWHERE);
+    REQUIRE((block->state == HOST_FRONT) == (segment->starts && block == segment->first));
+    REQUIRE(!segment->starts || segment->starts[(block->addr - segment->addr) / HOST_GRANULE] == block);
+    REQUIRE(!block->after || block->after->before == block);
+    REQUIRE(block->state != HOST_RANGE || !block->after || block->after->state != HOST_RANGE);
+    sums->listed += block->state == HOST_RANGE || block->state == HOST_WAITING || block->state == HOST_READY;
+    if (block->state == HOST_LIVE) {
+        REQUIRE(block->requested && block->requested <= block->size);
+        REQUIRE(block->addr % host_unit(block->requested) == 0);
+        sums->live += host_round(block->requested);
+        sums->blocks += block->size;
+    }
+    if (block->state == HOST_WAITING || block->state == HOST_READY) {
+        REQUIRE(block->stamp < pool->epoch + 1 && block->stamp <= segment->stamp);
+        REQUIRE(block->state == HOST_WAITING || host_is_done(pool, block->stamp));
+    }
+    sums->waiting += block->state == HOST_WAITING ? block->size : 0;
+    return NULL;
+}
+
+static const char *segment_check(const struct host_pool *pool, const struct host_segment *segment, struct sums *sums)
+{
+    uint64_t at = segment->addr;
+    unsigned int live = 0, starts = 0;
+    const char *fault;
+
+    for (const struct host_block *block = segment->first; block; block = block->after) {
+        REQUIRE(block->addr == at && block->size && block->segment == segment);
+        at += block->size;
+        live += block->state == HOST_LIVE;
+        starts++;
+        fault = block_check(pool, block, sums);
+        if (fault)
+            return fault;
+    }
+    REQUIRE(at == segment->addr + segment->size);
+    REQUIRE(live == segment->live);
+    REQUIRE(!segment->starts || segment->size == HOST_SLAB);
+    for (size_t i = 0; segment->starts && i < HOST_SLAB / HOST_GRANULE; i++)
+        starts -= segment->starts[i] != NULL;
+    REQUIRE(!segment->starts || starts == 0);
+    sums->held += segment->size;
+    sums->passing += segment->passing ? segment->size : 0;
+    sums->idle += live ? 0 : segment->size;
+    return NULL;
+}
+
+static const char *list_check(const struct host_list *list, enum host_state state, unsigned int class,
+                              uint64_t *ret_listed)
+{
+    const struct host_block *last = NULL;
+
+    for (const struct host_block *block = list->first; block; last = block, block = block->next) {
+        REQUIRE(block->prev == last && block->state == state && block->class == class);
+        REQUIRE(state != HOST_WAITING || !last || last->stamp <= block->stamp);
+        (*ret_listed)++;
+    }
+    REQUIRE(list->last == last);
+    return NULL;
+}
+
+static const char *family_check(const struct host_family *family, uint64_t *ret_listed)
+{
+    const char *fault = NULL;
+
+    for (unsigned int i = 0; !fault && i < HOST_CLASSES; i++) {
+        fault = list_check(&family->waiting[i], HOST_WAITING, i, ret_listed);
+        if (!fault)
+            fault = list_check(&family->ready[i], HOST_READY, i, ret_listed);
+    }
+    for (unsigned int i = 0; !fault && i < HOST_BINS; i++) {
+        REQUIRE(!family->bins[i].first == !(family->bin_set[i / 64] >> i % 64 & 1));
+        fault = list_check(&family->bins[i], HOST_RANGE, i, ret_listed);
+    }
+    return fault;
+}
+
+static const char *pool_fault(const struct host_pool *pool)
+{
+    struct sums sums = {0};
+    uint64_t listed = 0, epoch = 0;
+    const char *fault = NULL;
+
+    for (size_t i = 0; !fault && i < pool->table_count; i++) {
+        REQUIRE(!i || pool->table[i - 1]->addr + pool->table[i - 1]->size <= pool->table[i]->addr);
+        fault = segment_check(pool, pool->table[i], &sums);
+    }
+    for (const struct host_family *family = pool->families; !fault && family; family = family->next)
+        fault = family_check(family, &listed);
+    if (fault)
+        return fault;
+    for (const struct host_token *token = pool->first_token; token; epoch = token->epoch, token = token->next)
+        REQUIRE(token->epoch > epoch && token->epoch < pool->epoch && !token->gone);
+    REQUIRE(pool->done < pool->epoch);
+    REQUIRE(listed == sums.listed);
+    REQUIRE(sums.live == pool->stats.live && sums.blocks == pool->stats.blocks);
+    REQUIRE(sums.waiting == pool->stats.waiting && sums.passing == pool->stats.passing);
+    REQUIRE(sums.held <= pool->stats.held && sums.idle == pool->stats.idle);
+    REQUIRE(pool->stats.segments == pool->table_count);
+    return NULL;
+}
+
+int host_pool_check(struct host_pool *pool, char *buf, size_t len)
+{
+    const char *fault;
+
+    lock_take(&pool->lock);
+    fault = pool_fault(pool);
+    lock_give(&pool->lock);
+    if (fault)
+        snprintf(buf, len, "%s", fault);
+    return fault ? -EINVAL : 0;
+}

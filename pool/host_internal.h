@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_internal.h - the structures and functions that the files of the host pool share. Private to pool/host_*.c.
+ *
+ * Locking: one lock, host_pool.lock. Every function says whether its caller holds it. No function of struct host_ops is
+ * called under it.
+ */
+#ifndef CUPOOL_POOL_HOST_INTERNAL_H
+#define CUPOOL_POOL_HOST_INTERNAL_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "clock.h"
+#include "host_pool.h"
+#include "host_sizes.h"
+#include "lock.h"
+
+/* When asking was in vain, the next request asks for this part of the time only. */
+#define HOST_VAIN_PART 10
+/* The pause between two questions. */
+#define HOST_ASK_NAP_NS 50000u
+/* held may exceed peak_live by this part of it, see host_pool_alloc. */
+#define HOST_BOUND_PART 10
+/* The most tokens that are not over. Beyond that, every second one is dropped. */
+#define HOST_TOKENS 64u
+/* Ranges in slabs, by the greatest class that fits into them; up to HOST_SLAB. */
+#define HOST_BINS     (HOST_FINE + HOST_STEPS - 1 + HOST_STEPS * 5)
+#define HOST_BIN_SETS ((HOST_BINS + 63) / 64)
+
+enum host_state {
+    HOST_NOWHERE, /* about to get another state */
+    HOST_FRONT,   /* the start of a slab, never handed out */
+    HOST_RANGE,   /* free memory of a slab, in a bin, merged with its neighbours */
+    HOST_LIVE,    /* handed out */
+    HOST_WAITING, /* freed, in the waiting list of its class */
+    HOST_READY,   /* freed and known to be complete, in the ready list of its class */
+};
+
+struct host_block {
+    uint64_t addr;
+    size_t size;
+    size_t requested; /* while it is live */
+    uint64_t stamp;   /* of its last free, see struct host_pool */
+    struct host_segment *segment;
+    struct host_block *before, *after; /* neighbours by address in the segment */
+    struct host_block *prev, *next;    /* in a list of its family; next: in the list of spares */
+    enum host_state state;
+    unsigned int class; /* of the list or the bin that it is in, or was in last */
+};
+
+/* A driver allocation. */
+struct host_segment {
+    uint64_t addr;
+    size_t size;
+    struct host_key key;
+    struct host_family *family; /* while it is in the table */
+    struct host_block *first;
+    struct host_block **starts; /* of a slab: the block that starts at each granule; else NULL */
+    struct host_segment *next;  /* in a list of segments that leave, or of spares */
+    uint64_t stamp;             /* the greatest of its blocks' */
+    unsigned int live;          /* number of live blocks */
+    unsigned int idle_tick;     /* pool->tick when the last one was freed */
+    bool passing;               /* beyond the bound: goes back when its block is freed, or as soon as possible */
+};
+
+struct host_list {
+    struct host_block *first, *last;
+};
+
+/* The memory of one key. */
+struct host_family {
+    struct host_key key;
+    struct host_family *next;
+    struct host_list waiting[HOST_CLASSES]; /* by stamp, the oldest first */
+    struct host_list ready[HOST_CLASSES];   /* the last freed first */
+    struct host_list bins[HOST_BINS];
+    uint64_t bin_set[HOST_BIN_SETS]; /* a bit for each bin that is not empty */
+};
+
+/* A token that ops->record has returned. */
+struct host_token {
+    uint64_t token, epoch;
+    struct host_token *next; /* by epoch, or among the unused */
+    unsigned int users;      /* threads that ask about it or wait for it */
+    bool gone;               /* not in the list any more: its last user drops it */
+};
+
+/* Tokens that are to be dropped once the lock has been released. */
+struct host_drops {
+    uint64_t tokens[HOST_TOKENS];
+    unsigned int count;
+};
+
+/*
+ * Epochs: a free stamps its block with the current epoch. To record a token is to end an epoch and then to call
+ * ops->record, so the token of an epoch covers all frees with that stamp or a smaller one. A block serves again once
+ * its stamp is not greater than `done`, the greatest epoch whose token is known to be over.
+ */
+struct host_pool {
+    const struct host_ops *ops;
+    void *arg;
+    size_t limit, bound_min;
+    uint64_t ask_ns;
+    struct lock lock; /* guards everything below, and all families, segments, blocks and tokens */
+    struct host_family *families, *spare_families;
+    struct host_segment **table; /* all segments, by address */
+    size_t table_count, table_room;
+    uint64_t epoch, done;
+    struct host_token tokens[HOST_TOKENS];
+    struct host_token *first_token, *unused_token;
+    unsigned int recording; /* threads inside ops->record */
+    unsigned int tick;      /* calls of host_pool_decay */
+    bool vain;              /* to ask for other threads' memory was in vain the last time */
+    struct host_block *spare_blocks;
+    struct host_segment *spare_segments;
+    void *spare_starts;
+    struct host_stats stats;
+};
+
+/* --- host_memory.c: host memory for descriptors, and the table of segments. With the lock. --- */
+
+void *host_pages(size_t size);
+struct host_block *host_block_new(struct host_pool *pool);
+void host_block_retire(struct host_pool *pool, struct host_block *block);
+/* slab: with starts. */
+struct host_segment *host_segment_new(struct host_pool *pool, bool slab);
+void host_segment_retire(struct host_pool *pool, struct host_segment *segment);
+/* Find or make the family of a key. NULL: no host memory. Valid until the lock is released. */
+struct host_family *host_family_get(struct host_pool *pool, const struct host_key *key);
+/* The owner has no segments any more: recycle its families. */
+void host_families_retire(struct host_pool *pool, uint64_t owner);
+int host_table_add(struct host_pool *pool, struct host_segment *segment);
+void host_table_remove(struct host_pool *pool, struct host_segment *segment);
+/* The number of segments that begin at addr or before it. */
+size_t host_table_place(const struct host_pool *pool, uint64_t addr);
+/* The segment that contains addr, or NULL. */
+struct host_segment *host_table_find(const struct host_pool *pool, uint64_t addr);
+
+/* --- host_blocks.c: lists, slabs. With the lock. --- */
+
+/* Hand out a complete block for the request, or NULL. *ret_stamp: the stamp of a block that would serve it if it were
+ * complete, or 0. cut: take memory of slabs also if there is such a block. */
+struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, bool cut,
+                             uint64_t *ret_stamp);
+/* The least and the greatest stamp of blocks that host_join would merge if they were complete, or 0. */
+void host_join_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest);
+/* Merge all complete small blocks of the family with their free neighbours. */
+void host_join(struct host_pool *pool, struct host_family *family);
+/* Put a freed block into the list for its stamp. */
+void host_put(struct host_pool *pool, struct host_block *block);
+/* Enter a segment into the table and its family, with free blocks. -ENOMEM: nothing is changed. */
+int host_segment_attach(struct host_pool *pool, struct host_segment *segment);
+/* Take a segment out of the table and all lists, and retire its blocks. */
+void host_segment_detach(struct host_pool *pool, struct host_segment *segment);
+/* Hand out a block that is in a list. */
+void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size);
+/* Count a live block as freed and stamp it; it is in no list yet. */
+void host_hand_back(struct host_pool *pool, struct host_block *block);
+
+/* --- host_tokens.c: what is complete --- */
+
+/* With the lock: is memory with this stamp complete? */
+static inline bool host_is_done(const struct host_pool *pool, uint64_t stamp)
+{
+    return stamp <= pool->done;
+}
+/* With the lock: end the epoch; host_tokens_record must follow. must: also if another thread is recording. False: it
+ * is, and a later token will cover what was freed up to now. */
+bool host_tokens_begin(struct host_pool *pool, bool must, uint64_t *ret_epoch);
+/* Without the lock: record the token of an epoch that host_tokens_begin has ended. */
+int host_tokens_record(struct host_pool *pool, uint64_t epoch);
+/* With the lock: the first token that covers this stamp, with a reference, or NULL. leave gives the reference back and
+ * takes out tokens that are over; the caller runs the drops once it has released the lock. */
+struct host_token *host_token_use(struct host_pool *pool, uint64_t stamp);
+void host_token_leave(struct host_pool *pool, struct host_token *token, bool over, struct host_drops *drops);
+/* Without the lock, as the rest. */
+void host_drops_run(struct host_pool *pool, struct host_drops *drops);
+/* Ask whether memory with this stamp is complete, recording a token if none covers it. */
+bool host_tokens_ask(struct host_pool *pool, uint64_t stamp);
+/* Wait for the token of this epoch, or unless exact for a later one. -ESRCH: there is none. */
+int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact);
+/* The calling thread's frees up to this epoch are covered by its token, and no later work of this thread is. */
+void host_owed_set(const struct host_pool *pool, uint64_t epoch);
+/* Wait for the work that the calling thread's last free would natively have waited for. False: there is nothing to be
+ * waited for. */
+bool host_owed_wait(struct host_pool *pool);
+
+/* --- host_bound.c: how much is held, and how it goes back. Without the lock, but for the first. --- */
+
+/* The bytes by which the pool would exceed its bound if it held `more` bytes more for a request of `live` bytes. */
+size_t host_excess(const struct host_pool *pool, size_t more, size_t live);
+/* Give back a detached segment; false: it is kept, and attached again. */
+bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait);
+/* Give back idle memory that has been idle for `age` ticks, the longest idle first, until `enough` bytes went back.
+ * Returns the bytes. */
+size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait);
+
+#endif

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_pool.c - requests and frees of pinned host memory; see host_pool.h.
+ *
+ * A request looks for memory in this order: a complete block of its size class or the next one, free memory of slabs, a
+ * block whose work turns out to be over, slabs whose complete blocks are merged, the driver. When the bound is met or
+ * the driver refuses, idle memory goes back first.
+ *
+ * Locking: takes the pool's lock, unless a function says otherwise; calls the functions of struct host_ops without it.
+ */
+#include <string.h>
+
+#include "host_internal.h"
+
+struct request {
+    struct host_pool *pool;
+    struct host_key key;
+    size_t size;
+    uint64_t addr;  /* once it is served */
+    uint64_t stamp; /* of a block that would serve it if it were complete, or 0 */
+};
+
+int host_pool_create(const struct host_config *config, struct host_pool **ret_pool)
+{
+    struct host_pool *pool = host_pages(sizeof(*pool));
+
+    if (!pool)
+        return -ENOMEM;
+    pool->ops = config->ops;
+    pool->arg = config->arg;
+    pool->limit = config->limit;
+    pool->bound_min = config->bound_min;
+    pool->ask_ns = (uint64_t)config->ask_ms * 1000000u;
+    pool->epoch = 1;
+    for (unsigned int i = 0; i < HOST_TOKENS; i++) {
+        pool->tokens[i].next = pool->unused_token;
+        pool->unused_token = &pool->tokens[i];
+    }
+    *ret_pool = pool;
+    return 0;
+}
+
+/* With the lock: serve the request from what there is. cut: see host_take. join: merge the blocks of slabs before. */
+static bool take(struct request *r, bool cut, bool join)
+{
+    struct host_family *family = host_family_get(r->pool, &r->key);
+    struct host_block *block;
+
+    r->stamp = 0;
+    if (!family)
+        return false;
+    if (join)
+        host_join(r->pool, family);
+    block = host_take(r->pool, family, r->size, cut, &r->stamp);
+    if (!block)
+        return false;
+    r->addr = block->addr;
+    r->pool->stats.hits++;
+    return true;
+}
+
+/* Serve the request from what there is, asking once whether a block is complete. */
+static bool serve(struct request *r)
+{
+    struct host_pool *pool = r->pool;
+    struct host_drops drops;
+    struct host_token *token = NULL;
+    bool served, over;
+
+    drops.count = 0;
+    lock_take(&pool->lock);
+    served = take(r, false, false);
+    if (!served && r->stamp)
+        token = host_token_use(pool, r->stamp);
+    lock_give(&pool->lock);
+    if (served || !r->stamp)
+        return served;
+    over = token ? pool->ops->query(pool->arg, token->token) == 1 : host_tokens_ask(pool, r->stamp);
+    lock_take(&pool->lock);
+    if (token)
+        host_token_leave(pool, token, over, &drops);
+    served = take(r, true, false);
+    lock_give(&pool->lock);
+    host_drops_run(pool, &drops);
+    return served;
+}
+
+/* As serve, after merging what is complete in slabs. */
+static bool serve_joined(struct request *r)
+{
+    struct host_pool *pool = r->pool;
+    struct host_family *family;
+    uint64_t oldest = 0, newest = 0;
+    bool served;
+
+    if (r->size > HOST_SMALL_MAX)
+        return serve(r);
+    lock_take(&pool->lock);
+    family = host_family_get(pool, &r->key);
+    if (family)
+        host_join_stamps(family, &oldest, &newest);
+    lock_give(&pool->lock);
+    if (newest && !host_tokens_ask(pool, newest) && oldest != newest)
+        (void)host_tokens_ask(pool, oldest);
+    lock_take(&pool->lock);
+    served = take(r, true, true);
+    lock_give(&pool->lock);
+    return served;
+}
+
+/* The bytes that the driver is asked for. passing: for this request alone. */
+static size_t need_of(const struct request *r, bool passing)
+{
+    if (passing)
+        return host_round(r->size);
+    return r->size <= HOST_SMALL_MAX ? HOST_SLAB : host_class_size(host_class_of(r->size));
+}
+
+/* With the lock: enter new memory and serve the request from it. */
+static int enter(struct request *r, struct host_segment *segment)
+{
+    struct host_pool *pool = r->pool;
+    struct host_block *block;
+    uint64_t stamp;
+    int rc = host_segment_attach(pool, segment);
+
+    if (rc)
+        return rc;
+    if (segment->starts) {
+        block = host_take(pool, segment->family, r->size, true, &stamp);
+    } else {
+        block = segment->first;
+        host_hand_out(pool, block, r->size);
+    }
+    if (!block) {
+        host_segment_detach(pool, segment);
+        return -ENOMEM;
+    }
+    r->addr = block->addr;
+    pool->stats.misses++;
+    return 0;
+}
+
+/* Serve the request with memory from the driver. passing: for this request alone, and beyond the bound. -ENOSPC: the
+ * bound is met. */
+static int grow(struct request *r, bool passing)
+{
+    struct host_pool *pool = r->pool;
+    const size_t need = need_of(r, passing);
+    struct host_segment *segment = NULL;
+    uint64_t addr;
+    int rc = 0;
+
+    lock_take(&pool->lock);
+    if (!passing && host_excess(pool, need, host_round(r->size)))
+        rc = -ENOSPC;
+    else
+        segment = host_segment_new(pool, !passing && r->size <= HOST_SMALL_MAX);
+    pool->stats.held += segment ? need : 0; /* other threads see at once how much it will be */
+    lock_give(&pool->lock);
+    if (!segment)
+        return rc ? rc : -ENOMEM;
+    segment->size = need;
+    segment->key = r->key;
+    segment->passing = passing;
+    rc = pool->ops->alloc(pool->arg, &r->key, need, &addr);
+    if (!rc)
+        host_pool_disown(pool, addr, need);
+    lock_take(&pool->lock);
+    if (rc) {
+        pool->stats.held -= need;
+        host_segment_retire(pool, segment);
+        lock_give(&pool->lock);
+        return rc;
+    }
+    segment->addr = addr;
+    segment->idle_tick = pool->tick;
+    pool->stats.segments_alloc++;
+    if (pool->stats.held > pool->stats.peak_held)
+        pool->stats.peak_held = pool->stats.held;
+    rc = enter(r, segment);
+    lock_give(&pool->lock);
+    if (rc)
+        (void)host_segment_give(pool, segment, true);
+    return rc;
+}
+
+/* The bytes that are too many for the request. all: the bytes that could go back if all work were over. */
+static size_t excess(const struct request *r, size_t *ret_all)
+{
+    size_t bytes;
+
+    lock_take(&r->pool->lock);
+    bytes = host_excess(r->pool, need_of(r, false), host_round(r->size));
+    *ret_all = r->pool->stats.idle;
+    lock_give(&r->pool->lock);
+    return bytes;
+}
+
+enum outcome { SERVED, ROOM, NEITHER };
+
+/* Give back idle memory, or see the request served: after a refusal all of it, else as much as the bound demands. */
+static enum outcome try_once(struct request *r, bool refused)
+{
+    size_t all;
+
+    if (serve_joined(r))
+        return SERVED;
+    if (refused)
+        return host_release(r->pool, SIZE_MAX, 0, true) ? ROOM : NEITHER;
+    (void)host_release(r->pool, excess(r, &all), 0, false);
+    return excess(r, &all) ? NEITHER : ROOM;
+}
+
+/*
+ * The bound is met, or the driver has refused: first what is idle now, then what is idle after the work before this
+ * thread's own frees, for which these would natively have waited. Other threads' work is only asked about.
+ */
+static enum outcome make_room(struct request *r, bool refused)
+{
+    struct host_pool *pool = r->pool;
+    enum outcome outcome = try_once(r, refused);
+    size_t bytes, all;
+    uint64_t limit;
+
+    if (outcome == NEITHER && host_owed_wait(pool))
+        outcome = try_once(r, refused);
+    bytes = excess(r, &all);
+    if (outcome != NEITHER || !all || (!refused && bytes > all))
+        return outcome;
+    lock_take(&pool->lock);
+    limit = now_ns() + pool->ask_ns / (pool->vain ? HOST_VAIN_PART : 1);
+    lock_give(&pool->lock);
+    do {
+        nap_ns(HOST_ASK_NAP_NS);
+        outcome = try_once(r, refused);
+    } while (outcome == NEITHER && now_ns() < limit);
+    lock_take(&pool->lock);
+    pool->vain = outcome == NEITHER;
+    lock_give(&pool->lock);
+    return outcome;
+}
+
+static void count(struct host_pool *pool, uint64_t *counter)
+{
+    lock_take(&pool->lock);
+    (*counter)++;
+    lock_give(&pool->lock);
+}
+
+/* Nothing that the pool has serves the request. */
+static int serve_by_driver(struct request *r)
+{
+    struct host_pool *pool = r->pool;
+    enum outcome outcome;
+    int rc = grow(r, false);
+
+    if (rc == -ENOSPC) {
+        count(pool, &pool->stats.bound);
+        outcome = make_room(r, false);
+        if (outcome == SERVED)
+            return 0;
+        if (outcome == ROOM)
+            rc = grow(r, false);
+        if (rc == -ENOSPC)
+            rc = grow(r, true);
+    }
+    if (rc != -ENOMEM)
+        return rc;
+    count(pool, &pool->stats.refused);
+    outcome = make_room(r, true);
+    if (outcome == SERVED)
+        return 0;
+    if (outcome == ROOM)
+        rc = grow(r, false);
+    return rc == -ENOSPC ? grow(r, true) : rc;
+}
+
+int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr)
+{
+    struct request r = {.pool = pool, .key = *key, .size = size};
+    int rc = 0;
+
+    if (!size || size > HOST_SIZE_MAX)
+        return size ? -ENOMEM : -EINVAL;
+    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_joined(&r)))
+        rc = serve_by_driver(&r);
+    if (rc)
+        count(pool, &pool->stats.failed);
+    else
+        *ret_addr = r.addr;
+    return rc;
+}
+
+/* With the lock: the live block that starts at addr. */
+static int live_find(const struct host_pool *pool, uint64_t addr, struct host_block **ret_block)
+{
+    const struct host_segment *segment = host_table_find(pool, addr);
+    struct host_block *block = NULL;
+
+    if (!segment)
+        return -ENOENT;
+    if (segment->starts)
+        block = addr % HOST_GRANULE == segment->addr % HOST_GRANULE
+                    ? segment->starts[(addr - segment->addr) / HOST_GRANULE]
+                    : NULL;
+    else if (addr == segment->addr)
+        block = segment->first;
+    if (!block || block->state != HOST_LIVE)
+        return -EINVAL;
+    *ret_block = block;
+    return 0;
+}
+
+int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key)
+{
+    struct host_block *block;
+    int rc;
+
+    lock_take(&pool->lock);
+    rc = live_find(pool, addr, &block);
+    if (!rc) {
+        *ret_size = block->requested;
+        *ret_key = block->segment->key;
+    }
+    lock_give(&pool->lock);
+    return rc;
+}
+
+/* With the lock: the block of a segment that contains addr. */
+static struct host_block *block_around(const struct host_segment *segment, uint64_t addr)
+{
+    size_t i = (addr - segment->addr) / HOST_GRANULE;
+
+    if (!segment->starts)
+        return segment->first;
+    while (!segment->starts[i])
+        i--; /* the front is at 0 */
+    return segment->starts[i];
+}
+
+int host_pool_block(struct host_pool *pool, uint64_t addr, uint64_t *ret_base, size_t *ret_size)
+{
+    const struct host_segment *segment;
+    const struct host_block *block;
+    int rc = -ENOENT;
+
+    lock_take(&pool->lock);
+    segment = host_table_find(pool, addr);
+    if (segment) {
+        block = block_around(segment, addr);
+        rc = block->state == HOST_LIVE && addr - block->addr < block->requested ? 0 : -EINVAL;
+        if (!rc) {
+            *ret_base = block->addr;
+            *ret_size = block->requested;
+        }
+    }
+    lock_give(&pool->lock);
+    return rc;
+}
+
+/* After a free: record the token of its epoch. */
+static int record(struct host_pool *pool, uint64_t epoch, bool waits)
+{
+    const int rc = host_tokens_record(pool, epoch);
+
+    if (rc)
+        return rc == -EBUSY ? 0 : rc;
+    host_owed_set(pool, epoch);
+    return waits ? host_tokens_wait(pool, epoch, false) : 0;
+}
+
+/* The free of a block that goes back to the driver, which waits as it does natively. */
+static int passing_free(struct host_pool *pool, struct host_segment *segment, bool waits)
+{
+    uint64_t epoch;
+
+    if (host_segment_give(pool, segment, true))
+        return 0;
+    lock_take(&pool->lock); /* it was kept after all, by a capture */
+    (void)host_tokens_begin(pool, true, &epoch);
+    lock_give(&pool->lock);
+    return record(pool, epoch, waits);
+}
+
+int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
+{
+    struct host_segment *segment = NULL;
+    struct host_block *block;
+    uint64_t epoch;
+    bool records;
+    int rc;
+
+    lock_take(&pool->lock);
+    rc = live_find(pool, addr, &block);
+    if (rc) {
+        lock_give(&pool->lock);
+        return rc;
+    }
+    pool->stats.frees++;
+    host_hand_back(pool, block);
+    if (block->segment->passing) {
+        segment = block->segment;
+        host_segment_detach(pool, segment);
+    } else {
+        host_put(pool, block);
+    }
+    records = !segment && host_tokens_begin(pool, waits, &epoch);
+    lock_give(&pool->lock);
+    if (segment)
+        return passing_free(pool, segment, waits);
+    if (!records)
+        return 0; /* the next token covers this free */
+    return record(pool, epoch, waits);
+}
+
+void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)
+{
+    const bool locked = lock_take_within(&pool->lock, 1000000000u);
+
+    *ret_stats = pool->stats;
+    ret_stats->allocs = ret_stats->hits + ret_stats->misses + ret_stats->failed;
+    if (locked)
+        lock_give(&pool->lock);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * descriptor.h - descriptors of the library's own: is one still the library's, and how it is written and closed without
+ * a signal.
+ *
+ * It opens nothing; file.h does.
+ *
+ * Threads: every function may be called from any thread. No locks, no state.
+ */
+#ifndef CUPOOL_SHIM_DESCRIPTOR_H
+#define CUPOOL_SHIM_DESCRIPTOR_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+/* 0; -EBADF: the program has closed our descriptor, and the number may be a file of its own; -ENOENT: the file has been
+ * removed. file: the fstat of fd when it was opened. */
+int file_state(int fd, const struct stat *file);
+
+/* Close the file, unless the descriptor is the program's by now. done: for all processes that share it; else for this
+ * one only. */
+void file_close(int fd, const struct stat *file, bool done);
+
+/* Around write(2): SIGXFSZ at the file size limit, and SIGPIPE without a reader, would end the program. */
+struct file_quiet {
+    sigset_t before;
+    sigset_t ours; /* of SIGXFSZ and SIGPIPE, those that were not pending before */
+};
+void file_quiet_begin(struct file_quiet *quiet);
+/* failed: a write failed, so the kernel may have sent this thread a signal. Only then is one taken back: a signal that
+ * the program sends the process meanwhile is the program's. */
+void file_quiet_end(const struct file_quiet *quiet, bool failed);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arrivals.c - see arrivals.h. No locks; counters are atomic. */
+#include "context/arrivals.h"
+
+#include <stdatomic.h>
+
+#include "clock.h"
+#include "context/capture.h"
+#include "context/enter.h"
+#include "context/registry.h"
+#include "context/state.h"
+#include "context/wait.h"
+#include "lock.h"
+
+/* The shorter time is for memory that was waited for in vain before. */
+#define ARRIVALS_OTHERS_AGAIN_NS 30000000u
+
+/* How often released memory has become available at a driver. */
+static atomic_uint arrivals;
+
+unsigned int context_arrivals(void)
+{
+    return atomic_load(&arrivals);
+}
+
+void context_arrived(void)
+{
+    atomic_fetch_add(&arrivals, 1);
+}
+
+bool arrivals_collect(struct context *context, uint64_t patience_ns)
+{
+    const struct real_driver *driver = context->driver;
+    const uint64_t given = atomic_load(&context->given);
+    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0;
+    uint64_t arrived = atomic_load(&context->arrived);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    struct visit visit;
+    bool done = false;
+
+    if (arrived >= given)
+        return false;
+    /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
+    if (!context_enter(context, &visit) && (visit.relaxed || !capture_active_now())) {
+        for (unsigned int i = 0; (result = driver->cuStreamQuery(context->stream)) == CUDA_ERROR_NOT_READY; i++) {
+            if (!limit || now_ns() >= limit || !context_stays(context))
+                break;
+            lock_relax(i);
+        }
+        /* If the stream cannot be queried, synchronise it, provided that the caller is ready to wait. */
+        done = (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit)) &&
+               driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
+    }
+    context_leave(context, &visit);
+    while (done && arrived < given && !atomic_compare_exchange_weak(&context->arrived, &arrived, given))
+        ;
+    if (done)
+        context_arrived();
+    return done;
+}
+
+bool arrivals_collect_refused(struct context *context)
+{
+    const bool alone = order_wait_own(context);
+    const uint64_t given = atomic_load(&context->given);
+    const uint64_t others = atomic_load(&context->gave_up) == given ? ARRIVALS_OTHERS_AGAIN_NS : ARRIVALS_OTHERS_NS;
+    const bool any = arrivals_collect(context, alone ? ARRIVALS_WAIT_NS : others);
+
+    if (!any)
+        atomic_store(&context->gave_up, given);
+    return any;
+}
+
+size_t arrivals_outstanding(const struct context *context)
+{
+    const uint64_t arrived = atomic_load(&context->arrived), given = atomic_load(&context->given);
+
+    return given > arrived ? given - arrived : 0;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device.h - the pools of all contexts of a device taken together: give idle memory back, and say what they hold.
+ *
+ * It takes no memory from the driver; segments.h does.
+ *
+ * Threads: every function may be called from any thread; the caller holds no lock. No function fails.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_DEVICE_H
+#define CUPOOL_SHIM_CONTEXT_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pool.h"
+
+struct context;
+
+/* Give back the idle segments of a device's contexts, except one. True if any bytes went back. */
+bool device_trim(int device, const struct context *except);
+
+/* Give back the idle segments of the current device's pools. True if any bytes went back, or if memory has arrived
+ * since context_arrivals() returned `before`. */
+bool context_trim(unsigned int before);
+
+/* As context_trim for a device (CONTEXT_ALL: all), at the program's request. Returns the bytes; 0 while a stream
+ * captures. */
+uint64_t context_release(int device, const char *why);
+
+/* The bytes of the device's pools that are idle or on their way back to the driver. */
+uint64_t context_idle_bytes(int device);
+
+/*
+ * The sum of the surveys of all pools of the device; `largest` is the maximum. Walks every block, unless whole is
+ * false: then only held and live are set, and live includes deferred blocks.
+ */
+void context_survey(int device, bool whole, struct pool_survey *ret_sum);
+
+/* Publish the deferred blocks of a device's pools, where no wait is needed. */
+void context_kept_ask(int device);
+/* Before the driver is asked for its free memory: collect the released segments that have arrived, without a wait. */
+void context_settle_device(int device);
+
+/* For the clock thread: give back segments that were idle for age ticks (0: none), and collect released segments that
+ * have arrived. */
+void context_decay_all(unsigned int age);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * enter.h - makes a context current on the calling thread for calls of our own, and restores the caller's.
+ *
+ * It does not keep the context alive; the caller has pinned it or is in a call on it.
+ *
+ * Threads: every function may be called from any thread. No locks. Errors: those of the driver.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_ENTER_H
+#define CUPOOL_SHIM_CONTEXT_ENTER_H
+
+#include <stdbool.h>
+
+#include "real/hooks.h"
+
+struct context;
+
+/* The state that context_leave restores. */
+struct visit {
+    bool pushed, relaxed;
+    CUstreamCaptureMode mode;
+};
+
+/* Make context current on this thread and switch the thread to relaxed capture mode, in which its calls disturb no
+ * capture. context_leave must follow, also after an error; it restores the caller's context and mode. */
+CUresult context_enter(const struct context *context, struct visit *visit);
+void context_leave(const struct context *context, struct visit *visit);
+
+#endif

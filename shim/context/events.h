@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * events.h - the calls by which higher rooms take part in the life of segments and contexts: registration with NCCL,
+ * guard bytes, the background thread.
+ *
+ * It is not a list of observers: there is one table, and every member is set. serve/library.c defines it: data that the
+ * linker fills in, and no constructor, because a preload's constructors run after those of libraries that may already
+ * allocate.
+ *
+ * Threads: every member may be called from any thread, on which the context is pinned or about to end. The caller holds
+ * no lock. Errors: as each member says.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_EVENTS_H
+#define CUPOOL_SHIM_CONTEXT_EVENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct context;
+
+struct context_events {
+    /* True if segments are registered with communicators. */
+    bool (*registers)(void);
+    /* A context's pool has got a segment. */
+    void (*segment_added)(struct context *owner, int device, uint64_t addr, size_t size);
+    /* An unused segment is about to go. 0: `release` has been called, or will be; otherwise it is registered nowhere,
+     * and the caller releases it. */
+    int (*segment_removing)(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg);
+    /* A segment has gone with its context. */
+    void (*segment_lost)(const struct context *owner, uint64_t addr);
+    /* Deregister and release parked memory of one device, or of all (-1). Returns the bytes released. */
+    size_t (*retry_parked)(int device);
+    /* As retry_parked, for a request that the driver has refused: waits also for other threads that do so, a second at
+     * most. */
+    size_t (*retry_parked_refused)(int device);
+    /* The context has ended. Other threads may still be in calls on its pool. */
+    void (*context_ended)(const struct context *context);
+    /* Around the destruction of the context's pool, which no thread uses any more. */
+    void (*pool_ending)(const struct context *context);
+    void (*pool_ended)(const struct context *context);
+};
+extern const struct context_events context_events;
+
+#endif

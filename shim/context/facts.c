@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* facts.c - see facts.h. No locks; `probing` is atomic. */
+#include "context/facts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "context/policy.h"
+#include "context/segments.h"
+#include "context/state.h"
+#include "trace/trace.h"
+
+/*
+ * Is handle the device's primary context? It is current on some thread, so retaining the primary context does not
+ * create it. False: the driver cannot say now, and the context must not be pooled: a primary context that we took for
+ * another kind would end without our noticing.
+ */
+static bool find_primary(const struct real_driver *driver, CUcontext handle, int device, bool *ret_primary)
+{
+    unsigned int flags;
+    CUcontext primary;
+    bool known;
+    int active = 0;
+
+    *ret_primary = false;
+    if (!driver->cuDevicePrimaryCtxGetState || !driver->cuDevicePrimaryCtxRetain ||
+        !driver->cuDevicePrimaryCtxRelease_v2)
+        return true;
+    /* While we hold a reference, another thread's final release would not destroy the context, or a destroyed context
+     * could come back; context_primary_gone therefore waits for `probing`. */
+    atomic_fetch_add(&contexts.probing[device % DEVICES_MAX], 1);
+    known = driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
+    if (known && active) {
+        known = driver->cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS;
+        *ret_primary = known && primary == handle;
+        if (known)
+            driver->cuDevicePrimaryCtxRelease_v2(device);
+    }
+    atomic_fetch_sub(&contexts.probing[device % DEVICES_MAX], 1);
+    return known;
+}
+
+/* An ordinal says little where CUDA_VISIBLE_DEVICES or MIG are in use. */
+void device_trace(const struct real_driver *driver, int device, size_t total)
+{
+    char name[128] = "", text[2 * sizeof(CUuuid) + 5] = "";
+    size_t at = 0;
+    CUuuid uuid;
+
+    if (driver->cuDeviceGetName)
+        driver->cuDeviceGetName(name, sizeof(name), device);
+    name[strcspn(name, "\"\\")] = '\0';
+    /* In the form that nvidia-smi prints. */
+    if (driver->cuDeviceGetUuid_v2 && driver->cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
+        for (unsigned int i = 0; i < sizeof(uuid); i++)
+            at +=
+                (size_t)snprintf(text + at, sizeof(text) - at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                                 (unsigned char)uuid.bytes[i]);
+    trace_event("device", "\"d\":%d,\"name\":\"%s\",\"uuid\":\"%s\",\"total\":%zu", device, name, text, total);
+}
+
+unsigned long long context_id(const struct real_driver *driver, CUcontext handle)
+{
+    unsigned long long id = 0;
+
+    return driver->cuCtxGetId && driver->cuCtxGetId(handle, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/* False: the context cannot be used now. */
+bool facts_find(CUcontext handle, struct facts *as)
+{
+    const struct real_driver *driver = as->driver;
+    size_t free;
+    CUdevice device;
+
+    /* A context that was reset stays current, but cannot be used until the runtime has initialised it again. */
+    if (driver->cuCtxGetDevice(&device) || driver->cuMemGetInfo_v2(&free, &as->capacity))
+        return false;
+    as->device = device;
+    as->defers = segments_defer(driver, device);
+    as->orders = policy_driver_orders(driver);
+    if (!find_primary(driver, handle, device, &as->primary))
+        return false;
+    as->id = context_id(driver, handle);
+    return true;
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lifetime.c - see lifetime.h.
+ *
+ * Locking: contexts.lock guards making entries; it is never held over a CUDA call.
+ */
+#include "context/lifetime.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "clock.h"
+#include "context/ending.h"
+#include "context/facts.h"
+#include "context/nccl_memory.h"
+#include "context/order.h"
+#include "context/own_stream.h"
+#include "context/pins.h"
+#include "context/policy.h"
+#include "context/pool_events.h"
+#include "context/registry.h"
+#include "context/segments.h"
+#include "context/state.h"
+#include "context/strict.h"
+#include "lock.h"
+#include "pool.h"
+#include "trace/trace.h"
+
+/*
+ * The part of the device's memory that large blocks sharing a segment may keep from going back while the device is
+ * empty. It shrinks as the pool hands memory out, so that a program that fills the device finds nearly all the memory
+ * that the driver would have.
+ */
+#define BREAK_PART 16
+/* Idle bytes that a growing pool may keep in any case: a small program need not be sparing. */
+#define EXCESS_MIN ((size_t)32 << 20)
+/* Bytes by which a pool may exceed 1.10 times the driver's own use before a request waits for memory. */
+#define BOUND_MIN ((size_t)64 << 20)
+/* The least slack in bytes, because a percentage of a small program's memory would be next to nothing. */
+#define SLACK_MIN ((size_t)64 << 20)
+
+static __thread struct {
+    CUcontext handle;
+    struct context *context;
+    unsigned int epoch;
+} here __attribute__((tls_model("initial-exec")));
+
+/* Bounds of idle memory: no limit where giving memory back waits for the device, which a request must not do, and where
+ * ranks have to lay memory out alike. */
+static size_t unless_kept(size_t least, bool defers)
+{
+    return defers && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
+}
+
+/* Fill in an unused entry. The caller holds the lock. */
+static void entry_fill(struct context *context, const struct facts *as, const char **ret_why)
+{
+    struct pool_config config = {.backend = &segment_ops,
+                                 .order = conf_get()->fill.number == FILL_OFF ? &order_ops : &order_filling_ops,
+                                 .observer = &observe_ops,
+                                 .arg = context,
+                                 .limit = conf_get()->limit.number,
+                                 .break_max = as->capacity / BREAK_PART,
+                                 .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
+                                 .capacity = as->capacity,
+                                 .excess_min = unless_kept(EXCESS_MIN, as->defers),
+                                 .bound_min = unless_kept(BOUND_MIN, as->defers)};
+    struct pool *pool;
+
+    if (conf_get()->free.number == FREE_RELAXED && as->orders) {
+        config.slack_min = SLACK_MIN;
+        config.slack_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
+    }
+
+    /* The earlier context's events and stream were destroyed with it. */
+    for (int i = 0; i < SLOTS_ALL; i++)
+        atomic_store(&context->slots[i].event, NULL);
+    for (int i = 0; i < SLOTS; i++) {
+        atomic_store(&context->led[i].event, NULL);
+        atomic_store(&context->led[i].turn, 0);
+        atomic_store(&context->led[i].noted, 0);
+    }
+    atomic_store(&context->stream, NULL);
+    atomic_store(&context->defers, as->defers);
+    atomic_store(&context->arrived, atomic_load(&context->given));
+    atomic_store(&context->gave_up, 0);
+    context->driver = as->driver;
+    context->device = as->device;
+    context->primary = as->primary;
+    context->id = as->id;
+    context->capacity = as->capacity;
+    atomic_store(&context->device_free, as->capacity);
+    policy_init(&context->policy, as->device, as->orders, ret_why);
+    atomic_store(&context->failed, false);
+    atomic_store(&context->bypassed, 0);
+    atomic_store(&context->undecided, false);
+    if (pool_create(&config, &pool))
+        pool = NULL;
+    atomic_store(&context->pool, pool);
+}
+
+/* Wait until no call is under way that may end a context, because such a call may end one without an entry. False: a
+ * call takes longer than a second, or this thread makes one. */
+static bool endings_wait(unsigned int *ret_ended)
+{
+    const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
+
+    for (unsigned int i = 0;; i++) {
+        *ret_ended = atomic_load(&contexts.ended);
+        if (!atomic_load(&contexts.endings))
+            return true;
+        if (context_endings || now_ns() >= limit)
+            return false;
+        lock_relax(i);
+    }
+}
+
+/* The entry of the context with this handle, made if it is missing. False: a call that may end a context came in
+ * between, so the facts may be out of date. */
+static bool entry_enter(CUcontext handle, const struct facts *as, unsigned int ended, struct context **ret_context,
+                        const char **ret_why)
+{
+    bool unchanged, made = false;
+    struct context *context;
+
+    pthread_mutex_lock(&contexts.lock);
+    unchanged = !atomic_load(&contexts.endings) && atomic_load(&contexts.ended) == ended;
+    context = unchanged ? context_entry_find(handle) : NULL;
+    if (unchanged && !context) {
+        context = context_entry_new();
+        made = context != NULL;
+    }
+    if (made) {
+        entry_fill(context, as, ret_why);
+        atomic_store_explicit(&context->handle, handle, memory_order_release);
+    }
+    pthread_mutex_unlock(&contexts.lock);
+    *ret_context = context;
+    return unchanged;
+}
+
+static struct context *entry_make(const struct real_driver *driver, CUcontext handle)
+{
+    struct facts as = {.driver = driver};
+    struct context *context = NULL;
+    const char *why = NULL; /* set by the thread that makes the entry */
+    unsigned int ended;
+
+    nccl_backs(); /* called here because the decision must not be made with the lock held */
+    do {
+        if (!endings_wait(&ended) || !facts_find(handle, &as))
+            return NULL;
+        trace_open();
+        context_lingering_end();
+    } while (!entry_enter(handle, &as, ended, &context, &why));
+    if (!context)
+        log_once(LOG_WARN, "more than %d contexts at a time; the others are not pooled", CONTEXTS_MAX);
+    if (!why)
+        return context;
+    device_trace(driver, as.device, as.capacity);
+    trace_event("policy", "\"d\":%d,\"free\":\"%s\",\"why\":\"%s\"", as.device,
+                policy_is_strict(&context->policy)        ? "strict"
+                : conf_get()->free.number == FREE_RELAXED ? "relaxed"
+                                                          : "ordered",
+                why);
+    policy_context_seen(handle, as.device);
+    return context;
+}
+
+struct context *context_current(const struct real_driver *driver)
+{
+    const unsigned int epoch = atomic_load_explicit(&contexts.epoch, memory_order_acquire);
+    CUcontext handle = NULL;
+    struct context *context;
+    bool leaving;
+
+    if (driver->cuCtxGetCurrent(&handle) || !handle)
+        return NULL;
+    if (handle == here.handle && epoch == here.epoch)
+        return here.context;
+    /* Repeated if the entry came to mean another context meanwhile. */
+    do {
+        context = context_entry_find(handle);
+        leaving = context && context_is_leaving(context);
+    } while (context && atomic_load(&context->handle) != handle);
+    if (!context)
+        context = entry_make(driver, handle);
+    if (!context)
+        return NULL; /* not cached: the context may become usable later */
+    here.handle = handle;
+    here.context = context->pool && !leaving && !atomic_load(&context->failed) ? context : NULL;
+    here.epoch = epoch;
+    return here.context;
+}
+
+struct context *context_begin(const struct real_driver *driver, struct calls **ret_own)
+{
+    CUcontext handle = NULL;
+
+    /* Repeated if an entry changed, or a context began to end, before this thread's mark was visible. */
+    do {
+        if (driver->cuCtxGetCurrent(&handle) || !handle)
+            return NULL;
+        *ret_own = call_begin((uintptr_t)here.context);
+        if (handle == here.handle && atomic_load_explicit(&contexts.epoch, memory_order_acquire) == here.epoch)
+            return here.context;
+        call_end(*ret_own);
+    } while (context_current(driver));
+    return NULL;
+}
+
+void context_back(enum memory_kind kind)
+{
+    /* With the lock, of two calls made at once one decides for all contexts, new ones included, and no pool is
+     * destroyed meanwhile. */
+    pthread_mutex_lock(&contexts.lock);
+    nccl_backing_set(kind == MEMORY_NCCL);
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (context->pool)
+            pool_kind_set(context->pool, kind, unless_kept(EXCESS_MIN, atomic_load(&context->defers)),
+                          unless_kept(BOUND_MIN, atomic_load(&context->defers)));
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+void context_saw(CUresult result)
+{
+    const struct real_driver *driver = order_is_sticky(result) ? real_driver_get() : NULL;
+    struct context *context = driver ? context_current(driver) : NULL;
+
+    if (context)
+        order_failed(context, result);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lifetime.h - how contexts become known: an entry with a pool is made at the first sight of a context.
+ *
+ * It ends no context; ending.h does. Contexts made from green contexts have no pool: their queue does not order work
+ * that runs in the primary context.
+ *
+ * Threads: every function may be called from any thread; the caller holds no lock. Errors: NULL, as each function says.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_LIFETIME_H
+#define CUPOOL_SHIM_CONTEXT_LIFETIME_H
+
+#include "context/nccl_memory.h"
+#include "context/pins.h"
+#include "real/hooks.h"
+#include "real/real.h"
+
+struct context;
+
+/* The context that is current on this thread; registered if this is its first sight. NULL: no context is current, or it
+ * is not pooled. */
+struct context *context_current(const struct real_driver *driver);
+
+/*
+ * As context_current, for a request: the context and its pool stay valid until call_end(*ret_own), even if a call of
+ * another thread ends the context meanwhile. NULL: as above; then call_end must not be called.
+ */
+struct context *context_begin(const struct real_driver *driver, struct calls **ret_own);
+
+/* From now on new segments of all contexts are of this kind, and only such segments serve requests. MEMORY_NCCL
+ * requires that nccl_backing_find has succeeded. */
+void context_back(enum memory_kind kind);
+
+/* A call of the program in the current context has returned this result; sticky errors mark the context as failed. */
+void context_saw(CUresult result);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_memory.c - see nccl_memory.h.
+ *
+ * Locking: none; `state` is atomic.
+ */
+#include "context/nccl_memory.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "context/capture.h"
+#include "context/capture_history.h"
+#include "context/events.h"
+#include "real/real.h"
+
+typedef unsigned long long ull;
+
+/* The bytes of the ncclMemAlloc call that finds out whether NCCL can give memory. */
+#define PROBE_BYTES ((size_t)2 << 20)
+/* The bytes in front of a segment where NCCL needs one registration for each kind of operation. Segments are aligned to
+ * as much. */
+#define FRONT_BYTES ((size_t)2 << 20)
+
+enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
+
+static struct {
+    atomic_int backend; /* one of the values above */
+    /* The copy of NCCL that the pool's memory comes from, if any; set once. */
+    _Atomic(const struct real_nccl *) backing;
+    atomic_size_t front; /* bytes in front of each of its segments; written before backing */
+} state;
+
+void nccl_visit_begin(struct nccl_visit *visit)
+{
+    process_bypass_begin();
+    visit->driver = real_driver_get();
+    visit->current = NULL;
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    visit->relaxed = visit->driver && visit->driver->cuThreadExchangeStreamCaptureMode &&
+                     visit->driver->cuThreadExchangeStreamCaptureMode(&visit->mode) == CUDA_SUCCESS;
+    if (visit->driver && visit->driver->cuCtxGetCurrent(&visit->current))
+        visit->driver = NULL;
+}
+
+void nccl_visit_end(struct nccl_visit *visit)
+{
+    CUcontext now = NULL, ignored;
+
+    if (visit->relaxed)
+        real_driver_get()->cuThreadExchangeStreamCaptureMode(&visit->mode);
+    if (visit->driver && visit->driver->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != visit->current) {
+        if (now)
+            visit->driver->cuCtxPopCurrent_v2(&ignored);
+        if (visit->current)
+            visit->driver->cuCtxPushCurrent_v2(visit->current);
+    }
+    process_bypass_end();
+}
+
+bool nccl_ranks_agree(void)
+{
+    return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing, memory_order_relaxed) ||
+           (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);
+}
+
+/* Where NCCL can do no better, ncclMemAlloc returns memory of cudaMalloc's kind, which cannot be registered between
+ * GPUs. */
+bool nccl_memory_is_shareable(uint64_t addr)
+{
+    const struct real_driver *driver = real_driver_get();
+    unsigned int legacy = 0;
+
+    return !driver || !driver->cuPointerGetAttribute ||
+           driver->cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr) || !legacy;
+}
+
+/* An NCCL that does not say its version counts as the oldest version with known bugs. */
+int nccl_version_of(const struct real_nccl *nccl)
+{
+    int version = 0;
+
+    return nccl->ncclGetVersion(&version) || !version ? NCCL_VERSION_MAPS : version;
+}
+
+/* True if a collective must not use a registration that send or receive has used first. */
+bool nccl_kinds_matter(const struct real_nccl *nccl)
+{
+    const int version = nccl_version_of(nccl);
+
+    return conf_get()->registration.number != REGISTER_FORCE && version >= NCCL_VERSION_MAPS &&
+           version < NCCL_VERSION_KINDS;
+}
+
+/* The reason why NCCL cannot back the pool, or NULL if it can; *ret_nccl is the copy found. */
+static const char *backing_find(const struct real_nccl **ret_nccl)
+{
+    const struct real_nccl *nccl = real_nccl_get(NULL);
+    const char *why = NULL;
+    struct nccl_visit visit;
+    void *ptr = NULL;
+
+    if (!nccl)
+        return "no NCCL is loaded in this process when it asks for its first memory";
+    if (!nccl->ncclMemAlloc || !nccl->ncclMemFree)
+        return "this NCCL has no ncclMemAlloc";
+    nccl_visit_begin(&visit);
+    if (nccl->ncclMemAlloc(&ptr, PROBE_BYTES) || !ptr)
+        why = "ncclMemAlloc gives no memory";
+    else if (!nccl_memory_is_shareable((uintptr_t)ptr))
+        why = "ncclMemAlloc gives cudaMalloc's memory here";
+    if (ptr)
+        nccl->ncclMemFree(ptr);
+    nccl_visit_end(&visit);
+    *ret_nccl = nccl;
+    return why;
+}
+
+/* Only the copy of NCCL that gave memory takes it back, so the first copy stays. */
+static void backing_set(const struct real_nccl *nccl)
+{
+    const struct real_nccl *none = NULL;
+
+    if (context_events.registers() && nccl_kinds_matter(nccl))
+        atomic_store(&state.front, FRONT_BYTES);
+    atomic_compare_exchange_strong(&state.backing, &none, nccl);
+}
+
+bool nccl_backs(void)
+{
+    int decided = atomic_load_explicit(&state.backend, memory_order_acquire), undecided = UNDECIDED;
+    const struct real_nccl *nccl = NULL;
+    const char *why;
+
+    if (decided != UNDECIDED || conf_get()->backend.number != BACKEND_NCCL)
+        return decided == BACKED_BY_NCCL;
+    /* Several threads may get here at once; they find the same answer, and the first one's is kept. */
+    why = backing_find(&nccl);
+    if (!why)
+        backing_set(nccl);
+    if (atomic_compare_exchange_strong(&state.backend, &undecided, why ? BACKED_BY_CUDA : BACKED_BY_NCCL) && why)
+        log_write(LOG_WARN, "CUPOOL_BACKEND=nccl is not possible: %s; all memory comes from cudaMalloc", why);
+    return atomic_load(&state.backend) == BACKED_BY_NCCL;
+}
+
+static bool has_device(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+}
+
+int nccl_backing_find(void)
+{
+    const struct real_nccl *nccl = NULL;
+    const char *why;
+
+    if (atomic_load(&state.backing))
+        return 0;
+    if (!has_device() || capture_active_now())
+        return -EAGAIN;
+    why = backing_find(&nccl);
+    if (why) {
+        log_write(LOG_WARN, "memory from NCCL is not possible: %s", why);
+        return -ENOTSUP;
+    }
+    backing_set(nccl);
+    return 0;
+}
+
+void nccl_backing_set(bool nccl)
+{
+    atomic_store(&state.backend, nccl ? BACKED_BY_NCCL : BACKED_BY_CUDA);
+}
+
+static bool graphs_register(void)
+{
+    /* NCCL copies the settings of its own files into the environment, too. */
+    const char *text = getenv("NCCL_GRAPH_REGISTER");
+
+    return !context_events.registers() && !(text && strcmp(text, "0") == 0);
+}
+
+int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
+{
+    const struct real_nccl *nccl = atomic_load(&state.backing);
+    const size_t front = atomic_load(&state.front);
+    const unsigned int time = births_now();
+    struct nccl_visit visit;
+    ncclResult_t result;
+    void *ptr = NULL;
+
+    nccl_visit_begin(&visit);
+    result = nccl->ncclMemAlloc(&ptr, front + size);
+    nccl_visit_end(&visit);
+    if (result || !ptr)
+        return -ENOMEM;
+    births_add((uintptr_t)ptr + front, time);
+    *ret_addr = (uintptr_t)ptr + front;
+    return 0;
+}
+
+void nccl_memory_free(uint64_t addr, size_t size)
+{
+    const struct real_nccl *nccl = atomic_load(&state.backing);
+    struct nccl_visit visit;
+    ncclResult_t result;
+
+    if (births_captured(addr) && graphs_register()) {
+        log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
+                           "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
+        return;
+    }
+    nccl_visit_begin(&visit);
+    result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
+    nccl_visit_end(&visit);
+    if (result)
+        log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
+}
+
+/* The bytes that nccl_memory_alloc has put in front of addr; 0 if the memory does not come from there. */
+size_t nccl_memory_front(uint64_t addr)
+{
+    const struct real_driver *driver = real_driver_get();
+    const size_t front = atomic_load(&state.front);
+    CUdeviceptr start = addr;
+
+    return front && driver && driver->cuPointerGetAttribute &&
+                   !driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, addr) &&
+                   addr - start == front
+               ? front
+               : 0;
+}

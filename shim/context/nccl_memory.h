@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl_memory.h - memory from NCCL as the pool's backend (CUPOOL_BACKEND=nccl).
+ *
+ * It registers nothing with a communicator; nccl/ does. It makes no call of NCCL but ncclMemAlloc, ncclMemFree and
+ * ncclGetVersion.
+ *
+ * Ownership: memory belongs to the caller from nccl_memory_alloc to nccl_memory_free.
+ *
+ * Threads: every function may be called from any thread. No locks.
+ */
+#ifndef CUPOOL_SHIM_NCCL_MEMORY_H
+#define CUPOOL_SHIM_NCCL_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "context/limits.h"
+#include "real/hooks.h"
+#include "real/real.h"
+
+/* True if all ranks must hold the same memory at the same time. Then no decision may depend on time or on the free
+ * memory. */
+bool nccl_ranks_agree(void);
+
+/*
+ * True if the pool's memory comes from NCCL. The first call decides this and needs a current context. False if no NCCL
+ * is loaded, or if NCCL cannot give memory that it can share.
+ */
+bool nccl_backs(void);
+/* For a program that asks later whether NCCL can back the pool. 0: yes; -ENOTSUP: no, and the log says why; -EAGAIN: no
+ * context is current, or a stream captures. */
+int nccl_backing_find(void);
+/* Sets the answer of nccl_backs; for lifetime.c, which tells the pools. */
+void nccl_backing_set(bool nccl);
+/* Allocate size bytes on the current device. -ENOMEM: NCCL refused, for whatever reason. nccl_memory_free takes the
+ * memory back, or keeps it for ever where NCCL may have registered it for a graph. */
+int nccl_memory_alloc(size_t size, uint64_t *ret_addr);
+void nccl_memory_free(uint64_t addr, size_t size);
+
+/* True if memory at this address can be shared between processes and GPUs, as far as the driver says. */
+bool nccl_memory_is_shareable(uint64_t addr);
+/* The bytes that nccl_memory_alloc has put in front of addr; 0 if the memory does not come from there. */
+size_t nccl_memory_front(uint64_t addr);
+
+/* The version of a copy of NCCL. */
+int nccl_version_of(const struct real_nccl *nccl);
+/* True if a collective must not use a registration that send or receive has used first. */
+bool nccl_kinds_matter(const struct real_nccl *nccl);
+
+/* Around our own calls of NCCL: the CUDA calls inside are not pooled, disturb no capture of another thread, and may
+ * change the current context, which nccl_visit_end restores. */
+struct nccl_visit {
+    const struct real_driver *driver;
+    CUcontext current;
+    CUstreamCaptureMode mode;
+    bool relaxed;
+};
+void nccl_visit_begin(struct nccl_visit *visit);
+void nccl_visit_end(struct nccl_visit *visit);
+
+#endif

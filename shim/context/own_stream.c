@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* own_stream.c - see own_stream.h. No locks but slots of order.c. */
+#include "context/own_stream.h"
+
+#include <errno.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "context/capture.h"
+#include "context/enter.h"
+#include "context/order.h"
+#include "context/pins.h"
+#include "context/registry.h"
+#include "context/state.h"
+#include "context/wait.h"
+
+/* The stream for our own work in a context that has been entered; NULL: it cannot be made. */
+CUstream own_stream(struct context *context)
+{
+    CUstream stream = atomic_load(&context->stream), made = NULL;
+
+    if (stream || !context->driver->cuStreamCreate ||
+        context->driver->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return stream;
+    /* Another thread's stream came first: ours stays unused until the context ends. */
+    return atomic_compare_exchange_strong(&context->stream, &stream, made) ? made : stream;
+}
+
+static int memory_fill(void *arg, uint64_t addr, size_t size, bool shared, bool fresh)
+{
+    const uint64_t fill = conf_get()->fill.number;
+    struct context *context = arg;
+    struct visit visit;
+    CUstream stream;
+    CUresult result;
+
+    /* The driver's own allocations of 2 MiB and more are zeroed, smaller ones are not. */
+    if (fill == FILL_NATIVE && (shared || fresh))
+        return 0;
+    result = context_enter(context, &visit);
+    stream = result ? NULL : own_stream(context);
+    if (stream && context->driver->cuMemsetD8Async && context->driver->cuStreamSynchronize)
+        result = context->driver->cuMemsetD8Async(addr, fill == FILL_NATIVE ? 0 : (unsigned char)fill, size, stream);
+    else
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    context_leave(context, &visit);
+    if (result)
+        log_once(LOG_WARN, "memory could not be filled (error %d); it is kept back", (int)result);
+    return result ? -EIO : 1;
+}
+
+/* Make later work of the context run behind the work on our own stream. Where the device's order is not enough (a
+ * strict policy), the host waits for the stream, and with it for all that the stream waits for. */
+static CUresult order_behind_stream(struct context *context, struct slot *slot)
+{
+    const struct real_driver *driver = context->driver;
+    const CUstream stream = atomic_load(&context->stream);
+    const bool waits = policy_is_strict(&context->policy) || !driver->cuEventRecord || !driver->cuCtxWaitEvent;
+    CUresult result = atomic_load(&slot->event) ? CUDA_SUCCESS : order_event_make(context, &slot->event);
+    struct visit visit;
+
+    if (result)
+        return result;
+    result = context_enter(context, &visit);
+    call_sleep(context);
+    if (!result)
+        result = waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
+    call_wake();
+    context_leave(context, &visit);
+    if (!result && !waits)
+        result = driver->cuCtxWaitEvent(context_handle(context), atomic_load(&slot->event));
+    return result;
+}
+
+static int context_filled(void *arg)
+{
+    struct context *context = arg;
+    struct slot *slot = order_slot_take(context);
+    const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);
+
+    /* CUDA_ERROR_NOT_READY, because this orders the fills only: the slot's turn must not count as done. */
+    order_slot_give(slot, CUDA_ERROR_NOT_READY);
+    if (result && result != CUDA_ERROR_NOT_READY)
+        log_once(LOG_WARN, "filled memory could not be put in order (error %d); it is kept back", (int)result);
+    return result ? -EBUSY : 0;
+}
+
+const struct pool_order_ops order_filling_ops = {
+    .order = order_pool, .fill = memory_fill, .filled = context_filled, .frozen = order_frozen};
+
+int context_write(struct context *context, uint64_t addr, unsigned char byte, size_t size)
+{
+    const struct real_driver *driver = context->driver;
+    struct visit visit;
+    CUstream stream;
+    CUresult result;
+
+    if (capture_active() || !driver->cuMemsetD8Async)
+        return -EIO;
+    result = context_enter(context, &visit);
+    stream = result ? NULL : own_stream(context);
+    result = stream ? driver->cuMemsetD8Async(addr, byte, size, stream) : CUDA_ERROR_NOT_SUPPORTED;
+    if (!result)
+        result = driver->cuStreamSynchronize(stream);
+    context_leave(context, &visit);
+    return result ? -EIO : 0;
+}
+
+int context_read(struct context *context, uint64_t addr, void *buf, size_t size, uint64_t limit)
+{
+    const struct real_driver *driver = context->driver;
+    struct visit visit;
+    CUstream stream;
+    CUresult result;
+
+    if (capture_active() || !driver->cuMemcpyDtoHAsync_v2)
+        return -EIO;
+    if (limit ? !order_wait_until(context, limit) : order_wait(context) != CUDA_SUCCESS)
+        return -EIO;
+    result = context_enter(context, &visit);
+    stream = result ? NULL : own_stream(context);
+    result = stream ? driver->cuMemcpyDtoHAsync_v2(buf, addr, size, stream) : CUDA_ERROR_NOT_SUPPORTED;
+    if (!result)
+        result = driver->cuStreamSynchronize(stream);
+    context_leave(context, &visit);
+    return result ? -EIO : 0;
+}

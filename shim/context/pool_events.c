@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool_events.c - see pool_events.h. No locks of its own. */
+#include "context/pool_events.h"
+
+#include "context/events.h"
+#include "context/nccl_memory.h"
+#include "context/registry.h"
+#include "trace/trace.h"
+
+typedef unsigned long long ull;
+
+static struct trace_segment segment_of(const void *arg, unsigned int kind, size_t size, bool got)
+{
+    return (struct trace_segment){
+        .device = context_device(arg), .backend = kind == MEMORY_NCCL ? "nccl" : "cuda", .size = size, .got = got};
+}
+
+static void on_segment_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)
+{
+    const struct trace_segment segment = segment_of(arg, kind, size, /* got: */ true);
+
+    trace_segment(&segment, "segment_alloc", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\",\"us\":%llu.%llu",
+                  segment.device, (ull)addr, size, segment.backend, (ull)(ns / 1000), (ull)(ns / 100 % 10));
+}
+
+static void segment_goes(const void *arg, unsigned int kind, uint64_t addr, size_t size, const char *why)
+{
+    const struct trace_segment segment = segment_of(arg, kind, size, /* got: */ false);
+
+    trace_segment(&segment, "segment_free", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"b\":\"%s\"%s", segment.device,
+                  (ull)addr, size, segment.backend, why);
+}
+
+static void on_segment_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
+{
+    segment_goes(arg, kind, addr, size, "");
+}
+
+static void on_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
+{
+    context_events.segment_lost(arg, addr);
+    segment_goes(arg, kind, addr, size, ",\"why\":\"context\"");
+}
+
+static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
+{
+    trace_frequent("trim", "\"d\":%d,\"n\":%zu,\"us\":%llu.%llu,\"why\":\"%s\"", context_device(arg), released,
+                   (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
+}
+
+/* A program at its bound meets it at every request, so the first, second, fourth ... time is written. */
+static void on_bound(void *arg, size_t held, size_t bound, uint64_t ns, uint64_t count)
+{
+    if (!(count & (count - 1)))
+        trace_event("bound", "\"d\":%d,\"held\":%zu,\"bound\":%zu,\"us\":%llu.%llu,\"count\":%llu", context_device(arg),
+                    held, bound, (ull)(ns / 1000), (ull)(ns / 100 % 10), (ull)count);
+}
+
+const struct pool_observer_ops observe_ops = {.segment_alloc = on_segment_alloc,
+                                              .segment_free = on_segment_free,
+                                              .segment_lost = on_segment_lost,
+                                              .trim = on_trim,
+                                              .bound = on_bound};

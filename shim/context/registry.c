@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * registry.c - see registry.h. lifetime.c makes entries, ending.c ends them.
+ *
+ * Locking: contexts.lock guards making entries; it is never held over a CUDA call.
+ */
+#include "context/registry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "context/pins.h"
+#include "context/state.h"
+#include "lock.h"
+
+struct contexts contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+__thread unsigned int context_endings __attribute__((tls_model("initial-exec")));
+atomic_uint contexts_closing;
+atomic_uint context_waiters;
+
+bool context_pin(struct context *context)
+{
+    if (!calls_pin(context))
+        return false;
+    if (!atomic_load(&context->leaving) && atomic_load(&context->handle) && context->pool)
+        return true;
+    calls_unpin(context);
+    return false;
+}
+
+void context_unpin(struct context *context)
+{
+    calls_unpin(context);
+}
+
+struct context *context_next(unsigned int *i, int device)
+{
+    while (*i < atomic_load(&contexts.count)) {
+        struct context *context = atomic_load(&contexts.entries[(*i)++]);
+
+        if (!context_pin(context))
+            continue;
+        if (device == CONTEXT_ALL || context->device == device)
+            return context;
+        context_unpin(context);
+    }
+    return NULL;
+}
+
+void context_changed(void)
+{
+    atomic_fetch_add(&contexts.epoch, 1);
+}
+
+struct context *context_entry_find(CUcontext handle)
+{
+    const unsigned int count = atomic_load_explicit(&contexts.count, memory_order_acquire);
+
+    for (unsigned int i = 0; i < count; i++) {
+        struct context *context = atomic_load_explicit(&contexts.entries[i], memory_order_acquire);
+
+        if (atomic_load_explicit(&context->handle, memory_order_acquire) == handle)
+            return context;
+    }
+    return NULL;
+}
+
+struct context *context_entry_new(void)
+{
+    const unsigned int count = atomic_load(&contexts.count);
+    struct context *context;
+
+    for (unsigned int i = 0; i < count; i++) {
+        context = atomic_load(&contexts.entries[i]);
+        if (!atomic_load(&context->handle) && !atomic_load(&context->ending) && !atomic_load(&context->leaving))
+            return context;
+    }
+    context = count < CONTEXTS_MAX ? aligned_alloc(64, sizeof(*context)) : NULL;
+    if (context) {
+        memset(context, 0, sizeof(*context));
+        atomic_store(&contexts.entries[count], context);
+        atomic_store_explicit(&contexts.count, count + 1, memory_order_release);
+    }
+    return context;
+}
+
+/*
+ * Another thread is in a call that may end this context; usually it releases a reference that is not the last one. The
+ * request waits, because a request that went to the driver instead would be one that other ranks serve from their
+ * pools.
+ */
+bool context_is_leaving(const struct context *context)
+{
+    uint64_t limit;
+    bool leaving;
+
+    if (!atomic_load(&context->leaving))
+        return false;
+    if (context_endings)
+        return true;
+    limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
+    atomic_fetch_add(&context_waiters, 1);
+    for (unsigned int i = 0; (leaving = atomic_load(&context->leaving)) && now_ns() < limit; i++)
+        lock_relax(i);
+    atomic_fetch_sub(&context_waiters, 1);
+    return leaving;
+}
+
+struct context *context_next_staying(unsigned int *i, int device)
+{
+    while (*i < atomic_load(&contexts.count)) {
+        struct context *context = atomic_load(&contexts.entries[(*i)++]);
+
+        while (atomic_load(&context->handle) && context->device == device && context->pool) {
+            if (context_pin(context))
+                return context;
+            if (context_is_leaving(context))
+                break;
+        }
+    }
+    return NULL;
+}
+
+/* True while a call of another thread decides whether the context stays. */
+static bool is_decided_on(const struct context *context)
+{
+    return atomic_load(&context->leaving) && !atomic_load(&context->ending) && !atomic_load(&context->undecided);
+}
+
+bool context_stays(const struct context *context)
+{
+    while (is_decided_on(context)) {
+        if (context_endings)
+            return false;
+        /* The context may end beside this thread, which makes no call of the driver until that is decided. */
+        call_sleep(context);
+        atomic_fetch_add(&context_waiters, 1);
+        for (unsigned int i = 0; is_decided_on(context); i++)
+            lock_relax(i);
+        atomic_fetch_sub(&context_waiters, 1);
+        call_wake();
+    }
+    return !atomic_load(&context->ending);
+}
+
+enum context_free context_may_free(uint64_t addr, uint64_t limit)
+{
+    const struct pool *pool = pool_of(addr);
+    const struct context *context = pool ? context_of(pool) : NULL;
+
+    if (!context)
+        return FREE_NOW;
+    if (atomic_load(&context->ending))
+        return FREE_NEVER;
+    if (!is_decided_on(context))
+        return FREE_NOW;
+    return context_endings || now_ns() >= limit ? FREE_LATER : FREE_WAIT;
+}
+
+CUcontext context_handle(const struct context *context)
+{
+    return atomic_load_explicit(&context->handle, memory_order_relaxed);
+}
+
+struct context *context_find(CUcontext handle)
+{
+    struct context *context = handle ? context_entry_find(handle) : NULL;
+
+    return context && context->pool ? context : NULL;
+}
+
+struct policy *context_policy(CUcontext handle)
+{
+    struct context *context = context_find(handle);
+
+    return context ? &context->policy : NULL;
+}
+
+void context_policy_each(void (*each)(struct policy *policy, const void *arg), const void *arg)
+{
+    struct context *context;
+
+    for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context))
+        each(&context->policy, arg);
+}
+
+CUcontext context_stream(const struct real_driver *driver, CUstream stream)
+{
+    CUcontext handle = NULL;
+
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !driver->cuStreamGetCtx ||
+        driver->cuStreamGetCtx(stream, &handle))
+        driver->cuCtxGetCurrent(&handle);
+    return handle;
+}
+
+struct pool *context_pool(const struct context *context)
+{
+    return context->pool;
+}
+
+bool context_failed(const struct context *context)
+{
+    return atomic_load_explicit(&context->failed, memory_order_relaxed);
+}
+
+int context_device(const struct context *context)
+{
+    return context->device;
+}
+
+bool context_backed_by_nccl(const struct context *context)
+{
+    return pool_kind_get(context->pool) == MEMORY_NCCL;
+}
+
+struct context *context_of(const struct pool *pool)
+{
+    return pool_arg(pool);
+}
+
+void context_bypassed(struct context *context)
+{
+    atomic_fetch_add_explicit(&context->bypassed, 1, memory_order_relaxed);
+}
+
+void context_exempt(CUcontext handle)
+{
+    struct context *context;
+
+    pthread_mutex_lock(&contexts.lock);
+    context = context_entry_find(handle);
+    if (!context) {
+        context = context_entry_new();
+        if (context) {
+            context->pool = NULL;
+            context->primary = false;
+            atomic_store_explicit(&context->handle, handle, memory_order_release);
+            context_changed();
+        }
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segments.h - where the segments of a context's pool come from and how they go back: the pool's backend.
+ *
+ * Ownership: a segment belongs to the pool from alloc to free, see struct pool_backend_ops.
+ *
+ * Threads: as struct pool_backend_ops. No locks. Errors: -ENOMEM and -EIO, as there.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_SEGMENTS_H
+#define CUPOOL_SHIM_CONTEXT_SEGMENTS_H
+
+#include <stdbool.h>
+
+#include "pool.h"
+#include "real/real.h"
+
+/* The backend of every context's pool, whose arg is the context. */
+extern const struct pool_backend_ops segment_ops;
+
+/* True if the driver can free through a stream on this device, and has the calls that this takes. */
+bool segments_defer(const struct real_driver *driver, int device);
+
+#endif

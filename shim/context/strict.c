@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * strict.c - see strict.h.
+ *
+ * Locking: none; the arrays are atomic.
+ */
+#include "context/strict.h"
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "context/policy.h"
+#include "context/registry.h"
+#include "context/wait.h"
+#include "pool.h"
+#include "trace/trace.h"
+
+static atomic_bool settled[DEVICES_MAX];              /* the work before frees ordered before that has completed */
+static _Atomic(CUcontext) first_context[DEVICES_MAX]; /* the first context seen on each device */
+
+const struct real_driver *policy_auto_driver(void)
+{
+    return conf_get()->free.number == FREE_AUTO ? real_driver_get() : NULL;
+}
+
+static void strict_one(int device, const char *why)
+{
+    const bool first = policy_strict_set(device, why);
+    bool known;
+
+    if (!first && atomic_load(&settled[device]))
+        return;
+    /* Frees before this were ordered on the device only. A thread that comes here meanwhile waits as well. */
+    known = context_wait_frees(device, /* others: */ true);
+    atomic_store(&settled[device], true);
+    if (first && known) {
+        trace_event("policy", "\"d\":%d,\"free\":\"strict\",\"why\":\"%s\"", device, why);
+        log_write(LOG_INFO, "device %d: frees wait on the host from now on: %s", device, why);
+    }
+}
+
+void policy_strict(int device, const char *why)
+{
+    if (conf_get()->free.number != FREE_AUTO)
+        return;
+    if (device >= 0)
+        strict_one(device % DEVICES_MAX, why);
+    for (int i = 0; device < 0 && i < DEVICES_MAX; i++)
+        strict_one(i, why);
+}
+
+int strict_device_of(const struct real_driver *driver, CUdeviceptr addr)
+{
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    int device = -1;
+
+    if (!addr || !driver->cuPointerGetAttribute ||
+        driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type != CU_MEMORYTYPE_DEVICE ||
+        driver->cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr))
+        return -1;
+    return device;
+}
+
+void policy_strict_memory(CUdeviceptr addr, const char *why)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    struct pool *pool = driver ? pool_of(addr) : NULL;
+    int device = pool ? context_device(context_of(pool)) : driver ? strict_device_of(driver, addr) : -1;
+
+    if (device >= 0)
+        policy_strict(device, why);
+}
+
+bool policy_is_settled(int device)
+{
+    return atomic_load_explicit(&settled[device % DEVICES_MAX], memory_order_acquire);
+}
+
+void policy_context_seen(CUcontext handle, int device)
+{
+    CUcontext first = NULL;
+
+    if (device < 0 || device >= DEVICES_MAX)
+        return;
+    if (!atomic_compare_exchange_strong(&first_context[device], &first, handle) && first != handle)
+        policy_strict(device, "a second context on the device");
+}
+
+void policy_context_gone(CUcontext handle)
+{
+    for (int i = 0; handle && i < DEVICES_MAX; i++) {
+        CUcontext first = handle;
+
+        atomic_compare_exchange_strong(&first_context[i], &first, NULL);
+    }
+}

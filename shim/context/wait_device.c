@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wait_device.c - see wait_device.h. No locks. */
+#include "context/wait_device.h"
+
+#include "clock.h"
+#include "context/lifetime.h"
+#include "context/order.h"
+#include "context/registry.h"
+#include "context/state.h"
+#include "context/wait.h"
+#include "lock.h"
+
+/* The longest time, in nanoseconds, that a free waits for a stream of another context, on which it natively happens. */
+#define FOREIGN_WAIT_NS 1000000000
+
+bool context_wait_device(int device)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct context *context;
+    bool any = false, all = true;
+
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
+        any = true;
+        all &= order_wait(context) == CUDA_SUCCESS;
+    }
+    /* order_capture_begin waits only for slots of contexts that have an entry; context_current makes the entry. */
+    context = !any && driver ? context_current(driver) : NULL;
+    return any ? all : context && context->device == device && order_wait(context) == CUDA_SUCCESS;
+}
+
+bool context_wait_device_for(int device, unsigned int ms)
+{
+    const struct real_driver *driver = real_driver_get();
+    const uint64_t limit = now_ns() + (uint64_t)ms * 1000000;
+    struct context *context;
+    bool any = false, all = true;
+
+    for (unsigned int i = 0; (context = context_next_staying(&i, device)); context_unpin(context)) {
+        any = true;
+        all &= order_wait_until(context, limit);
+    }
+    context = !any && driver ? context_current(driver) : NULL;
+    return any ? all : context && context->device == device && order_wait_until(context, limit);
+}
+
+/* True if our context's queue does not order work in the context with this handle. A green context's work it does
+ * order: a green context is part of a context of the device. */
+static bool is_foreign(const struct context *context, CUcontext handle)
+{
+    const struct real_driver *driver = context->driver;
+    const struct context *other = context_entry_find(handle);
+    CUcontext ignored;
+    CUdevice device;
+    bool elsewhere;
+
+    if (!handle || other == context)
+        return false;
+    if (other)
+        return other->pool != NULL;
+    if (driver->cuCtxPushCurrent_v2(handle))
+        return false;
+    elsewhere = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device != context->device;
+    driver->cuCtxPopCurrent_v2(&ignored);
+    return elsewhere;
+}
+
+CUresult context_wait_foreign(const struct context *context, CUstream stream)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const struct real_driver *driver = context->driver;
+    CUcontext handle = NULL;
+    CUresult result;
+    uint64_t limit;
+    bool relaxed;
+
+    if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        result = driver->cuCtxGetCurrent(&handle);
+    else
+        result = driver->cuStreamGetCtx ? driver->cuStreamGetCtx(stream, &handle) : CUDA_ERROR_NOT_SUPPORTED;
+    if (result || !is_foreign(context, handle) || !driver->cuStreamQuery)
+        return result == CUDA_ERROR_INVALID_HANDLE ? result : CUDA_SUCCESS;
+    relaxed =
+        driver->cuThreadExchangeStreamCaptureMode && driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    limit = now_ns() + FOREIGN_WAIT_NS;
+    for (unsigned int i = 0; (result = driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && now_ns() < limit; i++)
+        lock_relax(i);
+    if (relaxed)
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wait_device.h - waits on the host for the work of a device, or for a stream of another context.
+ *
+ * Threads: every function may be called from any thread; the caller holds no lock. Errors: false or the driver's, as
+ * each function says.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_WAIT_DEVICE_H
+#define CUPOOL_SHIM_CONTEXT_WAIT_DEVICE_H
+
+#include <stdbool.h>
+
+#include "real/hooks.h"
+
+struct context;
+
+/*
+ * Wait on the host for all work of a device's contexts, or of the current context if none of them is pooled. False: a
+ * context has failed, or a stream captures and the driver cannot wait beside a capture.
+ */
+bool context_wait_device(int device);
+/* As context_wait_device, for ms milliseconds at most, because that work may itself wait for this thread. False also if
+ * the work has not ended, if a stream captures for more than a second of that time, or if the driver cannot be asked
+ * (before 12.5). */
+bool context_wait_device_for(int device, unsigned int ms);
+
+/* If the stream belongs to another context, wait for it on the host, for a second at most. CUDA_ERROR_INVALID_HANDLE:
+ * it is no stream; another error: its work has not ended. */
+CUresult context_wait_foreign(const struct context *context, CUstream stream);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hazards.c - see hazards.h.
+ *
+ * Locking: none of its own.
+ */
+#include "exports/hazards.h"
+
+#include <stdatomic.h>
+
+#include "base/conf.h"
+#include "context/capture.h"
+#include "context/policy.h"
+#include "context/registry.h"
+#include "context/strict.h"
+#include "pool.h"
+#include "real/real.h"
+
+/* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13.5: the lowest byte of the id is the device. */
+#define LOCATION_TYPE_PART_OF_DEVICE 6
+
+static atomic_int devices;            /* number of devices that the process can use; 0: not known yet */
+static atomic_bool graphs_touch_host; /* a graph has, or may have, a node that touches host memory */
+
+/* The policy for work on a stream; NULL: none. */
+static struct policy *of_stream(CUstream stream)
+{
+    const struct real_driver *driver = policy_auto_driver();
+
+    return driver ? context_policy(context_stream(driver, stream)) : NULL;
+}
+
+void policy_host_work(CUstream stream)
+{
+    struct policy *policy;
+
+    if (capture_active_on(stream)) {
+        atomic_store(&graphs_touch_host, true);
+        return;
+    }
+    if (conf_get()->free.number != FREE_AUTO)
+        return;
+    policy = of_stream(stream);
+    if (policy)
+        policy_host_work_add(policy, stream);
+    else /* for example a green context's stream, whose work every free on the device waits for */
+        context_policy_each(policy_host_work_add, POLICY_STREAM_MIXED);
+}
+
+/* True if addr is, or may be, host memory. */
+static bool is_host(const struct real_driver *driver, CUdeviceptr addr)
+{
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+
+    if (!addr || pool_of(addr))
+        return false;
+    return driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type == CU_MEMORYTYPE_HOST;
+}
+
+void policy_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream)
+{
+    const struct real_driver *driver = policy_auto_driver();
+
+    if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to) || is_host(driver, from)))
+        policy_host_work(stream);
+}
+
+void policy_graph_node(void)
+{
+    atomic_store(&graphs_touch_host, true);
+}
+
+void policy_graph_set(CUdeviceptr to)
+{
+    const struct real_driver *driver = policy_auto_driver();
+
+    if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to)))
+        policy_graph_node();
+}
+
+void policy_graph_launch(CUstream stream)
+{
+    if (atomic_load_explicit(&graphs_touch_host, memory_order_relaxed))
+        policy_host_work(stream);
+}
+
+static struct policy *of_context(CUcontext handle)
+{
+    const struct real_driver *driver = policy_auto_driver();
+
+    if (driver && !handle)
+        driver->cuCtxGetCurrent(&handle);
+    return driver ? context_policy(handle) : NULL;
+}
+
+void policy_stream_wait_end(CUstream stream, uint64_t debts)
+{
+    struct policy *policy = debts ? of_context(NULL) : NULL;
+
+    /* The driver can be asked about the handle, because the wait has succeeded. A stream of another context completes
+     * nothing. */
+    if (policy && policy == of_stream(stream))
+        policy_stream_pay(policy, stream, debts);
+}
+
+uint64_t policy_context_wait_begin(CUcontext handle)
+{
+    return policy_debts(of_context(handle));
+}
+
+void policy_context_wait_end(CUcontext handle, uint64_t debts)
+{
+    struct policy *policy = debts ? of_context(handle) : NULL;
+
+    if (policy)
+        policy_pay(policy, debts);
+}
+
+void policy_stream_gone(CUstream stream)
+{
+    if (conf_get()->free.number == FREE_AUTO)
+        context_policy_each(policy_debtor_gone, stream);
+}
+
+static bool is_alone(const struct real_driver *driver)
+{
+    int count = atomic_load_explicit(&devices, memory_order_relaxed);
+
+    if (!count && driver->cuDeviceGetCount && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS)
+        atomic_store_explicit(&devices, count, memory_order_relaxed);
+    return count == 1;
+}
+
+/* The device of a context, pooled or not; -1: unknown. */
+static int device_of_context(const struct real_driver *driver, CUcontext handle)
+{
+    const struct context *context = context_find(handle);
+    CUcontext current = NULL;
+    CUdevice device;
+    bool known;
+
+    if (context)
+        return context_device(context);
+    driver->cuCtxGetCurrent(&current);
+    if (!handle || (handle != current && driver->cuCtxPushCurrent_v2(handle)))
+        return -1;
+    known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+    if (handle != current)
+        driver->cuCtxPopCurrent_v2(&current);
+    return known ? device : -1;
+}
+
+void policy_reach(CUdeviceptr addr, CUstream stream)
+{
+    static const char why[] = "copies between devices or contexts";
+    const struct real_driver *driver = policy_auto_driver();
+    struct pool *pool;
+    CUcontext handle;
+    int device, from;
+
+    /* With one device, the only other memory to reach is that of a second context, which has made the device strict. */
+    if (!driver || is_alone(driver))
+        return;
+    pool = pool_of(addr);
+    handle = context_stream(driver, stream);
+    if (pool && context_handle(context_of(pool)) == handle)
+        return;
+    device = pool ? context_device(context_of(pool)) : strict_device_of(driver, addr);
+    from = device < 0 ? -1 : device_of_context(driver, handle);
+    if (device < 0 || (!pool && from == device))
+        return;
+    if (!policy_is_settled(device))
+        policy_strict(device, why);
+    if (from >= 0 && !policy_is_settled(from))
+        policy_strict(from, why);
+}
+
+void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream)
+{
+    for (size_t i = 0; to && from && i < count; i++) {
+        policy_reach(to[i], stream);
+        policy_reach(from[i], stream);
+    }
+}
+
+static void reach_operand(const CUmemcpy3DOperand *operand, CUstream stream)
+{
+    if (operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER)
+        policy_reach(operand->op.ptr.ptr, stream);
+}
+
+void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream)
+{
+    for (size_t i = 0; operations && i < count; i++) {
+        reach_operand(&operations[i].dst, stream);
+        reach_operand(&operations[i].src, stream);
+    }
+}
+
+/* The processor's own memory. The kinds listed after these, INVISIBLE and a part of a device, are not. */
+static bool is_host_location(CUmemLocationType type)
+{
+    return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+           type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type)
+{
+    return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);
+}
+
+int policy_location_device(const CUmemLocation *location)
+{
+    switch ((int)location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return location->id;
+    case LOCATION_TYPE_PART_OF_DEVICE:
+        return location->id & 0xff;
+    default:
+        return -1;
+    }
+}
+
+void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
+{
+    const struct real_driver *driver = policy_auto_driver();
+    int own;
+
+    if (!driver || !access)
+        return;
+    own = addr ? strict_device_of(driver, addr) : -1;
+    if (addr && own < 0 &&
+        driver->cuCtxGetDevice(&own)) /* if the driver does not say, the current device is most likely */
+        own = -1;
+    for (size_t i = 0; i < count; i++) {
+        if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            continue;
+        if (is_host_location(access[i].location.type))
+            policy_strict(POLICY_ALL, "mapped host memory");
+        else if (policy_location_device(&access[i].location) >= 0 &&
+                 policy_location_device(&access[i].location) != own && !is_alone(driver))
+            policy_strict(POLICY_ALL, "memory of other devices");
+    }
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * direct.c - see direct.h.
+ *
+ * Locking: use.lock guards the tables; it is never held over a CUDA or NCCL call.
+ */
+#include "nccl/direct.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/arrivals.h"
+#include "context/lifetime.h"
+#include "context/registry.h"
+#include "context/wait_device.h"
+#include "nccl/direct_table.h"
+#include "nccl/registry.h"
+#include "real/real.h"
+#include "trace/trace.h"
+
+typedef unsigned long long ull;
+
+/* The least size in bytes: smaller allocations share pages, and NCCL registers whole pages. */
+#define SIZE_MIN ((size_t)2 << 20)
+
+/* How often an unmapping asks again while it waits for other threads' calls; 20 ms in all. */
+#define UNMAP_TRIES 200u
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below */
+    struct table memory;
+    struct table physical;
+    struct table unmapped; /* memory that has been unmapped and is still registered */
+} use = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. */
+static __thread CUresult freed __attribute__((tls_model("initial-exec")));
+
+static bool is_on(void)
+{
+    if (conf_get()->registration.number != REGISTER_USE || process_is_passive() || !nccl_registers())
+        return false;
+    if (!process_hooks_driver())
+        log_once(LOG_WARN, "CUPOOL_REGISTER=use is as 1 with CUPOOL_HOOK=runtime, which does not see all memory go");
+    return process_hooks_driver();
+}
+
+/* Takes the lock. False: there was no such entry. */
+static bool entry_forget(struct table *table, uint64_t addr)
+{
+    const struct entry *entry;
+
+    pthread_mutex_lock(&use.lock);
+    entry = direct_at(table, addr);
+    if (entry)
+        direct_delete(table, entry);
+    pthread_mutex_unlock(&use.lock);
+    return entry != NULL;
+}
+
+/* --- allocations come --- */
+
+static void memory_add(const struct entry *entry)
+{
+    pthread_mutex_lock(&use.lock);
+    direct_add(&use.memory, entry);
+    pthread_mutex_unlock(&use.lock);
+}
+
+void use_allocated(uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = is_on() ? real_driver_get() : NULL;
+    struct context *context;
+
+    if (!driver)
+        return;
+    use_range_ends(addr, size);
+    /* This also registers the context, so that we learn of its end. */
+    context = size >= SIZE_MIN ? context_current(driver) : NULL;
+    if (context)
+        memory_add(&(struct entry){.addr = addr, .size = size, .context = context});
+}
+
+void use_created(CUmemGenericAllocationHandle handle, size_t size)
+{
+    if (!is_on())
+        return;
+    entry_forget(&use.physical, handle);
+    pthread_mutex_lock(&use.lock);
+    direct_add(&use.physical, &(struct entry){.addr = handle, .size = size});
+    pthread_mutex_unlock(&use.lock);
+}
+
+void use_releases(CUmemGenericAllocationHandle handle)
+{
+    /* The value may be reused for other memory. If the program has retained the handle, it is not known any more, which
+     * does no harm: the mapping is then not registered. */
+    if (is_on())
+        entry_forget(&use.physical, handle);
+}
+
+void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle)
+{
+    const struct entry *physical;
+    bool whole;
+
+    if (!is_on())
+        return;
+    pthread_mutex_lock(&use.lock);
+    physical = direct_at(&use.physical, handle);
+    whole = physical && offset == 0 && physical->size == size;
+    pthread_mutex_unlock(&use.lock);
+    use_range_ends(addr, size);
+    if (whole)
+        memory_add(&(struct entry){.addr = addr, .size = size});
+}
+
+/* --- an operation uses them --- */
+
+/*
+ * May the memory be registered with communicators of this device? That it is device memory, and neither managed nor of
+ * a stream-ordered pool, follows from the call that made it. The driver must report the same allocation, because NCCL
+ * asks the driver as well, and mapped memory must be exportable to other processes, or NCCL's call may fail.
+ */
+static bool is_usable(const struct entry *entry, int device)
+{
+    const struct real_driver *driver = real_driver_get();
+    unsigned long long handle_types = 0;
+    CUdeviceptr start = 0;
+    size_t size = 0;
+    int where = -1;
+
+    return driver && driver->cuPointerGetAttribute &&
+           !driver->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, entry->addr) &&
+           where == device &&
+           !driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, entry->addr) &&
+           start == entry->addr &&
+           !driver->cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, entry->addr) &&
+           (entry->context ? size >= entry->size : size == entry->size) &&
+           (entry->context ||
+            (!driver->cuPointerGetAttribute(&handle_types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, entry->addr) &&
+             handle_types));
+}
+
+/* The allocation that holds all of a buffer, if it is not used yet. */
+static bool buffer_find(uint64_t addr, size_t size, struct entry *ret_entry)
+{
+    const struct entry *entry;
+    bool found;
+
+    pthread_mutex_lock(&use.lock);
+    entry = direct_before(&use.memory, addr);
+    found = entry && entry->state == STATE_UNUSED && addr - entry->addr < entry->size &&
+            size <= entry->size - (addr - entry->addr);
+    if (found)
+        *ret_entry = *entry;
+    pthread_mutex_unlock(&use.lock);
+    return found;
+}
+
+void use_prepare(const struct nccl_reg_op *op, int device)
+{
+    struct entry copy, *entry;
+    bool added;
+
+    if (!is_on())
+        return;
+    for (unsigned int i = 0; i < NCCL_REG_BUFFERS; i++) {
+        if (!op->buffers[i].size || !buffer_find(op->buffers[i].addr, op->buffers[i].size, &copy) ||
+            !is_usable(&copy, device))
+            continue;
+        /* Release memory that was unmapped here and could not be deregistered then. */
+        nccl_settle(device);
+        pthread_mutex_lock(&use.lock);
+        entry = direct_at(&use.memory, copy.addr); /* NULL if it was freed meanwhile */
+        added = entry && entry->state == STATE_UNUSED && entry->size == copy.size &&
+                !nccl_segment_use(copy.context, device, copy.addr, copy.size);
+        if (added) {
+            direct_set(&use.memory, entry, STATE_USED);
+            entry->device = device;
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (added)
+            trace_event("use", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu", device, (ull)copy.addr, copy.size);
+    }
+}
+
+/* --- allocations go --- */
+
+/* Nothing is registered there any more: make the program's free. */
+static void release(void *arg, uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    (void)arg;
+    (void)size;
+    /* The entry goes first, because the driver may give the address to another thread at once. */
+    if (!entry_forget(&use.memory, addr))
+        return;
+    /* In relaxed mode this disturbs no capture of another thread. */
+    if (driver->cuThreadExchangeStreamCaptureMode)
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    freed = driver->cuMemFree_v2(addr);
+    if (driver->cuThreadExchangeStreamCaptureMode)
+        driver->cuThreadExchangeStreamCaptureMode(&mode);
+    context_arrived();
+}
+
+/* Change the state of the entry at addr from one state to another. False: it was not in that state. */
+static bool entry_becomes(uint64_t addr, enum state from, enum state to)
+{
+    struct entry *entry;
+    bool found;
+
+    pthread_mutex_lock(&use.lock);
+    entry = direct_at(&use.memory, addr);
+    found = entry && entry->state == from;
+    if (found)
+        direct_set(&use.memory, entry, to);
+    pthread_mutex_unlock(&use.lock);
+    return found;
+}
+
+/*
+ * Release this thread's entry in STATE_GOING once all work has ended, as natively before a free: peers write into
+ * registered memory. False: the work cannot be waited for, and the entry is kept.
+ */
+static bool entry_let_go(uint64_t addr, int device, bool wait)
+{
+    if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0))) {
+        entry_becomes(addr, STATE_GOING, STATE_KEPT);
+        return false;
+    }
+    if (nccl_segment_remove(addr, release, NULL))
+        release(NULL, addr, 0);
+    return true;
+}
+
+bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
+{
+    struct entry *entry, copy = {0};
+    bool lost = false;
+
+    if (!addr || !is_on())
+        return false;
+    pthread_mutex_lock(&use.lock);
+    entry = direct_at(&use.memory, addr);
+    if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */
+        entry = NULL;
+    if (entry) {
+        copy = *entry;
+        /* In STATE_GOING no other thread releases the entry. */
+        if (copy.state == STATE_USED)
+            direct_set(&use.memory, entry, STATE_GOING);
+        else if (copy.state == STATE_UNUSED)
+            direct_delete(&use.memory, entry);
+    }
+    pthread_mutex_unlock(&use.lock);
+    if (!entry || copy.state == STATE_UNUSED)
+        return false;
+    *ret_result = CUDA_ERROR_INVALID_VALUE;
+    if (copy.state != STATE_USED)
+        return true;
+    /* Memory that cannot go now is freed later; the program has no more to do with it. */
+    freed = CUDA_SUCCESS;
+    if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
+        /* The context has failed, and the communicators with it. */
+        pthread_mutex_lock(&use.lock);
+        entry = direct_at(&use.memory, addr);
+        lost = entry && entry->state == STATE_KEPT;
+        if (lost)
+            direct_delete(&use.memory, entry);
+        pthread_mutex_unlock(&use.lock);
+    }
+    if (lost)
+        nccl_segment_lost(copy.context, addr);
+    *ret_result = freed;
+    return !lost;
+}
+
+/* Mapped memory is deregistered everywhere. */
+static void note_gone(void *arg, uint64_t addr, size_t size)
+{
+    (void)arg;
+    (void)size;
+    entry_forget(&use.unmapped, addr);
+}
+
+static bool is_unmapped(uint64_t addr)
+{
+    bool found;
+
+    pthread_mutex_lock(&use.lock);
+    found = direct_at(&use.unmapped, addr) != NULL;
+    pthread_mutex_unlock(&use.lock);
+    return found;
+}
+
+/*
+ * Used memory is about to be unmapped, or has gone already. The program goes on to release its memory and its
+ * addresses, so only the deregistration can be deferred. Where it cannot be done now, the segment stays parked and is
+ * not forgotten, because NCCL would find it for the next memory mapped here. That memory is registered only after the
+ * deregistration, which use_prepare tries again first.
+ */
+static void segment_ends(const struct entry *entry)
+{
+    if (entry->state == STATE_GOING) {
+        nccl_segment_lost(entry->context, entry->addr);
+        return;
+    }
+    /* Waits if that is possible. The program itself answers for its memory being out of use when it unmaps it. */
+    context_wait_device(entry->device);
+    pthread_mutex_lock(&use.lock);
+    direct_add(&use.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
+    pthread_mutex_unlock(&use.lock);
+    if (nccl_segment_remove(entry->addr, note_gone, NULL))
+        note_gone(NULL, entry->addr, 0);
+    /* A call of another thread with a communicator ends soon, and the memory that a rank registers must not depend on
+     * its timing. */
+    for (unsigned int i = 0; is_unmapped(entry->addr) && i < UNMAP_TRIES && !nccl_reg_group_depth(); i++) {
+        nap_ns(100000);
+        nccl_settle(entry->device);
+    }
+    if (is_unmapped(entry->addr))
+        log_once(
+            LOG_WARN,
+            "%zu bytes at %#llx go although NCCL has them registered (a group is open, or a communicator at work); "
+            "that is undone later, and what NCCL does with these addresses until then may go wrong",
+            entry->size, (ull)entry->addr);
+}
+
+void use_range_ends(uint64_t addr, size_t size)
+{
+    struct entry *entry, copy;
+
+    if (!is_on())
+        return;
+    do {
+        pthread_mutex_lock(&use.lock);
+        entry = direct_overlapping(&use.memory, addr, size);
+        if (entry) {
+            copy = *entry;
+            direct_delete(&use.memory, entry);
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (entry && copy.state != STATE_UNUSED)
+            segment_ends(&copy);
+    } while (entry);
+}
+
+void use_context_gone(const struct context *context)
+{
+    if (!is_on())
+        return;
+    pthread_mutex_lock(&use.lock);
+    for (size_t i = use.memory.count; i-- > 0;)
+        if (use.memory.entries[i].context == context)
+            direct_delete(&use.memory, &use.memory.entries[i]);
+    pthread_mutex_unlock(&use.lock);
+}
+
+/* --- again, what could not go --- */
+
+/* The longest time, in milliseconds, that a refused request waits for other threads that are releasing memory. */
+#define SETTLE_MS 1000u
+
+/* Threads that are inside nccl_settle; `settles`: this thread is one of them, perhaps in a call of NCCL. */
+static atomic_uint settling;
+static __thread bool settles __attribute__((tls_model("initial-exec")));
+
+static void freed_retry(int device)
+{
+    struct entry copy = {0};
+    bool more;
+
+    if (!is_on())
+        return;
+    do {
+        more = false;
+        pthread_mutex_lock(&use.lock);
+        for (size_t i = use.memory.kept ? direct_after(&use.memory, copy.addr) : use.memory.count;
+             i < use.memory.count && !more; i++) {
+            copy = use.memory.entries[i];
+            more = copy.state == STATE_KEPT && (device < 0 || device == copy.device);
+        }
+        pthread_mutex_unlock(&use.lock);
+        if (more && entry_becomes(copy.addr, STATE_KEPT, STATE_GOING))
+            entry_let_go(copy.addr, copy.device, /* wait: */ false);
+    } while (more);
+}
+
+size_t nccl_settle(int device)
+{
+    size_t released;
+
+    if (settles || !nccl_registers())
+        return 0;
+    settles = true;
+    atomic_fetch_add(&settling, 1);
+    freed_retry(device);
+    released = nccl_reg_retry_parked(nccl_registry(), device);
+    atomic_fetch_sub(&settling, 1);
+    settles = false;
+    return released;
+}
+
+size_t nccl_settle_refused(int device)
+{
+    const size_t released = nccl_settle(device);
+
+    for (unsigned int i = 0; atomic_load(&settling) && !settles && i < SETTLE_MS; i++)
+        nap_ns(1000000);
+    return released;
+}

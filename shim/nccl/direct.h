@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * direct.h - CUPOOL_REGISTER=use: memory that the program takes past the pool is registered once an NCCL operation uses
+ * it.
+ *
+ * It keeps a table of direct allocations, by the calls that made them, and makes those that an operation uses segments
+ * of nccl_reg. Only memory whose end certainly passes our hooks is in the table: memory from cuMemAlloc (and so from
+ * cudaMalloc), and memory from cuMemCreate that cuMemMap mapped as a whole. Other memory is never registered: memory of
+ * stream-ordered pools, managed or imported memory, memory of arrays or modules, of NCCL and of other libraries.
+ *
+ * It makes no NCCL call; nccl_reg does, at the operation and before memory goes.
+ *
+ * Threads: every function may be called from any thread. One lock, private to direct.c, is never held over a CUDA or
+ * NCCL call; the lock of nccl_reg may be taken within it. Without CUPOOL_REGISTER=use each function returns at once.
+ */
+#ifndef CUPOOL_SHIM_USE_H
+#define CUPOOL_SHIM_USE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nccl_reg.h"
+#include "real/hooks.h"
+
+struct context;
+
+/* The program has got memory past the pool by cuMemAlloc, in the current context. */
+void use_allocated(uint64_t addr, size_t size);
+/* created: the program has got physical memory. releases: its handle is about to be released. mapped: it was mapped. */
+void use_created(CUmemGenericAllocationHandle handle, size_t size);
+void use_releases(CUmemGenericAllocationHandle handle);
+void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle);
+
+/* Before an operation with a communicator of this device: the allocations of its buffers become segments. */
+void use_prepare(const struct nccl_reg_op *op, int device);
+
+/*
+ * The program frees the memory at addr. True: it has been freed, or its free is deferred, and *ret_result is the
+ * program's result. False: not in the table; the driver frees it. waits: the call natively waits for the device.
+ */
+bool use_free(uint64_t addr, bool waits, CUresult *ret_result);
+/* Memory mapped in this range is about to be unmapped, or has gone unseen, because other memory is there now. */
+void use_range_ends(uint64_t addr, size_t size);
+/* A context has gone, and all its memory with it. */
+void use_context_gone(const struct context *context);
+/* Free memory whose free was deferred because its work could not be waited for, and deregister and release parked
+ * segments, of one device or of all (-1). Returns the bytes released. */
+size_t nccl_settle(int device);
+/* As nccl_settle, for a request that the driver has refused: waits also for other threads inside nccl_settle, a second
+ * at most. */
+size_t nccl_settle_refused(int device);
+
+#endif

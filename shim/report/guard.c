@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * guard.c - see guard.h.
+ *
+ * Locking: debug.lock guards the table; a leaf, never held over a CUDA call.
+ */
+#include "report/guard.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/own_stream.h"
+#include "lock.h"
+#include "real/caller.h"
+#include "real/real.h"
+
+/* The least number of guard bytes behind a block; they also fill the rest of its rounded size. */
+#define GUARD_MIN  256u
+#define GUARD_BYTE 0xfd
+#define UNIT       512u
+/* The longest waits of the report at exit, in nanoseconds: for the device in all, and for the lock. */
+#define EXIT_WAIT_NS 2000000000u
+#define EXIT_LOCK_NS 200000000u
+/* The number of callers that the report at exit lists; the rest is summed up. */
+#define CALLERS_MAX 64
+
+struct entry {
+    uint64_t addr; /* 0: not in use */
+    size_t size;
+    const void *caller;
+    struct context *context; /* NULL: its guard bytes cannot be checked */
+};
+
+atomic_int debug_mode;
+
+static struct {
+    struct lock lock;    /* guards the members below */
+    struct entry *table; /* open addressing */
+    size_t slots, used;
+    bool full; /* no host memory for a larger table: the report is incomplete */
+} debug;
+
+bool debug_own(void)
+{
+    return atomic_load_explicit(&debug_mode, memory_order_relaxed) == DEBUG_OWN;
+}
+
+/* --- the table; the caller holds the lock --- */
+
+static size_t home(uint64_t addr)
+{
+    return (size_t)((addr >> 8) * 0x9e3779b97f4a7c15u >> 20) & (debug.slots - 1);
+}
+
+static struct entry *find(uint64_t addr)
+{
+    for (size_t i = debug.slots ? home(addr) : 0; debug.slots && debug.table[i].addr; i = (i + 1) & (debug.slots - 1))
+        if (debug.table[i].addr == addr)
+            return &debug.table[i];
+    return NULL;
+}
+
+static void put(const struct entry *entry)
+{
+    size_t i = home(entry->addr);
+
+    while (debug.table[i].addr && debug.table[i].addr != entry->addr)
+        i = (i + 1) & (debug.slots - 1);
+    debug.used += debug.table[i].addr == 0;
+    debug.table[i] = *entry;
+}
+
+/* Make room for one more entry. */
+static bool grow(void)
+{
+    struct entry *old = debug.table;
+    const size_t slots = debug.slots;
+
+    if ((debug.used + 1) * 2 <= slots)
+        return true;
+    debug.table = calloc(slots ? slots * 2 : 1024, sizeof(*old));
+    if (!debug.table) {
+        debug.table = old;
+        debug.full = true;
+        return false;
+    }
+    debug.slots = slots ? slots * 2 : 1024;
+    debug.used = 0;
+    for (size_t i = 0; i < slots; i++)
+        if (old[i].addr)
+            put(&old[i]);
+    free(old);
+    return true;
+}
+
+/* Move later entries of the probe sequence up into the hole. */
+static void take(struct entry *entry)
+{
+    size_t hole = (size_t)(entry - debug.table);
+
+    for (size_t i = (hole + 1) & (debug.slots - 1); debug.table[i].addr; i = (i + 1) & (debug.slots - 1)) {
+        const size_t at = home(debug.table[i].addr);
+
+        if (((i - at) & (debug.slots - 1)) < ((i - hole) & (debug.slots - 1)))
+            continue;
+        debug.table[hole] = debug.table[i];
+        hole = i;
+    }
+    debug.table[hole].addr = 0;
+    debug.used--;
+}
+
+/* --- guard bytes --- */
+
+/* The guard bytes behind a block; they end where the block ends. */
+static size_t guard_size(size_t size)
+{
+    return debug_padded(size) - size;
+}
+
+/* Check the guard bytes. limit: see context_read. False: they could not be read. */
+static bool guard_check(const struct entry *entry, uint64_t limit, const char *when)
+{
+    unsigned char bytes[GUARD_MIN + UNIT];
+    const size_t size = guard_size(entry->size);
+    char caller[256];
+
+    if (!entry->context)
+        return true;
+    if (context_read(entry->context, entry->addr + entry->size, bytes, size, limit))
+        return false;
+    for (size_t i = 0; i < size; i++) {
+        if (bytes[i] == GUARD_BYTE)
+            continue;
+        caller_name(entry->caller, caller, sizeof(caller));
+        log_write(LOG_ERROR,
+                  "overrun: byte %zu of a block of %zu bytes at %#" PRIx64 ", from %s, was written (seen %s)",
+                  entry->size + i, entry->size, entry->addr, caller, when);
+        break;
+    }
+    return true;
+}
+
+size_t debug_padded(size_t size)
+{
+    if (atomic_load_explicit(&debug_mode, memory_order_relaxed) != DEBUG_GUARD || size > SIZE_MAX / 2)
+        return size;
+    return (size + GUARD_MIN + UNIT - 1) / UNIT * UNIT;
+}
+
+void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller)
+{
+    struct entry entry = {.addr = addr, .size = size, .caller = caller};
+    const int mode = atomic_load_explicit(&debug_mode, memory_order_relaxed);
+
+    if (mode == DEBUG_GUARD && context && context_write(context, addr + size, GUARD_BYTE, guard_size(size)) == 0)
+        entry.context = context;
+    lock_take(&debug.lock);
+    if (grow())
+        put(&entry);
+    lock_give(&debug.lock);
+}
+
+void debug_size(uint64_t addr, size_t *size)
+{
+    const struct entry *found;
+
+    lock_take(&debug.lock);
+    found = find(addr);
+    if (found)
+        *size = found->size;
+    lock_give(&debug.lock);
+}
+
+void debug_free(uint64_t addr, bool may_wait)
+{
+    struct entry entry = {0}, *found;
+
+    if (!addr)
+        return;
+    lock_take(&debug.lock);
+    found = find(addr);
+    if (found) {
+        entry = *found;
+        take(found);
+    }
+    lock_give(&debug.lock);
+    if (entry.addr)
+        guard_check(&entry, may_wait ? 0 : now_ns(), "at its free");
+}
+
+void debug_context_gone(const struct context *context)
+{
+    lock_take(&debug.lock);
+    for (size_t slot = 0; slot < debug.slots; slot++)
+        if (debug.table[slot].context == context)
+            debug.table[slot].context = NULL;
+    lock_give(&debug.lock);
+}
+
+/* --- at exit --- */
+
+struct leak {
+    const void *caller;
+    size_t count, bytes;
+};
+
+static unsigned int leaks_sum(struct leak *leaks, struct leak *ret_rest)
+{
+    unsigned int count = 0, i;
+
+    lock_take(&debug.lock);
+    for (size_t slot = 0; slot < debug.slots; slot++) {
+        const struct entry *entry = &debug.table[slot];
+        struct leak *leak = ret_rest;
+
+        if (!entry->addr)
+            continue;
+        for (i = 0; i < count && leaks[i].caller != entry->caller; i++)
+            ;
+        if (i < CALLERS_MAX) {
+            leak = &leaks[i];
+            count += i == count;
+            leak->caller = entry->caller;
+        }
+        leak->count++;
+        leak->bytes += entry->size;
+    }
+    lock_give(&debug.lock);
+    return count;
+}
+
+static int most_first(const void *a, const void *b)
+{
+    const struct leak *x = a, *y = b;
+
+    return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+/* Check all live blocks, in a copy of the table, because other threads may still run. */
+static void guards_check(void)
+{
+    const uint64_t limit = now_ns() + EXIT_WAIT_NS;
+    const struct context *context;
+    bool unread = false;
+    struct entry *copy;
+    size_t slots;
+
+    lock_take(&debug.lock);
+    slots = debug.slots;
+    copy = calloc(slots ? slots : 1, sizeof(*copy));
+    if (copy && slots)
+        memcpy(copy, debug.table, slots * sizeof(*copy));
+    lock_give(&debug.lock);
+    process_bypass_begin();
+    for (size_t slot = 0; copy && slot < slots; slot++) {
+        context = copy[slot].context;
+        if (!copy[slot].addr || guard_check(&copy[slot], limit, "at exit"))
+            continue;
+        /* The work of this context may never end, while another context's has ended. */
+        for (size_t i = slot; i < slots; i++)
+            if (copy[i].context == context)
+                copy[i].context = NULL;
+        unread = true;
+    }
+    process_bypass_end();
+    if (unread)
+        log_write(LOG_WARN, "some blocks were not looked at: the device is still at work, or they could not be read");
+    free(copy);
+}
+
+/* The report at exit. Its exit handler is registered after the driver's own, so the driver still works. */
+static void report(void)
+{
+    struct leak leaks[CALLERS_MAX] = {{0}}, rest = {0};
+    unsigned int count;
+    char caller[256];
+
+    if (process_is_passive() || process_is_foreign())
+        return;
+    /* exit() in a signal handler may have interrupted the holder of the lock. */
+    if (!lock_take_within(&debug.lock, EXIT_LOCK_NS)) {
+        log_write(LOG_WARN, "no report of what was not freed: the process ends in the middle of a call");
+        return;
+    }
+    lock_give(&debug.lock);
+    guards_check();
+    count = leaks_sum(leaks, &rest);
+    qsort(leaks, count, sizeof(leaks[0]), most_first);
+    for (unsigned int i = 0; i < count; i++) {
+        caller_name(leaks[i].caller, caller, sizeof(caller));
+        log_write(LOG_WARN, "not freed: %zu bytes in %zu blocks, from %s", leaks[i].bytes, leaks[i].count, caller);
+    }
+    if (rest.count)
+        log_write(LOG_WARN, "not freed: %zu bytes in %zu blocks, from elsewhere", rest.bytes, rest.count);
+    if (debug.full)
+        log_write(LOG_WARN, "this is not all: there was no memory to keep account");
+}
+
+void debug_start(void)
+{
+    static const char *const tools[] = {"libsanitizer-collection.so", "libcudadebugger.so"};
+    int mode = (int)conf_get()->debug.number;
+
+    for (unsigned int i = 0; mode == DEBUG_OFF && i < sizeof(tools) / sizeof(tools[0]); i++) {
+        if (!real_is_loaded(tools[i]))
+            continue;
+        log_write(LOG_INFO, "%s is loaded: every request is a driver allocation of its own", tools[i]);
+        mode = DEBUG_OWN;
+    }
+    atomic_store(&debug_mode, mode);
+    if (conf_get()->debug.number != DEBUG_OFF)
+        atexit(report);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * guard.h - CUPOOL_DEBUG: finding the program's own memory errors.
+ *
+ * * own: every request is a driver allocation of its own, so that compute-sanitizer, cuda-gdb and the GPU itself
+ *   detect overruns and uses after the free as they do natively. Set automatically under compute-sanitizer and
+ *   cuda-gdb.
+ * * guard: pooled, with guard bytes behind every block, which are checked when the block is freed and at exit.
+ * * both: a report at exit of memory that was never freed, by caller.
+ *
+ * It is not fast: everything here waits for the device and takes one lock.
+ *
+ * Threads: every function may be called from any thread. The lock is private to guard.c and never held over a CUDA
+ * call.
+ */
+#ifndef CUPOOL_SHIM_DEBUG_H
+#define CUPOOL_SHIM_DEBUG_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct context;
+
+/* An enum conf_debug; DEBUG_OFF, which is 0, until debug_start was called. Only guard.c writes it. */
+extern atomic_int debug_mode;
+
+/* False: none of the functions below has anything to do. */
+static inline bool debug_on(void)
+{
+    return atomic_load_explicit(&debug_mode, memory_order_relaxed) != 0;
+}
+
+/* Read the setting and look for debuggers among the loaded objects; once, before the functions below. */
+void debug_start(void);
+/* True if requests must not be pooled. */
+bool debug_own(void);
+
+/* The bytes to request from the pool for a request of size bytes. */
+size_t debug_padded(size_t size);
+/* A block was handed out. context: its pool's; NULL if it is a driver allocation. caller: the return address. */
+void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller);
+/* Set *size to the size that the program requested for the block at addr; unchanged if that is not known. */
+void debug_size(uint64_t addr, size_t *size);
+/* A block is about to be freed. may_wait: natively this free waits for the device. */
+void debug_free(uint64_t addr, bool may_wait);
+/* A context has gone, and the contents of its memory with it. */
+void debug_context_gone(const struct context *context);
+
+#endif

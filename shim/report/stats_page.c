@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stats_page.c - see stats_page.h.
+ *
+ * Locking: live.lock guards the file and the buffers.
+ */
+#include "report/stats_page.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/descriptor.h"
+#include "base/file.h"
+#include "base/launch.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/counters.h"
+
+#define SLOTS     64
+#define PERIOD_NS 1000000000u
+#define VERSION   1
+/* Offsets in the file: the header, then the halves, on pages of their own. */
+#define HEADER_SIZE 4096
+#define HALF_SIZE   12288
+
+/* The counters of one device, in the order of names. */
+struct live_slot {
+    uint64_t device;
+    struct pool_stats stats;
+    uint64_t bypassed;
+};
+
+static const char names[] = "device allocs hits misses frees failed live held peak_live peak_held idle "
+                            "segments_alloc segments_free oom order kept bound bypassed";
+
+struct header {
+    char magic[8];
+    uint32_t version, header_size, half_size, slot_size, slots, counters;
+    int32_t pid, rank, local_rank, reserved;
+    uint64_t start_unix_ns;
+    char library[32], host[256], exe[256], names[512];
+};
+
+struct half {
+    uint32_t crc; /* of the members below, up to the last slot in use */
+    uint32_t count;
+    uint64_t seq, unix_ns, uptime_ns;
+    uint32_t ended, reserved;
+    struct live_slot slots[SLOTS];
+};
+
+_Static_assert(sizeof(struct live_slot) == 18 * sizeof(uint64_t), "a name for each counter");
+_Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
+_Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
+
+static struct {
+    pthread_mutex_t lock; /* guards the members below, except atomics */
+    struct stat file;     /* fstat of fd when it was opened, for file_state */
+    char path[4096];
+    struct half half; /* the half that is being written */
+    struct header header;
+    uint64_t start; /* in nanoseconds */
+    atomic_int fd;  /* -1: not open */
+    /* Used by the clock thread alone. */
+    uint64_t next;
+} live = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+
+/* The CRC-32 of zlib and gzip. A few hundred bytes a second need no table. */
+static uint32_t crc32_of(const void *data, size_t len)
+{
+    const unsigned char *byte = data;
+    uint32_t crc = ~0u;
+
+    for (; len--; byte++) {
+        crc ^= *byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0xedb88320u : crc >> 1;
+    }
+    return ~crc;
+}
+
+static void add(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed)
+{
+    struct half *half = arg;
+
+    if (half->count < SLOTS)
+        half->slots[half->count++] =
+            (struct live_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
+}
+
+/* Write all of data, or return false; with the lock. */
+static bool put(const void *data, size_t len, off_t at)
+{
+    const int fd = atomic_load(&live.fd);
+    struct file_quiet quiet;
+    const char *rest = data;
+    ssize_t n = 1;
+
+    file_quiet_begin(&quiet);
+    errno = EBADF;
+    if (file_state(fd, &live.file) != -EBADF)
+        while (len && ((n = pwrite(fd, rest, len, at)) > 0 || (n < 0 && errno == EINTR))) {
+            n = n < 0 ? 0 : n;
+            rest += n;
+            at += n;
+            len -= (size_t)n;
+        }
+    if (len)
+        log_once(LOG_WARN, "cannot write the statistics file %.300s: %s", live.path, strerror(n ? errno : ENOSPC));
+    file_quiet_end(&quiet, len != 0);
+    return !len;
+}
+
+/* Write the current counters into the older half; with the lock. */
+static bool update(bool ending)
+{
+    struct half *half = &live.half;
+
+    half->count = 0;
+    context_stats_each(ending, add, half);
+    half->seq++;
+    half->unix_ns = clock_ns(CLOCK_REALTIME);
+    half->uptime_ns = now_ns() - live.start;
+    half->ended = ending;
+    half->crc = crc32_of(&half->count, offsetof(struct half, slots) - offsetof(struct half, count) +
+                                           half->count * sizeof(half->slots[0]));
+    return put(half, offsetof(struct half, slots) + half->count * sizeof(half->slots[0]),
+               HEADER_SIZE + (off_t)(half->seq % 2) * HALF_SIZE);
+}
+
+static void header_fill(const struct launch *launch)
+{
+    struct header *header = &live.header;
+
+    memcpy(header->magic, "CUPOOLST", sizeof(header->magic));
+    header->version = VERSION;
+    header->header_size = HEADER_SIZE;
+    header->half_size = HALF_SIZE;
+    header->slot_size = sizeof(struct live_slot);
+    header->slots = SLOTS;
+    header->counters = sizeof(struct live_slot) / sizeof(uint64_t);
+    header->pid = (int32_t)getpid();
+    header->rank = launch->rank;
+    header->local_rank = launch->local_rank;
+    header->start_unix_ns = clock_ns(CLOCK_REALTIME);
+    snprintf(header->library, sizeof(header->library), "%s", CUPOOL_VERSION);
+    snprintf(header->host, sizeof(header->host), "%s", launch->host);
+    snprintf(header->exe, sizeof(header->exe), "%s", launch->exe);
+    memcpy(header->names, names, sizeof(names));
+}
+
+/* Create the file; with the lock. */
+static void create(void)
+{
+    static const struct file_kind kind = {"statistics page", "CUPOOLST", "exists, and is no statistics page"};
+    static char path[4096]; /* static because a thread's stack may be smaller */
+    struct launch launch;
+    int fd;
+
+    launch_detect(&launch);
+    if (launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path))) {
+        log_write(LOG_WARN, "no statistics page: CUPOOL_STATS_FILE is too long");
+        return;
+    }
+    fd = file_create(path, &kind, 0, live.path, sizeof(live.path));
+    if (fd < 0)
+        return;
+    fstat(fd, &live.file);
+    atomic_store(&live.fd, fd);
+    live.start = now_ns();
+    header_fill(&launch);
+    /* The whole size is written at once, so that no later update needs more disk space. The header comes last, because
+     * it makes the file a statistics page. */
+    live.half.seq = 1;
+    if (!put(&live.half, sizeof(live.half), HEADER_SIZE) ||
+        !put(&live.half, sizeof(live.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
+        !put(&live.header, sizeof(live.header), 0)) {
+        if (file_state(fd, &live.file) == 0)
+            unlink(live.path);
+        file_close(fd, &live.file, /* done: */ true);
+        atomic_store(&live.fd, -1);
+    }
+}
+
+void live_open(void)
+{
+    const char *pattern = conf_get()->stats_file.text;
+    const int saved = errno;
+    int cancel;
+
+    if (!*pattern || strcmp(pattern, "off") == 0)
+        return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&live.lock);
+    create();
+    pthread_mutex_unlock(&live.lock);
+    pthread_setcancelstate(cancel, NULL);
+    errno = saved;
+}
+
+uint64_t live_due(uint64_t now)
+{
+    (void)now;
+    return atomic_load(&live.fd) < 0 ? UINT64_MAX : live.next;
+}
+
+void live_tick(uint64_t now)
+{
+    if (now < live_due(now) || process_is_foreign() || pthread_mutex_trylock(&live.lock))
+        return;
+    if (atomic_load(&live.fd) >= 0)
+        update(false);
+    live.next = now + PERIOD_NS;
+    pthread_mutex_unlock(&live.lock);
+}
+
+void live_finish(void)
+{
+    const int saved = errno;
+
+    if (atomic_load(&live.fd) < 0 || pthread_mutex_trylock(&live.lock))
+        return;
+    update(true);
+    file_close(atomic_load(&live.fd), &live.file, /* done: */ true);
+    atomic_store(&live.fd, -1);
+    pthread_mutex_unlock(&live.lock);
+    errno = saved;
+}
+
+void live_forget(void)
+{
+    /* A thread of the parent may hold the lock for ever in this process, so this takes no lock. */
+    if (atomic_load(&live.fd) >= 0)
+        file_close(atomic_load(&live.fd), &live.file, /* done: */ false);
+    atomic_store(&live.fd, -1);
+}

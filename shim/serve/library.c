@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * library.c - the library's start, exit and fork, and the tables by which lower rooms call higher ones. It decides
+ * nothing about a request, and no other file calls its functions by name.
+ *
+ * Locking: none.
+ */
+#include <pthread.h>
+
+#include "base/process.h"
+#include "context/events.h"
+#include "nccl/direct.h"
+#include "nccl/pool_segments.h"
+#include "nccl/registry.h"
+#include "report/background.h"
+#include "report/guard.h"
+#include "report/stats.h"
+#include "report/stats_page.h"
+#include "trace/trace.h"
+
+static void started(void)
+{
+    debug_start();
+    stats_start();
+}
+
+static void forked(void)
+{
+    trace_forget();
+    decay_forget();
+    stats_forget();
+    live_forget();
+}
+
+const struct process_events process_events = {.started = started, .forked = forked};
+
+static void segment_added(struct context *owner, int device, uint64_t addr, size_t size)
+{
+    nccl_segment_add(owner, device, addr, size);
+    decay_start();
+}
+
+const struct context_events context_events = {.registers = nccl_registers,
+                                              .segment_added = segment_added,
+                                              .segment_removing = nccl_segment_remove,
+                                              .segment_lost = nccl_segment_lost,
+                                              .retry_parked = nccl_settle,
+                                              .retry_parked_refused = nccl_settle_refused,
+                                              .context_ended = use_context_gone,
+                                              .pool_ending = debug_context_gone,
+                                              .pool_ended = nccl_owner_lost};
+
+const struct background_job background_jobs[] = {
+    {.due = stats_due, .tick = stats_tick}, {.start = live_open, .due = live_due, .tick = live_tick}, {0}};
+
+/* At exit: no CUDA call, and no memory given back; the driver releases it. */
+__attribute__((destructor)) static void finish(void)
+{
+    int cancel;
+
+    if (!process_has_begun() || process_is_foreign())
+        return;
+    process_end();
+    /* A thread cancelled in here would leave half a line or half an update. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    stats_finish();
+    live_finish();
+    trace_close();
+    pthread_setcancelstate(cancel, NULL);
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * serve.c - see core.h.
+ *
+ * Locking: none.
+ */
+#include "serve/core.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/arrivals.h"
+#include "context/capture.h"
+#include "context/device.h"
+#include "context/lifetime.h"
+#include "context/nccl_memory.h"
+#include "context/pins.h"
+#include "context/registry.h"
+#include "context/wait_device.h"
+#include "lock.h"
+#include "nccl/direct.h"
+#include "pool.h"
+#include "real/caller.h"
+#include "real/real.h"
+#include "report/guard.h"
+#include "trace/stacks.h"
+#include "trace/trace.h"
+
+/* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
+static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
+
+void core_call_from(const void *caller)
+{
+    begun_by = caller;
+}
+
+void core_begin(void)
+{
+    process_start();
+    trace_open();
+}
+
+/* Serve a request in a context that stays valid meanwhile. */
+static inline enum core_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const int rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
+
+    if (rc == -ENOMEM && context_backed_by_nccl(context))
+        return CORE_REFUSED;
+    if (rc) {
+        context_bypassed(context);
+        return CORE_BYPASS;
+    }
+    if (debug_on())
+        debug_alloc(context, *ret_addr, size, caller);
+    if (trace_allocs())
+        frames_alloc(context_device(context), *ret_addr, size, caller);
+    return CORE_DONE;
+}
+
+enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const struct real_driver *driver;
+    enum core_verdict verdict;
+    struct context *context;
+    struct calls *own;
+
+    if (!size || process_is_passive())
+        return CORE_FORWARD;
+    caller = begun_by ? begun_by : caller;
+    if (caller_is_outside(caller_of(caller)))
+        return CORE_BYPASS;
+    driver = real_driver_get();
+    if (!driver)
+        return CORE_FORWARD;
+    if (process_state_get() == PROCESS_NEW)
+        process_start();
+    if (debug_on() && debug_own())
+        return CORE_BYPASS;
+    context = context_begin(driver, &own);
+    if (!context)
+        return CORE_FORWARD;
+    verdict = alloc_in(context, size, caller, ret_addr);
+    call_end(own);
+    return verdict;
+}
+
+bool core_would_pool(const void *caller)
+{
+    return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
+           !caller_is_outside(caller_of(begun_by ? begun_by : caller));
+}
+
+void core_bypassed(uint64_t addr, size_t size, const void *caller)
+{
+    pool_disown(addr, size);
+    caller = begun_by ? begun_by : caller;
+    if (!caller_is_outside(caller_of(caller)))
+        use_allocated(addr, size);
+    if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
+        log_once(
+            LOG_WARN,
+            "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "
+            "that is not so on all ranks, and they are registered, the job may hang",
+            size);
+    if (debug_on() && debug_own() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
+        debug_alloc(NULL, addr, size, caller);
+}
+
+static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
+{
+    if (debug_on())
+        debug_free(addr, /* may_wait: */ release == pool_free);
+    return release(addr);
+}
+
+static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr), uint64_t addr)
+{
+    struct trace_block event = {.device = -1, .addr = addr};
+    struct pool *pool = NULL;
+    size_t block = 0, size = pool_live(addr, &pool, &block);
+    int rc;
+
+    if (size && debug_on())
+        debug_size(addr, &size);
+    if (size) {
+        event.device = context_device(context_of(pool));
+        event.size = size;
+        trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);
+    }
+    rc = release_checked(release, addr);
+    if (size && rc == 0)
+        trace_block(TRACE_BLOCK_FREE_COMPLETED, &event);
+    return rc;
+}
+
+static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
+{
+    return trace_allocs() ? release_traced(release, addr) : release_checked(release, addr);
+}
+
+/* A free while a call is under way that may end a context, perhaps this memory's. Kept out of line, away from the usual
+ * path. */
+static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
+{
+    const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
+    struct calls *own = call_begin(CALL_ADDRESS(addr));
+    enum context_free may;
+    int rc = -EINVAL;
+
+    atomic_fetch_add(&context_waiters, 1);
+    for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
+        call_end(own);
+        lock_relax(i);
+        own = call_begin(CALL_ADDRESS(addr));
+    }
+    atomic_fetch_sub(&context_waiters, 1);
+    if (may == FREE_NOW)
+        rc = release_now(release, addr);
+    else if (may == FREE_LATER)
+        rc = release == pool_free ? pool_free_later(addr) : release(addr);
+    call_end(own);
+    return rc;
+}
+
+/*
+ * Does the driver answer this thread? It refuses on the threads of its own that run host functions, and a free that has
+ * no need of the driver has to be refused there too. Every other thread keeps its answers, so it asks once.
+ */
+static inline bool thread_is_answered(void)
+{
+    static __thread bool answered __attribute__((tls_model("initial-exec")));
+    const struct real_driver *driver = answered ? NULL : real_driver_get();
+    CUcontext ignored;
+
+    if (driver)
+        answered = driver->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
+    return answered || !driver;
+}
+
+static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
+{
+    struct calls *own;
+    bool closing;
+    int rc;
+
+    if (process_is_passive())
+        return CORE_FORWARD;
+    if (!thread_is_answered())
+        return pool_of(addr) ? CORE_FAILED : CORE_FORWARD;
+    own = call_begin(CALL_ADDRESS(addr));
+    closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
+    rc = closing ? 0 : release_now(release, addr);
+    call_end(own);
+    if (closing)
+        rc = release_beside_end(release, addr);
+    switch (rc) {
+    case 0:
+        return CORE_DONE;
+    case -ENOENT:
+        return CORE_FORWARD;
+    case -EINVAL:
+        return CORE_INVALID;
+    default:
+        return CORE_FAILED;
+    }
+}
+
+enum core_verdict core_free(uint64_t addr)
+{
+    return free_with(pool_free, addr);
+}
+
+enum core_verdict core_free_later(uint64_t addr, CUstream stream)
+{
+    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+
+    if (!pool)
+        return free_with(pool_free_later, addr);
+    if (!thread_is_answered() || context_failed(context_of(pool)))
+        return CORE_FAILED;
+    /* The next order in the context covers the work of its own streams only; a stream of another context has to be
+     * waited for. */
+    switch (context_wait_foreign(context_of(pool), stream)) {
+    case CUDA_SUCCESS:
+        return free_with(pool_free_later, addr);
+    case CUDA_ERROR_INVALID_HANDLE:
+        return CORE_NOWHERE;
+    default:
+        log_once(LOG_WARN, "memory that was freed on another device's stream is not used again: the stream has not "
+                           "come there within a second");
+        return free_with(pool_free_never, addr);
+    }
+}
+
+bool core_lacks_context(void)
+{
+    static __thread bool had __attribute__((tls_model("initial-exec")));
+    const struct real_driver *driver = had ? NULL : real_driver_get();
+    CUcontext handle = NULL;
+
+    if (!driver || driver->cuCtxGetCurrent(&handle)) /* if the driver fails here, its error is not the program's */
+        return false;
+    had = handle != NULL;
+    return !had && !capture_active();
+}
+
+unsigned int core_arrivals(void)
+{
+    return context_arrivals();
+}
+
+bool core_give_back(unsigned int before)
+{
+    /* Also inside a bypass: giving memory back never comes through our hooks. */
+    return process_has_begun() && context_trim(before);
+}
+
+uint64_t core_release(int device, const char *why)
+{
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
+    CUcontext handle;
+
+    /* The exit handlers of the program run after those of CUDA, where the driver has been deinitialised. */
+    return driver && driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS ? context_release(device, why) : 0;
+}
+
+static bool current_device(CUdevice *ret_device)
+{
+    const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
+
+    return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
+}
+
+void core_idle_settle(void)
+{
+    CUdevice device;
+
+    if (current_device(&device))
+        context_settle_device(device);
+}
+
+void core_kept_ask(void)
+{
+    CUdevice device;
+
+    if (current_device(&device))
+        context_kept_ask(device);
+}
+
+uint64_t core_idle_bytes(void)
+{
+    CUdevice device;
+
+    return current_device(&device) ? context_idle_bytes(device) : 0;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pinned.c - pinned host memory is freed while copies from and to it are in flight, and written by the processor as
+ * soon as it is handed out again: the device must see what was there at the copy.
+ *
+ * Natively cudaFreeHost waits for the device. With CUPOOL_HOST_POOL=1 it need not, and the pool must not hand memory
+ * out before the work is over. Codes, flags and attributes are compared by the probe (tests/gpu/probe).
+ */
+#include "behaviour.h"
+
+#define SLOTS  8
+#define LARGE  (3 * BT_MIB)
+#define ROUNDS 40
+#define SOME   200
+
+static const size_t sizes[] = {100, 5000, 64 * BT_KIB, 700 * BT_KIB, BT_MIB, LARGE};
+#define SIZES (sizeof(sizes) / sizeof(sizes[0]))
+
+/* The pool is on, and frees do not wait on the host: tests of the pool itself. */
+static bool pooled_ordered(void)
+{
+    const char *pool = getenv("CUPOOL_HOST_POOL"), *policy = getenv("CUPOOL_FREE");
+
+    return bt_preloaded() && pool && strcmp(pool, "1") == 0 && policy &&
+           (strcmp(policy, "ordered") == 0 || strcmp(policy, "relaxed") == 0);
+}
+
+struct worker {
+    uint64_t seed;
+    unsigned int devices;
+};
+
+/* Copies from memory that is freed at once, its successor is written at once. */
+static int copies(void *arg)
+{
+    struct worker *w = arg;
+    unsigned char *dev[SLOTS], *p;
+    cudaStream_t stream;
+
+    OK(cudaSetDevice((int)(w->seed % w->devices)));
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int i = 0; i < SLOTS; i++)
+        OK(cudaMalloc((void **)&dev[i], LARGE));
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t used[SLOTS];
+
+        for (int i = 0; i < SLOTS; i++) {
+            used[i] = sizes[bt_random(&w->seed) % SIZES];
+            if (bt_random(&w->seed) % 4 == 0)
+                TRY(bt_slow(stream, 300));
+            OK(cudaMallocHost((void **)&p, used[i]));
+            memset(p, round * SLOTS + i, used[i]);
+            OK(cudaMemcpyAsync(dev[i], p, used[i], cudaMemcpyHostToDevice, stream));
+            OK(cudaFreeHost(p));
+        }
+        OK(cudaStreamSynchronize(stream));
+        for (int i = 0; i < SLOTS; i++)
+            TRY(bt_verify(dev[i], used[i], (round * SLOTS + i) & 0xff));
+    }
+    for (int i = 0; i < SLOTS; i++)
+        OK(cudaFree(dev[i]));
+    OK(cudaStreamDestroy(stream));
+    return 0;
+}
+
+static int copies_one(void)
+{
+    struct worker w = {1, 1};
+
+    return copies(&w);
+}
+
+static int copies_threads(void)
+{
+    struct bt_thread threads[4];
+    struct worker w[4];
+    int devices, rc = 0;
+
+    OK(cudaGetDeviceCount(&devices));
+    for (int i = 0; i < 4; i++) {
+        w[i] = (struct worker){(uint64_t)i + 2, (unsigned int)devices};
+        TRY(bt_thread_start(&threads[i], copies, &w[i]));
+    }
+    for (int i = 0; i < 4; i++)
+        rc = bt_thread_join(&threads[i]) ? 1 : rc;
+    return rc;
+}
+
+/* Written by the device when it is freed: what it writes must not end up in the successor. */
+static int written_by_device(void)
+{
+    unsigned char *dev, *p, *q;
+    cudaStream_t stream;
+
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&dev, LARGE));
+    TRY(bt_fill(dev, LARGE, 0xee));
+    for (size_t i = 0; i < SIZES; i++) {
+        OK(cudaHostAlloc((void **)&p, sizes[i], cudaHostAllocMapped));
+        TRY(bt_slow(stream, BT_SLOW_US));
+        OK(cudaMemcpyAsync(p, dev, sizes[i], cudaMemcpyDeviceToHost, stream));
+        OK(cudaFreeHost(p));
+        OK(cudaHostAlloc((void **)&q, sizes[i], cudaHostAllocMapped));
+        memset(q, 1, sizes[i]);
+        OK(cudaStreamSynchronize(stream));
+        for (size_t j = 0; j < sizes[i]; j++)
+            CHECK(q[j] == 1);
+        OK(cudaFreeHost(q));
+    }
+    OK(cudaFree(dev));
+    OK(cudaStreamDestroy(stream));
+    return 0;
+}
+
+/* Freed, and another one written, while an unrelated stream captures. */
+static int in_capture(void)
+{
+    cudaStream_t stream, busy;
+    unsigned char *dev, *p, *q;
+
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&dev, LARGE));
+    for (size_t i = 0; i < SIZES; i++) {
+        cudaGraph_t graph;
+
+        OK(cudaMallocHost((void **)&p, sizes[i]));
+        memset(p, 1, sizes[i]);
+        TRY(bt_slow(busy, BT_SLOW_US));
+        OK(cudaMemcpyAsync(dev, p, sizes[i], cudaMemcpyHostToDevice, busy));
+        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+        OK(cudaFreeHost(p));
+        OK(cudaMallocHost((void **)&q, sizes[i]));
+        memset(q, 2, sizes[i]);
+        OK(cudaStreamEndCapture(stream, &graph));
+        OK(cudaGraphDestroy(graph));
+        OK(cudaStreamSynchronize(busy));
+        TRY(bt_verify(dev, sizes[i], 1));
+        OK(cudaFreeHost(q));
+    }
+    OK(cudaFree(dev));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaStreamDestroy(busy));
+    return 0;
+}
+
+static _Atomic(int) go;
+
+static void CUDART_CB wait_fn(void *arg)
+{
+    while (!go)
+        bt_nap(100);
+}
+
+/* The free does not wait, and the block is not handed out before the work is over. */
+static int free_beside_work(void)
+{
+    if (!pooled_ordered())
+        SKIP("natively the free waits");
+    for (size_t i = 0; i < SIZES; i++) {
+        unsigned char *p, *q, *some[SOME];
+        cudaStream_t stream;
+        int n;
+
+        OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        OK(cudaMallocHost((void **)&p, sizes[i]));
+        go = 0;
+        OK(cudaLaunchHostFunc(stream, wait_fn, NULL));
+        OK(cudaFreeHost(p)); /* a deadlock, if it waits */
+        OK(cudaMallocHost((void **)&q, sizes[i]));
+        CHECK(p != q);
+        go = 1;
+        OK(cudaStreamSynchronize(stream));
+        for (n = 0; n < SOME && (n == 0 || some[n - 1] != p); n++) /* others may be ready, too */
+            OK(cudaMallocHost((void **)&some[n], sizes[i]));
+        CHECK(some[n - 1] == p);
+        OK(cudaFreeHost(q));
+        while (n)
+            OK(cudaFreeHost(some[--n]));
+        OK(cudaStreamDestroy(stream));
+    }
+    return 0;
+}
+
+/* A context takes its memory along; the next one gets other memory. */
+static int reset(void)
+{
+    for (size_t i = 0; i < SIZES; i++) {
+        void *p, *q;
+
+        OK(cudaMallocHost(&p, sizes[i]));
+        OK(cudaMallocHost(&q, sizes[i]));
+        memset(p, 1, sizes[i]);
+        OK(cudaFreeHost(q));
+        OK(cudaDeviceReset());
+        EXPECT(cudaFreeHost(p), cudaErrorInvalidValue);
+        LAST(cudaErrorInvalidValue);
+        OK(cudaMallocHost(&p, sizes[i]));
+        memset(p, 2, sizes[i]);
+        OK(cudaFreeHost(p));
+    }
+    return 0;
+}
+
+static int wrong_frees(void)
+{
+    for (size_t i = 0; i < SIZES; i++) {
+        unsigned char *p;
+
+        OK(cudaMallocHost((void **)&p, sizes[i]));
+        EXPECT(cudaFreeHost(p + sizes[i] / 2), cudaErrorInvalidValue);
+        LAST(cudaErrorInvalidValue);
+        memset(p, 1, sizes[i]);
+        OK(cudaFreeHost(p));
+        EXPECT(cudaFreeHost(p), cudaErrorInvalidValue);
+        LAST(cudaErrorInvalidValue);
+    }
+    return 0;
+}
+
+static const struct bt_test tests[] = {{.name = "copies", .fn = copies_one},
+                                       BT_TEST(copies_threads),
+                                       BT_TEST(written_by_device),
+                                       BT_TEST(in_capture),
+                                       BT_TEST(free_beside_work),
+                                       BT_TEST(wrong_frees),
+                                       BT_TEST(reset),
+                                       {.name = NULL}};
+
+int main(int argc, char **argv)
+{
+    return bt_main(argc, argv, tests);
+}

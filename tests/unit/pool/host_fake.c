@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* host_fake.c - see host_fake.h. */
+#include "host_fake.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "host_internal.h"
+
+/* The work that a token stands for. */
+struct work {
+    unsigned long launched;
+    atomic_uint users;
+};
+
+/* In each granule of a block. */
+struct mark {
+    uint64_t launched; /* when it was freed last */
+    uint32_t id;       /* of its owner while it is live, else 0 */
+};
+
+void host_fake_fault(struct host_fake *fake, const char *what)
+{
+    const char *none = NULL;
+
+    atomic_compare_exchange_strong(&fake->fault, &none, what);
+}
+
+static unsigned long raise_to(atomic_ulong *number, unsigned long to)
+{
+    unsigned long was = atomic_load(number);
+
+    while (was < to && !atomic_compare_exchange_weak(number, &was, to))
+        ;
+    return to;
+}
+
+void host_fake_launch(struct host_fake *fake)
+{
+    atomic_fetch_add(&fake->launched, 1);
+}
+
+void host_fake_complete(struct host_fake *fake)
+{
+    raise_to(&fake->completed, atomic_load(&fake->launched));
+}
+
+void host_fake_step(struct host_fake *fake)
+{
+    if (atomic_load(&fake->completed) < atomic_load(&fake->launched))
+        raise_to(&fake->completed, atomic_load(&fake->completed) + 1);
+}
+
+/* The first step of every call; not 0: the result with which it is to fail. */
+static int enter(struct host_fake *fake, enum host_call call)
+{
+    const unsigned long n = atomic_fetch_add(&fake->calls[call], 1) + 1;
+
+    if (fake->alone && atomic_load(&fake->pool->lock.taken))
+        host_fake_fault(fake, "a call under the pool's lock");
+    return fake->fail_at == n && fake->fail_call == call ? fake->fail_rc : 0;
+}
+
+static uint64_t page_of(uint64_t addr)
+{
+    return addr / HOST_PAGE * HOST_PAGE;
+}
+
+static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64_t *ret_addr)
+{
+    struct host_fake *fake = arg;
+    const int rc = enter(fake, HOST_CALL_ALLOC);
+    const size_t room = page_of(size + HOST_PAGE - 1) + 2 * HOST_SLAB;
+    uint64_t addr, end;
+    char *p;
+
+    if (rc)
+        return rc;
+    if (fake->capacity && atomic_load(&fake->held) + size > fake->capacity)
+        return -ENOMEM;
+    p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        abort();
+    addr = ((uint64_t)(uintptr_t)p + HOST_SLAB - 1) / HOST_SLAB * HOST_SLAB + fake->offset;
+    if (page_of(addr) > (uint64_t)(uintptr_t)p)
+        munmap(p, page_of(addr) - (uint64_t)(uintptr_t)p);
+    end = page_of(addr + size + HOST_PAGE - 1);
+    munmap((void *)(uintptr_t)end, (uint64_t)(uintptr_t)p + room - end);
+    atomic_fetch_add(&fake->held, size);
+    *ret_addr = addr;
+    return 0;
+}
+
+static void unmap(struct host_fake *fake, uint64_t addr, size_t size)
+{
+    if (munmap((void *)(uintptr_t)page_of(addr), addr + size - page_of(addr)))
+        abort();
+    atomic_fetch_sub(&fake->held, size);
+}
+
+static const struct mark *mark_at(uint64_t addr)
+{
+    return (const struct mark *)(uintptr_t)addr;
+}
+
+static int fake_free(void *arg, const struct host_key *key, uint64_t addr, size_t size, bool may_wait)
+{
+    struct host_fake *fake = arg;
+    const int rc = enter(fake, HOST_CALL_FREE);
+
+    if (rc == -EBUSY || fake->frozen)
+        return -EBUSY;
+    if (!may_wait && atomic_load(&fake->completed) < atomic_load(&fake->launched))
+        return -EBUSY;
+    for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE)
+        if (mark_at(at)->id)
+            host_fake_fault(fake, "live memory went back to the driver");
+    if (may_wait)
+        host_fake_complete(fake); /* the driver's free waits for all work */
+    unmap(fake, addr, size);
+    return rc;
+}
+
+static int fake_record(void *arg, uint64_t *ret_token)
+{
+    struct host_fake *fake = arg;
+    const int rc = enter(fake, HOST_CALL_RECORD);
+    struct work *work;
+
+    if (rc || fake->frozen)
+        return rc ? rc : -EBUSY;
+    work = calloc(1, sizeof(*work));
+    if (!work)
+        abort();
+    atomic_fetch_add(&fake->tokens, 1);
+    work->launched = atomic_load(&fake->launched);
+    *ret_token = (uintptr_t)work;
+    return 0;
+}
+
+static int fake_query(void *arg, uint64_t token)
+{
+    struct host_fake *fake = arg;
+    struct work *work = (struct work *)(uintptr_t)token;
+    int rc = enter(fake, HOST_CALL_QUERY);
+
+    if (rc || fake->frozen)
+        return rc ? rc : -EBUSY;
+    atomic_fetch_add(&work->users, 1);
+    sched_yield();
+    rc = atomic_load(&fake->completed) >= work->launched;
+    atomic_fetch_sub(&work->users, 1);
+    return rc;
+}
+
+static int fake_wait(void *arg, uint64_t token)
+{
+    struct host_fake *fake = arg;
+    const struct work *work = (const struct work *)(uintptr_t)token;
+    const int rc = enter(fake, HOST_CALL_WAIT);
+
+    if (rc)
+        return rc;
+    if (atomic_load(&fake->blocked) && atomic_load(&fake->completed) < work->launched)
+        host_fake_fault(fake, "a wait that natively is none");
+    raise_to(&fake->completed, work->launched);
+    return 0;
+}
+
+static void fake_drop(void *arg, uint64_t token)
+{
+    struct host_fake *fake = arg;
+
+    struct work *work = (struct work *)(uintptr_t)token;
+
+    if (atomic_load(&work->users))
+        host_fake_fault(fake, "a token was dropped while a thread asks about it");
+    free(work);
+    if (atomic_fetch_sub(&fake->tokens, 1) == 0)
+        host_fake_fault(fake, "a token was dropped twice");
+}
+
+static void fake_lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)
+{
+    struct host_fake *fake = arg;
+
+    fake->lost += size;
+    unmap(fake, addr, size);
+}
+
+static const struct host_ops fake_ops = {fake_alloc, fake_free, fake_record, fake_query,
+                                         fake_wait,  fake_drop, fake_lost};
+
+void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min)
+{
+    const struct host_config config = {&fake_ops, fake, limit, bound_min, 0};
+
+    memset(fake, 0, sizeof(*fake));
+    fake->alone = true;
+    if (host_pool_create(&config, &fake->pool))
+        abort();
+}
+
+void host_fake_done(struct host_fake *fake)
+{
+    host_pool_destroy(fake->pool);
+    if (atomic_load(&fake->tokens))
+        host_fake_fault(fake, "a token was not dropped");
+    if (atomic_load(&fake->held))
+        host_fake_fault(fake, "memory was neither given back nor lost");
+}
+
+int program_alloc(struct host_fake *fake, const struct host_key *key, size_t size, uint32_t id, uint64_t *ret_addr)
+{
+    const int rc = host_pool_alloc(fake->pool, key, size, ret_addr);
+
+    if (rc)
+        return rc;
+    for (uint64_t at = *ret_addr; at < *ret_addr + size; at += HOST_GRANULE) {
+        struct mark *mark = (struct mark *)(uintptr_t)at;
+
+        if (mark->id)
+            host_fake_fault(fake, "memory was handed out twice");
+        if (mark->launched > atomic_load(&fake->completed))
+            host_fake_fault(fake, "memory was handed out before its work was over");
+        mark->id = id;
+    }
+    return 0;
+}
+
+int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id, bool waits)
+{
+    const unsigned long launched = atomic_load(&fake->launched);
+    int rc;
+
+    for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE) {
+        struct mark *mark = (struct mark *)(uintptr_t)at;
+
+        if (mark->id != id)
+            host_fake_fault(fake, "memory of a live block changed");
+        mark->launched = launched;
+        mark->id = 0;
+    }
+    rc = host_pool_free(fake->pool, addr, waits);
+    if (!rc && waits && !fake->frozen && fake->fail_rc != -EBUSY && atomic_load(&fake->completed) < launched)
+        host_fake_fault(fake, "a free that waits did not wait");
+    return rc;
+}

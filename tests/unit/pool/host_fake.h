@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_fake.h - a driver of pinned memory without a GPU, and a program that notices when the host pool breaks its
+ * contract.
+ *
+ * Work is two numbers, how much was launched and how much has completed. The program writes into each granule of a
+ * block: its owner while it is live, and when it is freed how much had been launched. So memory that is handed out
+ * twice or too early is seen by looking at it.
+ *
+ * Threads: the operations and program_* may run in any thread. Knobs are set while no other thread runs.
+ */
+#ifndef CUPOOL_TESTS_UNIT_HOST_FAKE_H
+#define CUPOOL_TESTS_UNIT_HOST_FAKE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host_pool.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+enum host_call { HOST_CALL_ALLOC, HOST_CALL_FREE, HOST_CALL_RECORD, HOST_CALL_QUERY, HOST_CALL_WAIT, HOST_CALLS };
+
+struct host_fake {
+    struct host_pool *pool;
+    atomic_ulong launched, completed;
+    atomic_ulong calls[HOST_CALLS];
+    atomic_ulong tokens;   /* recorded and not dropped */
+    _Atomic(size_t) held;  /* bytes that the driver has given */
+    size_t capacity;       /* -ENOMEM beyond this; 0: none */
+    unsigned long fail_at; /* the call of fail_call that fails, counted from 1; 0: none */
+    enum host_call fail_call;
+    int fail_rc;
+    bool frozen;                 /* a capture: record, query and free say -EBUSY */
+    bool alone;                  /* one thread: the pool's lock must be free in every call */
+    atomic_bool blocked;         /* wait would never return: it fails, and the fault says so */
+    size_t offset;               /* of the next allocation from a multiple of 2 MiB */
+    size_t lost;                 /* bytes reported as lost */
+    _Atomic(const char *) fault; /* the first breach of the contract, or NULL */
+};
+
+void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min);
+/* Ends the pool. Everything must have been freed and trimmed before, or forgotten. */
+void host_fake_done(struct host_fake *fake);
+
+void host_fake_launch(struct host_fake *fake);
+/* Let everything that was launched complete, or one more piece of work. */
+void host_fake_complete(struct host_fake *fake);
+void host_fake_step(struct host_fake *fake);
+void host_fake_fault(struct host_fake *fake, const char *what);
+
+/* A program's request and free, with the checks. id: of the owner, not 0. */
+int program_alloc(struct host_fake *fake, const struct host_key *key, size_t size, uint32_t id, uint64_t *ret_addr);
+int program_free(struct host_fake *fake, uint64_t addr, size_t size, uint32_t id, bool waits);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * room.h - all headers of shim/context/, for tests that use most of them. It declares nothing itself.
+ */
+#ifndef CUPOOL_TESTS_SHIM_ROOM_H
+#define CUPOOL_TESTS_SHIM_ROOM_H
+
+#include "context/arrivals.h"
+#include "context/capture.h"
+#include "context/counters.h"
+#include "context/device.h"
+#include "context/ending.h"
+#include "context/enter.h"
+#include "context/facts.h"
+#include "context/lifetime.h"
+#include "context/nccl_memory.h"
+#include "context/order.h"
+#include "context/own_stream.h"
+#include "context/pins.h"
+#include "context/policy.h"
+#include "context/registry.h"
+#include "context/segments.h"
+#include "context/state.h"
+#include "context/strict.h"
+#include "context/wait.h"
+#include "context/wait_device.h"
+
+#endif

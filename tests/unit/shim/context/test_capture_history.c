@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_capture_history.c - which of NCCL's segments were there during a capture: capture_history.c alone, with counters
+ * of the test's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "context/capture.h"
+#include "context/capture_history.h"
+
+#define SEGMENTS 200u
+
+atomic_uint capture_count, capture_total;
+
+/* Begin 'b' and end 'e' a capture, ask for 'a' and get 'g' a segment, lose 'l' it with its context. */
+static const struct {
+    const char *course;
+    bool captured;
+} rows[] = {{"ag", false},      {"beag", false},    {"agbe", true},     {"agb", true},    {"bag", true},
+            {"bage", true},     {"bebage", true},   {"abg", true},      {"abeg", true},   {"bbag", true},
+            {"bbagee", true},   {"beagbebe", true}, {"agbelag", false}, {"baglag", true}, {"bagelag", false},
+            {"aglbeag", false}, {"g", false},       {"be", true}};
+
+static bool captured(const char *course, uint64_t addr)
+{
+    unsigned int time = 0;
+
+    atomic_store(&capture_count, 0);
+    atomic_store(&capture_total, 0);
+    for (; *course; course++) {
+        atomic_fetch_add(&capture_total, *course == 'b');
+        atomic_fetch_add(&capture_count, *course == 'b' ? 1u : *course == 'e' ? -1u : 0u);
+        if (*course == 'a')
+            time = births_now();
+        if (*course == 'g')
+            births_add(addr, time);
+    }
+    return births_captured(addr);
+}
+
+static void test_courses(void **state)
+{
+    for (unsigned int i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (captured(rows[i].course, 4096) != rows[i].captured)
+            fail_msg("%s", rows[i].course);
+}
+
+/* Each has a time of its own, whichever goes first. */
+static void test_many(void **state)
+{
+    atomic_store(&capture_count, 0);
+    for (unsigned int i = 0; i < SEGMENTS; i++)
+        births_add(i * 4096, i);
+    for (unsigned int i = 0; i < SEGMENTS; i++) {
+        const unsigned int one = i * 77 % SEGMENTS;
+
+        atomic_store(&capture_total, one);
+        assert_false(births_captured(one * (uint64_t)4096));
+        assert_int_equal(births_captured(one * (uint64_t)4096), one != 0); /* forgotten */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_courses), cmocka_unit_test(test_many)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

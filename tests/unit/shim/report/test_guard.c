@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_guard.c - shim/report/guard.c: the table of blocks against one that is plain, how much guard a block gets, and
+ * that the report at exit leaves no lock held. What it reports is tested under the preload: tests/e2e/test_contents.py.
+ */
+#include <stdlib.h>
+
+#include "fake_driver.h"
+#include "isolated.h"
+#include "report/guard.h"
+#include "serve/core.h"
+
+#define BLOCKS 3000u
+#define STEPS  200000u
+
+static void started(void)
+{
+    fake_start();
+    core_begin();
+}
+
+static void test_table(void **state)
+{
+    static size_t sizes[BLOCKS]; /* 0: there is no such block */
+    static uint64_t addrs[BLOCKS];
+    unsigned int seed = 17, next, look;
+
+    started();
+    for (unsigned int i = 0; i < BLOCKS; i++)
+        addrs[i] = ((uint64_t)rand_r(&seed) << 12 | (i + 1)) * 512;
+    for (unsigned int step = 0; step < STEPS; step++) {
+        next = (unsigned int)rand_r(&seed) % BLOCKS;
+        look = (unsigned int)rand_r(&seed) % BLOCKS;
+        /* More and more, then fewer and fewer. */
+        if ((unsigned int)rand_r(&seed) % STEPS > step) {
+            sizes[next] = 1 + step;
+            debug_alloc(NULL, addrs[next], sizes[next], NULL);
+        } else {
+            sizes[next] = 0;
+            debug_free(addrs[next], /* may_wait: */ true);
+        }
+        for (unsigned int i = 0; i < 2; i++) {
+            const unsigned int of = i ? look : next;
+            size_t size = 0;
+
+            debug_size(addrs[of], &size);
+            assert_int_equal(size, sizes[of]);
+        }
+    }
+}
+
+static void test_padded(void **state)
+{
+    started();
+    for (size_t size = 1; size < 5000; size++) {
+        assert_int_equal(debug_padded(size) % 512, 0);
+        assert_in_range(debug_padded(size), size + 256, size + 256 + 511);
+    }
+    assert_true(debug_padded(SIZE_MAX / 2 + 1) == SIZE_MAX / 2 + 1);
+}
+
+static void frees_after_that(void)
+{
+    debug_free(0x1000, /* may_wait: */ true);
+}
+
+/* A program's exit handler that is older than ours runs behind it, and may free. */
+static void test_exit(void **state)
+{
+    atexit(frees_after_that);
+    started();
+    debug_alloc(NULL, 0x1000, 100, (const void *)test_exit);
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {{ISOLATED(test_table), .environment = "CUPOOL_DEBUG=1"},
+                                     {ISOLATED(test_padded), .environment = "CUPOOL_DEBUG=guard"},
+                                     {ISOLATED(test_exit), .environment = "CUPOOL_DEBUG=1"}};
+
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}
