@@ -661,9 +661,9 @@ MUTANTS = [
         ("trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); } rc = release_checked(release, addr);",
          "} rc = release_checked(release, addr); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
 
-    Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
+    Mutant("cupool.h: after a switch of the backend what is free serves requests", ["kinds", "api / Backend.test_there_and_back"], [
         ("if (segment->kind != kind)", "if (false)")]),
-    Mutant("cupool.h: a segment that came during a switch serves requests", ["withdraw"], [
+    Mutant("cupool.h: a segment that came during a switch serves requests", ["kinds"], [
         ("if (segment->kind != pool_kind_get(pool)) segment_withdraw(pool, segment);", "")]),
     Mutant("cupool.h: memory goes back to where it comes from now", ["api / Backend.test_there_and_back"], [
         ("= kind == MEMORY_NCCL ? memory_put_nccl : memory_put;", "= context_backed_by_nccl(arg) ? memory_put_nccl : memory_put;")]),
