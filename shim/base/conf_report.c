@@ -34,13 +34,15 @@ static unsigned int distance(const char *a, const char *b)
 
 const char *conf_nearest(const char *name)
 {
+    const size_t prefix = strncmp(name, CONF_PREFIX, sizeof(CONF_PREFIX) - 1) == 0 ? sizeof(CONF_PREFIX) - 1 : 0;
     const char *nearest = NULL;
     unsigned int least = 5;
 
     for (unsigned int i = 0; i < conf_count; i++) {
         const unsigned int d = distance(name, conf_rows[i].name);
 
-        if (d < least) {
+        /* At least half of a short name must be right: CUPOOL_X is no CUPOOL_FREE. */
+        if (d < least && (!prefix || 2 * d <= strlen(conf_rows[i].name) - prefix)) {
             least = d;
             nearest = conf_rows[i].name;
         }
@@ -77,12 +79,12 @@ void conf_report(void)
     for (char **env = environ; env && *env; env++) {
         const size_t len = strcspn(*env, "=");
         char name[64];
-        const char *near;
+        const char *nearest;
 
         if (strncmp(*env, CONF_PREFIX, sizeof(CONF_PREFIX) - 1) != 0 || known(*env, len))
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)len, *env);
-        near = conf_nearest(name);
-        log_write(LOG_WARN, near ? "unknown setting %s (did you mean %s?)" : "unknown setting %s", name, near);
+        nearest = conf_nearest(name);
+        log_write(LOG_WARN, nearest ? "unknown setting %s (did you mean %s?)" : "unknown setting %s", name, nearest);
     }
 }
