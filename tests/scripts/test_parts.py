@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tempfile
 import unittest
 import unittest.mock
 from pathlib import Path
 
-from made_traces import BASE, ev, header
+from made_traces import BASE, ROOT, ev, header
 
 from cupool_trace import reader, replay
 
