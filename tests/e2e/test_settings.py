@@ -163,7 +163,7 @@ class Info(Case):
         return self.go(INFO, *args, preload=None, rc=rc, **env)
 
     def test_every_setting(self) -> None:
-        blocks = dict(re.findall(r"^(CUPOOL_\w+)=(.*\n(?: .*\n)*)", self.info().out, re.M))
+        blocks = dict(re.findall(r"^(CUPOOL_\w+)=(.*\n(?: .*\n)*)", self.info("-c").out, re.M))
         self.assertEqual(sorted(blocks), sorted(f"CUPOOL_{r[0]}" for r in ROWS))
         for name, _, default, text in ROWS:
             block = blocks[f"CUPOOL_{name}"]
@@ -173,7 +173,7 @@ class Info(Case):
             self.assertIn("value from: default", block)
 
     def test_sources(self) -> None:
-        done = self.info(CUPOOL_FREE="strict", CUPOOL_LIMIT="nonsense", CUPOOL_STATZ="1")
+        done = self.info("-c", CUPOOL_FREE="strict", CUPOOL_LIMIT="nonsense", CUPOOL_STATZ="1")
         self.assertRegex(done.out, r"CUPOOL_FREE=strict\n.*\n.*value from: environment")
         self.assertRegex(done.out, r"CUPOOL_LIMIT=0\n.*\n.*value from: default \(.*not accepted\)")
         self.assertIn("did you mean CUPOOL_STATS?", done.err)

@@ -54,14 +54,14 @@ class Contents(Case):
         self.assertEqual(f"pid {header['pid']}\n", done.out)
         self.assertEqual((header["exe"], header["events"]), ("app_shared", "segment,alloc"))
         self.assertEqual((header["rank"], header["local_rank"], header["rank_from"]), (None, None, "none"))
-        shown = dict(re.findall(r"^(CUPOOL_\w+)=(.*)$", self.go(INFO, preload=None, CUPOOL_FREE="strict", **ALLOCS).out, re.M))
+        shown = dict(re.findall(r"^(CUPOOL_\w+)=(.*)$", self.go(INFO, "-c", preload=None, CUPOOL_FREE="strict", **ALLOCS).out, re.M))
         self.assertEqual(header["settings"], shown)
 
     def test_header_of_long_names(self) -> None:
         """There is room for all settings, however long."""
         done = self.go(app("shared"), "alloc:1:4096", CUPOOL_TRACE_FILE="./" * 490 + "t", CUPOOL_STATS_FILE="./" * 490 + "p")
         settings = Trace(done.cwd / "t").header["settings"]
-        self.assertEqual(list(settings), re.findall(r"^(CUPOOL_\w+)=", self.go(INFO, preload=None).out, re.M))
+        self.assertEqual(list(settings), re.findall(r"^(CUPOOL_\w+)=", self.go(INFO, "-c", preload=None).out, re.M))
 
     def test_header_of_odd_names(self) -> None:
         """The header is JSON for every name of a file."""
