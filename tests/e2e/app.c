@@ -8,6 +8,7 @@
  *   churn:N:SIZE     N times: allocate, fill, read back, free; a few blocks live at a time, sizes vary below SIZE
  *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
  *   contents:SIZE    allocate, print the byte that the block is full of, free; what is there before the first fill
+ *   pinned:N:SIZE    twice: N allocations of pinned host memory, then all are freed (API_RUNTIME only)
  *   sleep:MS
  *   written:FILE:WORD:N   until FILE holds WORD N times
  *   threads:T:N:SIZE churn in T threads
@@ -157,6 +158,24 @@ static void contents(size_t size)
     printf(same ? "contents 0x%02x\n" : "contents mixed\n", host[0]);
     free(host);
     put(p);
+}
+
+static void pinned(long n, size_t size)
+{
+#if defined(API_RUNTIME)
+    void *p[64];
+
+    for (int round = 0; round < 2; round++) {
+        for (long k = 0; k < n && k < 64; k++)
+            if (cudaMallocHost(&p[k], size))
+                exit(3);
+        for (long k = 0; k < n && k < 64; k++)
+            if (cudaFreeHost(p[k]))
+                exit(3);
+    }
+#else
+    (void)n, (void)size;
+#endif
 }
 
 struct churner {
@@ -359,6 +378,8 @@ static int commands(int argc, char **argv)
                 put(live.p[--live.n]);
         } else if (IS("churn")) {
             churn(n[1], (size_t)n[2]);
+        } else if (IS("pinned")) {
+            pinned(n[1], (size_t)n[2]);
         } else if (IS("threads")) {
             threads(n[1], n[2], (size_t)n[3]);
         } else if (IS("cancel")) {
