@@ -16,6 +16,7 @@ from array import array
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from .comms import Comms
+from .measures import Durations, Registered
 from .reader import KEEP, Brief, CannotRead, Event, NCCL, OOM_FREE, Problems, Reader, STATS, in_time_order
 
 GRANULE = 512  # blocks are multiples of this
@@ -228,43 +229,12 @@ def caller_names(stacks: Iterable[Names]) -> dict[Names, str]:
     return out
 
 
-class Registered:
-    """Memory of one device that is registered with NCCL's communicators; what several have is counted once."""
-
-    def __init__(self) -> None:
-        self.bytes = self.peak = self.registered = self.deregistered = self.refused = self.comms = 0
-        self._of: dict[tuple[int, int], set[str]] = {}  # address and size: its communicators
-
-    def add(self, p: int, n: int, comm: str) -> None:
-        self.registered += 1
-        if (p, n) not in self._of:
-            self._of[p, n] = set()
-            self.bytes += n
-            self.peak = max(self.peak, self.bytes)
-        self._of[p, n].add(comm)
-
-    def remove(self, p: int, n: int, comm: str) -> None:
-        self.deregistered += 1
-        self._leave(p, n, comm)
-
-    def end(self, comm: str) -> None:
-        """What it has still is gone with it."""
-        for p, n in [at for at, comms in self._of.items() if comm in comms]:
-            self._leave(p, n, comm)
-
-    def _leave(self, p: int, n: int, comm: str) -> None:
-        comms = self._of.get((p, n), set())
-        comms.discard(comm)
-        if not comms and self._of.pop((p, n), None) is not None:
-            self.bytes -= n
-
-
 class Part:
     """Memory of one device: all of it, or that of one backend. Bytes, and counters taken from events."""
 
     # A Device has these too, and so many attributes in all that Python would find none of them quickly in a dict.
     __slots__ = ("held", "peak_held", "live", "peak_live", "asked", "asked_at_peak", "live_at_peak_held", "segments_alloc", "segments_free",
-                 "allocs", "frees", "driver_calls", "driver_us", "got_us", "peaks", "newest")
+                 "allocs", "frees", "driver_calls", "driver_us", "got", "peaks", "newest")
 
     def __init__(self) -> None:
         self.held = self.peak_held = self.live = self.peak_live = 0
@@ -272,7 +242,8 @@ class Part:
         self.live_at_peak_held = 0
         self.segments_alloc = self.segments_free = self.allocs = self.frees = 0
         self.driver_calls = 0
-        self.driver_us = self.got_us = 0.0  # in all driver calls, and in those that brought a segment
+        self.driver_us = 0.0
+        self.got = Durations()  # of the calls that brought a segment
         self.peaks = 0  # how often live memory was more than ever before
         self.newest: Optional[tuple[int, int]] = None  # begin and end of the segment that made held greatest, until it has a block
 
@@ -281,7 +252,7 @@ class Part:
         self.segments_alloc += 1
         self.driver_calls += 1
         self.driver_us += us
-        self.got_us += us
+        self.got.add(us)
         self.held += n
         if self.held > self.peak_held:
             self.peak_held = self.held
@@ -354,6 +325,7 @@ class Device(Part):
             only = Part()
             for k in Part.__slots__:
                 setattr(only, k, getattr(self, k))
+            only.got = self.got.copy()
             self._parts[self._backend] = only
             self._part_of = {start: only for start, _, _ in self.blocks.items()}
         return self._parts.setdefault(backend, Part())

@@ -8,6 +8,7 @@ import sys
 from typing import Iterator, Optional
 
 from .check import of_other_runs
+from .measures import Durations
 from .physical import Follow
 from .reader import Event
 from .replay import Device, Names, Part, Rank, caller_names, load, names_of
@@ -22,8 +23,8 @@ held the most when most was live; and the physical memory that was taken past th
 segments), by whom. Requests, hits and peaks of a device come from the stats lines; a killed process wrote none at its end, so
 they are then as of the last one, or counted from events as far as these tell, and marked with ~.
 Peak live is bytes in blocks handed out, rounded up; peak held is bytes in segments; cached is held and not live.
-Time saved is an estimate: the hits, each at the mean of what it took in this trace to get a segment of the same backend, which
-may be larger than the request. What frees would have taken is not in it.
+Time saved is an estimate: the hits, each at the median of what it took all ranks that are read to get a segment of the same
+backend, so that ranks that did alike have alike. A segment may be larger than the request; what frees would have taken is not in it.
 Waste is what was held and not live when held was greatest; it needs allocation events. So does rounding: what blocks had beyond
 what was asked for when live was greatest."""
 
@@ -60,10 +61,26 @@ def events_tell(part: Part, allocs: bool) -> Event:
     }
 
 
-def memory_summary(part: Part, allocs: bool, counted: Event) -> Event:
-    """What a device and a backend of it have alike; `counted` is what events_tell, or the library's own counters instead."""
+Typical = dict[str, Durations]  # by backend: what it took all ranks to get a segment
+
+
+def typical_of(ranks: list[Rank]) -> Typical:
+    out: Typical = {}
+    for r in ranks:
+        for dev in r.replay.devices.values():
+            for b, part in dev.backends.items():
+                out.setdefault(b, Durations()).add_all(part.got)
+    return out
+
+
+def memory_summary(part: Part, allocs: bool, counted: Event, segment_us: Optional[float]) -> Event:
+    """What a device and a backend of it have alike; `counted` is what events_tell, or the library's own counters instead.
+    segment_us: what it takes to get a segment."""
+    # Without a call of its own that was measured nobody knows what the hits would have taken.
+    segment_us = segment_us if part.segments_alloc else None
     return {
-        **counted, "hit_rate": hit_rate(counted), "saved_us": saved_us(part, counted["hits"]), "segment_us": segment_us(part),
+        **counted, "hit_rate": hit_rate(counted), "segment_us": segment_us,
+        "saved_us": None if counted["hits"] is None or segment_us is None else round(counted["hits"] * segment_us, 3),
         "held_at_end": part.held, "live_at_end": part.live if allocs else None, "cached_at_end": part.held - part.live if allocs else None,
         "waste": part.peak_held - part.live_at_peak_held if allocs else None,
         "rounding": part.peak_live - part.asked_at_peak if allocs else None,
@@ -72,29 +89,22 @@ def memory_summary(part: Part, allocs: bool, counted: Event) -> Event:
     }
 
 
-def segment_us(part: Part) -> Optional[float]:
-    """What it took to get a segment, in the mean."""
-    return round(part.got_us / part.segments_alloc, 3) if part.segments_alloc else None
-
-
-def saved_us(part: Part, hits: Optional[int]) -> Optional[float]:
-    """What the hits would have taken, had each been such a call. Without a call that was measured nobody knows."""
-    return round(hits * part.got_us / part.segments_alloc, 3) if hits is not None and part.segments_alloc else None
-
-
-def device_summary(rank: Rank, dev: Device) -> Event:
-    """The figures of one device. From its stats line where there is one; else from events, None where they cannot tell."""
+def device_summary(rank: Rank, dev: Device, typical: Optional[Typical] = None) -> Event:
+    """The figures of one device. From its stats line where there is one; else from events, None where they cannot tell. typical:
+    None if this rank is the only one."""
     s = dev.stats
+    took = {b: got.median for b, got in (typical_of([rank]) if typical is None else typical).items()}
     allocs = rank.follows_blocks
     told = events_tell(dev, allocs)
     counted = {"requests": s["allocs"], **{k: s[k] for k in told if k != "requests"}} if s else told
-    backends = {b: memory_summary(part, allocs, counted if part is dev else events_tell(part, allocs))
+    backends = {b: memory_summary(part, allocs, counted if part is dev else events_tell(part, allocs), took.get(b))
                 for b, part in sorted(dev.backends.items())}
+    only = took.get(next(iter(backends))) if len(backends) == 1 else None  # several kinds of calls have no median together
     out: Event = {
         "from_stats": s is not None, "stats_at": None if dev.stats_at is None else dev.stats_at / 1e9,
-        "bypassed": s["bypassed"] if s else None, **memory_summary(dev, allocs, counted), "backends": backends,
+        "bypassed": s["bypassed"] if s else None, **memory_summary(dev, allocs, counted, only), "backends": backends,
         "segments_live": dev.segments_live,
-        "oom": max(dev.oom, s["oom"] if s else 0), "oom_moments": dev.oom_moments,
+        "oom": dev.oom, "oom_moments": dev.oom_moments,
         "trims": dev.trims, "trimmed": dev.trimmed, "ipc_ok": dev.ipc_ok, "ipc_refused": dev.ipc_refused,
         "registered_at_end": dev.registered.bytes, "peak_registered": dev.registered.peak, "registrations": dev.registered.registered,
         "deregistrations": dev.registered.deregistered, "registrations_refused": dev.registered.refused, "communicators": dev.registered.comms,
@@ -105,9 +115,9 @@ def device_summary(rank: Rank, dev: Device) -> Event:
         out.update(segments_alloc=s["segments_alloc"], segments_free=s["segments_free"])
         if rank.traces_allocs and dev.stats_at is None:
             out.update(live_at_end=s["live"], cached_at_end=max(0, dev.held - s["live"]))
-    if len(backends) > 1:  # a mean over several kinds of calls would say nothing of either
+    if len(backends) > 1:
         saved = [f["saved_us"] for f in backends.values()]
-        out.update(segment_us=None, saved_us=None if None in saved else round(sum(saved), 3))
+        out.update(saved_us=None if None in saved else round(sum(saved), 3))
     return out
 
 
@@ -140,8 +150,8 @@ def summary_row(names: list[str], f: Event, guessed: bool) -> list[str]:
 
 
 def saved_note(f: Event, backend: str) -> str:
-    return (f"about {human_time(f['saved_us'])} saved: {count_of(f['hits'], 'hit')} at {f['segment_us']:.1f} us each, the mean of "
-            f"{count_of(f['segments_alloc'], 'segment')} got from {backend} here")
+    return (f"about {human_time(f['saved_us'])} saved: {count_of(f['hits'], 'hit')} at {f['segment_us']:.1f} us each, the median of what it took to "
+            f"get a segment from {backend}")
 
 
 def oom_note(ev: Event) -> str:
@@ -232,7 +242,8 @@ def print_physical(rank: Rank) -> None:
 
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files, Follow)
-    figures = [{d: device_summary(r, dev) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
+    typical = typical_of(ranks)
+    figures = [{d: device_summary(r, dev, typical) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
     every = [f for devices in figures for f in devices.values()]
     total = summary_total(every)
     status = 2 if unreadable else 1 if any(r.problems.count for r in ranks) else 0

@@ -15,6 +15,7 @@ import shutil
 import socket
 import sys
 import time
+from collections import deque
 from typing import Any, Iterator, Optional
 
 from .reader import MAX_LINE, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, whole_lines
@@ -26,11 +27,16 @@ DESCRIPTION = """\
 Shows, per rank and device, what is held and (with CUPOOL_TRACE_EVENTS=segment,alloc) live, how many segments that is, driver calls per second, and
 the last event, and follows the files as they grow. FILE may be a directory: then all traces in it, also those that come
 later. A file's past is read first, which takes a while if it is long ("reading" says how far). Without a terminal, or with
---once, tables are printed one after the other. Ctrl-C ends it.
+--once, tables are printed one after the other. Ctrl-C ends it. calls/s is the mean of the last 10 seconds of a process that runs
+(of its whole life, if that is shorter), by its events' own times, so it does not depend on when somebody looks; of a process that
+has ended it is the mean of its whole run.
 States: running, ended (its last line says so), gone (killed; known only on this host), silent (on another host, no end line)."""
 
 COLUMNS = ["rank", "device", "host", "pid", "program", "state", "held", "live", "peak held", "segments", "calls/s", "oom", "last event", "ago"]
 SORTS = ("held", "live", "segments", "rate", "ago", "rank")
+CALLS = ("segment_alloc", "segment_free")  # unless it died with its context
+RECENT = 10_000_000_000  # ns, of which calls/s is the mean
+MS = 1_000_000  # ns
 LAG = 50_000_000  # ns; an event may stand in the file so much after one of another thread that came later
 
 
@@ -43,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("-i", "--interval", metavar="S", type=seconds, default=1.0, help="seconds between two tables (default 1)")
     parser.add_argument("-s", "--sort", choices=SORTS, default="held", help="what comes first: the most of this, or the lowest rank (default held)")
-    parser.add_argument("--once", action="store_true", help="one table of the files as they are now; calls/s is then the mean of the whole run")
+    parser.add_argument("--once", action="store_true", help="one table of the files as they are now")
 
 
 class Growing(Reader):
@@ -102,9 +108,7 @@ class Follower:
         self.reader = Growing(self.path, self.problems)
         self.replay = Replay(self.problems)
         self.last: dict[int, Event] = {}  # device: its last event
-        self.rate: dict[int, float] = {}
-        self._calls: dict[int, int] = {}
-        self._measured = 0.0
+        self._calls: dict[int, deque[tuple[int, int]]] = {}  # by device: time and number of the driver calls of RECENT
         self._waiting: list[Entry] = []
         self._newest = 0
 
@@ -124,7 +128,12 @@ class Follower:
             self.problems.count = 0  # the header is being written: that is not yet a problem
             self.problems.kept.clear()
         # The newest wait for those of other threads, unless nothing more comes.
-        self._apply(0 if fresh == 0 or self.reader.ended else None)
+        self._apply(0 if fresh == 0 or self.reader.ended or self.now(time.time_ns()) > self._newest + LAG else None)
+
+    def now(self, unix_ns: int) -> int:
+        """So many nanoseconds after its header it is, by this host's clock; never before its newest event."""
+        t0 = self.reader.header.get("t0_unix_ns")
+        return self._newest if t0 is None else max(self._newest, unix_ns - t0)
 
     def settle(self) -> None:
         """Take what was read as all that there is."""
@@ -151,19 +160,29 @@ class Follower:
             self.replay.apply(line, ev)
             if "d" in ev:
                 self.last[ev["d"]] = ev
+                if ev["e"] in CALLS and ev.get("why") != "context":
+                    self._called(ev)
         self._waiting = ordered[done:]
 
-    def measure(self, now: float) -> None:
-        """Driver calls per second since the last time; at first, of the whole run."""
-        for d, dev in self.replay.devices.items():
-            run = self.replay.last_t / 1e9
-            if self._measured and d in self._calls:
-                passed = now - self._measured
-                self.rate[d] = (dev.driver_calls - self._calls[d]) / passed if passed > 0 else 0.0
-            else:
-                self.rate[d] = dev.driver_calls / run if run > 0 else 0.0
-            self._calls[d] = dev.driver_calls
-        self._measured = now
+    def _called(self, ev: Event) -> None:
+        """The driver was called; what is older than RECENT is forgotten, and calls of one millisecond are one entry."""
+        calls = self._calls.setdefault(ev["d"], deque())
+        at = ev["t"] // MS * MS
+        if calls and calls[-1][0] >= at:
+            calls[-1] = calls[-1][0], calls[-1][1] + 1
+        else:
+            calls.append((at, 1))
+        while calls[0][0] < at - RECENT:
+            calls.popleft()
+
+    def rate(self, d: int, state: str, unix_ns: int) -> float:
+        """Driver calls per second."""
+        if state not in ("running", "silent"):
+            run = self.replay.last_t
+            return self.replay.devices[d].driver_calls / run * 1e9 if run else 0.0
+        now = self.now(unix_ns)
+        recent = sum(n for at, n in self._calls.get(d, ()) if at >= now - RECENT)
+        return recent / min(RECENT, now) * 1e9 if now else 0.0
 
     @property
     def behind(self) -> Optional[float]:
@@ -204,7 +223,7 @@ def figures(follower: Follower, now_unix_ns: int) -> list[Event]:
         rows.append({
             "path": follower.path, "rank": header.get("rank"), "device": d, "host": header.get("host"), "pid": header.get("pid"),
             "exe": header.get("exe"), "state": state, "held": dev.held, "live": dev.live if allocs else None, "peak_held": dev.peak_held,
-            "segments": dev.segments_live, "driver_calls": dev.driver_calls, "calls_per_s": round(follower.rate.get(d, 0.0), 3), "oom": dev.oom,
+            "segments": dev.segments_live, "driver_calls": dev.driver_calls, "calls_per_s": round(follower.rate(d, state, now_unix_ns), 3), "oom": dev.oom,
             "last_event": last["e"] if last else None, "last_event_ago_s": None if ago is None else round(ago, 3),
             "problems": follower.problems.count})
     return rows
@@ -270,10 +289,6 @@ class Sources:
                 elif os.path.exists(path):
                     self._no_traces[path] = os.path.getsize(path)
 
-    def measure(self) -> None:
-        for follower in self.followers.values():
-            follower.measure(time.monotonic())
-
     def rows(self, by: str) -> list[Event]:
         now = time.time_ns()
         return sort_rows([row for f in self.followers.values() for row in figures(f, now)], by)
@@ -297,7 +312,6 @@ def once(sources: Sources, args: argparse.Namespace) -> int:
     sources.poll(math.inf)
     for follower in sources.followers.values():
         follower.settle()
-    sources.measure()
     rows = sources.rows(args.sort)
     for message in sources.messages:
         print(message, file=sys.stderr)
@@ -325,7 +339,6 @@ def run(args: argparse.Namespace) -> int:
         while True:
             began = time.monotonic()
             sources.poll(began + args.interval)
-            sources.measure()
             rows = sources.rows(args.sort)
             text = head(sources, rows) + "\n\n" + (as_table(rows) if rows else "no event on any device yet")
             if not sources.followers and not sources.directories:

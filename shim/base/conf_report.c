@@ -34,13 +34,15 @@ static unsigned int distance(const char *a, const char *b)
 
 const char *conf_nearest(const char *name)
 {
+    const size_t prefix = strncmp(name, CONF_PREFIX, sizeof(CONF_PREFIX) - 1) == 0 ? sizeof(CONF_PREFIX) - 1 : 0;
     const char *nearest = NULL;
     unsigned int least = 5;
 
     for (unsigned int i = 0; i < conf_count; i++) {
         const unsigned int d = distance(name, conf_rows[i].name);
 
-        if (d < least) {
+        /* At least half of a short name must be right: CUPOOL_X is no CUPOOL_FREE. */
+        if (d < least && (!prefix || 2 * d <= strlen(conf_rows[i].name) - prefix)) {
             least = d;
             nearest = conf_rows[i].name;
         }

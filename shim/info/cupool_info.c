@@ -6,6 +6,7 @@
  */
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/conf.h"
@@ -108,14 +109,42 @@ static void print_process(void)
         printf("its statistics page: %s\n", path);
 }
 
+/* 0: the setting's value in "NAME=VALUE" is accepted. 1: it is not; what is, is printed. 2: there is no such setting.
+ */
+static int print_accepted(char *assignment)
+{
+    char *equals = strchr(assignment, '=');
+
+    if (!equals)
+        return 2;
+    *equals = '\0';
+    for (unsigned int i = 0; i < conf_count; i++) {
+        if (strcmp(conf_rows[i].name, assignment) != 0)
+            continue;
+        if (setenv(assignment, equals + 1, /* overwrite: */ 1))
+            return 2;
+        if (!conf_value_get(i)->invalid)
+            return 0;
+        for (const char *c = conf_rows[i].choices; *c; c++)
+            fputs(*c == '|' ? " | " : (char[]){*c, '\0'}, stdout);
+        putchar('\n');
+        return 1;
+    }
+    return 2;
+}
+
 static int usage(FILE *to, int code)
 {
     fputs("usage: cupool-info [--settings | --markdown | --man | --process | --version | --help]\n"
+          "       cupool-info --accepts NAME=VALUE\n"
           "       cupool-info --check COMMAND [ARGUMENT]...\n"
           "  --settings  every setting, its value and where that comes from (the default)\n"
           "  --markdown  the settings as Markdown\n"
           "  --man       the settings for a manual page\n"
           "  --process   rank, host and trace file name as a program started here would get them\n"
+          "  --accepts   whether the setting NAME accepts VALUE; exit status 0: it does, 1: it does not and what it "
+          "accepts\n"
+          "              is printed, 2: there is no such setting\n"
           "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n",
           to);
     return code;
@@ -127,6 +156,8 @@ int main(int argc, char **argv)
 
     if (strcmp(what, "--check") == 0 && argc > 2)
         return check_command(argc - 2, argv + 2);
+    if (strcmp(what, "--accepts") == 0 && argc == 3)
+        return print_accepted(argv[2]);
     if (argc > 2)
         return usage(stderr, 2);
     if (strcmp(what, "--settings") == 0) {

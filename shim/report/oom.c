@@ -29,6 +29,9 @@
 
 typedef unsigned long long ull;
 
+/* By device: so many requests have got the out-of-memory error. */
+static atomic_uint counts[DEVICES_MAX];
+
 /* The reason why the request could not be served, most specific first. */
 enum why { WHY_CAPTURE, WHY_SIZE, WHY_PIECES, WHY_DRIVER, WHY_LIMIT, WHY_OTHERS, WHY_LIVE, WHY_UNKNOWN };
 
@@ -167,7 +170,6 @@ static void picture_take(struct picture *p, const struct real_driver *driver)
 
 void oom_report(size_t size)
 {
-    static atomic_uint times[DEVICES_MAX];
     const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
     struct picture p = {.asked = size};
     unsigned int time;
@@ -177,7 +179,7 @@ void oom_report(size_t size)
     if (!driver || driver->cuCtxGetDevice(&device))
         return;
     p.device = device;
-    time = atomic_fetch_add(&times[(unsigned int)device % DEVICES_MAX], 1) + 1;
+    time = atomic_fetch_add(&counts[(unsigned int)device % DEVICES_MAX], 1) + 1;
     if (!is_due(device, time)) {
         context_survey(device, /* whole: */ false, &p.pool);
         trace_event("oom", "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu", p.device, size, (ull)p.pool.held,
@@ -195,4 +197,9 @@ void oom_report(size_t size)
                 (ull)p.total, (ull)p.others, reasons[reason].name);
     if (is_said(time))
         say(&p, reason, time);
+}
+
+unsigned int oom_count(int device)
+{
+    return atomic_load(&counts[(unsigned int)device % DEVICES_MAX]);
 }

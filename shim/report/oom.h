@@ -15,4 +15,7 @@
 /* A request of size bytes in the current context is about to return the driver's out-of-memory error. */
 void oom_report(size_t size);
 
+/* So many requests on the device have got that error: oom_report was called so often. */
+unsigned int oom_count(int device);
+
 #endif

@@ -2,7 +2,7 @@
 /*
  * stats.c - see stats.h.
  *
- * Locking: stats.lock guards the text of a table.
+ * Locking: stats.lock guards the text of a table, and who it says it is of.
  */
 #include "report/stats.h"
 
@@ -13,16 +13,19 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/launch.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"
 #include "nccl/registry.h"
 #include "report/background.h"
+#include "report/oom.h"
 #include "report/unpooled.h"
 #include "trace/digits.h"
 #include "trace/trace.h"
@@ -30,13 +33,16 @@
 typedef unsigned long long ull;
 
 static struct {
-    pthread_mutex_t lock; /* guards out and used */
+    pthread_mutex_t lock; /* guards out, used and name */
     char out[4096];       /* static because a stack may be small */
     size_t used;
+    char name[48];         /* in front of every line: many ranks write to one terminal */
+    int rank;              /* -1: unknown; written before any thread of ours starts */
     atomic_bool asked;     /* a signal has come since the last table */
     uint64_t next, period; /* of the timer, in nanoseconds; used by the clock thread alone */
     uint64_t start;        /* in nanoseconds; written before any thread of ours starts */
     pid_t process;         /* the process that loaded the library */
+    bool launched;         /* cupool-run became that process */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
@@ -80,13 +86,40 @@ __attribute__((format(printf, 1, 2))) static void out_line(const char *format, .
     va_list args;
     int n;
 
-    if (stats.used + 512 > sizeof(stats.out))
+    if (stats.used + sizeof(stats.name) + 512 > sizeof(stats.out))
         out_flush();
+    stats.used += (size_t)snprintf(stats.out + stats.used, sizeof(stats.name), "%s", stats.name);
     va_start(args, format);
     /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang-tidy 14 misses the va_start above. */
     n = vsnprintf(stats.out + stats.used, 512, format, args);
     va_end(args);
     stats.used += n < 512 ? (size_t)n : 511;
+}
+
+static int rank_detect(void)
+{
+    struct launch launch;
+
+    launch_detect(&launch);
+    return launch.rank;
+}
+
+/* False: another table is being written, or nobody can read this one. */
+static bool out_begin(void)
+{
+    if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
+        return false;
+    if (stats.rank < 0)
+        snprintf(stats.name, sizeof(stats.name), "cupool: ");
+    else
+        snprintf(stats.name, sizeof(stats.name), "cupool[rank %d, %d]: ", stats.rank, (int)getpid());
+    return true;
+}
+
+static void out_end(void)
+{
+    out_flush();
+    pthread_mutex_unlock(&stats.lock);
 }
 
 static void print_row(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
@@ -95,9 +128,9 @@ static void print_row(void *arg, int device, const struct pool_stats *s, uint64_
     const ull hits = s->allocs ? digits_tenths(s->hits * 1000, s->allocs) : 0; /* hundredths of a percent */
 
     (void)arg;
-    out_line("cupool: %6d %11llu %3llu.%02llu%% %11llu %9llu %9llu %9llu %9llu.%llu %9llu.%llu\n", device,
-             (ull)s->allocs, hits / 100, hits % 100, (ull)s->frees, (ull)bypassed,
-             (ull)s->segments_alloc + (ull)s->segments_free, (ull)s->oom, live / 10, live % 10, held / 10, held % 10);
+    out_line("%6d %11llu %3llu.%02llu%% %11llu %9llu %9llu %9u %9llu.%llu %9llu.%llu\n", device, (ull)s->allocs,
+             hits / 100, hits % 100, (ull)s->frees, (ull)bypassed, (ull)s->segments_alloc + (ull)s->segments_free,
+             oom_count(device), live / 10, live % 10, held / 10, held % 10);
 }
 
 static void print_unpooled(void)
@@ -105,7 +138,7 @@ static void print_unpooled(void)
     char text[400];
 
     if (unpooled_text(text, sizeof(text)))
-        out_line("cupool: not pooled: %s\n", text);
+        out_line("not pooled: %s\n", text);
 }
 
 /* Print the table. why: NULL at exit. */
@@ -115,23 +148,22 @@ static void print(const char *why)
     const char *path = why ? NULL : trace_path();
     struct nccl_reg_stats nccl;
 
-    if (!log_is_open() || pthread_mutex_trylock(&stats.lock))
+    if (!out_begin())
         return;
     if (why)
-        out_line("cupool: process %d after %llu.%llu s (%s):\n", (int)getpid(), tenths / 10, tenths % 10, why);
-    out_line("cupool: %6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed",
-             "driver", "oom", "peak MiB", "held MiB");
+        out_line("process %d after %llu.%llu s (%s):\n", (int)getpid(), tenths / 10, tenths % 10, why);
+    out_line("%6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed", "driver",
+             "oom", "peak MiB", "held MiB");
     context_stats_each(/* ending: */ !why, print_row, NULL);
     if (nccl_stats_get(&nccl))
-        out_line("cupool: NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "
+        out_line("NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "
                  "operations partly and %llu wholly outside of registered memory, %llu at risk\n",
                  (ull)nccl.ops, (ull)nccl.attached, (ull)nccl.detached, (ull)nccl.renewed, (ull)nccl.failed,
                  (ull)nccl.mixed, (ull)nccl.outside, (ull)nccl.unsafe);
     print_unpooled();
     if (path)
-        out_line("cupool: trace: %.480s\n", path);
-    out_flush();
-    pthread_mutex_unlock(&stats.lock);
+        out_line("trace: %.480s\n", path);
+    out_end();
 }
 
 static void on_signal(int signal)
@@ -153,6 +185,7 @@ void stats_start(void)
     const int sig = STATS_SIGNAL(wanted);
 
     stats.start = now_ns();
+    stats.rank = rank_detect();
     stats.period = STATS_TIMER_S(wanted) * 1000000000u;
     if (!sig)
         return;
@@ -208,21 +241,35 @@ static int is_driver(struct dl_phdr_info *info, size_t size, void *arg)
 
 __attribute__((constructor)) static void started(void)
 {
+    const char *launched = getenv("_CUPOOL_RUN");
+
     stats.process = getpid();
+    stats.launched = launched && strtol(launched, NULL, 10) == stats.process;
 }
 
-/* At the exit of a CUDA program that has pooled nothing: if a table was requested, say that the library was there. */
+/* At the exit of a program that has pooled nothing: if a table was requested, say that the library was there. Of
+ * programs without CUDA only the one that cupool-run itself became says so: a script starts many. */
 __attribute__((destructor)) static void finish_without(void)
 {
+    int driver;
+
     if (process_has_begun() || process_is_passive() || getpid() != stats.process ||
-        !(conf_get()->stats.number & STATS_EXIT) || !log_is_open() || !dl_iterate_phdr(is_driver, NULL) ||
-        pthread_mutex_trylock(&stats.lock))
+        !(conf_get()->stats.number & STATS_EXIT))
         return;
-    out_line("cupool: nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
-             (int)getpid());
+    driver = dl_iterate_phdr(is_driver, NULL);
+    if (!driver && !stats.launched)
+        return;
+    stats.rank = rank_detect();
+    if (!out_begin())
+        return;
+    if (driver)
+        out_line("nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
+                 (int)getpid());
+    else
+        out_line("nothing was pooled: process %d used no CUDA; programs that it has started speak for themselves\n",
+                 (int)getpid());
     print_unpooled();
-    out_flush();
-    pthread_mutex_unlock(&stats.lock);
+    out_end();
 }
 
 void stats_forget(void)

@@ -4,6 +4,7 @@ program, end it, or write into a child's or a parent's output.
 """
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app
+from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app, tool
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
@@ -83,15 +84,21 @@ class Signal(Base):
 
     def test_the_table_says_what_the_trace_does(self) -> None:
         """Everything in its column; rounded to tenths of a MiB and hundredths of a percent."""
-        done = self.report("alloc:4096", "churn:30:3250000", "churn:7:99999999999", CUPOOL_STATS="exit", CUPOOL_LIMIT="20M")
+        done = self.report("alloc:4096", "churn:30:3250000", "churn:7:99999999999", CUPOOL_STATS="exit", CUPOOL_LIMIT="20M", PMIX_RANK="3")
+        rank = re.escape(f"cupool[rank 3, {self.one_trace(done).header['pid']}]: ")
         [stats] = self.one_trace(done).of("stats")
-        [row] = [line.split()[2:] for line in done.err.splitlines() if re.match("cupool: +0 ", line)]
+        [row] = [line.split()[4:] for line in done.err.splitlines() if re.match(f"{rank}+0 ", line)]
+        table = done.err[done.err.index("cupool[rank"):].splitlines()
+        self.assertEqual([line for line in table if not re.match(rank, line)], [])
         hundredths = int(stats["hits"] * 10000 / stats["allocs"] + 0.5)
         tenths = [(stats[key] * 10 + MIB // 2) // MIB for key in ("peak_live", "peak_held")]
         self.assertEqual(row, [str(stats["allocs"]), f"{hundredths // 100}.{hundredths % 100:02}%", str(stats["frees"]), str(stats["bypassed"]),
-                               str(stats["segments_alloc"] + stats["segments_free"]), str(stats["oom"]),
+                               str(stats["segments_alloc"] + stats["segments_free"]), "7",
                                *(f"{n // 10}.{n % 10}" for n in tenths)])
         self.assertGreater(min(stats["bypassed"], tenths[0] % 10), 0)
+        # An error that the program got is one in the table and in the summary, also if the pool had no part in it.
+        devices = json.loads(tool.run("summary", "--json", self.one_trace(done).path).stdout)["ranks"][0]["devices"]
+        self.assertEqual((devices["0"]["oom"], len(self.one_trace(done).of("oom"))), (7, 7))
 
     def test_again_and_again(self) -> None:
         _, err, cwd = self.at_signals(times=5)

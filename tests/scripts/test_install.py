@@ -122,9 +122,10 @@ class Installed(Case):
     def test_pkg_config(self) -> None:
         if not shutil.which("pkg-config"):
             self.skipTest("no pkg-config")
+        # The folder was moved, or is mounted elsewhere: installed with DESTDIR it is not where its prefix says.
         folder = next(self.prefix.rglob("cupool.pc")).parent
-        done = self.go("pkg-config", f"--define-variable=prefix={self.prefix}", "--variable=preload", "cupool", PKG_CONFIG_PATH=str(folder))
-        self.assertTrue(Path(done.stdout.strip()).is_file(), done.stdout)
+        done = self.go("pkg-config", "--variable=preload", "cupool", PKG_CONFIG_PATH=str(folder))
+        self.assertTrue(Path(done.stdout.strip()).samefile(self.prefix / f"{self.libdir}/libcupool.so"), done.stdout)
 
     def test_header_is_found(self) -> None:
         if not shutil.which("pkg-config") or not shutil.which("cc"):

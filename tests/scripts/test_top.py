@@ -125,7 +125,7 @@ class Following(Case):
 
     def test_events_of_threads_in_disorder_across_two_looks(self) -> None:
         p = BASE + 512
-        lines = text([header(), ev(10, "segment_alloc", p=BASE, n=2 * MIB), ev(20, "alloc", p=p, n=512), ev(40, "alloc", p=p, n=512, tid=7),
+        lines = text([header(t0_unix_ns=1 << 62), ev(10, "segment_alloc", p=BASE, n=2 * MIB), ev(20, "alloc", p=p, n=512), ev(40, "alloc", p=p, n=512, tid=7),
                       ev(30, "free_requested", p=p, n=512)]).splitlines(keepends=True)
         f, path = self.follower(b"".join(lines[:4]))
         f.poll(float("inf"))
@@ -143,19 +143,30 @@ class Following(Case):
         self.assertEqual(top.figures(f, 0)[0]["held"], 66 * MIB)
 
     def test_rate(self) -> None:
-        f, path = self.follower(text(good()[:3]))
+        """calls/s is of the last ten seconds by the events' own times, however often and whenever somebody looks; at the end, of all."""
+        t0, second = header()["t0_unix_ns"], 10**9
+        calls = [ev(i * second, "segment_alloc", p=BASE + (i + 1 << 30), n=MIB) for i in range(1, 21)]
+        end = [ev(40 * second, "end", dropped=0)]
+        for looks in (1, 5, 20):
+            f, path = self.follower(text([header()]))
+            for i in range(0, 20, 20 // looks):
+                with path.open("ab") as out:
+                    out.write(text(calls[i:i + 20 // looks]))
+                f.poll(float("inf"))
+            for now, rate in ((20, 1.1), (25, 0.6), (40, 0.0)):
+                self.assertEqual(top.figures(f, t0 + now * second)[0]["calls_per_s"], rate, (looks, now))
+            with path.open("ab") as out:
+                out.write(text(end))
+            f.poll(float("inf"))
+            self.assertEqual(top.figures(f, t0 + 99 * second)[0]["calls_per_s"], 0.5)
+
+    def test_the_first_look_shows_what_once_does(self) -> None:
+        f, path = self.follower(text(good()[:9]))
         f.poll(float("inf"))
-        f.settle()
-        f.measure(100.0)
-        with path.open("ab") as out:
-            for i in range(20):
-                out.write(text([ev(10**9 + i, "segment_alloc", p=BASE + (i + 1 << 30), n=MIB)]))
-        f.poll(float("inf"))
-        f.settle()
-        f.measure(104.0)
-        self.assertEqual(top.figures(f, 0)[0]["calls_per_s"], 5.0)
-        f.measure(105.0)
-        self.assertEqual(top.figures(f, 0)[0]["calls_per_s"], 0.0)
+        once = top.Follower(str(path))
+        once.poll(float("inf"))
+        once.settle()
+        self.assertEqual(top.figures(f, 0), top.figures(once, 0))
 
     def test_a_long_past_is_read_in_parts(self) -> None:
         events = [header()] + [ev(i, "trim", n=1, why="decay") for i in range(40000)]

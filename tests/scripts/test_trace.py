@@ -366,7 +366,7 @@ class Summary(Case):
         dev = rank["devices"]["0"]
         expected = {"from_stats": True, "requests": 4, "hits": 2, "misses": 2, "hit_rate": 0.5, "peak_live": 64 * MIB + 1536,
                     "peak_held": 66 * MIB, "held_at_end": 2 * MIB, "segments_alloc": 2, "segments_free": 1, "segments_live": 1,
-                    "driver_calls": 3, "driver_us": 450.5, "segment_us": 175.25, "saved_us": 350.5, "live_at_end": 1536,
+                    "driver_calls": 3, "driver_us": 450.5, "segment_us": 100, "saved_us": 200, "live_at_end": 1536,
                     "cached_at_end": 2 * MIB - 1536, "waste": 2 * MIB - 1536, "rounding": 0, "oom": 1, "trims": 1, "trimmed": 64 * MIB, "ipc_ok": 0, "ipc_refused": 1}
         self.assertEqual({k: dev[k] for k in expected}, expected)
         alike = ("hits", "saved_us", "peak_live", "peak_held", "waste", "driver_calls")
@@ -377,21 +377,21 @@ class Summary(Case):
 
     def test_text(self) -> None:
         out = self.run_tool("summary", self.write(good())).stdout
-        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +cuda +ordered +4 +2 +2 +50.0% +~350 us +64.0 MiB +66.0 MiB +2.0 MiB +2 +3 +450 us +1 +1$",
-                        r"about 350 us saved: 2 hits at 175.2 us each, the mean of 2 segments got from cuda here",
+        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +cuda +ordered +4 +2 +2 +50.0% +~200 us +64.0 MiB +66.0 MiB +2.0 MiB +2 +3 +450 us +1 +1$",
+                        r"about 200 us saved: 2 hits at 100.0 us each, the median of what it took to get a segment from cuda",
                         r"2.0 MiB wasted when most was held; when most was live, 0 B of it was rounding; 1.5 KiB live and 2.0 MiB cached at the end",
                         r"out of memory at 0.000 s: 900.0 MiB asked for, 2.0 MiB held, 1.5 KiB live",
                         r"1 request for an IPC handle refused",
                         r"largest segments 64.0 MiB, 2.0 MiB; 1 live at the end \(2.0 MiB\)", r"1 trim gave back 64.0 MiB"):
             self.assertRegex(out, re.compile(pattern, re.M))
-        self.assertNotIn("~", out.replace("~350 us", ""))
+        self.assertNotIn("~", out.replace("~200 us", ""))
 
     def test_time_saved_is_measured_or_not_said(self) -> None:
-        """Only from what segments took in this very trace: other times there say nothing of it."""
+        """Only from what segments took: other times there say nothing of it."""
         events = good()
         events[2]["us"], events[8]["us"], events[12]["us"], events[13]["us"] = 30, 50, 7000, 9000
         dev = self.summary(self.write(events))["ranks"][0]["devices"]["0"]
-        self.assertEqual((dev["segment_us"], dev["saved_us"]), (40, 80))
+        self.assertEqual((dev["segment_us"], dev["saved_us"]), (30, 60))
         events = [e for e in good() if e.get("e") != "segment_alloc"]
         path = self.write(events)
         dev = self.summary(path)["ranks"][0]["devices"]["0"]
@@ -400,6 +400,17 @@ class Summary(Case):
         self.assertNotIn("saved:", out)
         self.assertRegex(out, r"50.0% +- +64.0 MiB")
 
+    def test_ranks_that_did_alike_saved_alike(self) -> None:
+        """However long one of their few calls took: the first, which waits for the driver to start, or one among 16 at a time."""
+        paths = []
+        for rank in range(16):
+            events = good()
+            events[0]["rank"], events[2]["us"], events[8]["us"] = rank, 4000 * rank + 43726.9, 20 + rank
+            paths.append(self.write([events[0], *events[1:]], f"{rank}.jsonl"))
+        got = self.summary(*paths)
+        self.assertEqual({r["devices"]["0"]["saved_us"] for r in got["ranks"]}, {2 * 35.0})
+        self.assertEqual(got["total"]["saved_us"], 16 * 2 * 35.0)
+
     def test_waste_needs_allocation_events(self) -> None:
         """Of segments alone it is not known; the hits are, from the stats line, and with them the time saved."""
         events = [e for e in good() if e.get("e") not in ("alloc", "free_requested", "free_completed")]
@@ -407,7 +418,7 @@ class Summary(Case):
         path = self.write(events)
         dev = self.summary(path)["ranks"][0]["devices"]["0"]
         self.assertEqual([dev[k] for k in ("waste", "rounding", "live_at_end", "cached_at_end")], [None] * 4)
-        self.assertEqual((dev["held_at_end"], dev["saved_us"]), (2 * MIB, 350.5))
+        self.assertEqual((dev["held_at_end"], dev["saved_us"]), (2 * MIB, 200))
         self.assertNotIn("wasted", self.run_tool("summary", path).stdout)
 
     def test_waste(self) -> None:
@@ -473,7 +484,7 @@ class Summary(Case):
         for pattern in (r"^0 +0 +all +ordered +4 +2 +2 ", r"^0 +0 +cuda +~3 +~2 +~1 +~66.7% +~200 us +1.5 KiB +2.0 MiB +2.0 MiB +1 +1 +100 us$",
                         r"^0 +0 +nccl +~1 +~0 +~1 +~0.0% +~0 us +64.0 MiB +64.0 MiB +0 B +1 +2 +350 us$"):
             self.assertRegex(out, re.compile(pattern, re.M))
-        self.assertIn("2 hits at 100.0 us each, the mean of 1 segment got from cuda here", out)
+        self.assertIn("2 hits at 100.0 us each, the median of what it took to get a segment from cuda", out)
 
     def test_out_of_memory_says_what_was_free(self) -> None:
         events = good()
@@ -600,6 +611,11 @@ class Summary(Case):
         self.assertNotIn("registered with", self.run_tool("summary", self.write(good())).stdout)
         # The pool had no part in it, so nothing of it is missing, and there is nothing to say of it.
         self.assertNotIn("no stats line", done.stdout + self.check([*events, *end], 0))
+        # Memory that is registered anew with what lies beside it overlaps what it was registered with before.
+        anew = [ev(5, "register", comm="0x2", **{**at, "p": BASE - MIB, "n": 4 * MIB}), ev(6, "deregister", comm="0x2", **{**at, "p": BASE - MIB, "n": 4 * MIB})]
+        for content, most, left in (([*events, anew[0]], 7 * MIB, 7 * MIB), ([*events, *anew], 7 * MIB, 6 * MIB), ([*events, *anew, *end], 7 * MIB, 0)):
+            rank, = self.summary(self.write(content))["ranks"]
+            self.assertEqual([rank["devices"]["0"][k] for k in keys[-2:]], [most, left])
         self.assertNotRegex(done.stdout, r"requests +hits")
 
     def test_two_ranks_two_devices_and_totals(self) -> None:
@@ -612,7 +628,7 @@ class Summary(Case):
         self.assertEqual([r["rank"] for r in got["ranks"]], [0, 1])
         self.assertEqual(list(got["ranks"][1]["devices"]), ["0", "1"])
         self.assertEqual((got["total"]["requests"], got["total"]["hit_rate"], got["total"]["peak_held"]), (12, 0.5, 66 * MIB))
-        self.assertRegex(self.run_tool("summary", a, b).stdout, re.compile(r"^all +12 +6 +6 +50.0% +~1.1 ms", re.M))
+        self.assertRegex(self.run_tool("summary", a, b).stdout, re.compile(r"^all +12 +6 +6 +50.0% +~600 us", re.M))
 
     def test_problems_are_mentioned(self) -> None:
         done = self.run_tool("summary", self.write(good()[1:]))
