@@ -180,7 +180,7 @@ static bool has_ended(const struct token *token, unsigned int i)
     return ended;
 }
 
-/* Ask about one event: 1, 0 or -EBUSY. */
+/* Ask about one event; results as query's. */
 static int query_one(const struct token *token, unsigned int i)
 {
     struct context *context = atomic_load(&contexts.entries[token->events[i].entry]);
@@ -202,7 +202,7 @@ static int query_one(const struct token *token, unsigned int i)
     if (context_failed(context))
         result = CUDA_SUCCESS;
     context_unpin(context);
-    return captures ? -EBUSY : result == CUDA_SUCCESS;
+    return captures ? -EBUSY : result == CUDA_SUCCESS ? 1 : result == CUDA_ERROR_NOT_READY ? 0 : -EIO;
 }
 
 static int query(void *arg, uint64_t value)
