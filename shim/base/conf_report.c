@@ -79,12 +79,12 @@ void conf_report(void)
     for (char **env = environ; env && *env; env++) {
         const size_t len = strcspn(*env, "=");
         char name[64];
-        const char *near;
+        const char *nearest;
 
         if (strncmp(*env, CONF_PREFIX, sizeof(CONF_PREFIX) - 1) != 0 || known(*env, len))
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)len, *env);
-        near = conf_nearest(name);
-        log_write(LOG_WARN, near ? "unknown setting %s (did you mean %s?)" : "unknown setting %s", name, near);
+        nearest = conf_nearest(name);
+        log_write(LOG_WARN, nearest ? "unknown setting %s (did you mean %s?)" : "unknown setting %s", name, nearest);
     }
 }

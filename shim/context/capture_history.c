@@ -2,7 +2,7 @@
 /*
  * capture_history.c - see capture_history.h.
  *
- * Locking: births.lock guards the list; a leaf.
+ * Locking: history.lock guards the list; a leaf.
  */
 #include "context/capture_history.h"
 
@@ -12,60 +12,60 @@
 
 #include "context/capture.h"
 
-struct birth {
+struct entry {
     uint64_t addr;
     unsigned int time;
 };
 
 static struct {
     pthread_mutex_t lock; /* guards everything below */
-    struct birth *list;
+    struct entry *list;
     size_t count, room;
-} births = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} history = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-unsigned int births_now(void)
+unsigned int capture_history_now(void)
 {
     return atomic_load(&capture_total) - capture_active();
 }
 
 /* The entry of this address; NULL: none. With the lock. */
-static struct birth *find(uint64_t addr)
+static struct entry *find(uint64_t addr)
 {
-    for (size_t i = 0; i < births.count; i++)
-        if (births.list[i].addr == addr)
-            return &births.list[i];
+    for (size_t i = 0; i < history.count; i++)
+        if (history.list[i].addr == addr)
+            return &history.list[i];
     return NULL;
 }
 
-void births_add(uint64_t addr, unsigned int time)
+void capture_history_add(uint64_t addr, unsigned int time)
 {
-    struct birth *found, *grown;
+    struct entry *found, *grown;
 
-    pthread_mutex_lock(&births.lock);
+    pthread_mutex_lock(&history.lock);
     found = find(addr); /* the entry of a segment that went with its context */
-    if (!found && births.count == births.room) {
-        grown = realloc(births.list, (births.room + 64) * sizeof(*grown));
-        births.list = grown ? grown : births.list;
-        births.room += grown ? 64 : 0;
+    if (!found && history.count == history.room) {
+        grown = realloc(history.list, (history.room + 64) * sizeof(*grown));
+        history.list = grown ? grown : history.list;
+        history.room += grown ? 64 : 0;
     }
-    if (!found && births.count < births.room)
-        found = &births.list[births.count++];
+    if (!found && history.count < history.room)
+        found = &history.list[history.count++];
     if (found)
-        *found = (struct birth){.addr = addr, .time = time};
-    pthread_mutex_unlock(&births.lock);
+        *found = (struct entry){.addr = addr, .time = time};
+    pthread_mutex_unlock(&history.lock);
 }
 
-bool births_captured(uint64_t addr)
+bool capture_history_saw(uint64_t addr)
 {
     unsigned int time = 0;
-    struct birth *found;
+    struct entry *found;
 
-    pthread_mutex_lock(&births.lock);
+    pthread_mutex_lock(&history.lock);
     found = find(addr);
     if (found) {
         time = found->time;
-        *found = births.list[--births.count];
+        *found = history.list[--history.count];
     }
-    pthread_mutex_unlock(&births.lock);
+    pthread_mutex_unlock(&history.lock);
     return atomic_load(&capture_total) != time;
 }

@@ -17,11 +17,11 @@
 
 /* The time to store with a segment that is about to be requested: a capture already under way may come to use it, so it
  * counts as later. */
-unsigned int births_now(void);
+unsigned int capture_history_now(void);
 /* NCCL has given a segment at addr, requested at that time. Without host memory for its entry the segment counts as
  * older than every capture. */
-void births_add(uint64_t addr, unsigned int time);
+void capture_history_add(uint64_t addr, unsigned int time);
 /* True if a stream has captured since the segment at addr was requested. Removes its entry. */
-bool births_captured(uint64_t addr);
+bool capture_history_saw(uint64_t addr);
 
 #endif

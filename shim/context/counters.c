@@ -15,7 +15,7 @@
  * context.h. */
 static bool stats_get(struct context *context, int device, bool ending, struct pool_stats *ret_stats)
 {
-    const bool pinned = calls_pin(context);
+    const bool pinned = pins_add(context);
     struct pool *const pool = context->pool; /* read once, so that the pool checked is the pool read */
     const bool there = (pinned || ending) && atomic_load(&context->handle) && !atomic_load(&context->ending) && pool &&
                        context->device == device;
@@ -23,7 +23,7 @@ static bool stats_get(struct context *context, int device, bool ending, struct p
     if (there)
         pool_stats_get(pool, ret_stats);
     if (pinned)
-        calls_unpin(context);
+        pins_remove(context);
     return there;
 }
 

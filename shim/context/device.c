@@ -54,7 +54,7 @@ uint64_t context_release(int device, const char *why)
     return released + context_events.retry_parked(device);
 }
 
-void context_settle_device(int device)
+void device_collect(int device)
 {
     struct context *context;
 
@@ -62,7 +62,7 @@ void context_settle_device(int device)
         arrivals_collect(context, 0);
 }
 
-void context_kept_ask(int device)
+void device_publish(int device)
 {
     struct context *context;
 

@@ -37,9 +37,9 @@ uint64_t context_idle_bytes(int device);
 void context_survey(int device, bool whole, struct pool_survey *ret_sum);
 
 /* Publish the deferred blocks of a device's pools, where no wait is needed. */
-void context_kept_ask(int device);
+void device_publish(int device);
 /* Before the driver is asked for its free memory: collect the released segments that have arrived, without a wait. */
-void context_settle_device(int device);
+void device_collect(int device);
 
 /* For the clock thread: give back segments that were idle for age ticks (0: none), and collect released segments that
  * have arrived. */

@@ -18,17 +18,17 @@
 #include "lock.h"
 
 /* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */
-#define CALLS_WAIT_NS 1000000000
+#define PINS_WAIT_NS 1000000000
 /* How many turns of lock_relax a call that may end a context leaves to waiting threads: about a millisecond. */
 #define LET_GO_TURNS 1020u
 
 /* Wait until no thread is in a call on the context. False: a thread was in one for more than a second. */
-static bool calls_wait(const struct context *context, const struct pool *pool, bool sleepers)
+static bool pins_wait(const struct context *context, const struct pool *pool, bool sleepers)
 {
-    const uint64_t limit = now_ns() + CALLS_WAIT_NS;
+    const uint64_t limit = now_ns() + PINS_WAIT_NS;
 
-    calls_fence();
-    for (unsigned int i = 0; calls_busy(context, pool, sleepers); i++) {
+    pins_fence();
+    for (unsigned int i = 0; pins_any(context, pool, sleepers); i++) {
         if (now_ns() >= limit)
             return false;
         lock_relax(i);
@@ -77,7 +77,7 @@ static struct context *entry_leaving(CUcontext handle)
     atomic_fetch_add(&contexts_closing, 1);
     atomic_store(&context->captures, atomic_load(&capture_total));
     context_changed();
-    calls_wait(context, context->pool, /* sleepers: */ false);
+    pins_wait(context, context->pool, /* sleepers: */ false);
     return context;
 }
 
@@ -124,7 +124,7 @@ void context_lingering_end(void)
         struct context *context = atomic_load(&contexts.entries[i]);
         struct pool *pool = atomic_load(&context->lingering);
 
-        if (!pool || calls_busy(context, pool, /* sleepers: */ true) ||
+        if (!pool || pins_any(context, pool, /* sleepers: */ true) ||
             !atomic_compare_exchange_strong(&context->lingering, &pool, NULL))
             continue;
         pool_end(context, pool);
@@ -157,7 +157,7 @@ static void forget(struct context *context, struct pool *pool)
     policy_context_gone(handle);
     context_events.context_ended(context);
     if (pool)
-        lingers = !calls_wait(context, pool, /* sleepers: */ true);
+        lingers = !pins_wait(context, pool, /* sleepers: */ true);
     if (pool && !lingers)
         pool_end(context, pool);
     pthread_mutex_lock(&contexts.lock);

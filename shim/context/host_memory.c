@@ -298,10 +298,10 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     atomic_store(&slot->waits, true);
     if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {
         result = context_enter(context, &visit);
-        call_sleep(context);
+        pin_sleep(context);
         if (!result)
             result = host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
-        call_wake();
+        pin_wake();
         context_leave(context, &visit);
     }
     atomic_store(&slot->waits, false);
@@ -373,14 +373,14 @@ int host_memory_owner(uint64_t addr, struct context **ret_context)
 CUresult host_memory_wait(struct context *context)
 {
     CUresult result = CUDA_SUCCESS;
-    uint64_t debts;
+    uint64_t seq;
 
     if (!context_pin(context))
         return CUDA_SUCCESS;
-    if (policy_waits(&context->policy, &debts)) {
+    if (policy_waits(&context->policy, &seq)) {
         result = order_wait(context);
         if (!result)
-            policy_pay(&context->policy, debts);
+            policy_synced(&context->policy, seq);
     }
     context_unpin(context);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is kept back */

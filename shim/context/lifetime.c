@@ -78,9 +78,9 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     for (int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, NULL);
     for (int i = 0; i < SLOTS; i++) {
-        atomic_store(&context->led[i].event, NULL);
-        atomic_store(&context->led[i].turn, 0);
-        atomic_store(&context->led[i].noted, 0);
+        atomic_store(&context->batches[i].event, NULL);
+        atomic_store(&context->batches[i].seq, 0);
+        atomic_store(&context->batches[i].own_seq, 0);
     }
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
@@ -195,7 +195,7 @@ struct context *context_current(const struct real_driver *driver)
     return here.context;
 }
 
-struct context *context_begin(const struct real_driver *driver, struct calls **ret_own)
+struct context *context_begin(const struct real_driver *driver, struct pins **ret_own)
 {
     CUcontext handle = NULL;
 
@@ -203,10 +203,10 @@ struct context *context_begin(const struct real_driver *driver, struct calls **r
     do {
         if (driver->cuCtxGetCurrent(&handle) || !handle)
             return NULL;
-        *ret_own = call_begin((uintptr_t)here.context);
+        *ret_own = pin_begin((uintptr_t)here.context);
         if (handle == here.handle && atomic_load_explicit(&contexts.epoch, memory_order_acquire) == here.epoch)
             return here.context;
-        call_end(*ret_own);
+        pin_end(*ret_own);
     } while (context_current(driver));
     return NULL;
 }

@@ -22,10 +22,10 @@ struct context;
 struct context *context_current(const struct real_driver *driver);
 
 /*
- * As context_current, for a request: the context and its pool stay valid until call_end(*ret_own), even if a call of
- * another thread ends the context meanwhile. NULL: as above; then call_end must not be called.
+ * As context_current, for a request: the context and its pool stay valid until pin_end(*ret_own), even if a call of
+ * another thread ends the context meanwhile. NULL: as above; then pin_end must not be called.
  */
-struct context *context_begin(const struct real_driver *driver, struct calls **ret_own);
+struct context *context_begin(const struct real_driver *driver, struct pins **ret_own);
 
 /* From now on new segments of all contexts are of this kind, and only such segments serve requests. MEMORY_NCCL
  * requires that nccl_backing_find has succeeded. */

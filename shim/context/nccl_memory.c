@@ -191,7 +191,7 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
     const size_t front = atomic_load(&state.front);
-    const unsigned int time = births_now();
+    const unsigned int time = capture_history_now();
     struct nccl_visit visit;
     ncclResult_t result;
     void *ptr = NULL;
@@ -201,7 +201,7 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
     nccl_visit_end(&visit);
     if (result || !ptr)
         return -ENOMEM;
-    births_add((uintptr_t)ptr + front, time);
+    capture_history_add((uintptr_t)ptr + front, time);
     *ret_addr = (uintptr_t)ptr + front;
     return 0;
 }
@@ -212,7 +212,7 @@ void nccl_memory_free(uint64_t addr, size_t size)
     struct nccl_visit visit;
     ncclResult_t result;
 
-    if (births_captured(addr) && graphs_register()) {
+    if (capture_history_saw(addr) && graphs_register()) {
         log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
                            "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
         return;

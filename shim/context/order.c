@@ -3,11 +3,11 @@
  * order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host. See
  * context.h and state.h. policy.c decides whether a free waits on the host.
  *
- * Flat combining: the thread that holds the slot SLOT_LEAD, the combiner, orders the frees of all threads that came
- * before its turn began. The other threads wait for it for a short while and then take a slot of their own.
+ * Flat combining: the thread that holds the slot SLOT_COMBINER, the combiner, orders the frees of all threads that came
+ * before its batch began. The other threads wait for it for a short while and then take a slot of their own.
  *
  * Locking: slots, taken with an atomic operation and held over the CUDA calls of one free. A thread never waits for a
- * slot that it holds itself, and it waits for the combiner's slot only for FOLLOW_NS.
+ * slot that it holds itself, and it waits for the combiner's slot only for COMBINER_WAIT_NS.
  */
 #include "context/order.h"
 
@@ -26,9 +26,9 @@
 /* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
 #define OTHERS_WAIT_NS ORDER_OTHERS_WAIT_NS
 
-/* A free polls the combiner LOOKS times, and then for FOLLOW_NS nanoseconds more. */
-#define LOOKS     100u
-#define FOLLOW_NS 200000u
+/* A free polls the combiner COMBINER_POLLS times, and then for COMBINER_WAIT_NS nanoseconds more. */
+#define COMBINER_POLLS   100u
+#define COMBINER_WAIT_NS 200000u
 
 /* The index from which this thread searches for a free slot; 0: the thread has had no slot yet. */
 static __thread unsigned int thread_slot __attribute__((tls_model("initial-exec")));
@@ -43,9 +43,9 @@ static inline unsigned int thread_slot_get(void)
 
 static inline bool slot_try(struct slot *slot)
 {
-    uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
+    uint64_t seq = atomic_load_explicit(&slot->seq, memory_order_relaxed);
 
-    return !(turn & 1) && atomic_compare_exchange_strong(&slot->turn, &turn, turn + 1);
+    return !(seq & 1) && atomic_compare_exchange_strong(&slot->seq, &seq, seq + 1);
 }
 
 struct slot *order_slot_take(struct context *context)
@@ -64,78 +64,78 @@ struct slot *order_slot_take(struct context *context)
 
 void order_slot_give(struct slot *slot, CUresult result)
 {
-    const uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_relaxed);
+    const uint64_t seq = atomic_load_explicit(&slot->seq, memory_order_relaxed);
 
     if (!result)
-        atomic_store_explicit(&slot->done, turn, memory_order_release);
-    atomic_store_explicit(&slot->turn, turn + 1, memory_order_release);
+        atomic_store_explicit(&slot->done, seq, memory_order_release);
+    atomic_store_explicit(&slot->seq, seq + 1, memory_order_release);
 }
 
-/* Record that the combiner's turn ordered this thread's last free. 0: the thread need not wait for that turn any
+/* Record that the combiner's batch ordered this thread's last free. 0: the thread need not wait for that batch any
  * more. */
-static inline void note(struct context *context, uint64_t turn)
+static inline void batch_own_set(struct context *context, uint64_t seq)
 {
-    struct led *led = &context->led[thread_slot_get() % SLOTS];
+    struct batch *batch = &context->batches[thread_slot_get() % SLOTS];
 
-    atomic_store_explicit(&led->noted, (uint64_t)thread_slot << LED_TURN_BITS | turn, memory_order_relaxed);
+    atomic_store_explicit(&batch->own_seq, (uint64_t)thread_slot << BATCH_SEQ_BITS | seq, memory_order_relaxed);
 }
 
-/* The combiner's turn that ordered this thread's last free. 0: there is nothing to wait for, or another thread has
+/* The combiner's batch that ordered this thread's last free. 0: there is nothing to wait for, or another thread has
  * overwritten the entry. */
-static uint64_t noted(const struct context *context)
+static uint64_t batch_own(const struct context *context)
 {
-    const uint64_t last = atomic_load(&context->led[thread_slot % SLOTS].noted);
+    const uint64_t last = atomic_load(&context->batches[thread_slot % SLOTS].own_seq);
 
-    return last >> LED_TURN_BITS == thread_slot ? last & (((uint64_t)1 << LED_TURN_BITS) - 1) : 0;
+    return last >> BATCH_SEQ_BITS == thread_slot ? last & (((uint64_t)1 << BATCH_SEQ_BITS) - 1) : 0;
 }
 
 /* Wait for a short while until the combiner has ordered all work up to now (true), or until its slot can be taken
- * (*ret_leads). */
-static bool follow(struct context *context, bool *ret_leads)
+ * (*ret_combines). */
+static bool combiner_wait(struct context *context, bool *ret_combines)
 {
-    struct slot *lead = &context->slots[SLOT_LEAD];
+    struct slot *combiner = &context->slots[SLOT_COMBINER];
     uint64_t seen, limit = 0, done;
 
-    *ret_leads = false;
+    *ret_combines = false;
     /* This thread's launches, and the reason why it may have to wait on the host, must be visible before it reads the
-     * turn. The turn under way may have begun before that, so only the turn after it counts. */
+     * sequence number. The batch under way may have begun before that, so only the batch after it counts. */
     atomic_thread_fence(memory_order_seq_cst);
-    seen = atomic_load(&lead->turn);
-    for (unsigned int i = 0; i < LOOKS || now_ns() < limit; i++) {
+    seen = atomic_load(&combiner->seq);
+    for (unsigned int i = 0; i < COMBINER_POLLS || now_ns() < limit; i++) {
         lock_relax(i);
-        done = atomic_load_explicit(&lead->done, memory_order_acquire);
+        done = atomic_load_explicit(&combiner->done, memory_order_acquire);
         if (done >= seen + 1 + (seen & 1)) {
-            note(context, done);
+            batch_own_set(context, done);
             return true;
         }
-        *ret_leads = slot_try(lead);
-        if (*ret_leads)
+        *ret_combines = slot_try(combiner);
+        if (*ret_combines)
             return false;
-        if (i == LOOKS - 1)
-            limit = now_ns() + FOLLOW_NS;
+        if (i == COMBINER_POLLS - 1)
+            limit = now_ns() + COMBINER_WAIT_NS;
     }
     return false;
 }
 
 /*
  * The driver's calls take many times as long when several threads make them at once, so one thread at a time, the
- * combiner, orders for all threads that came before its turn began. Returns NULL if the combiner has ordered this
- * thread's free, the lead slot if this thread is the combiner, and, if the combiner stalls, another slot in which the
- * thread orders its own free.
+ * combiner, orders for all threads that came before its batch began. Returns NULL if the combiner has ordered this
+ * thread's free, the combiner's slot if this thread is the combiner, and, if the combiner stalls, another slot in which
+ * the thread orders its own free.
  */
-static struct slot *slot_lead(struct context *context)
+static struct slot *slot_combine(struct context *context)
 {
-    struct slot *lead = &context->slots[SLOT_LEAD];
-    bool leads = slot_try(lead);
+    struct slot *combiner = &context->slots[SLOT_COMBINER];
+    bool combines = slot_try(combiner);
 
-    if (!leads && follow(context, &leads))
+    if (!combines && combiner_wait(context, &combines))
         return NULL;
-    if (!leads)
+    if (!combines)
         return order_slot_take(context);
 #if !defined(__x86_64__)
-    atomic_thread_fence(memory_order_seq_cst); /* on x86-64 the exchange in slot_try is this fence: see follow */
+    atomic_thread_fence(memory_order_seq_cst); /* on x86-64 the exchange in slot_try is this fence: see combiner_wait */
 #endif
-    return lead;
+    return combiner;
 }
 
 CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event)
@@ -156,19 +156,19 @@ CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event)
 static inline __attribute__((always_inline)) CUresult record(struct context *context, struct slot *slot,
                                                              CUevent *ret_event)
 {
-    struct led *led = slot == &context->slots[SLOT_LEAD] ? &context->led[thread_slot_get() % SLOTS] : NULL;
-    _Atomic(CUevent) *place = led ? &led->event : &slot->event;
+    struct batch *batch = slot == &context->slots[SLOT_COMBINER] ? &context->batches[thread_slot_get() % SLOTS] : NULL;
+    _Atomic(CUevent) *event_at = batch ? &batch->event : &slot->event;
     CUresult result = CUDA_SUCCESS;
 
-    if (!atomic_load_explicit(place, memory_order_relaxed))
-        result = order_event_make(context, place);
-    *ret_event = atomic_load_explicit(place, memory_order_relaxed);
+    if (!atomic_load_explicit(event_at, memory_order_relaxed))
+        result = order_event_make(context, event_at);
+    *ret_event = atomic_load_explicit(event_at, memory_order_relaxed);
     if (!result)
         result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
-    /* After the record: a thread that waits for an earlier turn must find that turn, or a later event that covers
+    /* After the record: a thread that waits for an earlier batch must find that batch, or a later event that covers
      * it. */
-    if (!result && led)
-        atomic_store_explicit(&led->turn, atomic_load_explicit(&slot->turn, memory_order_relaxed),
+    if (!result && batch)
+        atomic_store_explicit(&batch->seq, atomic_load_explicit(&slot->seq, memory_order_relaxed),
                               memory_order_release);
     return result;
 }
@@ -195,10 +195,10 @@ static CUresult order_on_host(struct context *context)
     struct visit visit;
     CUresult result = context_enter(context, &visit);
 
-    call_sleep(context);
+    pin_sleep(context);
     if (!result)
         result = context->driver->cuCtxSynchronize();
-    call_wake();
+    pin_wake();
     context_leave(context, &visit);
     return result;
 }
@@ -249,10 +249,10 @@ static CUresult order_beside_capture(struct context *context)
 
     if (!result)
         result = context->driver->cuMemAlloc_v2(&ptr, 1);
-    call_sleep(context);
+    pin_sleep(context);
     if (!result)
         result = context->driver->cuMemFree_v2(ptr);
-    call_wake();
+    pin_wake();
     if (result && ptr) /* tried again, so that the byte is not leaked */
         context->driver->cuMemFree_v2(ptr);
     if (!visit.relaxed) /* in another mode the call may have invalidated the capture */
@@ -295,29 +295,29 @@ static bool is_capture_error(CUresult result)
  * Order a free. The slot is taken before the policy and the gate are read: policy_strict waits for the events that
  * slots have recorded, and capture_begin closes the gate first and then waits for the slots.
  */
-static CUresult order_free(struct context *context, uint64_t *ret_debts)
+static CUresult order_free(struct context *context, uint64_t *ret_seq)
 {
-    struct slot *const lead = &context->slots[SLOT_LEAD], *slot = slot_lead(context);
+    struct slot *const combiner = &context->slots[SLOT_COMBINER], *slot = slot_combine(context);
     CUresult result = CUDA_ERROR_NOT_READY;
     bool wait, beside_capture;
 
-    *ret_debts = 0;
+    *ret_seq = 0;
     if (!slot)
         return CUDA_SUCCESS;
-    wait = policy_waits(&context->policy, ret_debts);
+    wait = policy_waits(&context->policy, ret_seq);
     beside_capture = capture_active();
     if (!beside_capture && !wait) {
         result = order_on_device(context, slot, /* is_enough: */ true);
-        *ret_debts = 0;
-        if (!result && slot == lead)
-            note(context, atomic_load_explicit(&lead->turn, memory_order_relaxed));
+        *ret_seq = 0;
+        if (!result && slot == combiner)
+            batch_own_set(context, atomic_load_explicit(&combiner->seq, memory_order_relaxed));
         if (!result)
             atomic_store_explicit(&slot->user, thread_slot, memory_order_relaxed);
         /* If the device cannot be made to wait, the host waits. */
         wait = result && !is_capture_error(result) && !order_is_sticky(result);
     }
-    /* Other threads must not poll the lead slot, or have to follow it, during a wait on the host. */
-    if (wait && slot == lead) {
+    /* Other threads must not poll the combiner's slot, or have to wait for it, during a wait on the host. */
+    if (wait && slot == combiner) {
         order_slot_give(slot, CUDA_ERROR_NOT_READY);
         slot = order_slot_take(context);
         beside_capture = capture_active();
@@ -325,8 +325,8 @@ static CUresult order_free(struct context *context, uint64_t *ret_debts)
     if (wait)
         result = beside_capture ? CUDA_ERROR_NOT_READY : order_on_host_in(slot, context);
     if (wait && !result) {
-        note(context, 0);
-        atomic_store(&lead->user, 0); /* all orders of other threads have completed, too */
+        batch_own_set(context, 0);
+        atomic_store(&combiner->user, 0); /* all orders of other threads have completed, too */
     }
     order_slot_give(slot, result);
     /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
@@ -358,13 +358,13 @@ static CUresult order_device(struct context *context)
 {
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
-    uint64_t debts;
+    uint64_t seq;
 
     if (!context->driver->cuCtxRecordEvent || !context->driver->cuCtxWaitEvent || !context->driver->cuEventQuery)
         return result;
     slot = order_slot_take(context);
     if (!capture_active())
-        result = order_on_device(context, slot, !policy_waits(&context->policy, &debts));
+        result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
     order_slot_give(slot, result);
     return result;
 }
@@ -381,13 +381,13 @@ static bool is_refused(const struct context *context, CUresult result)
 int order_pool(void *arg, enum pool_order_how how)
 {
     struct context *context = arg;
-    uint64_t debts = 0;
-    const CUresult result = how == POOL_ORDER_FREE  ? order_free(context, &debts)
+    uint64_t seq = 0;
+    const CUresult result = how == POOL_ORDER_FREE  ? order_free(context, &seq)
                             : how == POOL_ORDER_ASK ? order_ask(context)
                                                     : order_device(context);
 
     if (!result)
-        policy_pay(&context->policy, debts);
+        policy_synced(&context->policy, seq);
     if (result == CUDA_ERROR_NOT_READY)
         return -EBUSY;
     if (is_capture_error(result)) {
@@ -460,14 +460,14 @@ unsigned int order_thread(void)
     return thread_slot;
 }
 
-uint64_t order_noted(const struct context *context)
+uint64_t order_batch_own(const struct context *context)
 {
-    return noted(context);
+    return batch_own(context);
 }
 
-void order_note(struct context *context, uint64_t turn)
+void order_batch_own_set(struct context *context, uint64_t seq)
 {
-    note(context, turn);
+    batch_own_set(context, seq);
 }
 
 CUresult order_record(struct context *context, struct slot *slot, CUevent *ret_event)

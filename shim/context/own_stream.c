@@ -62,10 +62,10 @@ static CUresult order_behind_stream(struct context *context, struct slot *slot)
     if (result)
         return result;
     result = context_enter(context, &visit);
-    call_sleep(context);
+    pin_sleep(context);
     if (!result)
         result = waits ? driver->cuStreamSynchronize(stream) : driver->cuEventRecord(atomic_load(&slot->event), stream);
-    call_wake();
+    pin_wake();
     context_leave(context, &visit);
     if (!result && !waits)
         result = driver->cuCtxWaitEvent(context_handle(context), atomic_load(&slot->event));
@@ -78,7 +78,7 @@ static int context_filled(void *arg)
     struct slot *slot = order_slot_take(context);
     const CUresult result = capture_active() ? CUDA_ERROR_NOT_READY : order_behind_stream(context, slot);
 
-    /* CUDA_ERROR_NOT_READY, because this orders the fills only: the slot's turn must not count as done. */
+    /* CUDA_ERROR_NOT_READY, because this orders the fills only: it must not count as a batch that has succeeded. */
     order_slot_give(slot, CUDA_ERROR_NOT_READY);
     if (result && result != CUDA_ERROR_NOT_READY)
         log_once(LOG_WARN, "filled memory could not be put in order (error %d); it is kept back", (int)result);

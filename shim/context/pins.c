@@ -20,10 +20,10 @@
  * then every store of another processor is visible. */
 #define STORE_NS 20000000
 
-__thread struct calls *calls_own __attribute__((tls_model("initial-exec")));
+__thread struct pins *pins_own __attribute__((tls_model("initial-exec")));
 
 static struct {
-    _Atomic(struct calls *) first; /* records are never unmapped, because another thread may read one at any time */
+    _Atomic(struct pins *) first; /* records are never unmapped, because another thread may read one at any time */
     pthread_once_t once;
     pthread_key_t key; /* the key's destructor gives the record of an ending thread back */
     atomic_bool has_key;
@@ -32,23 +32,23 @@ static struct {
 } calls = {.once = PTHREAD_ONCE_INIT};
 
 /* This thread's record; NULL: it has none. */
-static struct calls *own_record(void)
+static struct pins *own_record(void)
 {
-    return calls_own || !calls.fences ? calls_own : pthread_getspecific(calls.key);
+    return pins_own || !calls.fences ? pins_own : pthread_getspecific(calls.key);
 }
 
 static void record_give(void *arg)
 {
-    struct calls *record = arg;
+    struct pins *record = arg;
 
-    calls_own = NULL;
-    for (unsigned int i = 0; i < CALLS_ON; i++)
+    pins_own = NULL;
+    for (unsigned int i = 0; i < PINS_MAX; i++)
         atomic_store(&record->on[i], 0);
     atomic_store(&record->sleeps, false);
     atomic_store(&record->taken, false);
 }
 
-static void calls_start(void)
+static void pins_start(void)
 {
     const long commands = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
 
@@ -57,16 +57,16 @@ static void calls_start(void)
 }
 
 /* A record of a thread that has ended, or a new one; NULL: no host memory. */
-static struct calls *record_take(void)
+static struct pins *record_take(void)
 {
-    struct calls *record;
+    struct pins *record;
     bool none = false;
 
     for (record = atomic_load(&calls.first); record; record = record->next, none = false)
         if (!atomic_load_explicit(&record->taken, memory_order_relaxed) &&
             atomic_compare_exchange_strong(&record->taken, &none, true))
             return record;
-    record = aligned_alloc(_Alignof(struct calls), sizeof(*record));
+    record = aligned_alloc(_Alignof(struct pins), sizeof(*record));
     if (!record)
         return NULL;
     memset(record, 0, sizeof(*record));
@@ -78,25 +78,25 @@ static struct calls *record_take(void)
 }
 
 /* This thread's record, made if it is missing; NULL: no host memory. */
-static struct calls *record_get(void)
+static struct pins *record_get(void)
 {
-    struct calls *record = own_record();
+    struct pins *record = own_record();
 
     if (record)
         return record;
-    pthread_once(&calls.once, calls_start);
+    pthread_once(&calls.once, pins_start);
     record = own_record();
     record = record ? record : record_take();
     if (record && calls.has_key)
         pthread_setspecific(calls.key, record);
     if (!calls.fences)
-        calls_own = record;
+        pins_own = record;
     return record;
 }
 
-struct calls *call_begin_slow(uintptr_t on)
+struct pins *pin_begin_slow(uintptr_t on)
 {
-    struct calls *own = record_get();
+    struct pins *own = record_get();
 
     if (own)
         atomic_store(&own->on[0], on);
@@ -104,19 +104,19 @@ struct calls *call_begin_slow(uintptr_t on)
     return own;
 }
 
-void call_resolve(const struct context *context)
+void pin_resolve(const struct context *context)
 {
-    struct calls *own = own_record();
+    struct pins *own = own_record();
 
     if (own && (atomic_load_explicit(&own->on[0], memory_order_relaxed) & 1))
         atomic_store(&own->on[0], (uintptr_t)context);
 }
 
-bool calls_pin(const struct context *context)
+bool pins_add(const struct context *context)
 {
-    struct calls *own = record_get();
+    struct pins *own = record_get();
 
-    for (unsigned int i = 1; own && i < CALLS_ON; i++) {
+    for (unsigned int i = 1; own && i < PINS_MAX; i++) {
         if (atomic_load_explicit(&own->on[i], memory_order_relaxed))
             continue;
         atomic_store(&own->on[i], (uintptr_t)context);
@@ -126,11 +126,11 @@ bool calls_pin(const struct context *context)
     return false;
 }
 
-void calls_unpin(const struct context *context)
+void pins_remove(const struct context *context)
 {
-    struct calls *own = own_record();
+    struct pins *own = own_record();
 
-    for (unsigned int i = CALLS_ON - 1; own && i > 0; i--) {
+    for (unsigned int i = PINS_MAX - 1; own && i > 0; i--) {
         if (atomic_load_explicit(&own->on[i], memory_order_relaxed) != (uintptr_t)context)
             continue;
         atomic_store_explicit(&own->on[i], 0, memory_order_release);
@@ -138,26 +138,26 @@ void calls_unpin(const struct context *context)
     }
 }
 
-void call_sleep(const struct context *context)
+void pin_sleep(const struct context *context)
 {
-    struct calls *own = own_record();
+    struct pins *own = own_record();
 
-    call_resolve(context);
+    pin_resolve(context);
     if (own)
         atomic_store_explicit(&own->sleeps, true, memory_order_release);
 }
 
-void call_wake(void)
+void pin_wake(void)
 {
-    struct calls *own = own_record();
+    struct pins *own = own_record();
 
     if (own)
         atomic_store(&own->sleeps, false);
 }
 
-void calls_fence(void)
+void pins_fence(void)
 {
-    pthread_once(&calls.once, calls_start);
+    pthread_once(&calls.once, pins_start);
     atomic_thread_fence(memory_order_seq_cst);
     if (calls.fences)
         return;
@@ -178,14 +178,14 @@ static bool is_on(uintptr_t on, const struct context *context, const struct pool
     return on & 1 ? !other || other == pool : on == (uintptr_t)context;
 }
 
-bool calls_busy(const struct context *context, const struct pool *pool, bool sleepers)
+bool pins_any(const struct context *context, const struct pool *pool, bool sleepers)
 {
-    const struct calls *const own = own_record();
+    const struct pins *const own = own_record();
 
-    for (const struct calls *record = atomic_load(&calls.first); record; record = record->next) {
+    for (const struct pins *record = atomic_load(&calls.first); record; record = record->next) {
         if (!sleepers && (record == own || atomic_load(&record->sleeps)))
             continue;
-        for (unsigned int i = 0; i < CALLS_ON; i++) {
+        for (unsigned int i = 0; i < PINS_MAX; i++) {
             const uintptr_t on = atomic_load(&record->on[i]);
 
             if (on && is_on(on, context, pool))

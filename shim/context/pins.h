@@ -2,10 +2,10 @@
 /*
  * pins.h - which threads are in a call on which context, so that a pool is destroyed only when no thread uses it.
  *
- * Each thread has a record. call_begin writes into it, call_end clears it: two plain stores, no atomic operation. The
+ * Each thread has a record. pin_begin writes into it, pin_end clears it: two plain stores, no atomic operation. The
  * thread that ends a context first marks it as leaving (context->leaving, contexts.epoch), then makes every thread of
  * the process pass a memory barrier (membarrier(2)), and then reads all records. So either it finds a thread's mark, or
- * that thread finds the context leaving when it looks after call_begin. Without membarrier, call_begin has a fence.
+ * that thread finds the context leaving when it looks after pin_begin. Without membarrier, pin_begin has a fence.
  *
  * It is not a lock, and does not say what a thread does in its call.
  *
@@ -23,40 +23,40 @@ struct context;
 struct pool;
 
 /* The number of contexts that a thread can look at at the same time, the one of its request or free included. */
-#define CALLS_ON 8
+#define PINS_MAX 8
 
 /* The record of a thread. */
-struct calls {
+struct pins {
     /* Contexts, or an address in one with the lowest bit set; 0: none. The first is the request's or free's own. */
-    _Atomic(uintptr_t) on[CALLS_ON];
+    _Atomic(uintptr_t) on[PINS_MAX];
     atomic_bool sleeps; /* in a call of the driver that waits for the device, or in none of the driver's calls */
     atomic_bool taken;  /* a thread uses this record */
-    struct calls *next;
+    struct pins *next;
 } __attribute__((aligned(64)));
 
 /* This thread's record; NULL: it has none yet, or its marks need a fence. */
-extern __thread struct calls *calls_own __attribute__((tls_model("initial-exec"), visibility("hidden")));
-/* call_begin where calls_own is NULL. NULL: no host memory; no thread waits for this call. */
-struct calls *call_begin_slow(uintptr_t on);
+extern __thread struct pins *pins_own __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* pin_begin where pins_own is NULL. NULL: no host memory; no thread waits for this call. */
+struct pins *pin_begin_slow(uintptr_t on);
 
 /* The mark of a free, whose context is known only after the address has been looked up. */
-#define CALL_ADDRESS(addr) ((uintptr_t)(addr) | 1)
+#define PIN_ADDRESS(addr) ((uintptr_t)(addr) | 1)
 
-/* This thread begins a call on a context or on CALL_ADDRESS; calls do not nest. The caller must then check whether the
+/* This thread begins a call on a context or on PIN_ADDRESS; calls do not nest. The caller must then check whether the
  * context is leaving and, if it is, end the call. */
-static inline struct calls *call_begin(uintptr_t on)
+static inline struct pins *pin_begin(uintptr_t on)
 {
-    struct calls *own = calls_own;
+    struct pins *own = pins_own;
 
     if (__builtin_expect(!own, 0))
-        return call_begin_slow(on);
+        return pin_begin_slow(on);
     atomic_store_explicit(&own->on[0], on, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
     return own;
 }
 
-/* End the call that call_begin or call_begin_slow has begun; own is its result. */
-static inline void call_end(struct calls *own)
+/* End the call that pin_begin or pin_begin_slow has begun; own is its result. */
+static inline void pin_end(struct pins *own)
 {
     if (__builtin_expect(own != NULL, 1))
         atomic_store_explicit(&own->on[0], 0, memory_order_release);
@@ -64,24 +64,24 @@ static inline void call_end(struct calls *own)
 
 /* If this thread is in a free, replace its address by the context: called before the memory goes back to the driver,
  * which may hand the address out for another context. */
-void call_resolve(const struct context *context);
+void pin_resolve(const struct context *context);
 
 /* Keep a context from being destroyed, beside this thread's own call. False: the thread has pinned too many, or there
  * is no host memory. */
-bool calls_pin(const struct context *context);
-void calls_unpin(const struct context *context);
+bool pins_add(const struct context *context);
+void pins_remove(const struct context *context);
 
 /* Around a call of the driver that waits for the device, as the driver's own free does: the context may end beside it,
  * but its pool stays. */
-void call_sleep(const struct context *context);
-void call_wake(void);
+void pin_sleep(const struct context *context);
+void pin_wake(void);
 
 /* For the thread that ends a context, after it has marked the context: afterwards every other thread has seen that, or
  * its own mark is visible. */
-void calls_fence(void);
+void pins_fence(void);
 /* True if a thread is in a call on this context, of which pool is or was the pool. Without sleepers, threads that
  * wait for the device do not count, nor does this thread, which may be below a signal handler that interrupted its
  * own call. */
-bool calls_busy(const struct context *context, const struct pool *pool, bool sleepers);
+bool pins_any(const struct context *context, const struct pool *pool, bool sleepers);
 
 #endif

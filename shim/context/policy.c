@@ -31,8 +31,8 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
     policy->device = device % DEVICES_MAX;
     policy->automatic = wanted == FREE_AUTO;
     /* The counter starts with one report, for work launched in the context before we knew it. */
-    atomic_store(&policy->paid, atomic_fetch_add(&policy->debts, policy->automatic));
-    policy->debtor = STREAM_MIXED;
+    atomic_store(&policy->synced_seq, atomic_fetch_add(&policy->host_work_seq, policy->automatic));
+    policy->host_work_stream = STREAM_MIXED;
     policy->strict = wanted == FREE_STRICT || !orders || (policy->automatic && !process_hooks_driver());
     if (wanted == FREE_STRICT)
         why = "CUPOOL_FREE";
@@ -52,19 +52,19 @@ bool policy_is_strict(const struct policy *policy)
     return policy->strict || (policy->automatic && atomic_load(&strict_why[policy->device]) != NULL);
 }
 
-bool policy_waits(const struct policy *policy, uint64_t *ret_debts)
+bool policy_waits(const struct policy *policy, uint64_t *ret_seq)
 {
-    *ret_debts = atomic_load(&policy->debts);
-    return policy_is_strict(policy) || *ret_debts != atomic_load_explicit(&policy->paid, memory_order_relaxed);
+    *ret_seq = atomic_load(&policy->host_work_seq);
+    return policy_is_strict(policy) || *ret_seq != atomic_load_explicit(&policy->synced_seq, memory_order_relaxed);
 }
 
-void policy_pay(struct policy *policy, uint64_t debts)
+void policy_synced(struct policy *policy, uint64_t seq)
 {
-    if (atomic_load_explicit(&policy->paid, memory_order_relaxed) >= debts)
+    if (atomic_load_explicit(&policy->synced_seq, memory_order_relaxed) >= seq)
         return;
     pthread_mutex_lock(&policy->lock);
-    if (atomic_load(&policy->paid) < debts)
-        atomic_store(&policy->paid, debts);
+    if (atomic_load(&policy->synced_seq) < seq)
+        atomic_store(&policy->synced_seq, seq);
     pthread_mutex_unlock(&policy->lock);
 }
 
@@ -84,33 +84,33 @@ void policy_host_work_add(struct policy *policy, const void *arg)
     pthread_mutex_lock(&policy->lock);
     if (stream == CU_STREAM_PER_THREAD)
         stream = STREAM_MIXED;
-    if (atomic_load(&policy->paid) == atomic_load(&policy->debts))
-        policy->debtor = stream;
-    else if (policy->debtor != stream)
-        policy->debtor = STREAM_MIXED;
-    atomic_fetch_add(&policy->debts, 1);
+    if (atomic_load(&policy->synced_seq) == atomic_load(&policy->host_work_seq))
+        policy->host_work_stream = stream;
+    else if (policy->host_work_stream != stream)
+        policy->host_work_stream = STREAM_MIXED;
+    atomic_fetch_add(&policy->host_work_seq, 1);
     pthread_mutex_unlock(&policy->lock);
 }
 
-uint64_t policy_debts(const struct policy *policy)
+uint64_t policy_host_work_seq(const struct policy *policy)
 {
-    return policy ? atomic_load(&policy->debts) : 0;
+    return policy ? atomic_load(&policy->host_work_seq) : 0;
 }
 
-void policy_stream_pay(struct policy *policy, CUstream stream, uint64_t debts)
+void policy_stream_synced(struct policy *policy, CUstream stream, uint64_t seq)
 {
-    if (atomic_load_explicit(&policy->paid, memory_order_relaxed) >= debts)
+    if (atomic_load_explicit(&policy->synced_seq, memory_order_relaxed) >= seq)
         return;
     pthread_mutex_lock(&policy->lock);
-    if (policy->debtor == stream && atomic_load(&policy->paid) < debts)
-        atomic_store(&policy->paid, debts);
+    if (policy->host_work_stream == stream && atomic_load(&policy->synced_seq) < seq)
+        atomic_store(&policy->synced_seq, seq);
     pthread_mutex_unlock(&policy->lock);
 }
 
-void policy_debtor_gone(struct policy *policy, const void *stream)
+void policy_host_work_stream_gone(struct policy *policy, const void *stream)
 {
     pthread_mutex_lock(&policy->lock);
-    if (policy->debtor == stream)
-        policy->debtor = STREAM_MIXED;
+    if (policy->host_work_stream == stream)
+        policy->host_work_stream = STREAM_MIXED;
     pthread_mutex_unlock(&policy->lock);
 }

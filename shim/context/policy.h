@@ -39,9 +39,9 @@ struct policy {
     pthread_mutex_t lock; /* guards writes to the members below */
     /* The number of host work reports so far; never reset, so that a wait for an earlier context at this entry cannot
      * count. */
-    _Atomic(uint64_t) debts;
-    _Atomic(uint64_t) paid; /* this many of them, the oldest, are known to have completed */
-    CUstream debtor;        /* the stream of all reports that have not completed, or STREAM_MIXED */
+    _Atomic(uint64_t) host_work_seq;
+    _Atomic(uint64_t) synced_seq; /* this many of them, the oldest, are known to have completed */
+    CUstream host_work_stream;    /* the stream of all reports that have not completed, or STREAM_MIXED */
 };
 
 /* Initialise the policy of a new context, in zeroed memory or in the entry of a context that is gone. orders: the
@@ -52,22 +52,22 @@ bool policy_driver_orders(const struct real_driver *driver);
 
 /* True if every free waits on the host. */
 bool policy_is_strict(const struct policy *policy);
-/* Must this free wait on the host? *ret_debts: the value for policy_pay once the wait has succeeded. */
-bool policy_waits(const struct policy *policy, uint64_t *ret_debts);
-/* The host has waited for the context's work; debts as returned by policy_waits or policy_context_wait_begin before the
+/* Must this free wait on the host? *ret_seq: the value for policy_synced once the wait has succeeded. */
+bool policy_waits(const struct policy *policy, uint64_t *ret_seq);
+/* The host has waited for the context's work; seq as returned by policy_waits or policy_context_wait_begin before the
  * wait. */
-void policy_pay(struct policy *policy, uint64_t debts);
+void policy_synced(struct policy *policy, uint64_t seq);
 
 /* Host work on several streams, or on the per-thread stream. */
 #define POLICY_STREAM_MIXED ((CUstream)-1)
 /* Host work was launched on this stream (a CUstream). The second parameter is as context_policy_each passes it. */
 void policy_host_work_add(struct policy *policy, const void *stream);
 /* The number of host work reports so far; 0: policy is NULL. */
-uint64_t policy_debts(const struct policy *policy);
-/* As policy_pay, after a wait for one stream: has an effect only if all uncompleted host work is on that stream. */
-void policy_stream_pay(struct policy *policy, CUstream stream, uint64_t debts);
+uint64_t policy_host_work_seq(const struct policy *policy);
+/* As policy_synced, after a wait for one stream: has an effect only if all uncompleted host work is on that stream. */
+void policy_stream_synced(struct policy *policy, CUstream stream, uint64_t seq);
 /* The handle of this stream may be reused for another stream. */
-void policy_debtor_gone(struct policy *policy, const void *stream);
+void policy_host_work_stream_gone(struct policy *policy, const void *stream);
 
 /* The device is strict from now on. False: it was already. why: a string literal. */
 bool policy_strict_set(int device, const char *why);

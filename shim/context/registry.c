@@ -22,17 +22,17 @@ atomic_uint context_waiters;
 
 bool context_pin(struct context *context)
 {
-    if (!calls_pin(context))
+    if (!pins_add(context))
         return false;
     if (!atomic_load(&context->leaving) && atomic_load(&context->handle) && context->pool)
         return true;
-    calls_unpin(context);
+    pins_remove(context);
     return false;
 }
 
 void context_unpin(struct context *context)
 {
-    calls_unpin(context);
+    pins_remove(context);
 }
 
 struct context *context_next(unsigned int *i, int device)
@@ -135,12 +135,12 @@ bool context_stays(const struct context *context)
         if (context_endings)
             return false;
         /* The context may end beside this thread, which makes no call of the driver until that is decided. */
-        call_sleep(context);
+        pin_sleep(context);
         atomic_fetch_add(&context_waiters, 1);
         for (unsigned int i = 0; is_decided_on(context); i++)
             lock_relax(i);
         atomic_fetch_sub(&context_waiters, 1);
-        call_wake();
+        pin_wake();
     }
     return !atomic_load(&context->ending);
 }

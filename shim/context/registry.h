@@ -34,7 +34,7 @@ extern atomic_uint contexts_closing;
 /* The number of threads that wait for such a call to decide. The next call of that kind lets them go first. */
 extern atomic_uint context_waiters;
 /*
- * For a free while contexts_closing is not 0, between call_begin and call_end: may the pool free this address now?
+ * For a free while contexts_closing is not 0, between pin_begin and pin_end: may the pool free this address now?
  * FREE_WAIT: a call of another thread decides whether the context stays; end the call, wait, and ask again, until limit
  * (nanoseconds of the monotonic clock). FREE_LATER: that limit has passed, or this thread itself makes that call: use
  * pool_free_later and no call of the driver. FREE_NEVER: the context is gone.

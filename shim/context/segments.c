@@ -114,9 +114,9 @@ static void memory_put(void *arg, uint64_t addr, size_t size)
         /* Also after an error of context_enter: the address alone names the memory. */
         if (stream)
             atomic_store(&context->defers, false);
-        call_sleep(context);
+        pin_sleep(context);
         result = driver->cuMemFree_v2(addr);
-        call_wake();
+        pin_wake();
         context_arrived();
     }
     context_leave(context, &visit);
@@ -138,7 +138,7 @@ static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t siz
     void (*const put)(void *arg, uint64_t addr, size_t size) = kind == MEMORY_NCCL ? memory_put_nccl : memory_put;
     struct context *context = arg;
 
-    call_resolve(context);
+    pin_resolve(context);
     /* The driver takes memory back behind the work that uses it. NCCL does not, and writes by peers into registered
      * memory must have ended as well. */
     if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context)) {

@@ -23,38 +23,38 @@
 #include "real/real.h"
 
 /* The number of frees that can be ordered at the same time in one context, each with an event of its own. */
-#define SLOTS     64
-#define SLOT_LEAD SLOTS       /* the combiner's slot, in which one thread orders for all others; see order.c */
-#define SLOT_ASK  (SLOTS + 1) /* for context_order with POOL_ORDER_ASK; no thread waits for its event */
-#define SLOTS_ALL (SLOTS + 2)
+#define SLOTS         64
+#define SLOT_COMBINER SLOTS       /* the combiner's slot, in which one thread orders for all others; see order.c */
+#define SLOT_ASK      (SLOTS + 1) /* for order_pool with POOL_ORDER_ASK; no thread waits for its event */
+#define SLOTS_ALL     (SLOTS + 2)
 
 /* A thread holds a slot while it orders a free. Each slot has an event of its own, so that a thread never waits for
  * work that another thread has launched meanwhile. */
 struct slot {
     /* A sequence number: odd while a thread holds the slot. Each hold adds two. The capture gate finds calls in flight
      * by it. */
-    _Atomic(uint64_t) turn;
-    _Atomic(uint64_t) done; /* the last turn that succeeded: all work launched before that turn began is in order */
-    _Atomic(CUevent) event; /* made and recorded by the holder; other threads may query it. The lead slot has none,
-                               see struct led */
+    _Atomic(uint64_t) seq;
+    _Atomic(uint64_t) done; /* the last batch that succeeded: all work launched before that batch began is in order */
+    _Atomic(CUevent) event; /* made and recorded by the holder; other threads may query it. The combiner's slot has
+                               none, see struct batch */
     atomic_uint user;       /* thread_slot of the thread that last recorded the event for a free; 0: none */
     atomic_bool waits;      /* the holder waits on the host, or is about to */
 } __attribute__((aligned(64)));
 
 /* State of the combiner by thread (index thread_slot % SLOTS): the event that this thread records when it is the
- * combiner, and the turn that ordered its last free. With more than SLOTS threads some share an entry and may overwrite
- * each other's noted. */
-#define LED_TURN_BITS 40
-struct led {
+ * combiner, and the batch that ordered its last free. With more than SLOTS threads some share an entry and may
+ * overwrite each other's own_seq. */
+#define BATCH_SEQ_BITS 40
+struct batch {
     _Atomic(CUevent) event;
-    _Atomic(uint64_t) turn;  /* the last turn for which event was recorded; set before that turn is done */
-    _Atomic(uint64_t) noted; /* thread_slot, and in the lowest LED_TURN_BITS bits the turn that ordered its last
-                                free; see note() */
+    _Atomic(uint64_t) seq;     /* the last batch for which event was recorded; set before that batch is done */
+    _Atomic(uint64_t) own_seq; /* thread_slot, and in the lowest BATCH_SEQ_BITS bits the batch that ordered its last
+                                free; see batch_own_set() */
 } __attribute__((aligned(64)));
 
 static inline bool slot_is_busy(const struct slot *slot)
 {
-    return atomic_load(&slot->turn) & 1;
+    return atomic_load(&slot->seq) & 1;
 }
 
 struct context {
@@ -81,7 +81,7 @@ struct context {
     _Atomic(struct pool *) lingering; /* the pool, if a thread stayed in such a call for more than a second */
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS_ALL];
-    struct led led[SLOTS];
+    struct batch batches[SLOTS];
 };
 
 /* Counters of a device's contexts that are gone. */

@@ -14,7 +14,7 @@
 #include "pool.h"
 #include "trace/trace.h"
 
-static atomic_bool settled[DEVICES_MAX];              /* the work before frees ordered before that has completed */
+static atomic_bool quiesced[DEVICES_MAX];             /* the work before frees ordered before that has completed */
 static _Atomic(CUcontext) first_context[DEVICES_MAX]; /* the first context seen on each device */
 
 const struct real_driver *policy_auto_driver(void)
@@ -27,11 +27,11 @@ static void strict_one(int device, const char *why)
     const bool first = policy_strict_set(device, why);
     bool known;
 
-    if (!first && atomic_load(&settled[device]))
+    if (!first && atomic_load(&quiesced[device]))
         return;
     /* Frees before this were ordered on the device only. A thread that comes here meanwhile waits as well. */
     known = context_wait_frees(device, /* others: */ true);
-    atomic_store(&settled[device], true);
+    atomic_store(&quiesced[device], true);
     if (first && known) {
         trace_event("policy", "\"d\":%d,\"free\":\"strict\",\"why\":\"%s\"", device, why);
         log_write(LOG_INFO, "device %d: frees wait on the host from now on: %s", device, why);
@@ -70,9 +70,9 @@ void policy_strict_memory(CUdeviceptr addr, const char *why)
         policy_strict(device, why);
 }
 
-bool policy_is_settled(int device)
+bool policy_is_quiesced(int device)
 {
-    return atomic_load_explicit(&settled[device % DEVICES_MAX], memory_order_acquire);
+    return atomic_load_explicit(&quiesced[device % DEVICES_MAX], memory_order_acquire);
 }
 
 void policy_context_seen(CUcontext handle, int device)

@@ -25,7 +25,7 @@ void policy_strict(int device, const char *why);
 void policy_strict_memory(CUdeviceptr addr, const char *why);
 
 /* True if the device is strict, and the work before its earlier frees has ended. */
-bool policy_is_settled(int device);
+bool policy_is_quiesced(int device);
 
 /* The driver, with CUPOOL_FREE=auto; otherwise NULL, because reports have no effect. */
 const struct real_driver *policy_auto_driver(void);

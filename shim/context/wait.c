@@ -22,9 +22,9 @@
 
 /*
  * Wait for the event of a slot, which covers the work before one free. limit: in nanoseconds of the monotonic clock; 0:
- * without limit, or one second once another turn has recorded the event again.
+ * without limit, or one second once another batch has recorded the event again.
  */
-static void slot_wait(const struct context *context, const struct slot *slot, uint64_t turn, uint64_t limit)
+static void slot_wait(const struct context *context, const struct slot *slot, uint64_t seq, uint64_t limit)
 {
     CUevent event;
 
@@ -33,7 +33,7 @@ static void slot_wait(const struct context *context, const struct slot *slot, ui
         lock_relax(i);
     event = atomic_load(&slot->event);
     for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
-        if (!limit && atomic_load(&slot->turn) != turn)
+        if (!limit && atomic_load(&slot->seq) != seq)
             limit = now_ns() + ORDER_OTHERS_WAIT_NS;
         if ((limit && now_ns() >= limit) || !context_stays(context))
             return;
@@ -77,36 +77,36 @@ bool order_wait_until(struct context *context, uint64_t limit)
     return result == CUDA_SUCCESS;
 }
 
-/* The entry of the thread that recorded this turn of the combiner, or the next later turn on record, which covers the
- * work before the earlier one as well. NULL: no such turn was recorded in this context. */
-static const struct led *led_find(const struct context *context, uint64_t turn, uint64_t *ret_turn)
+/* The entry of the thread that recorded this batch of the combiner, or the next later batch on record, which covers the
+ * work before the earlier one as well. NULL: no such batch was recorded in this context. */
+static const struct batch *batch_find(const struct context *context, uint64_t seq, uint64_t *ret_seq)
 {
-    const struct led *found = NULL;
+    const struct batch *found = NULL;
 
     for (unsigned int i = 0; i < SLOTS; i++) {
-        const uint64_t at = atomic_load(&context->led[i].turn);
+        const uint64_t at = atomic_load(&context->batches[i].seq);
 
-        if (at >= turn && (!found || at < *ret_turn)) {
-            found = &context->led[i];
-            *ret_turn = at;
+        if (at >= seq && (!found || at < *ret_seq)) {
+            found = &context->batches[i];
+            *ret_seq = at;
         }
     }
     return found;
 }
 
 /*
- * Wait for the work before a turn of the combiner. limit: in nanoseconds of the monotonic clock; 0: without limit, or
- * one second if only a later turn's event is on record, which covers more work.
+ * Wait for the work before a batch of the combiner. limit: in nanoseconds of the monotonic clock; 0: without limit, or
+ * one second if only a later batch's event is on record, which covers more work.
  */
-static void led_wait(const struct context *context, uint64_t turn, uint64_t limit)
+static void batch_wait(const struct context *context, uint64_t seq, uint64_t limit)
 {
-    const struct led *led;
+    const struct batch *batch;
     uint64_t at = 0;
 
-    for (unsigned int i = 0; (led = led_find(context, turn, &at)); i++) {
-        if (context->driver->cuEventQuery(atomic_load(&led->event)) != CUDA_ERROR_NOT_READY)
+    for (unsigned int i = 0; (batch = batch_find(context, seq, &at)); i++) {
+        if (context->driver->cuEventQuery(atomic_load(&batch->event)) != CUDA_ERROR_NOT_READY)
             return;
-        if (!limit && at != turn)
+        if (!limit && at != seq)
             limit = now_ns() + ORDER_OTHERS_WAIT_NS;
         if ((limit && now_ns() >= limit) || !context_stays(context))
             return;
@@ -116,32 +116,32 @@ static void led_wait(const struct context *context, uint64_t turn, uint64_t limi
 
 static void slots_wait(struct context *context, bool others)
 {
-    const struct slot *lead = &context->slots[SLOT_LEAD];
+    const struct slot *combiner = &context->slots[SLOT_COMBINER];
     uint64_t limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-    const uint64_t own = order_noted(context);
+    const uint64_t own = order_batch_own(context);
     const unsigned int thread = order_thread();
 
     if (!context->driver->cuEventQuery)
         return;
     for (int i = 0; i < SLOTS; i++) {
         const struct slot *slot = &context->slots[i];
-        const uint64_t turn = atomic_load(&slot->turn);
-        const bool is_own = thread && !(turn & 1) && atomic_load(&slot->user) == thread;
+        const uint64_t seq = atomic_load(&slot->seq);
+        const bool is_own = thread && !(seq & 1) && atomic_load(&slot->user) == thread;
 
         if (is_own || others)
-            slot_wait(context, slot, turn, is_own ? 0 : limit);
+            slot_wait(context, slot, seq, is_own ? 0 : limit);
     }
     if (own) {
-        led_wait(context, own, 0);
-        order_note(context, 0); /* otherwise the thread would wait again */
+        batch_wait(context, own, 0);
+        order_batch_own_set(context, 0); /* otherwise the thread would wait again */
     }
     if (!others)
         return;
     limit = now_ns() + ORDER_OTHERS_WAIT_NS;
-    for (unsigned int i = 0; slot_is_busy(lead) && now_ns() < limit; i++)
+    for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < limit; i++)
         lock_relax(i);
-    if (atomic_load(&lead->done)) /* the last turn covers all earlier ones */
-        led_wait(context, atomic_load(&lead->done), limit);
+    if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
+        batch_wait(context, atomic_load(&combiner->done), limit);
 }
 
 bool order_wait_own(struct context *context)
@@ -152,7 +152,7 @@ bool order_wait_own(struct context *context)
     if (!context_enter(context, &visit))
         slots_wait(context, /* others: */ false);
     context_leave(context, &visit);
-    last = atomic_load(&context->slots[SLOT_LEAD].user);
+    last = atomic_load(&context->slots[SLOT_COMBINER].user);
     return !last || last == order_thread();
 }
 

@@ -25,7 +25,7 @@ static struct call begin_before(CUstream stream)
     struct call call = {.passive = process_is_passive(), .stream = stream};
 
     if (!call.passive) {
-        core_kept_ask();
+        core_publish();
         call.own = order_capture_begin(stream);
     }
     process_bypass_begin();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * contexts.c - the exported functions of the driver that end a context, or give up a reference to one.
- * context/leaving.c takes the context's pool away; this file tells it of the call and of its result.
+ * context/ending.c takes the context's pool away; this file tells it of the call and of its result.
  *
  * Locking: none.
  */

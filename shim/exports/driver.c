@@ -93,7 +93,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 
     if (verdict == CORE_DONE)
         return CUDA_SUCCESS;
-    if (verdict == CORE_FORWARD && use_free(ptr, /* waits: */ true, &result))
+    if (verdict == CORE_FORWARD && direct_free(ptr, /* waits: */ true, &result))
         return result;
     return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : free_failed(verdict);
 }
@@ -101,7 +101,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 /* While its stream captures, such a call fails; the driver returns the error. */
 static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_result)
 {
-    return !capture_active_on(stream) && use_free(ptr, /* waits: */ false, ret_result);
+    return !capture_active_on(stream) && direct_free(ptr, /* waits: */ false, ret_result);
 }
 
 /* on: the handle that stream stands for in this form of the function, symbol. */

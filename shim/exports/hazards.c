@@ -93,33 +93,33 @@ static struct policy *of_context(CUcontext handle)
     return driver ? context_policy(handle) : NULL;
 }
 
-void policy_stream_wait_end(CUstream stream, uint64_t debts)
+void policy_stream_wait_end(CUstream stream, uint64_t seq)
 {
-    struct policy *policy = debts ? of_context(NULL) : NULL;
+    struct policy *policy = seq ? of_context(NULL) : NULL;
 
     /* The driver can be asked about the handle, because the wait has succeeded. A stream of another context completes
      * nothing. */
     if (policy && policy == of_stream(stream))
-        policy_stream_pay(policy, stream, debts);
+        policy_stream_synced(policy, stream, seq);
 }
 
 uint64_t policy_context_wait_begin(CUcontext handle)
 {
-    return policy_debts(of_context(handle));
+    return policy_host_work_seq(of_context(handle));
 }
 
-void policy_context_wait_end(CUcontext handle, uint64_t debts)
+void policy_context_wait_end(CUcontext handle, uint64_t seq)
 {
-    struct policy *policy = debts ? of_context(handle) : NULL;
+    struct policy *policy = seq ? of_context(handle) : NULL;
 
     if (policy)
-        policy_pay(policy, debts);
+        policy_synced(policy, seq);
 }
 
 void policy_stream_gone(CUstream stream)
 {
     if (conf_get()->free.number == FREE_AUTO)
-        context_policy_each(policy_debtor_gone, stream);
+        context_policy_each(policy_host_work_stream_gone, stream);
 }
 
 static bool is_alone(const struct real_driver *driver)
@@ -169,9 +169,9 @@ void policy_reach(CUdeviceptr addr, CUstream stream)
     from = device < 0 ? -1 : device_of_context(driver, handle);
     if (device < 0 || (!pool && from == device))
         return;
-    if (!policy_is_settled(device))
+    if (!policy_is_quiesced(device))
         policy_strict(device, why);
-    if (from >= 0 && !policy_is_settled(from))
+    if (from >= 0 && !policy_is_quiesced(from))
         policy_strict(from, why);
 }
 

@@ -33,9 +33,9 @@ void policy_graph_launch(CUstream stream);
 /* Around a wait for a context on the host (NULL: the current one): begin before the wait, and end after it if it
  * succeeded, with begin's result. The context's host work up to begin then counts as completed. */
 uint64_t policy_context_wait_begin(CUcontext handle);
-void policy_context_wait_end(CUcontext handle, uint64_t debts);
+void policy_context_wait_end(CUcontext handle, uint64_t seq);
 /* As policy_context_wait_end, after a wait for one stream of the current context: completes that stream's work only. */
-void policy_stream_wait_end(CUstream stream, uint64_t debts);
+void policy_stream_wait_end(CUstream stream, uint64_t seq);
 /* A stream is about to be destroyed; its handle may be reused for another stream. */
 void policy_stream_gone(CUstream stream);
 

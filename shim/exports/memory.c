@@ -28,12 +28,12 @@ enum core_verdict memory_free_async(uint64_t addr, CUstream stream)
 
 void memory_query_begin(struct memory_query *query)
 {
-    core_idle_settle();
+    core_collect();
     query->arrivals = core_arrivals();
 }
 
 bool memory_query_again(struct memory_query *query)
 {
-    core_idle_settle();
+    core_collect();
     return query->arrivals != core_arrivals() && ++query->tries < QUERIES_MAX;
 }

@@ -5,7 +5,7 @@
  * (docs/trace.md).
  *
  * It is not a pool. Every call is passed on unchanged; only if the driver refuses physical memory or a mapping, idle
- * memory is given back and the call repeated, as in RETRY. This file keeps no state: readers of the trace, and use.c
+ * memory is given back and the call repeated, as in RETRY. This file keeps no state: readers of the trace, and direct.c
  * (CUPOOL_REGISTER=use), follow the mappings.
  *
  * Locking: none. The event of a call that takes something has the time after the call, and the event of a call that
@@ -41,7 +41,7 @@ struct origin {
     char at[160];
 };
 
-static struct call call_begin(void)
+static struct call pin_begin(void)
 {
     return (struct call){.start = trace_expected() && process_traces() ? now_ns() : 0};
 }
@@ -99,14 +99,14 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
                             unsigned long long flags)
 {
     struct retry retry = retry_begin();
-    struct call call = call_begin();
+    struct call call = pin_begin();
     CUresult result;
 
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
     while (retry_again_outside(&retry, result));
     if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        use_created(*handle, size);
+        direct_created(*handle, size);
         unpooled_took(UNPOOLED_CREATE, size);
     }
     if (!took(&call, result))
@@ -122,7 +122,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
                                                CUmemAllocationHandleType type)
 {
-    struct call call = call_begin();
+    struct call call = pin_begin();
     const CUresult result = real_next(cuMemImportFromShareableHandle)(handle, shared, type);
 
     if (!result && core_watches(CALLER))
@@ -134,7 +134,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
 
 EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
 {
-    struct call call = call_begin();
+    struct call call = pin_begin();
     const CUresult result = real_next(cuMulticastCreate)(handle, properties);
 
     if (took(&call, result))
@@ -145,7 +145,7 @@ EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CU
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr)
 {
-    struct call call = call_begin();
+    struct call call = pin_begin();
     const CUresult result = real_next(cuMemRetainAllocationHandle)(handle, ptr);
 
     if (took(&call, result))
@@ -155,10 +155,10 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    struct call call = call_begin();
+    struct call call = pin_begin();
     CUresult result;
 
-    use_releases(handle);
+    direct_releases(handle);
     result = real_next(cuMemRelease)(handle);
 
     if (gave_up(&call, result))
@@ -169,7 +169,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
                                     unsigned long long flags)
 {
-    struct call call = call_begin();
+    struct call call = pin_begin();
     const CUresult result = real_next(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
 
     if (took(&call, result))
@@ -179,7 +179,7 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignm
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-    struct call call = call_begin();
+    struct call call = pin_begin();
     const CUresult result = real_next(cuMemAddressFree)(ptr, size);
 
     if (gave_up(&call, result))
@@ -191,14 +191,14 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
                          unsigned long long flags)
 {
     struct retry retry = retry_begin();
-    struct call call = call_begin();
+    struct call call = pin_begin();
     CUresult result;
 
     do
         result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
     while (retry_again_outside(&retry, result));
     if (!result)
-        use_mapped(ptr, size, offset, handle);
+        direct_mapped(ptr, size, offset, handle);
     if (took(&call, result))
         TELL(&call, "mem_map", "\"p\":\"0x%llx\",\"n\":%zu,\"h\":\"0x%llx\",\"offset\":%zu", (ull)ptr, size,
              (ull)handle, offset);
@@ -210,8 +210,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     struct call call;
     CUresult result;
 
-    use_range_ends(ptr, size);
-    call = call_begin();
+    direct_range_ends(ptr, size);
+    call = pin_begin();
     result = real_next(cuMemUnmap)(ptr, size);
 
     if (gave_up(&call, result))

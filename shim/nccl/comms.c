@@ -44,7 +44,7 @@ static bool comm_describe(const struct real_nccl *nccl, ncclComm_t comm, struct 
  * Add a communicator to the registry. However it was made, it is ready when the program uses it, or that use fails.
  * Only inside the group that made it, it looks ready too early.
  */
-static bool comm_meet(ncclComm_t comm, const void *caller)
+static bool comm_add(ncclComm_t comm, const void *caller)
 {
     const struct real_nccl *nccl = real_nccl_get(caller);
     /* NCCL copies the settings of its own files into the environment, too. */
@@ -76,7 +76,7 @@ bool nccl_comm_get(ncclComm_t comm, const void *caller, struct nccl_reg_comm_inf
     if (!comm)
         return false;
     return nccl_reg_comm_get(nccl_registry(), comm, ret_info) == 0 ||
-           (comm_meet(comm, caller) && nccl_reg_comm_get(nccl_registry(), comm, ret_info) == 0);
+           (comm_add(comm, caller) && nccl_reg_comm_get(nccl_registry(), comm, ret_info) == 0);
 }
 
 bool nccl_comm_is_open(ncclComm_t comm)
@@ -98,7 +98,7 @@ void nccl_comm_made(const ncclComm_t *comm, ncclResult_t result, const void *cal
     if (nccl_reg_group_depth())
         made_in_group = true;
     else if (!result)
-        comm_meet(*comm, caller);
+        comm_add(*comm, caller);
 }
 
 void nccl_comm_ends(ncclComm_t comm, enum nccl_end how)
@@ -143,7 +143,7 @@ void nccl_comm_ended(ncclComm_t comm, enum nccl_end how, ncclResult_t result)
     }
     /* After an abort no call is made on other communicators: their peers may hang, too. */
     if (how == NCCL_END_TALK || how == NCCL_END_FINALIZE)
-        nccl_settle(-1);
+        nccl_retry_parked(-1);
 }
 
 struct nccl_reg_comm *nccl_use_begin(ncclComm_t comm, const void *caller)
@@ -163,7 +163,7 @@ struct nccl_reg_comm *nccl_before(ncclComm_t comm, const struct nccl_reg_comm_in
     int found;
 
     op->captured = capture_active_on(stream);
-    use_prepare(op, info->device);
+    direct_prepare(op, info->device);
     found = nccl_reg_before_op(nccl_registry(), comm, op, &used);
     if (found < 0)
         return NULL;

@@ -2,7 +2,7 @@
 /*
  * direct.c - see direct.h.
  *
- * Locking: use.lock guards the tables; it is never held over a CUDA or NCCL call.
+ * Locking: direct.lock guards the tables; it is never held over a CUDA or NCCL call.
  */
 #include "nccl/direct.h"
 
@@ -35,7 +35,7 @@ static struct {
     struct table memory;
     struct table physical;
     struct table unmapped; /* memory that has been unmapped and is still registered */
-} use = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} direct = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The driver's result for this thread's free; CUDA_SUCCESS if the free is deferred. */
 static __thread CUresult freed __attribute__((tls_model("initial-exec")));
@@ -54,11 +54,11 @@ static bool entry_forget(struct table *table, uint64_t addr)
 {
     const struct entry *entry;
 
-    pthread_mutex_lock(&use.lock);
+    pthread_mutex_lock(&direct.lock);
     entry = direct_at(table, addr);
     if (entry)
         direct_delete(table, entry);
-    pthread_mutex_unlock(&use.lock);
+    pthread_mutex_unlock(&direct.lock);
     return entry != NULL;
 }
 
@@ -66,55 +66,55 @@ static bool entry_forget(struct table *table, uint64_t addr)
 
 static void memory_add(const struct entry *entry)
 {
-    pthread_mutex_lock(&use.lock);
-    direct_add(&use.memory, entry);
-    pthread_mutex_unlock(&use.lock);
+    pthread_mutex_lock(&direct.lock);
+    direct_add(&direct.memory, entry);
+    pthread_mutex_unlock(&direct.lock);
 }
 
-void use_allocated(uint64_t addr, size_t size)
+void direct_allocated(uint64_t addr, size_t size)
 {
     const struct real_driver *driver = is_on() ? real_driver_get() : NULL;
     struct context *context;
 
     if (!driver)
         return;
-    use_range_ends(addr, size);
+    direct_range_ends(addr, size);
     /* This also registers the context, so that we learn of its end. */
     context = size >= SIZE_MIN ? context_current(driver) : NULL;
     if (context)
         memory_add(&(struct entry){.addr = addr, .size = size, .context = context});
 }
 
-void use_created(CUmemGenericAllocationHandle handle, size_t size)
+void direct_created(CUmemGenericAllocationHandle handle, size_t size)
 {
     if (!is_on())
         return;
-    entry_forget(&use.physical, handle);
-    pthread_mutex_lock(&use.lock);
-    direct_add(&use.physical, &(struct entry){.addr = handle, .size = size});
-    pthread_mutex_unlock(&use.lock);
+    entry_forget(&direct.physical, handle);
+    pthread_mutex_lock(&direct.lock);
+    direct_add(&direct.physical, &(struct entry){.addr = handle, .size = size});
+    pthread_mutex_unlock(&direct.lock);
 }
 
-void use_releases(CUmemGenericAllocationHandle handle)
+void direct_releases(CUmemGenericAllocationHandle handle)
 {
     /* The value may be reused for other memory. If the program has retained the handle, it is not known any more, which
      * does no harm: the mapping is then not registered. */
     if (is_on())
-        entry_forget(&use.physical, handle);
+        entry_forget(&direct.physical, handle);
 }
 
-void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle)
+void direct_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle)
 {
     const struct entry *physical;
     bool whole;
 
     if (!is_on())
         return;
-    pthread_mutex_lock(&use.lock);
-    physical = direct_at(&use.physical, handle);
+    pthread_mutex_lock(&direct.lock);
+    physical = direct_at(&direct.physical, handle);
     whole = physical && offset == 0 && physical->size == size;
-    pthread_mutex_unlock(&use.lock);
-    use_range_ends(addr, size);
+    pthread_mutex_unlock(&direct.lock);
+    direct_range_ends(addr, size);
     if (whole)
         memory_add(&(struct entry){.addr = addr, .size = size});
 }
@@ -152,17 +152,17 @@ static bool buffer_find(uint64_t addr, size_t size, struct entry *ret_entry)
     const struct entry *entry;
     bool found;
 
-    pthread_mutex_lock(&use.lock);
-    entry = direct_before(&use.memory, addr);
+    pthread_mutex_lock(&direct.lock);
+    entry = direct_before(&direct.memory, addr);
     found = entry && entry->state == STATE_UNUSED && addr - entry->addr < entry->size &&
             size <= entry->size - (addr - entry->addr);
     if (found)
         *ret_entry = *entry;
-    pthread_mutex_unlock(&use.lock);
+    pthread_mutex_unlock(&direct.lock);
     return found;
 }
 
-void use_prepare(const struct nccl_reg_op *op, int device)
+void direct_prepare(const struct nccl_reg_op *op, int device)
 {
     struct entry copy, *entry;
     bool added;
@@ -174,16 +174,16 @@ void use_prepare(const struct nccl_reg_op *op, int device)
             !is_usable(&copy, device))
             continue;
         /* Release memory that was unmapped here and could not be deregistered then. */
-        nccl_settle(device);
-        pthread_mutex_lock(&use.lock);
-        entry = direct_at(&use.memory, copy.addr); /* NULL if it was freed meanwhile */
+        nccl_retry_parked(device);
+        pthread_mutex_lock(&direct.lock);
+        entry = direct_at(&direct.memory, copy.addr); /* NULL if it was freed meanwhile */
         added = entry && entry->state == STATE_UNUSED && entry->size == copy.size &&
                 !nccl_segment_use(copy.context, device, copy.addr, copy.size);
         if (added) {
-            direct_set(&use.memory, entry, STATE_USED);
+            direct_set(&direct.memory, entry, STATE_USED);
             entry->device = device;
         }
-        pthread_mutex_unlock(&use.lock);
+        pthread_mutex_unlock(&direct.lock);
         if (added)
             trace_event("use", "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu", device, (ull)copy.addr, copy.size);
     }
@@ -200,7 +200,7 @@ static void release(void *arg, uint64_t addr, size_t size)
     (void)arg;
     (void)size;
     /* The entry goes first, because the driver may give the address to another thread at once. */
-    if (!entry_forget(&use.memory, addr))
+    if (!entry_forget(&direct.memory, addr))
         return;
     /* In relaxed mode this disturbs no capture of another thread. */
     if (driver->cuThreadExchangeStreamCaptureMode)
@@ -217,12 +217,12 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
     struct entry *entry;
     bool found;
 
-    pthread_mutex_lock(&use.lock);
-    entry = direct_at(&use.memory, addr);
+    pthread_mutex_lock(&direct.lock);
+    entry = direct_at(&direct.memory, addr);
     found = entry && entry->state == from;
     if (found)
-        direct_set(&use.memory, entry, to);
-    pthread_mutex_unlock(&use.lock);
+        direct_set(&direct.memory, entry, to);
+    pthread_mutex_unlock(&direct.lock);
     return found;
 }
 
@@ -233,7 +233,7 @@ static bool entry_becomes(uint64_t addr, enum state from, enum state to)
 static bool entry_let_go(uint64_t addr, int device, bool wait)
 {
     if (!(wait ? context_wait_device(device) : context_wait_device_for(device, 0))) {
-        entry_becomes(addr, STATE_GOING, STATE_KEPT);
+        entry_becomes(addr, STATE_GOING, STATE_DEFERRED);
         return false;
     }
     if (nccl_segment_remove(addr, release, NULL))
@@ -241,26 +241,26 @@ static bool entry_let_go(uint64_t addr, int device, bool wait)
     return true;
 }
 
-bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
+bool direct_free(uint64_t addr, bool waits, CUresult *ret_result)
 {
     struct entry *entry, copy = {0};
     bool lost = false;
 
     if (!addr || !is_on())
         return false;
-    pthread_mutex_lock(&use.lock);
-    entry = direct_at(&use.memory, addr);
+    pthread_mutex_lock(&direct.lock);
+    entry = direct_at(&direct.memory, addr);
     if (entry && !entry->context) /* mapped memory: the driver does not free it by cuMemFree */
         entry = NULL;
     if (entry) {
         copy = *entry;
         /* In STATE_GOING no other thread releases the entry. */
         if (copy.state == STATE_USED)
-            direct_set(&use.memory, entry, STATE_GOING);
+            direct_set(&direct.memory, entry, STATE_GOING);
         else if (copy.state == STATE_UNUSED)
-            direct_delete(&use.memory, entry);
+            direct_delete(&direct.memory, entry);
     }
-    pthread_mutex_unlock(&use.lock);
+    pthread_mutex_unlock(&direct.lock);
     if (!entry || copy.state == STATE_UNUSED)
         return false;
     *ret_result = CUDA_ERROR_INVALID_VALUE;
@@ -270,12 +270,12 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
     freed = CUDA_SUCCESS;
     if (!entry_let_go(addr, copy.device, waits) && waits && context_failed(copy.context)) {
         /* The context has failed, and the communicators with it. */
-        pthread_mutex_lock(&use.lock);
-        entry = direct_at(&use.memory, addr);
-        lost = entry && entry->state == STATE_KEPT;
+        pthread_mutex_lock(&direct.lock);
+        entry = direct_at(&direct.memory, addr);
+        lost = entry && entry->state == STATE_DEFERRED;
         if (lost)
-            direct_delete(&use.memory, entry);
-        pthread_mutex_unlock(&use.lock);
+            direct_delete(&direct.memory, entry);
+        pthread_mutex_unlock(&direct.lock);
     }
     if (lost)
         nccl_segment_lost(copy.context, addr);
@@ -284,20 +284,20 @@ bool use_free(uint64_t addr, bool waits, CUresult *ret_result)
 }
 
 /* Mapped memory is deregistered everywhere. */
-static void note_gone(void *arg, uint64_t addr, size_t size)
+static void unmapped_gone(void *arg, uint64_t addr, size_t size)
 {
     (void)arg;
     (void)size;
-    entry_forget(&use.unmapped, addr);
+    entry_forget(&direct.unmapped, addr);
 }
 
 static bool is_unmapped(uint64_t addr)
 {
     bool found;
 
-    pthread_mutex_lock(&use.lock);
-    found = direct_at(&use.unmapped, addr) != NULL;
-    pthread_mutex_unlock(&use.lock);
+    pthread_mutex_lock(&direct.lock);
+    found = direct_at(&direct.unmapped, addr) != NULL;
+    pthread_mutex_unlock(&direct.lock);
     return found;
 }
 
@@ -305,7 +305,7 @@ static bool is_unmapped(uint64_t addr)
  * Used memory is about to be unmapped, or has gone already. The program goes on to release its memory and its
  * addresses, so only the deregistration can be deferred. Where it cannot be done now, the segment stays parked and is
  * not forgotten, because NCCL would find it for the next memory mapped here. That memory is registered only after the
- * deregistration, which use_prepare tries again first.
+ * deregistration, which direct_prepare tries again first.
  */
 static void segment_ends(const struct entry *entry)
 {
@@ -315,16 +315,16 @@ static void segment_ends(const struct entry *entry)
     }
     /* Waits if that is possible. The program itself answers for its memory being out of use when it unmaps it. */
     context_wait_device(entry->device);
-    pthread_mutex_lock(&use.lock);
-    direct_add(&use.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
-    pthread_mutex_unlock(&use.lock);
-    if (nccl_segment_remove(entry->addr, note_gone, NULL))
-        note_gone(NULL, entry->addr, 0);
+    pthread_mutex_lock(&direct.lock);
+    direct_add(&direct.unmapped, &(struct entry){.addr = entry->addr, .size = entry->size});
+    pthread_mutex_unlock(&direct.lock);
+    if (nccl_segment_remove(entry->addr, unmapped_gone, NULL))
+        unmapped_gone(NULL, entry->addr, 0);
     /* A call of another thread with a communicator ends soon, and the memory that a rank registers must not depend on
      * its timing. */
     for (unsigned int i = 0; is_unmapped(entry->addr) && i < UNMAP_TRIES && !nccl_reg_group_depth(); i++) {
         nap_ns(100000);
-        nccl_settle(entry->device);
+        nccl_retry_parked(entry->device);
     }
     if (is_unmapped(entry->addr))
         log_once(
@@ -334,44 +334,44 @@ static void segment_ends(const struct entry *entry)
             entry->size, (ull)entry->addr);
 }
 
-void use_range_ends(uint64_t addr, size_t size)
+void direct_range_ends(uint64_t addr, size_t size)
 {
     struct entry *entry, copy;
 
     if (!is_on())
         return;
     do {
-        pthread_mutex_lock(&use.lock);
-        entry = direct_overlapping(&use.memory, addr, size);
+        pthread_mutex_lock(&direct.lock);
+        entry = direct_overlapping(&direct.memory, addr, size);
         if (entry) {
             copy = *entry;
-            direct_delete(&use.memory, entry);
+            direct_delete(&direct.memory, entry);
         }
-        pthread_mutex_unlock(&use.lock);
+        pthread_mutex_unlock(&direct.lock);
         if (entry && copy.state != STATE_UNUSED)
             segment_ends(&copy);
     } while (entry);
 }
 
-void use_context_gone(const struct context *context)
+void direct_context_gone(const struct context *context)
 {
     if (!is_on())
         return;
-    pthread_mutex_lock(&use.lock);
-    for (size_t i = use.memory.count; i-- > 0;)
-        if (use.memory.entries[i].context == context)
-            direct_delete(&use.memory, &use.memory.entries[i]);
-    pthread_mutex_unlock(&use.lock);
+    pthread_mutex_lock(&direct.lock);
+    for (size_t i = direct.memory.count; i-- > 0;)
+        if (direct.memory.entries[i].context == context)
+            direct_delete(&direct.memory, &direct.memory.entries[i]);
+    pthread_mutex_unlock(&direct.lock);
 }
 
 /* --- again, what could not go --- */
 
 /* The longest time, in milliseconds, that a refused request waits for other threads that are releasing memory. */
-#define SETTLE_MS 1000u
+#define RETRY_WAIT_MS 1000u
 
-/* Threads that are inside nccl_settle; `settles`: this thread is one of them, perhaps in a call of NCCL. */
-static atomic_uint settling;
-static __thread bool settles __attribute__((tls_model("initial-exec")));
+/* Threads that are inside nccl_retry_parked; `retries`: this thread is one of them, perhaps in a call of NCCL. */
+static atomic_uint retrying;
+static __thread bool retries __attribute__((tls_model("initial-exec")));
 
 static void freed_retry(int device)
 {
@@ -382,38 +382,38 @@ static void freed_retry(int device)
         return;
     do {
         more = false;
-        pthread_mutex_lock(&use.lock);
-        for (size_t i = use.memory.kept ? direct_after(&use.memory, copy.addr) : use.memory.count;
-             i < use.memory.count && !more; i++) {
-            copy = use.memory.entries[i];
-            more = copy.state == STATE_KEPT && (device < 0 || device == copy.device);
+        pthread_mutex_lock(&direct.lock);
+        for (size_t i = direct.memory.deferred ? direct_after(&direct.memory, copy.addr) : direct.memory.count;
+             i < direct.memory.count && !more; i++) {
+            copy = direct.memory.entries[i];
+            more = copy.state == STATE_DEFERRED && (device < 0 || device == copy.device);
         }
-        pthread_mutex_unlock(&use.lock);
-        if (more && entry_becomes(copy.addr, STATE_KEPT, STATE_GOING))
+        pthread_mutex_unlock(&direct.lock);
+        if (more && entry_becomes(copy.addr, STATE_DEFERRED, STATE_GOING))
             entry_let_go(copy.addr, copy.device, /* wait: */ false);
     } while (more);
 }
 
-size_t nccl_settle(int device)
+size_t nccl_retry_parked(int device)
 {
     size_t released;
 
-    if (settles || !nccl_registers())
+    if (retries || !nccl_registers())
         return 0;
-    settles = true;
-    atomic_fetch_add(&settling, 1);
+    retries = true;
+    atomic_fetch_add(&retrying, 1);
     freed_retry(device);
     released = nccl_reg_retry_parked(nccl_registry(), device);
-    atomic_fetch_sub(&settling, 1);
-    settles = false;
+    atomic_fetch_sub(&retrying, 1);
+    retries = false;
     return released;
 }
 
-size_t nccl_settle_refused(int device)
+size_t nccl_retry_parked_refused(int device)
 {
-    const size_t released = nccl_settle(device);
+    const size_t released = nccl_retry_parked(device);
 
-    for (unsigned int i = 0; atomic_load(&settling) && !settles && i < SETTLE_MS; i++)
+    for (unsigned int i = 0; atomic_load(&retrying) && !retries && i < RETRY_WAIT_MS; i++)
         nap_ns(1000000);
     return released;
 }

@@ -26,29 +26,29 @@
 struct context;
 
 /* The program has got memory past the pool by cuMemAlloc, in the current context. */
-void use_allocated(uint64_t addr, size_t size);
+void direct_allocated(uint64_t addr, size_t size);
 /* created: the program has got physical memory. releases: its handle is about to be released. mapped: it was mapped. */
-void use_created(CUmemGenericAllocationHandle handle, size_t size);
-void use_releases(CUmemGenericAllocationHandle handle);
-void use_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle);
+void direct_created(CUmemGenericAllocationHandle handle, size_t size);
+void direct_releases(CUmemGenericAllocationHandle handle);
+void direct_mapped(uint64_t addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle);
 
 /* Before an operation with a communicator of this device: the allocations of its buffers become segments. */
-void use_prepare(const struct nccl_reg_op *op, int device);
+void direct_prepare(const struct nccl_reg_op *op, int device);
 
 /*
  * The program frees the memory at addr. True: it has been freed, or its free is deferred, and *ret_result is the
  * program's result. False: not in the table; the driver frees it. waits: the call natively waits for the device.
  */
-bool use_free(uint64_t addr, bool waits, CUresult *ret_result);
+bool direct_free(uint64_t addr, bool waits, CUresult *ret_result);
 /* Memory mapped in this range is about to be unmapped, or has gone unseen, because other memory is there now. */
-void use_range_ends(uint64_t addr, size_t size);
+void direct_range_ends(uint64_t addr, size_t size);
 /* A context has gone, and all its memory with it. */
-void use_context_gone(const struct context *context);
+void direct_context_gone(const struct context *context);
 /* Free memory whose free was deferred because its work could not be waited for, and deregister and release parked
  * segments, of one device or of all (-1). Returns the bytes released. */
-size_t nccl_settle(int device);
-/* As nccl_settle, for a request that the driver has refused: waits also for other threads inside nccl_settle, a second
- * at most. */
-size_t nccl_settle_refused(int device);
+size_t nccl_retry_parked(int device);
+/* As nccl_retry_parked, for a request that the driver has refused: waits also for other threads inside
+ * nccl_retry_parked, a second at most. */
+size_t nccl_retry_parked_refused(int device);
 
 #endif

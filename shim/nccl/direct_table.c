@@ -68,13 +68,13 @@ void direct_delete(struct table *table, const struct entry *entry)
 {
     const size_t i = (size_t)(entry - table->entries);
 
-    table->kept -= entry->state == STATE_KEPT;
+    table->deferred -= entry->state == STATE_DEFERRED;
     table->count--;
     memmove(&table->entries[i], &table->entries[i + 1], (table->count - i) * sizeof(*entry));
 }
 
 void direct_set(struct table *table, struct entry *entry, enum state state)
 {
-    table->kept += (state == STATE_KEPT) - (entry->state == STATE_KEPT);
+    table->deferred += (state == STATE_DEFERRED) - (entry->state == STATE_DEFERRED);
     entry->state = state;
 }

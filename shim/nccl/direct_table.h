@@ -16,9 +16,9 @@ struct context;
 
 enum state {
     STATE_UNUSED,
-    STATE_USED, /* a segment of nccl_reg, as in the states below */
-    STATE_KEPT, /* freed by the program at a time when the device could not be waited for */
-    STATE_GOING /* freed by the program; a thread is about to release the segment, or it is parked */
+    STATE_USED,     /* a segment of nccl_reg, as in the states below */
+    STATE_DEFERRED, /* freed by the program at a time when the device could not be waited for */
+    STATE_GOING     /* freed by the program; a thread is about to release the segment, or it is parked */
 };
 
 /* An allocation, or physical memory with its handle in addr. */
@@ -34,7 +34,7 @@ struct entry {
 struct table {
     struct entry *entries;
     size_t count, room;
-    size_t kept; /* number of entries in STATE_KEPT */
+    size_t deferred; /* number of entries in STATE_DEFERRED */
 };
 
 /* The index of the first entry that begins behind addr. */

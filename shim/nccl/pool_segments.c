@@ -24,7 +24,7 @@ void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t s
 
     if (!nccl_registers())
         return;
-    use_range_ends(addr, size);
+    direct_range_ends(addr, size);
     info.front = nccl_memory_front(addr);
     info.plain = !nccl_memory_is_shareable(addr);
     rc = nccl_reg_segment_add(nccl_registry(), &info);

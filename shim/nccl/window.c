@@ -34,7 +34,7 @@ struct offer {
     uint64_t size;    /* of the allocation */
 };
 
-struct place {
+struct range {
     uint64_t addr;
     size_t size;
 };
@@ -63,7 +63,7 @@ static int finish(ncclComm_t comm, ncclResult_t result)
 }
 
 /* The allocation that holds the buffer: NCCL makes windows of whole allocations. */
-static int allocation_of(uint64_t addr, size_t size, struct place *ret_whole)
+static int allocation_of(uint64_t addr, size_t size, struct range *ret_whole)
 {
     const struct real_driver *driver = real_driver_get();
     unsigned long long handles = 0;
@@ -74,7 +74,7 @@ static int allocation_of(uint64_t addr, size_t size, struct place *ret_whole)
         driver->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, addr) ||
         driver->cuPointerGetAttribute(&whole, CU_POINTER_ATTRIBUTE_RANGE_SIZE, addr))
         return -EINVAL;
-    *ret_whole = (struct place){.addr = start, .size = whole};
+    *ret_whole = (struct range){.addr = start, .size = whole};
     if (!size || addr - start >= whole || size > whole - (addr - start))
         return -EINVAL;
     /* Peers can map only such memory; memory of cudaMalloc or of a stream-ordered pool is not. */
@@ -164,7 +164,7 @@ int window_register(ncclComm_t comm, uint64_t addr, size_t size, ncclWindow_t *r
     struct nccl_reg_comm *used;
     ncclWindow_t window = NULL;
     struct nccl_visit visit;
-    struct place whole = {0};
+    struct range whole = {0};
     struct offer mine;
     int rc = possible(comm, &info);
 

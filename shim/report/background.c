@@ -42,14 +42,14 @@ static struct {
     pthread_t thread;
     sigset_t signals; /* blocked in the thread that started this one */
     atomic_int state; /* 0: not started, 1: being started, 2: running */
-} decay;
+} background;
 
-/* Sleep for ns nanoseconds, or until decay_wake is called after the thread has read wakes. */
+/* Sleep for ns nanoseconds, or until background_wake is called after the thread has read wakes. */
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
     const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
 
-    if (syscall(SYS_futex, &decay.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
+    if (syscall(SYS_futex, &background.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
         errno == EAGAIN || errno == EINTR)
         return;
     nanosleep(&time, NULL); /* a seccomp filter forbids futex: the thread must not spin */
@@ -90,7 +90,7 @@ static bool is_left_alone(void)
     trace_write_end();
     while (threads_after_main() > 2)
         nap_ns(1000000);
-    pthread_sigmask(SIG_SETMASK, &decay.signals, NULL);
+    pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     return true;
 }
 
@@ -105,13 +105,13 @@ static void *run(void *arg)
     /* All calls made from here are our own. */
     process_bypass_begin();
     for (;;) {
-        const unsigned int wakes = atomic_load(&decay.wakes);
+        const unsigned int wakes = atomic_load(&background.wakes);
 
         now = now_ns();
         /* Before `stop` is read, so that a signal just before the end is not lost. */
         for (const struct background_job *job = background_jobs; job->tick; job++)
             job->tick(now);
-        if (atomic_load(&decay.stop))
+        if (atomic_load(&background.stop))
             break;
         if (now >= tick) {
             context_decay_all(off ? 0 : TICKS - 1);
@@ -136,12 +136,12 @@ static void *run(void *arg)
     return NULL;
 }
 
-void decay_wake(void)
+void background_wake(void)
 {
     const int saved = errno;
 
-    atomic_fetch_add(&decay.wakes, 1);
-    syscall(SYS_futex, &decay.wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    atomic_fetch_add(&background.wakes, 1);
+    syscall(SYS_futex, &background.wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     errno = saved;
 }
 
@@ -152,44 +152,44 @@ static void stop(void)
     struct timespec limit;
     int cancel;
 
-    if (atomic_load(&decay.state) != 2 || process_is_foreign())
+    if (atomic_load(&background.state) != 2 || process_is_foreign())
         return;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += EXIT_WAIT_S;
-    atomic_store(&decay.stop, true);
-    decay_wake();
+    atomic_store(&background.stop, true);
+    background_wake();
     /* The thread that ends the process may have a cancellation pending. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_timedjoin_np(decay.thread, NULL, &limit); /* ThreadSanitizer does not know pthread_clockjoin_np */
+    pthread_timedjoin_np(background.thread, NULL, &limit); /* ThreadSanitizer does not know pthread_clockjoin_np */
     pthread_setcancelstate(cancel, NULL);
 }
 
-void decay_start(void)
+void background_start(void)
 {
     int none = 0, rc;
     sigset_t all;
 
-    if (atomic_load_explicit(&decay.state, memory_order_relaxed) ||
-        !atomic_compare_exchange_strong(&decay.state, &none, 1))
+    if (atomic_load_explicit(&background.state, memory_order_relaxed) ||
+        !atomic_compare_exchange_strong(&background.state, &none, 1))
         return;
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->start)
             job->start();
     /* The program's signals must be delivered to its own threads. */
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &decay.signals);
-    rc = pthread_create(&decay.thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &decay.signals, NULL);
+    pthread_sigmask(SIG_SETMASK, &all, &background.signals);
+    rc = pthread_create(&background.thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     if (rc) {
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
         return;
     }
-    pthread_setname_np(decay.thread, "cupool-decay");
-    atomic_store(&decay.state, 2);
+    pthread_setname_np(background.thread, "cupool-decay");
+    atomic_store(&background.state, 2);
     atexit(stop);
 }
 
-void decay_forget(void)
+void background_forget(void)
 {
-    atomic_store(&decay.state, 1);
+    atomic_store(&background.state, 1);
 }

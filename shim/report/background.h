@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * background.h - the clock thread: from the first segment until the process ends it gives idle memory back, collects
- * released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the program
- * have ended, this thread ends as the last one, so that the process ends as it natively would. It does not decide which
- * memory is idle; the pools do.
+ * background.h - the background thread: from the first segment until the process ends it gives idle memory back,
+ * collects released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the
+ * program have ended, this thread ends as the last one, so that the process ends as it natively would. It does not
+ * decide which memory is idle; the pools do.
  *
  * Threads: every function may be called from any thread. No locks.
  */
@@ -24,12 +24,12 @@ struct background_job {
 extern const struct background_job background_jobs[];
 
 /* Start the thread, unless it runs. */
-void decay_start(void);
+void background_start(void);
 
 /* Wake the thread, which then looks for work. Async-signal-safe. */
-void decay_wake(void);
+void background_wake(void);
 
 /* In a forked child, which has no such thread. */
-void decay_forget(void);
+void background_forget(void);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * guard.c - see guard.h.
  *
- * Locking: debug.lock guards the table; a leaf, never held over a CUDA call.
+ * Locking: guard.lock guards the table; a leaf, never held over a CUDA call.
  */
 #include "report/guard.h"
 
@@ -37,32 +37,32 @@ struct entry {
     struct context *context; /* NULL: its guard bytes cannot be checked */
 };
 
-atomic_int debug_mode;
+atomic_int guard_mode;
 
 static struct {
     struct lock lock;    /* guards the members below */
     struct entry *table; /* open addressing */
     size_t slots, used;
     bool full; /* no host memory for a larger table: the report is incomplete */
-} debug;
+} guard;
 
-bool debug_own(void)
+bool guard_own(void)
 {
-    return atomic_load_explicit(&debug_mode, memory_order_relaxed) == DEBUG_OWN;
+    return atomic_load_explicit(&guard_mode, memory_order_relaxed) == DEBUG_OWN;
 }
 
 /* --- the table; the caller holds the lock --- */
 
 static size_t home(uint64_t addr)
 {
-    return (size_t)((addr >> 8) * 0x9e3779b97f4a7c15u >> 20) & (debug.slots - 1);
+    return (size_t)((addr >> 8) * 0x9e3779b97f4a7c15u >> 20) & (guard.slots - 1);
 }
 
 static struct entry *find(uint64_t addr)
 {
-    for (size_t i = debug.slots ? home(addr) : 0; debug.slots && debug.table[i].addr; i = (i + 1) & (debug.slots - 1))
-        if (debug.table[i].addr == addr)
-            return &debug.table[i];
+    for (size_t i = guard.slots ? home(addr) : 0; guard.slots && guard.table[i].addr; i = (i + 1) & (guard.slots - 1))
+        if (guard.table[i].addr == addr)
+            return &guard.table[i];
     return NULL;
 }
 
@@ -70,28 +70,28 @@ static void put(const struct entry *entry)
 {
     size_t i = home(entry->addr);
 
-    while (debug.table[i].addr && debug.table[i].addr != entry->addr)
-        i = (i + 1) & (debug.slots - 1);
-    debug.used += debug.table[i].addr == 0;
-    debug.table[i] = *entry;
+    while (guard.table[i].addr && guard.table[i].addr != entry->addr)
+        i = (i + 1) & (guard.slots - 1);
+    guard.used += guard.table[i].addr == 0;
+    guard.table[i] = *entry;
 }
 
 /* Make room for one more entry. */
 static bool grow(void)
 {
-    struct entry *old = debug.table;
-    const size_t slots = debug.slots;
+    struct entry *old = guard.table;
+    const size_t slots = guard.slots;
 
-    if ((debug.used + 1) * 2 <= slots)
+    if ((guard.used + 1) * 2 <= slots)
         return true;
-    debug.table = calloc(slots ? slots * 2 : 1024, sizeof(*old));
-    if (!debug.table) {
-        debug.table = old;
-        debug.full = true;
+    guard.table = calloc(slots ? slots * 2 : 1024, sizeof(*old));
+    if (!guard.table) {
+        guard.table = old;
+        guard.full = true;
         return false;
     }
-    debug.slots = slots ? slots * 2 : 1024;
-    debug.used = 0;
+    guard.slots = slots ? slots * 2 : 1024;
+    guard.used = 0;
     for (size_t i = 0; i < slots; i++)
         if (old[i].addr)
             put(&old[i]);
@@ -102,18 +102,18 @@ static bool grow(void)
 /* Move later entries of the probe sequence up into the hole. */
 static void take(struct entry *entry)
 {
-    size_t hole = (size_t)(entry - debug.table);
+    size_t hole = (size_t)(entry - guard.table);
 
-    for (size_t i = (hole + 1) & (debug.slots - 1); debug.table[i].addr; i = (i + 1) & (debug.slots - 1)) {
-        const size_t at = home(debug.table[i].addr);
+    for (size_t i = (hole + 1) & (guard.slots - 1); guard.table[i].addr; i = (i + 1) & (guard.slots - 1)) {
+        const size_t at = home(guard.table[i].addr);
 
-        if (((i - at) & (debug.slots - 1)) < ((i - hole) & (debug.slots - 1)))
+        if (((i - at) & (guard.slots - 1)) < ((i - hole) & (guard.slots - 1)))
             continue;
-        debug.table[hole] = debug.table[i];
+        guard.table[hole] = guard.table[i];
         hole = i;
     }
-    debug.table[hole].addr = 0;
-    debug.used--;
+    guard.table[hole].addr = 0;
+    guard.used--;
 }
 
 /* --- guard bytes --- */
@@ -121,7 +121,7 @@ static void take(struct entry *entry)
 /* The guard bytes behind a block; they end where the block ends. */
 static size_t guard_size(size_t size)
 {
-    return debug_padded(size) - size;
+    return guard_padded(size) - size;
 }
 
 /* Check the guard bytes. limit: see context_read. False: they could not be read. */
@@ -147,61 +147,61 @@ static bool guard_check(const struct entry *entry, uint64_t limit, const char *w
     return true;
 }
 
-size_t debug_padded(size_t size)
+size_t guard_padded(size_t size)
 {
-    if (atomic_load_explicit(&debug_mode, memory_order_relaxed) != DEBUG_GUARD || size > SIZE_MAX / 2)
+    if (atomic_load_explicit(&guard_mode, memory_order_relaxed) != DEBUG_GUARD || size > SIZE_MAX / 2)
         return size;
     return (size + GUARD_MIN + UNIT - 1) / UNIT * UNIT;
 }
 
-void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller)
+void guard_alloc(struct context *context, uint64_t addr, size_t size, const void *caller)
 {
     struct entry entry = {.addr = addr, .size = size, .caller = caller};
-    const int mode = atomic_load_explicit(&debug_mode, memory_order_relaxed);
+    const int mode = atomic_load_explicit(&guard_mode, memory_order_relaxed);
 
     if (mode == DEBUG_GUARD && context && context_write(context, addr + size, GUARD_BYTE, guard_size(size)) == 0)
         entry.context = context;
-    lock_take(&debug.lock);
+    lock_take(&guard.lock);
     if (grow())
         put(&entry);
-    lock_give(&debug.lock);
+    lock_give(&guard.lock);
 }
 
-void debug_size(uint64_t addr, size_t *size)
+void guard_block_size(uint64_t addr, size_t *size)
 {
     const struct entry *found;
 
-    lock_take(&debug.lock);
+    lock_take(&guard.lock);
     found = find(addr);
     if (found)
         *size = found->size;
-    lock_give(&debug.lock);
+    lock_give(&guard.lock);
 }
 
-void debug_free(uint64_t addr, bool may_wait)
+void guard_free(uint64_t addr, bool may_wait)
 {
     struct entry entry = {0}, *found;
 
     if (!addr)
         return;
-    lock_take(&debug.lock);
+    lock_take(&guard.lock);
     found = find(addr);
     if (found) {
         entry = *found;
         take(found);
     }
-    lock_give(&debug.lock);
+    lock_give(&guard.lock);
     if (entry.addr)
         guard_check(&entry, may_wait ? 0 : now_ns(), "at its free");
 }
 
-void debug_context_gone(const struct context *context)
+void guard_context_gone(const struct context *context)
 {
-    lock_take(&debug.lock);
-    for (size_t slot = 0; slot < debug.slots; slot++)
-        if (debug.table[slot].context == context)
-            debug.table[slot].context = NULL;
-    lock_give(&debug.lock);
+    lock_take(&guard.lock);
+    for (size_t slot = 0; slot < guard.slots; slot++)
+        if (guard.table[slot].context == context)
+            guard.table[slot].context = NULL;
+    lock_give(&guard.lock);
 }
 
 /* --- at exit --- */
@@ -215,9 +215,9 @@ static unsigned int leaks_sum(struct leak *leaks, struct leak *ret_rest)
 {
     unsigned int count = 0, i;
 
-    lock_take(&debug.lock);
-    for (size_t slot = 0; slot < debug.slots; slot++) {
-        const struct entry *entry = &debug.table[slot];
+    lock_take(&guard.lock);
+    for (size_t slot = 0; slot < guard.slots; slot++) {
+        const struct entry *entry = &guard.table[slot];
         struct leak *leak = ret_rest;
 
         if (!entry->addr)
@@ -232,7 +232,7 @@ static unsigned int leaks_sum(struct leak *leaks, struct leak *ret_rest)
         leak->count++;
         leak->bytes += entry->size;
     }
-    lock_give(&debug.lock);
+    lock_give(&guard.lock);
     return count;
 }
 
@@ -252,12 +252,12 @@ static void guards_check(void)
     struct entry *copy;
     size_t slots;
 
-    lock_take(&debug.lock);
-    slots = debug.slots;
+    lock_take(&guard.lock);
+    slots = guard.slots;
     copy = calloc(slots ? slots : 1, sizeof(*copy));
     if (copy && slots)
-        memcpy(copy, debug.table, slots * sizeof(*copy));
-    lock_give(&debug.lock);
+        memcpy(copy, guard.table, slots * sizeof(*copy));
+    lock_give(&guard.lock);
     process_bypass_begin();
     for (size_t slot = 0; copy && slot < slots; slot++) {
         context = copy[slot].context;
@@ -285,11 +285,11 @@ static void report(void)
     if (process_is_passive() || process_is_foreign())
         return;
     /* exit() in a signal handler may have interrupted the holder of the lock. */
-    if (!lock_take_within(&debug.lock, EXIT_LOCK_NS)) {
+    if (!lock_take_within(&guard.lock, EXIT_LOCK_NS)) {
         log_write(LOG_WARN, "no report of what was not freed: the process ends in the middle of a call");
         return;
     }
-    lock_give(&debug.lock);
+    lock_give(&guard.lock);
     guards_check();
     count = leaks_sum(leaks, &rest);
     qsort(leaks, count, sizeof(leaks[0]), most_first);
@@ -299,11 +299,11 @@ static void report(void)
     }
     if (rest.count)
         log_write(LOG_WARN, "not freed: %zu bytes in %zu blocks, from elsewhere", rest.bytes, rest.count);
-    if (debug.full)
+    if (guard.full)
         log_write(LOG_WARN, "this is not all: there was no memory to keep account");
 }
 
-void debug_start(void)
+void guard_start(void)
 {
     static const char *const tools[] = {"libsanitizer-collection.so", "libcudadebugger.so"};
     int mode = (int)conf_get()->debug.number;
@@ -314,7 +314,7 @@ void debug_start(void)
         log_write(LOG_INFO, "%s is loaded: every request is a driver allocation of its own", tools[i]);
         mode = DEBUG_OWN;
     }
-    atomic_store(&debug_mode, mode);
+    atomic_store(&guard_mode, mode);
     if (conf_get()->debug.number != DEBUG_OFF)
         atexit(report);
 }

@@ -23,29 +23,29 @@
 
 struct context;
 
-/* An enum conf_debug; DEBUG_OFF, which is 0, until debug_start was called. Only guard.c writes it. */
-extern atomic_int debug_mode;
+/* An enum conf_debug; DEBUG_OFF, which is 0, until guard_start was called. Only guard.c writes it. */
+extern atomic_int guard_mode;
 
 /* False: none of the functions below has anything to do. */
-static inline bool debug_on(void)
+static inline bool guard_on(void)
 {
-    return atomic_load_explicit(&debug_mode, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&guard_mode, memory_order_relaxed) != 0;
 }
 
 /* Read the setting and look for debuggers among the loaded objects; once, before the functions below. */
-void debug_start(void);
+void guard_start(void);
 /* True if requests must not be pooled. */
-bool debug_own(void);
+bool guard_own(void);
 
 /* The bytes to request from the pool for a request of size bytes. */
-size_t debug_padded(size_t size);
+size_t guard_padded(size_t size);
 /* A block was handed out. context: its pool's; NULL if it is a driver allocation. caller: the return address. */
-void debug_alloc(struct context *context, uint64_t addr, size_t size, const void *caller);
+void guard_alloc(struct context *context, uint64_t addr, size_t size, const void *caller);
 /* Set *size to the size that the program requested for the block at addr; unchanged if that is not known. */
-void debug_size(uint64_t addr, size_t *size);
+void guard_block_size(uint64_t addr, size_t *size);
 /* A block is about to be freed. may_wait: natively this free waits for the device. */
-void debug_free(uint64_t addr, bool may_wait);
+void guard_free(uint64_t addr, bool may_wait);
 /* A context has gone, and the contents of its memory with it. */
-void debug_context_gone(const struct context *context);
+void guard_context_gone(const struct context *context);
 
 #endif

@@ -148,7 +148,7 @@ static bool is_due(int device, unsigned int time)
 
 static void picture_take(struct picture *p, const struct real_driver *driver)
 {
-    struct calls *own;
+    struct pins *own;
     const struct context *context = context_begin(driver, &own);
     struct pool_stats stats;
     size_t free, total;
@@ -161,7 +161,7 @@ static void picture_take(struct picture *p, const struct real_driver *driver)
     if (context) {
         pool_stats_get(context_pool(context), &stats);
         p->held_here = stats.held;
-        call_end(own);
+        pin_end(own);
     }
     context_survey(p->device, /* whole: */ true, &p->pool);
     if (p->total > p->free + p->pool.held)

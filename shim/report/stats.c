@@ -39,7 +39,7 @@ static struct {
     char name[48];         /* in front of every line: many ranks write to one terminal */
     int rank;              /* -1: unknown; written before any thread of ours starts */
     atomic_bool asked;     /* a signal has come since the last table */
-    uint64_t next, period; /* of the timer, in nanoseconds; used by the clock thread alone */
+    uint64_t next, period; /* of the timer, in nanoseconds; used by the background thread alone */
     uint64_t start;        /* in nanoseconds; written before any thread of ours starts */
     pid_t process;         /* the process that loaded the library */
     bool launched;         /* cupool-run became that process */
@@ -170,7 +170,7 @@ static void on_signal(int signal)
 {
     (void)signal;
     atomic_store(&stats.asked, true);
-    decay_wake();
+    background_wake();
 }
 
 static bool is_default(const struct sigaction *action)

@@ -3,7 +3,7 @@
  * stats.h - CUPOOL_STATS: the counters of each device, as a table on stderr and as events in the trace, when the
  * process ends, at a signal, or periodically.
  *
- * It counts nothing; the pools do. The signal handler sets a flag and wakes the clock thread (background.h), which
+ * It counts nothing; the pools do. The signal handler sets a flag and wakes the background thread (background.h), which
  * writes; so nothing is written before the first segment, or if that thread could not be started.
  *
  * Threads: every function may be called from any thread. One lock, private to stats.c, is held over the writing of a
@@ -18,7 +18,7 @@
  * below. */
 void stats_start(void);
 
-/* For the clock thread: the time of the next table, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
+/* For the background thread: the time of the next table, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
 uint64_t stats_due(uint64_t now);
 /* Write if a signal has come or the time has come. now: in nanoseconds of the monotonic clock. */
 void stats_tick(uint64_t now);

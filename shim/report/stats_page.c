@@ -2,7 +2,7 @@
 /*
  * stats_page.c - see stats_page.h.
  *
- * Locking: live.lock guards the file and the buffers.
+ * Locking: page.lock guards the file and the buffers.
  */
 #include "report/stats_page.h"
 
@@ -33,7 +33,7 @@
 #define HALF_SIZE   12288
 
 /* The counters of one device, in the order of names. */
-struct live_slot {
+struct stats_page_slot {
     uint64_t device;
     struct pool_stats stats;
     uint64_t bypassed;
@@ -55,11 +55,11 @@ struct half {
     uint32_t count;
     uint64_t seq, unix_ns, uptime_ns;
     uint32_t ended, reserved;
-    struct live_slot slots[SLOTS];
+    struct stats_page_slot slots[SLOTS];
 };
 
-_Static_assert(sizeof(struct live_slot) == 18 * sizeof(uint64_t), "a name for each counter");
-_Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
+_Static_assert(sizeof(struct stats_page_slot) == 18 * sizeof(uint64_t), "a name for each counter");
+_Static_assert(offsetof(struct half, slots) == 40, "as docs/page.md says");
 _Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
 
 static struct {
@@ -70,9 +70,9 @@ static struct {
     struct header header;
     uint64_t start; /* in nanoseconds */
     atomic_int fd;  /* -1: not open */
-    /* Used by the clock thread alone. */
+    /* Used by the background thread alone. */
     uint64_t next;
-} live = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+} page = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
 /* The CRC-32 of zlib and gzip. A few hundred bytes a second need no table. */
 static uint32_t crc32_of(const void *data, size_t len)
@@ -94,20 +94,20 @@ static void add(void *arg, int device, const struct pool_stats *stats, uint64_t 
 
     if (half->count < SLOTS)
         half->slots[half->count++] =
-            (struct live_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
+            (struct stats_page_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
 }
 
 /* Write all of data, or return false; with the lock. */
 static bool put(const void *data, size_t len, off_t at)
 {
-    const int fd = atomic_load(&live.fd);
+    const int fd = atomic_load(&page.fd);
     struct file_quiet quiet;
     const char *rest = data;
     ssize_t n = 1;
 
     file_quiet_begin(&quiet);
     errno = EBADF;
-    if (file_state(fd, &live.file) != -EBADF)
+    if (file_state(fd, &page.file) != -EBADF)
         while (len && ((n = pwrite(fd, rest, len, at)) > 0 || (n < 0 && errno == EINTR))) {
             n = n < 0 ? 0 : n;
             rest += n;
@@ -115,7 +115,7 @@ static bool put(const void *data, size_t len, off_t at)
             len -= (size_t)n;
         }
     if (len)
-        log_once(LOG_WARN, "cannot write the statistics file %.300s: %s", live.path, strerror(n ? errno : ENOSPC));
+        log_once(LOG_WARN, "cannot write the statistics file %.300s: %s", page.path, strerror(n ? errno : ENOSPC));
     file_quiet_end(&quiet, len != 0);
     return !len;
 }
@@ -123,13 +123,13 @@ static bool put(const void *data, size_t len, off_t at)
 /* Write the current counters into the older half; with the lock. */
 static bool update(bool ending)
 {
-    struct half *half = &live.half;
+    struct half *half = &page.half;
 
     half->count = 0;
     context_stats_each(ending, add, half);
     half->seq++;
     half->unix_ns = clock_ns(CLOCK_REALTIME);
-    half->uptime_ns = now_ns() - live.start;
+    half->uptime_ns = now_ns() - page.start;
     half->ended = ending;
     half->crc = crc32_of(&half->count, offsetof(struct half, slots) - offsetof(struct half, count) +
                                            half->count * sizeof(half->slots[0]));
@@ -139,15 +139,15 @@ static bool update(bool ending)
 
 static void header_fill(const struct launch *launch)
 {
-    struct header *header = &live.header;
+    struct header *header = &page.header;
 
     memcpy(header->magic, "CUPOOLST", sizeof(header->magic));
     header->version = VERSION;
     header->header_size = HEADER_SIZE;
     header->half_size = HALF_SIZE;
-    header->slot_size = sizeof(struct live_slot);
+    header->slot_size = sizeof(struct stats_page_slot);
     header->slots = SLOTS;
-    header->counters = sizeof(struct live_slot) / sizeof(uint64_t);
+    header->counters = sizeof(struct stats_page_slot) / sizeof(uint64_t);
     header->pid = (int32_t)getpid();
     header->rank = launch->rank;
     header->local_rank = launch->local_rank;
@@ -171,27 +171,27 @@ static void create(void)
         log_write(LOG_WARN, "no statistics page: CUPOOL_STATS_FILE is too long");
         return;
     }
-    fd = file_create(path, &kind, 0, live.path, sizeof(live.path));
+    fd = file_create(path, &kind, 0, page.path, sizeof(page.path));
     if (fd < 0)
         return;
-    fstat(fd, &live.file);
-    atomic_store(&live.fd, fd);
-    live.start = now_ns();
+    fstat(fd, &page.file);
+    atomic_store(&page.fd, fd);
+    page.start = now_ns();
     header_fill(&launch);
     /* The whole size is written at once, so that no later update needs more disk space. The header comes last, because
      * it makes the file a statistics page. */
-    live.half.seq = 1;
-    if (!put(&live.half, sizeof(live.half), HEADER_SIZE) ||
-        !put(&live.half, sizeof(live.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
-        !put(&live.header, sizeof(live.header), 0)) {
-        if (file_state(fd, &live.file) == 0)
-            unlink(live.path);
-        file_close(fd, &live.file, /* done: */ true);
-        atomic_store(&live.fd, -1);
+    page.half.seq = 1;
+    if (!put(&page.half, sizeof(page.half), HEADER_SIZE) ||
+        !put(&page.half, sizeof(page.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
+        !put(&page.header, sizeof(page.header), 0)) {
+        if (file_state(fd, &page.file) == 0)
+            unlink(page.path);
+        file_close(fd, &page.file, /* done: */ true);
+        atomic_store(&page.fd, -1);
     }
 }
 
-void live_open(void)
+void stats_page_open(void)
 {
     const char *pattern = conf_get()->stats_file.text;
     const int saved = errno;
@@ -200,46 +200,46 @@ void live_open(void)
     if (!*pattern || strcmp(pattern, "off") == 0)
         return;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&live.lock);
+    pthread_mutex_lock(&page.lock);
     create();
-    pthread_mutex_unlock(&live.lock);
+    pthread_mutex_unlock(&page.lock);
     pthread_setcancelstate(cancel, NULL);
     errno = saved;
 }
 
-uint64_t live_due(uint64_t now)
+uint64_t stats_page_due(uint64_t now)
 {
     (void)now;
-    return atomic_load(&live.fd) < 0 ? UINT64_MAX : live.next;
+    return atomic_load(&page.fd) < 0 ? UINT64_MAX : page.next;
 }
 
-void live_tick(uint64_t now)
+void stats_page_tick(uint64_t now)
 {
-    if (now < live_due(now) || process_is_foreign() || pthread_mutex_trylock(&live.lock))
+    if (now < stats_page_due(now) || process_is_foreign() || pthread_mutex_trylock(&page.lock))
         return;
-    if (atomic_load(&live.fd) >= 0)
+    if (atomic_load(&page.fd) >= 0)
         update(false);
-    live.next = now + PERIOD_NS;
-    pthread_mutex_unlock(&live.lock);
+    page.next = now + PERIOD_NS;
+    pthread_mutex_unlock(&page.lock);
 }
 
-void live_finish(void)
+void stats_page_finish(void)
 {
     const int saved = errno;
 
-    if (atomic_load(&live.fd) < 0 || pthread_mutex_trylock(&live.lock))
+    if (atomic_load(&page.fd) < 0 || pthread_mutex_trylock(&page.lock))
         return;
     update(true);
-    file_close(atomic_load(&live.fd), &live.file, /* done: */ true);
-    atomic_store(&live.fd, -1);
-    pthread_mutex_unlock(&live.lock);
+    file_close(atomic_load(&page.fd), &page.file, /* done: */ true);
+    atomic_store(&page.fd, -1);
+    pthread_mutex_unlock(&page.lock);
     errno = saved;
 }
 
-void live_forget(void)
+void stats_page_forget(void)
 {
     /* A thread of the parent may hold the lock for ever in this process, so this takes no lock. */
-    if (atomic_load(&live.fd) >= 0)
-        file_close(atomic_load(&live.fd), &live.file, /* done: */ false);
-    atomic_store(&live.fd, -1);
+    if (atomic_load(&page.fd) >= 0)
+        file_close(atomic_load(&page.fd), &page.file, /* done: */ false);
+    atomic_store(&page.fd, -1);
 }

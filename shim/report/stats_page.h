@@ -7,7 +7,7 @@
  * its disk is full. Written pages outlive a killed process all the same. Two halves are written in turn, each with a
  * checksum, so that one of them is complete at any moment.
  *
- * It is not a trace, and not part of a request's path: the clock thread writes it (background.h), and exit.
+ * It is not a trace, and not part of a request's path: the background thread writes it (background.h), and exit.
  *
  * Threads: every function may be called from any thread. One lock, private to stats_page.c, is held over the writing;
  * if it cannot be taken at once, nothing is written.
@@ -18,17 +18,17 @@
 #include <stdint.h>
 
 /* Create the file, if the setting names one. Once, on the thread of the first segment, whose working folder counts. */
-void live_open(void);
+void stats_page_open(void);
 
-/* For the clock thread: the time of the next update, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
-uint64_t live_due(uint64_t now);
+/* For the background thread: the time of the next update, in nanoseconds of the monotonic clock; UINT64_MAX: none. */
+uint64_t stats_page_due(uint64_t now);
 /* Write if the time has come. now: in nanoseconds of the monotonic clock. */
-void live_tick(uint64_t now);
+void stats_page_tick(uint64_t now);
 
 /* Write the last update and close the file. For exit. */
-void live_finish(void);
+void stats_page_finish(void);
 
 /* In a forked child: forget the parent's file without touching it. */
-void live_forget(void);
+void stats_page_forget(void);
 
 #endif

@@ -75,8 +75,8 @@ bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *r
         return serve_host_range(addr, ret_base, ret_size);
     if (pool_block_find(addr, ret_base, ret_size, &segment))
         *ret_size = 0;
-    else if (debug_on())
-        debug_size(*ret_base, ret_size);
+    else if (guard_on())
+        guard_block_size(*ret_base, ret_size);
     if (*ret_size && addr - *ret_base >= *ret_size)
         *ret_size = 0;
     return true;

@@ -64,9 +64,9 @@ bool core_give_back(unsigned int before);
 
 /* Before a capture begins on the current device: publish the deferred blocks that need no wait, because no order is
  * possible during the capture. */
-void core_kept_ask(void);
+void core_publish(void);
 /* Before the driver is asked for the free memory of the current device: collect memory that has arrived. */
-void core_idle_settle(void);
+void core_collect(void);
 /* The bytes to add to the driver's figure of free memory on the current device. */
 uint64_t core_idle_bytes(void);
 

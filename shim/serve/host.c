@@ -12,9 +12,10 @@
 #include "base/conf.h"
 #include "base/machine.h"
 #include "base/process.h"
-#include "context/context.h"
 #include "context/host_memory.h"
+#include "context/lifetime.h"
 #include "context/pins.h"
+#include "context/registry.h"
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/background.h"
@@ -44,7 +45,7 @@ enum core_verdict serve_host_alloc(unsigned int flags, size_t size, const void *
 {
     const struct real_driver *driver;
     struct context *context;
-    struct calls *own;
+    struct pins *own;
     int rc;
 
     if (!size || process_is_passive() || !conf_get()->host_pool.number ||
@@ -61,10 +62,10 @@ enum core_verdict serve_host_alloc(unsigned int flags, size_t size, const void *
     if (!context)
         return CORE_FORWARD;
     rc = host_memory_alloc(context, flags, size, ret_addr);
-    call_end(own);
+    pin_end(own);
     if (!rc && !atomic_load_explicit(&tick_at, memory_order_relaxed)) {
         atomic_store(&tick_at, 1);
-        decay_start();
+        background_start();
     }
     return rc ? CORE_FORWARD : CORE_DONE;
 }

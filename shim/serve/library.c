@@ -22,16 +22,16 @@
 
 static void started(void)
 {
-    debug_start();
+    guard_start();
     stats_start();
 }
 
 static void forked(void)
 {
     trace_forget();
-    decay_forget();
+    background_forget();
     stats_forget();
-    live_forget();
+    stats_page_forget();
 }
 
 const struct process_events process_events = {.started = started, .forked = forked};
@@ -39,12 +39,12 @@ const struct process_events process_events = {.started = started, .forked = fork
 static void segment_added(struct context *owner, int device, uint64_t addr, size_t size)
 {
     nccl_segment_add(owner, device, addr, size);
-    decay_start();
+    background_start();
 }
 
 static void context_ended(const struct context *context)
 {
-    use_context_gone(context);
+    direct_context_gone(context);
     host_memory_context_ended(context);
 }
 
@@ -52,14 +52,17 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
                                               .segment_lost = nccl_segment_lost,
-                                              .retry_parked = nccl_settle,
-                                              .retry_parked_refused = nccl_settle_refused,
+                                              .retry_parked = nccl_retry_parked,
+                                              .retry_parked_refused = nccl_retry_parked_refused,
                                               .context_ended = context_ended,
-                                              .pool_ending = debug_context_gone,
+                                              .pool_ending = guard_context_gone,
                                               .pool_ended = nccl_owner_lost};
 
 const struct background_job background_jobs[] = {
-    {.due = stats_due, .tick = stats_tick}, {.start = live_open, .due = live_due, .tick = live_tick}, {.due = serve_host_due, .tick = serve_host_tick}, {0}};
+    {.due = stats_due, .tick = stats_tick},
+    {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
+    {.due = serve_host_due, .tick = serve_host_tick},
+    {0}};
 
 /* At exit: no CUDA call, and no memory given back; the driver releases it. */
 __attribute__((destructor)) static void finish(void)
@@ -72,7 +75,7 @@ __attribute__((destructor)) static void finish(void)
     /* A thread cancelled in here would leave half a line or half an update. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     stats_finish();
-    live_finish();
+    stats_page_finish();
     trace_close();
     pthread_setcancelstate(cancel, NULL);
 }

@@ -52,7 +52,7 @@ void core_begin(void)
 /* Serve a request in a context that stays valid meanwhile. */
 static inline enum core_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
 {
-    const int rc = pool_alloc(context_pool(context), debug_on() ? debug_padded(size) : size, ret_addr);
+    const int rc = pool_alloc(context_pool(context), guard_on() ? guard_padded(size) : size, ret_addr);
 
     if (rc == -ENOMEM && context_backed_by_nccl(context))
         return CORE_REFUSED;
@@ -60,10 +60,10 @@ static inline enum core_verdict alloc_in(struct context *context, size_t size, c
         context_bypassed(context);
         return CORE_BYPASS;
     }
-    if (debug_on())
-        debug_alloc(context, *ret_addr, size, caller);
+    if (guard_on())
+        guard_alloc(context, *ret_addr, size, caller);
     if (trace_allocs())
-        frames_alloc(context_device(context), *ret_addr, size, caller);
+        stacks_alloc(context_device(context), *ret_addr, size, caller);
     return CORE_DONE;
 }
 
@@ -72,7 +72,7 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
     const struct real_driver *driver;
     enum core_verdict verdict;
     struct context *context;
-    struct calls *own;
+    struct pins *own;
 
     if (!size || process_is_passive())
         return CORE_FORWARD;
@@ -84,13 +84,13 @@ enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr
         return CORE_FORWARD;
     if (process_state_get() == PROCESS_NEW)
         process_start();
-    if (debug_on() && debug_own())
+    if (guard_on() && guard_own())
         return CORE_BYPASS;
     context = context_begin(driver, &own);
     if (!context)
         return CORE_FORWARD;
     verdict = alloc_in(context, size, caller, ret_addr);
-    call_end(own);
+    pin_end(own);
     return verdict;
 }
 
@@ -105,21 +105,21 @@ void core_bypassed(uint64_t addr, size_t size, const void *caller)
     pool_disown(addr, size);
     caller = begun_by ? begun_by : caller;
     if (!caller_is_outside(caller_of(caller)))
-        use_allocated(addr, size);
+        direct_allocated(addr, size);
     if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
         log_once(
             LOG_WARN,
             "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "
             "that is not so on all ranks, and they are registered, the job may hang",
             size);
-    if (debug_on() && debug_own() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
-        debug_alloc(NULL, addr, size, caller);
+    if (guard_on() && guard_own() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
+        guard_alloc(NULL, addr, size, caller);
 }
 
 static inline int release_checked(int (*release)(uint64_t addr), uint64_t addr)
 {
-    if (debug_on())
-        debug_free(addr, /* may_wait: */ release == pool_free);
+    if (guard_on())
+        guard_free(addr, /* may_wait: */ release == pool_free);
     return release(addr);
 }
 
@@ -130,8 +130,8 @@ static __attribute__((noinline)) int release_traced(int (*release)(uint64_t addr
     size_t block = 0, size = pool_live(addr, &pool, &block);
     int rc;
 
-    if (size && debug_on())
-        debug_size(addr, &size);
+    if (size && guard_on())
+        guard_block_size(addr, &size);
     if (size) {
         event.device = context_device(context_of(pool));
         event.size = size;
@@ -153,22 +153,22 @@ static inline int release_now(int (*release)(uint64_t addr), uint64_t addr)
 static __attribute__((noinline, cold)) int release_beside_end(int (*release)(uint64_t addr), uint64_t addr)
 {
     const uint64_t limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;
-    struct calls *own = call_begin(CALL_ADDRESS(addr));
+    struct pins *own = pin_begin(PIN_ADDRESS(addr));
     enum context_free may;
     int rc = -EINVAL;
 
     atomic_fetch_add(&context_waiters, 1);
     for (unsigned int i = 0; (may = context_may_free(addr, limit)) == FREE_WAIT; i++) {
-        call_end(own);
+        pin_end(own);
         lock_relax(i);
-        own = call_begin(CALL_ADDRESS(addr));
+        own = pin_begin(PIN_ADDRESS(addr));
     }
     atomic_fetch_sub(&context_waiters, 1);
     if (may == FREE_NOW)
         rc = release_now(release, addr);
     else if (may == FREE_LATER)
         rc = release == pool_free ? pool_free_later(addr) : release(addr);
-    call_end(own);
+    pin_end(own);
     return rc;
 }
 
@@ -189,7 +189,7 @@ static inline bool thread_is_answered(void)
 
 static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
-    struct calls *own;
+    struct pins *own;
     bool closing;
     int rc;
 
@@ -197,10 +197,10 @@ static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
         return CORE_FORWARD;
     if (!thread_is_answered())
         return pool_of(addr) ? CORE_FAILED : CORE_FORWARD;
-    own = call_begin(CALL_ADDRESS(addr));
+    own = pin_begin(PIN_ADDRESS(addr));
     closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
     rc = closing ? 0 : release_now(release, addr);
-    call_end(own);
+    pin_end(own);
     if (closing)
         rc = release_beside_end(release, addr);
     switch (rc) {
@@ -281,20 +281,20 @@ static bool current_device(CUdevice *ret_device)
     return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
 }
 
-void core_idle_settle(void)
+void core_collect(void)
 {
     CUdevice device;
 
     if (current_device(&device))
-        context_settle_device(device);
+        device_collect(device);
 }
 
-void core_kept_ask(void)
+void core_publish(void)
 {
     CUdevice device;
 
     if (current_device(&device))
-        context_kept_ask(device);
+        device_publish(device);
 }
 
 uint64_t core_idle_bytes(void)

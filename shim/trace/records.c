@@ -171,7 +171,7 @@ uint64_t records_time(int tid, uint64_t t)
 
 /* --- the ring --- */
 
-struct record *records_reserve(uint32_t *ret_turn)
+struct record *records_reserve(uint32_t *ret_seq)
 {
     uint64_t at = atomic_load_explicit(&ring.head, memory_order_relaxed);
 
@@ -181,15 +181,15 @@ struct record *records_reserve(uint32_t *ret_turn)
             return NULL;
     } while (
         !atomic_compare_exchange_weak_explicit(&ring.head, &at, at + 1, memory_order_relaxed, memory_order_relaxed));
-    *ret_turn = (uint32_t)(at + 1);
+    *ret_seq = (uint32_t)(at + 1);
     /* The thread that takes records was the last one to use that cache line. */
     __builtin_prefetch(&ring.records[(at + AHEAD) % RECORDS], 1);
     return &ring.records[at % RECORDS];
 }
 
-void records_publish(struct record *record, uint32_t turn)
+void records_publish(struct record *record, uint32_t seq)
 {
-    atomic_store_explicit(&record->turn, turn, memory_order_release);
+    atomic_store_explicit(&record->seq, seq, memory_order_release);
 }
 
 unsigned int records_fill(void)
@@ -267,7 +267,7 @@ void records_begin(void)
 
 static bool is_complete(const struct record *record, uint64_t number)
 {
-    return atomic_load_explicit(&record->turn, memory_order_acquire) == (uint32_t)(number + 1);
+    return atomic_load_explicit(&record->seq, memory_order_acquire) == (uint32_t)(number + 1);
 }
 
 /* A record whose thread has ended or is stopped is waited for only once. */

@@ -39,7 +39,7 @@ struct trace_block {
 
 /* A record, one cache line long. */
 struct record {
-    _Atomic(uint32_t) turn; /* the record's number plus one, once it is complete; written by records_publish */
+    _Atomic(uint32_t) seq; /* the record's number plus one, once it is complete; written by records_publish */
     int32_t tid;
     uint64_t clock;
     uint64_t addr;
@@ -57,10 +57,10 @@ void records_start(uint64_t t0);
 /* The time of an event, in a unit of its own that records_take converts. */
 uint64_t records_clock(void);
 
-/* Reserve a record; the caller fills in all but its turn and publishes it at once. NULL: the ring is full until records
- * are taken. */
-struct record *records_reserve(uint32_t *ret_turn);
-void records_publish(struct record *record, uint32_t turn);
+/* Reserve a record; the caller fills in all but its sequence number and publishes it at once. NULL: the ring is full
+ * until records are taken. */
+struct record *records_reserve(uint32_t *ret_seq);
+void records_publish(struct record *record, uint32_t seq);
 
 /*
  * Take the records added so far: after records_begin, each records_take returns a piece of text; 0: no more. A record

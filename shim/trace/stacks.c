@@ -53,22 +53,22 @@ static uint16_t number_of(const void *address)
     char name[300];
 
     for (unsigned int i = 0; i < 64; i++) {
-        const unsigned int place = ((unsigned int)((key * 0x9e3779b97f4a7c15u) >> 40) + i) % NUMBERS;
-        uintptr_t seen = atomic_load_explicit(&known[place], memory_order_relaxed);
+        const unsigned int index = ((unsigned int)((key * 0x9e3779b97f4a7c15u) >> 40) + i) % NUMBERS;
+        uintptr_t seen = atomic_load_explicit(&known[index], memory_order_relaxed);
 
-        if (!seen && atomic_compare_exchange_strong(&known[place], &seen, key)) {
+        if (!seen && atomic_compare_exchange_strong(&known[index], &seen, key)) {
             caller_name(address, name, sizeof(name));
             json_clean(name); /* it comes from a file */
-            trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", place + 1, (unsigned long long)key, name);
-            return (uint16_t)(place + 1);
+            trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", index + 1, (unsigned long long)key, name);
+            return (uint16_t)(index + 1);
         }
         if (seen == key)
-            return (uint16_t)(place + 1);
+            return (uint16_t)(index + 1);
     }
     return 0;
 }
 
-void frames_alloc(int device, uint64_t addr, size_t size, const void *caller)
+void stacks_alloc(int device, uint64_t addr, size_t size, const void *caller)
 {
     void *stack[OURS + DEPTH];
     uint16_t numbers[DEPTH];

@@ -17,6 +17,6 @@
 
 /* Record the event `alloc`, with the stack if the setting asks for it. caller: the return address of the exported
  * function. Only if trace_allocs(). */
-void frames_alloc(int device, uint64_t addr, size_t size, const void *caller);
+void stacks_alloc(int device, uint64_t addr, size_t size, const void *caller);
 
 #endif

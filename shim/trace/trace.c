@@ -17,7 +17,7 @@ typedef unsigned long long ull;
 
 /* The ring is full: the thread that needs a record makes room. Other threads may take that room first, again and
  * again. */
-static struct record *record_reserve_late(uint32_t *ret_turn)
+static struct record *record_reserve_late(uint32_t *ret_seq)
 {
     const int saved = errno;
     struct record *record = NULL;
@@ -27,7 +27,7 @@ static struct record *record_reserve_late(uint32_t *ret_turn)
     while (!record && more && trace_file_lock(&cancel)) {
         more = trace_file_is_open() && trace_file_flush(/* wait: */ true);
         trace_file_unlock(cancel);
-        record = records_reserve(ret_turn);
+        record = records_reserve(ret_seq);
     }
     if (!record)
         trace_file_lose();
@@ -40,14 +40,14 @@ void trace_block(enum trace_block_event event, const struct trace_block *block)
     uint64_t clock = records_clock();
     const bool outer = trace_recording; /* this call interrupts another one, below a signal handler */
     struct record *record;
-    uint32_t turn;
+    uint32_t seq;
 
     trace_recording = true;
     atomic_signal_fence(memory_order_seq_cst);
-    record = records_reserve(&turn);
+    record = records_reserve(&seq);
     if (!record) {
         trace_recording = outer;
-        record = record_reserve_late(&turn);
+        record = record_reserve_late(&seq);
         trace_recording = true;
         clock = records_clock();
     }
@@ -62,7 +62,7 @@ void trace_block(enum trace_block_event event, const struct trace_block *block)
         record->frames_count = (uint8_t)block->frames_count;
         for (unsigned int i = 0; i < block->frames_count; i++)
             record->frames[i] = block->frames[i];
-        records_publish(record, turn);
+        records_publish(record, seq);
     }
     atomic_signal_fence(memory_order_seq_cst);
     trace_recording = outer;

@@ -70,7 +70,7 @@ MUTANTS = [
         ("release_some(pool); return rc == -EBUSY ? 0 : rc;", "release_some(pool); return 0;")]),
 
     Mutant("auto: a copy to the host is no debt", ["auto_host static auto / d2h"], [
-        ("|| *ret_debts != atomic_load_explicit(&policy->paid, memory_order_relaxed);", ";")]),
+        ("|| *ret_seq != atomic_load_explicit(&policy->synced_seq, memory_order_relaxed);", ";")]),
 
     # --- captures ---
     Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
@@ -82,22 +82,22 @@ MUTANTS = [
     Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
         ("order_drain(own);", "")], 20),
     Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
-        ("return atomic_load(&slot->turn) & 1;", "return !slot;")], 20),
-    Mutant("a free follows an order that began before it", ["lead"], [
+        ("return atomic_load(&slot->seq) & 1;", "return !slot;")], 20),
+    Mutant("a free follows an order that began before it", ["combiner"], [
         (">= seen + 1 + (seen & 1))", ">= seen)")], 5),
-    Mutant("a free follows an order that failed", ["lead"], [
+    Mutant("a free follows an order that failed", ["combiner"], [
         ("if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
-    Mutant("what the lead ordered is not asked about", ["lead"], [
-        ("led_wait(context, own, 0);", ";")]),
-    Mutant("what others ordered last is not asked about", ["lead"], [
-        ("led_wait(context, atomic_load(&lead->done), limit);", "(void)atomic_load(&lead->done);")]),
-    Mutant("a turn that records nothing hides one that has", ["lead"], [
-        ("return lead; }", "atomic_store(&context->led[thread_slot_get() % SLOTS].turn, atomic_load(&lead->turn)); return lead; }"),
-        ("if (at >= turn && (", "if (at == turn && (")]),
-    Mutant("frees depend on the one that leads", ["lead"], [
-        ("i < LOOKS || now_ns() < limit; i++", "1; i++")]),
-    Mutant("who waits on the host leads", ["lead"], [
-        ("if (wait && slot == lead)", "if (0)")]),
+    Mutant("what the lead ordered is not asked about", ["combiner"], [
+        ("batch_wait(context, own, 0);", ";")]),
+    Mutant("what others ordered last is not asked about", ["combiner"], [
+        ("batch_wait(context, atomic_load(&combiner->done), limit);", "(void)atomic_load(&combiner->done);")]),
+    Mutant("a turn that records nothing hides one that has", ["combiner"], [
+        ("return combiner; }", "atomic_store(&context->batches[thread_slot_get() % SLOTS].seq, atomic_load(&combiner->seq)); return combiner; }"),
+        ("if (at >= seq && (", "if (at == seq && (")]),
+    Mutant("frees depend on the one that leads", ["combiner"], [
+        ("i < COMBINER_POLLS || now_ns() < limit; i++", "1; i++")]),
+    Mutant("who waits on the host leads", ["combiner"], [
+        ("if (wait && slot == combiner)", "if (0)")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
     Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
@@ -184,7 +184,7 @@ MUTANTS = [
         ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
          "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
-        ("if (current_device(&device)) context_kept_ask(device);", "(void)device;")]),
+        ("if (current_device(&device)) device_publish(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
         ('(core_release(device, "oom") || core_arrivals() != retry->arrivals)', "core_arrivals() != retry->arrivals")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
@@ -480,13 +480,13 @@ MUTANTS = [
     Mutant("statistics replace a handler of the program", ["stats / Signal"], [
         ("is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now)", "sigaction(sig, &ours, &now) == 0")]),
     Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
-        ("decay_wake();", "", "on_signal")]),
+        ("background_wake();", "", "on_signal")]),
     Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [
         ("stats_forget();", "")]),
     Mutant("the page has one half", ["live / Reader"], [
         ("(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
     Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
-        ("if (file_state(fd, &live.file) != -EBADF) while", "while")]),
+        ("if (file_state(fd, &page.file) != -EBADF) while", "while")]),
 
     # --- NCCL ---
     Mutant("NCCL: a registration serves both kinds", ["nccl_reg", "nccl / Kinds.test_with_care"], [
@@ -578,7 +578,7 @@ MUTANTS = [
     Mutant("NCCL: an operation waits for the device", ["nccl_reg", "nccl / Kinds.test_nobody_waits"], [
         ("if (!record->front || record->widened == WIDES ||", "if (true ||")]),
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
-        ("if (births_captured(addr) && graphs_register())", "if (false)")]),
+        ("if (capture_history_saw(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
         ("if (context_events.segment_removing(addr, put, context)) put(context, addr, size);",
          "put(context, addr, size);")]),
@@ -617,16 +617,16 @@ MUTANTS = [
     Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
     Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl / Used.test_under_work"], [
-        ("if (copy.state == STATE_USED) direct_set(&use.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_KEPT);"),
-        ("freed_retry(device);", "use_settle(-1);")], 40),
+        ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
+        ("freed_retry(device);", "freed_retry(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl / Used.test_going"], [
-        ("atomic_load(&settling) && !settles &&", "false &&")]),
+        ("atomic_load(&retrying) && !retries &&", "false &&")]),
     Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [
-        ("if (nccl_segment_remove(entry->addr, note_gone, NULL)) note_gone(", "note_gone(")]),
+        ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),
     Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
     Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
-        ("if (is_on()) entry_forget(&use.physical, handle);", "")]),
+        ("if (is_on()) entry_forget(&direct.physical, handle);", "")]),
     Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
         ("context_events.context_ended(context);", "")]),
     Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
@@ -679,8 +679,8 @@ MUTANTS = [
         ("(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
     # --- physical memory in the trace ---
     Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
-        ("use_mapped(ptr, size, offset, handle); if (took(&call, result))",
-         "use_mapped(ptr, size, offset, handle); if (false)")]),
+        ("direct_mapped(ptr, size, offset, handle); if (took(&call, result))",
+         "direct_mapped(ptr, size, offset, handle); if (false)")]),
     Mutant("physical memory: what was given up is told too late", ["vmm / Calls.test_threads"], [
         ("call->t = taken ? now : call->start;", "call->t = now;")], 5),
     Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
@@ -728,7 +728,7 @@ MUTANTS = [
     Mutant("memory of NCCL that was born in a capture was there before", ["capture_history"], [
         ("return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
     Mutant("memory of NCCL is as old as what was at its address before", ["capture_history"], [
-        ("if (found) *found = (struct birth){.addr", "if (found && found->addr != addr) *found = (struct birth){.addr")]),
+        ("if (found) *found = (struct entry){.addr", "if (found && found->addr != addr) *found = (struct entry){.addr")]),
     Mutant("used memory: a part of what is mapped is taken for all", ["nccl / Used.test_parts"], [
         ("whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),
     Mutant("used memory: the driver is not asked for the size", ["nccl / Used.test_parts"], [

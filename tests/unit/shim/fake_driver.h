@@ -95,7 +95,7 @@ struct fake {
     unsigned int relaxes;
     void (*relax)(void *arg); /* runs each time that the library looks again; NULL: nothing */
     void *relax_arg;
-    unsigned int opened, clocks; /* calls of trace_open, decay_start */
+    unsigned int opened, clocks; /* calls of trace_open, background_start */
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
     bool secure;                 /* the program is set-uid */
     bool no_memory;              /* of the host, for what is aligned */

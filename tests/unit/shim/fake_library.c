@@ -34,7 +34,7 @@ void __wrap_trace_frequent(const char *event, const char *format, ...);
 void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...);
 void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...);
 void __wrap_trace_open(void);
-void __wrap_decay_start(void);
+void __wrap_background_start(void);
 void __wrap_trace_write_behind(void);
 int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
@@ -141,7 +141,7 @@ void __wrap_trace_open(void)
     fake.opened++;
 }
 
-void __wrap_decay_start(void)
+void __wrap_background_start(void)
 {
     fake.clocks++;
 }

@@ -53,7 +53,7 @@ static inline uint64_t now(void)
 
 static inline bool busy(const struct context *context, bool sleepers)
 {
-    return context && calls_busy(context, context->pool, sleepers);
+    return context && pins_any(context, context->pool, sleepers);
 }
 
 /* A thread whose free in the context is ordered. */

@@ -474,19 +474,19 @@ static void slot_leave(void *left)
     if (--*(int *)left == 0)
         for (unsigned int i = 0; i < SLOTS_ALL; i++)
             if (slot_is_busy(&busy->slots[i]))
-                atomic_fetch_add(&busy->slots[i].turn, 1);
+                atomic_fetch_add(&busy->slots[i].seq, 1);
 }
 
 /* The gate is closed first; then whoever was in a call that a capture would be disturbed by is waited for. */
 static void test_drains(void **state)
 {
-    static const unsigned int slots[] = {0, SLOTS - 1, SLOT_LEAD, SLOT_ASK};
+    static const unsigned int slots[] = {0, SLOTS - 1, SLOT_COMBINER, SLOT_ASK};
     int left;
 
     (void)state;
     busy = ready();
     for (unsigned int i = 0; i < COUNT(slots); i++) {
-        atomic_store(&busy->slots[slots[i]].turn, 2 * i + 1);
+        atomic_store(&busy->slots[slots[i]].seq, 2 * i + 1);
         fake.relax = slot_leave;
         fake.relax_arg = &left;
         left = 5000; /* for longer than any limit: it is not waiting, so it gets on */
@@ -507,7 +507,7 @@ static void test_drains_waiters(void **state)
     (void)state;
     busy = ready();
     for (unsigned int i = 3; i < 6; i++) { /* a second for all of them together */
-        atomic_store(&busy->slots[i].turn, 1);
+        atomic_store(&busy->slots[i].seq, 1);
         atomic_store(&busy->slots[i].waits, true);
     }
     start = atomic_load(&fake.ns);
@@ -522,7 +522,7 @@ static void test_drains_all(void **state)
     (void)state;
     busy = ready();
     fake_current(NULL); /* nobody knows which context the call will be in */
-    atomic_store(&busy->slots[7].turn, 1);
+    atomic_store(&busy->slots[7].seq, 1);
     fake.relax = slot_leave;
     fake.relax_arg = &left;
     order_capture_begin(CU_STREAM_LEGACY);

@@ -34,11 +34,11 @@ static bool captured(const char *course, uint64_t addr)
         atomic_fetch_add(&capture_total, *course == 'b');
         atomic_fetch_add(&capture_count, *course == 'b' ? 1u : *course == 'e' ? -1u : 0u);
         if (*course == 'a')
-            time = births_now();
+            time = capture_history_now();
         if (*course == 'g')
-            births_add(addr, time);
+            capture_history_add(addr, time);
     }
-    return births_captured(addr);
+    return capture_history_saw(addr);
 }
 
 static void test_courses(void **state)
@@ -55,13 +55,13 @@ static void test_many(void **state)
     (void)state;
     atomic_store(&capture_count, 0);
     for (unsigned int i = 0; i < SEGMENTS; i++)
-        births_add(i * 4096, i);
+        capture_history_add(i * 4096, i);
     for (unsigned int i = 0; i < SEGMENTS; i++) {
         const unsigned int one = i * 77 % SEGMENTS;
 
         atomic_store(&capture_total, one);
-        assert_false(births_captured(one * (uint64_t)4096));
-        assert_int_equal(births_captured(one * (uint64_t)4096), one != 0); /* forgotten */
+        assert_false(capture_history_saw(one * (uint64_t)4096));
+        assert_int_equal(capture_history_saw(one * (uint64_t)4096), one != 0); /* forgotten */
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_context.c - shim/context/lifetime.c: which contexts are pooled, from the first sight of one, and what a pool is
- * made with. test_lookup.c has how they are found; test_leaving.c, how they end.
+ * made with. test_lookup.c has how they are found; test_ending.c, how they end.
  */
 #include <string.h>
 
@@ -206,9 +206,9 @@ static void test_entry_again(void **state)
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, (CUevent)&fake.events[i]);
     for (unsigned int i = 0; i < SLOTS; i++) {
-        atomic_store(&context->led[i].event, (CUevent)&fake.events[i]);
-        atomic_store(&context->led[i].turn, 5);
-        atomic_store(&context->led[i].noted, 5);
+        atomic_store(&context->batches[i].event, (CUevent)&fake.events[i]);
+        atomic_store(&context->batches[i].seq, 5);
+        atomic_store(&context->batches[i].own_seq, 5);
     }
     atomic_store(&context->stream, fake_stream(0, 0));
     atomic_store(&context->given, 100);
@@ -226,8 +226,8 @@ static void test_entry_again(void **state)
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         assert_null(atomic_load(&context->slots[i].event));
     for (unsigned int i = 0; i < SLOTS; i++) {
-        assert_null(atomic_load(&context->led[i].event));
-        assert_int_equal(context->led[i].turn + context->led[i].noted, 0);
+        assert_null(atomic_load(&context->batches[i].event));
+        assert_int_equal(context->batches[i].seq + context->batches[i].own_seq, 0);
     }
     assert_null(atomic_load(&context->stream));
     assert_int_equal(context->arrived, 100);
@@ -307,7 +307,7 @@ static void test_exempt(void **state)
 
 static void test_none_current(void **state)
 {
-    struct calls *own = NULL;
+    struct pins *own = NULL;
 
     (void)state;
     ready();

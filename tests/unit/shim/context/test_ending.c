@@ -303,14 +303,14 @@ static void test_may_free(void **state)
 
 static void asleep(void *arg)
 {
-    assert_true(atomic_load(&calls_own->sleeps)); /* it asks the driver for nothing until that is decided */
+    assert_true(atomic_load(&pins_own->sleeps)); /* it asks the driver for nothing until that is decided */
     decided(arg);
 }
 
 static void test_context_stays(void **state)
 {
     struct context *context = ready();
-    struct calls *own = call_begin((uintptr_t)context);
+    struct pins *own = pin_begin((uintptr_t)context);
 
     (void)state;
     assert_true(context_stays(context));
@@ -331,7 +331,7 @@ static void test_context_stays(void **state)
     fake.relax_step = 7;
     assert_false(context_stays(context));
     assert_int_equal(fake.relaxes, 9);
-    call_end(own);
+    pin_end(own);
 }
 
 /* --- counters --- */
@@ -412,7 +412,7 @@ static void test_stats_beside(void **state)
     look(true);
     assert_int_equal(seen.devices, 0);
     atomic_store(&context->ending, false);
-    for (unsigned int i = 1; i < CALLS_ON; i++)
+    for (unsigned int i = 1; i < PINS_MAX; i++)
         assert_true(context_pin(context));
     look(false); /* it cannot be made to stay */
     assert_int_equal(seen.devices, 0);

@@ -77,7 +77,7 @@ static void test_filled(void **state)
     assert_string_equal(fake_log(), row->log);
     assert_int_equal(row->fails < FNS,
                      strstr(fake.said, "2:filled memory could not be put in order (error 2)") != NULL);
-    assert_int_equal(context->slots[1].turn, 2);
+    assert_int_equal(context->slots[1].seq, 2);
     assert_int_equal(context->slots[1].done, 0); /* nothing else is in order by this */
     if (row->rc)
         return;

@@ -88,7 +88,7 @@ static void test_own_recorded_again(void **state)
     (void)state;
     works(0, 5000);
     free_one(context); /* turn 1 of the lead, which this thread's event stands for */
-    atomic_store(&context->led[1].turn, 0);
+    atomic_store(&context->batches[1].seq, 0);
     elsewhere(free_again, context); /* a later one, by another thread: the first that is known */
     start = now();
     assert_true(context_wait_frees(0, false));
@@ -130,7 +130,7 @@ static void test_context_goes(void **state)
 
 static void lead_take(struct context *context)
 {
-    atomic_store(&context->slots[SLOT_LEAD].turn, 1);
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 1);
 }
 
 static void test_own_slot(void **state)
@@ -167,11 +167,11 @@ static void lead_covers(void *arg)
 {
     struct context *context = arg;
 
-    atomic_store(&context->led[9].event, (CUevent)&fake.events[7]);
-    atomic_store(&context->led[9].turn, 3);
+    atomic_store(&context->batches[9].event, (CUevent)&fake.events[7]);
+    atomic_store(&context->batches[9].seq, 3);
     fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 10};
-    atomic_store(&context->slots[SLOT_LEAD].done, 3);
-    atomic_store(&context->slots[SLOT_LEAD].turn, 4);
+    atomic_store(&context->slots[SLOT_COMBINER].done, 3);
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 4);
 }
 
 /* Another thread has ordered this one's free: its event is waited for, and not what it records later. */
@@ -195,7 +195,7 @@ static void turn_comes(void *arg)
     struct context *context = arg;
 
     if (fake.relaxes == 10)
-        atomic_store(&context->slots[1].turn, 4);
+        atomic_store(&context->slots[1].seq, 4);
 }
 
 /* The slot has had another turn meanwhile: a second from then on. */
@@ -228,7 +228,7 @@ static void test_others_slot(void **state)
     fake.relax = NULL;
     elsewhere(free_one, context);
     free_one(context); /* gives this thread a number */
-    atomic_store(&context->slots[SLOT_LEAD].turn, 2);
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 2);
     atomic_store(&context->slots[2].event, NULL);
     start = now();
     assert_true(context_wait_frees(0, false));
@@ -252,7 +252,7 @@ static void slot_records(void *arg)
     atomic_store(&context->slots[0].event, (CUevent)&fake.events[7]);
     fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
     fake.contexts[0].launched = 3;
-    atomic_store(&context->slots[0].turn, 2);
+    atomic_store(&context->slots[0].seq, 2);
     fake.relax = device_moves;
     fake.relax_arg = fake_context(0);
 }
@@ -264,7 +264,7 @@ static void test_others_about_to_record(void **state)
     uint64_t start;
 
     (void)state;
-    atomic_store(&context->slots[0].turn, 1);
+    atomic_store(&context->slots[0].seq, 1);
     assert_true(context_wait_frees(0, false));
     assert_int_equal(fake.relaxes, 0);
     start = now();
@@ -283,12 +283,12 @@ static void lead_records(void *arg)
 
     if (fake.relaxes != 5)
         return;
-    atomic_store(&context->led[9].event, (CUevent)&fake.events[7]);
-    atomic_store(&context->led[9].turn, 1);
+    atomic_store(&context->batches[9].event, (CUevent)&fake.events[7]);
+    atomic_store(&context->batches[9].seq, 1);
     fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
     fake.contexts[0].launched = 3;
-    atomic_store(&context->slots[SLOT_LEAD].done, 1);
-    atomic_store(&context->slots[SLOT_LEAD].turn, 2);
+    atomic_store(&context->slots[SLOT_COMBINER].done, 1);
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 2);
     fake.relax = device_moves;
     fake.relax_arg = fake_context(0);
 }
@@ -305,11 +305,11 @@ static void test_lead_about_to_record(void **state)
     assert_int_equal(now(), start);
     assert_true(context_wait_frees(0, true));
     assert_int_equal(now() - start, SECOND_NS);
-    atomic_store(&context->slots[SLOTS - 1].turn, 1); /* a second for the slots, and one for the lead */
+    atomic_store(&context->slots[SLOTS - 1].seq, 1); /* a second for the slots, and one for the lead */
     start = now();
     assert_true(context_wait_frees(0, true));
     assert_int_equal(now() - start, 2 * SECOND_NS);
-    atomic_store(&context->slots[SLOTS - 1].turn, 2);
+    atomic_store(&context->slots[SLOTS - 1].seq, 2);
     fake.relaxes = 0;
     fake.relax = lead_records;
     fake.relax_arg = context;

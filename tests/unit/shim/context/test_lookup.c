@@ -12,21 +12,21 @@
 static void test_begin(void **state)
 {
     struct context *context = ready(), *other;
-    struct calls *own = NULL;
+    struct pins *own = NULL;
 
     (void)state;
     assert_ptr_equal(context_begin(&fake.driver, &own), context);
     assert_true(busy(context, true));
-    call_end(own);
+    pin_end(own);
     assert_false(busy(context, true));
     fake_current(fake_context(1)); /* one that nobody has seen */
     other = context_begin(&fake.driver, &own);
     assert_ptr_equal(other->handle, fake_context(1));
     assert_true(busy(other, true) && !busy(context, true));
-    call_end(own);
+    pin_end(own);
     context_changed(); /* looked at again */
     assert_ptr_equal(context_begin(&fake.driver, &own), other);
-    call_end(own);
+    pin_end(own);
     context_exempt(fake_context(10));
     fake_current(fake_context(10));
     assert_null(context_begin(&fake.driver, &own));

@@ -73,7 +73,7 @@ static void test_trim(void **state)
     fake.streams[0].launched++; /* it does not arrive: it went all the same */
     assert_true(context_trim(context_arrivals()));
     fake.streams[0].over++;
-    context_settle_device(0);
+    device_collect(0);
     assert_true(context_trim(context_arrivals() - 1));
     assert_false(context_trim(context_arrivals()));
     fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_UNKNOWN, 1);
@@ -146,13 +146,13 @@ static void test_kept_ask(void **state)
     assert_int_equal(pool_free_later(addr) + pool_free_later(other), 0);
     fake.contexts[0].launched = 1;
     fake_log();
-    context_kept_ask(0);
+    device_publish(0);
     assert_string_equal(fake_log(), "event:c0,2 record:c0,e0");
     assert_int_equal(context_idle_bytes(0), 0);
     fake.contexts[0].over = 1;
-    context_kept_ask(0);
+    device_publish(0);
     assert_string_equal(fake_log(), "record:c0,e0 record:c0,e0");
-    context_kept_ask(0);
+    device_publish(0);
     assert_string_equal(fake_log(), "");
     assert_int_equal(context_idle_bytes(0), 4 * MIB);
 }

@@ -2,7 +2,7 @@
 /*
  * test_order.c - shim/context/order.c: which calls of the driver a free makes, by the policy, by what the driver lacks
  * and refuses, beside a capture, and beside other threads' frees. test_waits.c has what waits for frees afterwards;
- * tests/unit/shim/context/test_lead.c runs many threads.
+ * tests/unit/shim/context/test_combiner.c runs many threads.
  */
 #include <errno.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static struct context *ready(void)
     fake_start();
     context = context_current(&fake.driver);
     assert_non_null(context);
-    policy_pay(&context->policy, atomic_load(&context->policy.debts));
+    policy_synced(&context->policy, atomic_load(&context->policy.host_work_seq));
     fake_log();
     fake.said[0] = '\0';
     return context;
@@ -291,14 +291,14 @@ static unsigned int slept;
 static void sleep_look(void *arg)
 {
     (void)arg;
-    slept += atomic_load(&calls_own->sleeps);
+    slept += atomic_load(&pins_own->sleeps);
 }
 
 static void test_sleeps(void **state)
 {
     static const size_t waits[] = {FN(cuCtxSynchronize), FN(cuMemFree_v2), FN(cuStreamSynchronize)};
     struct context *context = ready();
-    struct calls *own = call_begin((uintptr_t)context);
+    struct pins *own = pin_begin((uintptr_t)context);
 
     (void)state;
     atomic_store(&context->stream, fake_stream(0, 0));
@@ -315,7 +315,7 @@ static void test_sleeps(void **state)
     assert_int_equal(order_filling_ops.filled(context), 0);
     assert_int_equal(slept, 3);
     assert_false(own->sleeps);
-    call_end(own);
+    pin_end(own);
 }
 
 /* --- beside other threads --- */
@@ -328,12 +328,12 @@ static struct {
 
 static void lead_moves(void *arg)
 {
-    struct slot *slot = &lead.context->slots[SLOT_LEAD];
+    struct slot *slot = &lead.context->slots[SLOT_COMBINER];
 
     (void)arg;
     if (fake.relaxes != lead.after)
         return;
-    atomic_store(&slot->turn, lead.turn);
+    atomic_store(&slot->seq, lead.turn);
     atomic_store(&slot->done, lead.done);
 }
 
@@ -367,18 +367,18 @@ static void test_follow(void **state)
     lead.after = row->after;
     lead.turn = row->turn;
     lead.done = row->done;
-    atomic_store(&context->slots[SLOT_LEAD].turn, 1);
+    atomic_store(&context->slots[SLOT_COMBINER].seq, 1);
     fake.relax = lead_moves;
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(fake.relaxes, row->relaxes);
     assert_string_equal(fake_log(), row->log);
     assert_false(policy_waits(&context->policy, &debts));
-    turn = atomic_load(&context->slots[SLOT_LEAD].turn);
+    turn = atomic_load(&context->slots[SLOT_COMBINER].seq);
     if (*row->log && row->turn == 2) { /* it led itself, and says so */
         assert_int_equal(turn, 4);
-        assert_int_equal(context->slots[SLOT_LEAD].done, 3);
+        assert_int_equal(context->slots[SLOT_COMBINER].done, 3);
     } else {
-        assert_int_equal(context->slots[1].turn, *row->log ? 2 : 0);
+        assert_int_equal(context->slots[1].seq, *row->log ? 2 : 0);
         assert_int_equal(context->slots[1].done, *row->log ? 1 : 0);
     }
 }
@@ -389,7 +389,7 @@ static void slot_frees(void *arg)
     struct context *context = arg;
 
     if (fake.relaxes == LOOKS + FOLLOWS + 3)
-        atomic_store(&context->slots[0].turn, 2);
+        atomic_store(&context->slots[0].seq, 2);
 }
 
 static void test_slot_found(void **state)
@@ -399,16 +399,16 @@ static void test_slot_found(void **state)
     (void)state;
     fake.relax_step = 1000;
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
-        atomic_store(&context->slots[i].turn, i != 5);
+        atomic_store(&context->slots[i].seq, i != 5);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
-    assert_int_equal(context->slots[5].turn, 2);
+    assert_int_equal(context->slots[5].seq, 2);
     assert_int_equal(fake.relaxes, LOOKS + FOLLOWS + 1);
-    atomic_store(&context->slots[5].turn, 1);
+    atomic_store(&context->slots[5].seq, 1);
     fake.relaxes = 0;
     fake.relax = slot_frees;
     fake.relax_arg = context;
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
-    assert_int_equal(context->slots[0].turn, 4);
+    assert_int_equal(context->slots[0].seq, 4);
     assert_int_equal(fake.relaxes, LOOKS + FOLLOWS + 3);
     assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), -EBUSY); /* taken: it does not wait for that */
 }
@@ -420,9 +420,9 @@ static void test_waits_outside_the_lead(void **state)
 
     (void)state;
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
-    assert_int_equal(context->slots[SLOT_LEAD].turn, 2);
-    assert_int_equal(context->slots[SLOT_LEAD].done, 0);
-    assert_int_equal(context->slots[1].turn, 2);
+    assert_int_equal(context->slots[SLOT_COMBINER].seq, 2);
+    assert_int_equal(context->slots[SLOT_COMBINER].done, 0);
+    assert_int_equal(context->slots[1].seq, 2);
     assert_int_equal(context->slots[1].done, 1);
 }
 

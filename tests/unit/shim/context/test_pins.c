@@ -24,22 +24,22 @@ static struct {
 
 static void *call(void *arg)
 {
-    struct calls *own = NULL;
+    struct pins *own = NULL;
 
     if (other.in == IN_PIN)
         assert_true(context_pin(other.context));
     else
-        own = call_begin(other.in == IN_FREE ? CALL_ADDRESS(other.addr) : (uintptr_t)other.context);
+        own = pin_begin(other.in == IN_FREE ? PIN_ADDRESS(other.addr) : (uintptr_t)other.context);
     if (other.in == IN_SLEEP)
-        call_sleep(other.context);
+        pin_sleep(other.context);
     sem_post(&other.begun);
     sem_wait(&other.end);
     if (other.in == IN_SLEEP)
-        call_wake();
+        pin_wake();
     if (other.in == IN_PIN)
         context_unpin(other.context);
     else
-        call_end(own);
+        pin_end(own);
     return arg;
 }
 
@@ -74,60 +74,60 @@ static void test_calls(void **state)
 {
     struct context *context = ready(), *second = pooled(1);
     const uint64_t addr = block(context, 3 * MIB), far = block(second, 1000);
-    struct calls *own;
+    struct pins *own;
 
     (void)state;
     assert_false(busy(context, true));
-    own = call_begin((uintptr_t)context);
+    own = pin_begin((uintptr_t)context);
     assert_true(busy(context, true));
     assert_false(busy(second, true));
     assert_false(busy(context, false)); /* this thread may be below a signal handler */
-    call_end(own);
+    pin_end(own);
     assert_false(busy(context, true));
-    own = call_begin(CALL_ADDRESS(addr));
+    own = pin_begin(PIN_ADDRESS(addr));
     assert_true(busy(context, true));
     assert_false(busy(second, true));
-    call_resolve(second); /* only while that is not known */
+    pin_resolve(second); /* only while that is not known */
     assert_true(busy(second, true));
     assert_false(busy(context, true));
-    call_resolve(context);
+    pin_resolve(context);
     assert_true(busy(second, true));
-    call_end(own);
-    call_resolve(context);
+    pin_end(own);
+    pin_resolve(context);
     assert_false(busy(context, true));
-    own = call_begin(CALL_ADDRESS(0x1000)); /* of which nobody knows where it belongs */
+    own = pin_begin(PIN_ADDRESS(0x1000)); /* of which nobody knows where it belongs */
     assert_true(busy(context, true) && busy(second, true));
-    call_end(own);
-    own = call_begin(CALL_ADDRESS(far));
+    pin_end(own);
+    own = pin_begin(PIN_ADDRESS(far));
     assert_false(busy(context, true));
-    call_end(own);
-    call_end(NULL);
+    pin_end(own);
+    pin_end(NULL);
 }
 
 static void test_pins(void **state)
 {
     struct context *context = ready(), *second = pooled(1);
-    struct calls *own;
+    struct pins *own;
 
     (void)state;
-    own = call_begin((uintptr_t)context);
-    for (unsigned int i = 1; i < CALLS_ON; i++)
+    own = pin_begin((uintptr_t)context);
+    for (unsigned int i = 1; i < PINS_MAX; i++)
         assert_true(context_pin(i % 2 ? context : second));
     assert_false(context_pin(context)); /* at so many at a time, and no more */
     context_unpin(second);
     assert_true(context_pin(second));
-    call_end(own);
-    for (unsigned int i = 1; i < CALLS_ON; i++) {
+    pin_end(own);
+    for (unsigned int i = 1; i < PINS_MAX; i++) {
         assert_true(busy(i % 2 ? context : second, true));
         context_unpin(i % 2 ? context : second);
     }
     assert_false(busy(context, true) || busy(second, true));
     context_unpin(context); /* more often than pinned */
     assert_false(busy(context, true));
-    own = call_begin((uintptr_t)context);
+    own = pin_begin((uintptr_t)context);
     context_unpin(context); /* the call is no pin */
     assert_true(busy(context, true));
-    call_end(own);
+    pin_end(own);
 }
 
 static void test_pin_refused(void **state)
@@ -167,20 +167,20 @@ static void test_sleepers(void **state)
 }
 
 static struct {
-    struct calls *record;
+    struct pins *record;
     pthread_key_t key; /* of the program: its destructor runs after ours */
     bool seen;
 } ended;
 
 static void after_ours(void *arg)
 {
-    ended.seen = calls_own == NULL && arg; /* not a record that may be another thread's by now */
+    ended.seen = pins_own == NULL && arg; /* not a record that may be another thread's by now */
 }
 
 static void *call_left_open(void *arg)
 {
-    ended.record = call_begin((uintptr_t)arg);
-    call_sleep(arg);
+    ended.record = pin_begin((uintptr_t)arg);
+    pin_sleep(arg);
     pthread_key_create(&ended.key, after_ours);
     pthread_setspecific(ended.key, arg);
     return NULL;
@@ -190,10 +190,10 @@ static void *call_left_open(void *arg)
 static void test_thread_ends(void **state)
 {
     struct context *context = ready();
-    struct calls *own = call_begin((uintptr_t)context), *first, *second;
+    struct pins *own = pin_begin((uintptr_t)context), *first, *second;
 
     (void)state;
-    call_end(own);
+    pin_end(own);
     elsewhere(call_left_open, context);
     first = ended.record;
     assert_true(ended.seen);
@@ -218,15 +218,15 @@ static void test_thread_ends(void **state)
 static void test_sleep_resolves(void **state)
 {
     struct context *context = ready(), *second = pooled(1);
-    struct calls *own = call_begin(CALL_ADDRESS(0x1000));
+    struct pins *own = pin_begin(PIN_ADDRESS(0x1000));
 
     (void)state;
     assert_true(busy(second, true));
-    call_sleep(context);
+    pin_sleep(context);
     assert_true(busy(context, true));
     assert_false(busy(second, true));
-    call_wake();
-    call_end(own);
+    pin_wake();
+    pin_end(own);
 }
 
 static void test_barriers(void **state)
@@ -236,8 +236,8 @@ static void test_barriers(void **state)
     ready();
     fake.fences = how && strcmp(how, "none") == 0;
     fake.barriers_refused = how && !fake.fences;
-    calls_fence();
-    calls_fence();
+    pins_fence();
+    pins_fence();
     assert_int_equal(fake.barriers, fake.fences ? 0 : 2);
     assert_int_equal(fake.registrations, fake.fences ? 0 : 1);
     assert_int_equal(now() - 1000 * SECOND_NS, fake.barriers_refused ? 40000000 : 0); /* a store's time */
@@ -247,19 +247,19 @@ static void test_barriers(void **state)
 static void test_without_membarrier(void **state)
 {
     struct context *context;
-    struct calls *own;
+    struct pins *own;
 
     (void)state;
     fake_start();
     fake.fences = true;
     context = context_current(&fake.driver);
-    own = call_begin((uintptr_t)context);
+    own = pin_begin((uintptr_t)context);
     assert_non_null(own);
-    assert_null(calls_own);
+    assert_null(pins_own);
     assert_true(busy(context, true));
-    call_end(own);
-    assert_ptr_equal(call_begin((uintptr_t)context), own);
-    call_end(own);
+    pin_end(own);
+    assert_ptr_equal(pin_begin((uintptr_t)context), own);
+    pin_end(own);
     assert_true(context_pin(context));
     assert_true(busy(context, true));
     context_unpin(context);
@@ -274,12 +274,12 @@ static void test_without_membarrier(void **state)
 static void *thread_without_record(void *arg)
 {
     fake.no_memory = true;
-    assert_null(call_begin((uintptr_t)arg));
+    assert_null(pin_begin((uintptr_t)arg));
     assert_false(context_pin(arg));
     context_unpin(arg);
-    call_sleep(arg);
-    call_wake();
-    call_end(NULL);
+    pin_sleep(arg);
+    pin_wake();
+    pin_end(NULL);
     fake.no_memory = false;
     assert_true(context_pin(arg));
     context_unpin(arg);

@@ -82,7 +82,7 @@ static void test_init(void **state)
     assert_int_equal(debts, row->automatic); /* for what was launched before the context was known */
     assert_string_equal(why, row->why);
     assert_string_equal(fake.said, row->said);
-    policy_pay(&policy, debts);
+    policy_synced(&policy, debts);
     assert_int_equal(policy_waits(&policy, &debts), row->strict);
 }
 
@@ -109,7 +109,7 @@ static void test_init_strict_device(void **state)
 /* In place of a context that is gone: its debts do not come back, and nobody pays ours with its. */
 static void test_init_again(void **state)
 {
-    struct policy policy = {.debts = 5, .paid = 3};
+    struct policy policy = {.host_work_seq = 5, .synced_seq = 3};
     const char *why;
     uint64_t debts;
 
@@ -118,11 +118,11 @@ static void test_init_again(void **state)
     policy_init(&policy, 0, true, &why);
     assert_true(policy_waits(&policy, &debts));
     assert_int_equal(debts, 6);
-    policy_pay(&policy, 5);
+    policy_synced(&policy, 5);
     assert_true(policy_waits(&policy, &debts));
-    policy_pay(&policy, 6);
+    policy_synced(&policy, 6);
     assert_false(policy_waits(&policy, &debts));
-    policy_pay(&policy, 2);
+    policy_synced(&policy, 2);
     assert_false(policy_waits(&policy, &debts));
 }
 
@@ -134,7 +134,7 @@ static void test_init_again(void **state)
  * a wait begins, E it ends for a stream, X for the context. T as S, when context 1 has the handle of a. F a free. K
  * another context is current. 0, 1: does the next free in context 0 wait?
  */
-static const char *const debts_of[] = {
+static const char *const host_work_seq_of[] = {
     "1",                     /* what was launched before the context was known */
     "1 Sa 1 SL 1 SP 1 C 0",  /* nobody knows in which stream that was */
     "1 F 0",                 /* once */
@@ -226,7 +226,7 @@ static void word_do(struct policy *policy, const char *word)
         break;
     case 'F':
         assert_true(policy_waits(policy, &debts));
-        policy_pay(policy, debts);
+        policy_synced(policy, debts);
         break;
     default:
         assert_int_equal(policy_waits(policy, &debts), word[0] - '0');
@@ -380,7 +380,7 @@ static void test_no_effect(void **state)
     fake_range_add(HOST, 4096, CU_MEMORYTYPE_HOST, 0);
     fake.absent = conf_get()->free.number == FREE_AUTO;
     if (fake.absent)
-        policy_pay(&context->policy, 1);
+        policy_synced(&context->policy, 1);
     policy_graph_node();
     policy_graph_launch(stream_of('a'));
     policy_graph_set(HOST);
@@ -393,7 +393,7 @@ static void test_no_effect(void **state)
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), 0);
     if (!fake.absent) /* else a context of which nobody knows owes */
         assert_int_equal(owes(&context->policy), waits);
-    assert_int_equal(context->policy.debts, fake.absent ? 2 : 0);
+    assert_int_equal(context->policy.host_work_seq, fake.absent ? 2 : 0);
 }
 
 /* A strict context has no use for debts. */
@@ -404,19 +404,19 @@ static void test_strict_owes_nothing(void **state)
     (void)state;
     policy_strict(0, "test");
     policy_host_work(stream_of('a'));
-    assert_int_equal(context->policy.debts, 1);
+    assert_int_equal(context->policy.host_work_seq, 1);
     assert_true(owes(&context->policy));
 }
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[COUNT(inits) + COUNT(debts_of) + COUNT(copies) + COUNT(graphs) + 8];
+    struct isolated tests[COUNT(inits) + COUNT(host_work_seq_of) + COUNT(copies) + COUNT(graphs) + 8];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(inits); i++)
         tests[n++] = (struct isolated){ISOLATED(test_init), .environment = inits[i].environment, .row = &inits[i]};
-    for (size_t i = 0; i < COUNT(debts_of); i++)
-        tests[n++] = (struct isolated){ISOLATED(test_debts), .row = debts_of[i]};
+    for (size_t i = 0; i < COUNT(host_work_seq_of); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_debts), .row = host_work_seq_of[i]};
     for (size_t i = 0; i < COUNT(copies); i++)
         tests[n++] = (struct isolated){ISOLATED(test_copy), .row = &copies[i]};
     for (size_t i = 0; i < COUNT(graphs); i++)

@@ -157,7 +157,7 @@ static void meanwhile(void *arg)
 {
     const struct context *context = arg;
 
-    fake.relaxes = calls_busy(context, context->pool, false);
+    fake.relaxes = pins_any(context, context->pool, false);
 }
 
 /* Where there is no stream the driver's own free is made, which waits: a context may go beside it. */
@@ -197,7 +197,7 @@ static void test_put(void **state)
     if (row->fails < FNS)
         fake_fail(row->fails, row->error, 1);
     fake_before(FN(cuMemFree_v2), meanwhile, context);
-    call_begin((uintptr_t)context);
+    pin_begin((uintptr_t)context);
     segment_ops.free(context, MEMORY_CUDA, addr, SEGMENT);
     assert_string_equal(fake_log(), row->log);
     assert_string_equal(fake.said, row->said);
@@ -295,14 +295,14 @@ static void test_collect_refused(void **state)
     (void)state;
     atomic_store(&capture_count, 1);
     fake_lack(FN(cuThreadExchangeStreamCaptureMode)); /* it would disturb a capture */
-    context_settle_device(0);
+    device_collect(0);
     assert_string_equal(fake_log(), "");
     atomic_store(&capture_count, 0);
     fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
-    context_settle_device(0);
+    device_collect(0);
     assert_int_equal(context->arrived, 0);
     fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
-    context_settle_device(0); /* it cannot be asked, and nobody is to wait */
+    device_collect(0); /* it cannot be asked, and nobody is to wait */
     assert_string_equal(fake_log(), "sync:s0");
     fake_fail(FN(cuStreamQuery), CUDA_ERROR_UNKNOWN, 1);
     segment_ops.collect(context); /* here somebody does */
@@ -336,14 +336,14 @@ static void test_settle_device(void **state)
     (void)state;
     pooled(1);
     fake_log();
-    context_settle_device(1);
+    device_collect(1);
     assert_int_equal(context->arrived, 0);
-    context_settle_device(0);
+    device_collect(0);
     assert_int_equal(context->arrived, SEGMENT);
     fake.streams[0].launched = 9;
     segment_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
     fake.relaxes = 0;
-    context_settle_device(0);
+    device_collect(0);
     assert_int_equal(fake.relaxes, 0);
     assert_int_equal(context->arrived, SEGMENT);
 }

@@ -81,7 +81,7 @@ static struct context *with_free(void)
 {
     struct context *context = ready();
 
-    policy_pay(&context->policy, 1);
+    policy_synced(&context->policy, 1);
     fake_context_of(context->handle)->launched = 10;
     elsewhere(free_one, context);
     fake.relax = device_moves;

@@ -33,7 +33,7 @@ static void test_order_wait(void **state)
     atomic_store(&capture_count, 1);
     assert_int_equal(order_wait(context), CUDA_SUCCESS);
     assert_string_equal(fake_log(), MEMORY);
-    assert_int_equal(context->slots[1].turn, 4);
+    assert_int_equal(context->slots[1].seq, 4);
     assert_int_equal(context->slots[1].done, 1);
     fake_lack(FN(cuThreadExchangeStreamCaptureMode));
     assert_int_equal(order_wait(context), CUDA_ERROR_NOT_READY);
@@ -42,7 +42,7 @@ static void test_order_wait(void **state)
     fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_LAUNCH_FAILED, 1);
     assert_int_equal(order_wait(context), CUDA_ERROR_LAUNCH_FAILED);
     assert_true(context_failed(context));
-    assert_int_equal(context->slots[1].turn, 8);
+    assert_int_equal(context->slots[1].seq, 8);
     assert_int_equal(context->slots[1].done, 1); /* what failed orders nothing */
 }
 

@@ -35,16 +35,16 @@ static void test_table(void **state)
         /* More and more, then fewer and fewer. */
         if ((unsigned int)rand_r(&seed) % STEPS > step) {
             sizes[next] = 1 + step;
-            debug_alloc(NULL, addrs[next], sizes[next], NULL);
+            guard_alloc(NULL, addrs[next], sizes[next], NULL);
         } else {
             sizes[next] = 0;
-            debug_free(addrs[next], /* may_wait: */ true);
+            guard_free(addrs[next], /* may_wait: */ true);
         }
         for (unsigned int i = 0; i < 2; i++) {
             const unsigned int of = i ? look : next;
             size_t size = 0;
 
-            debug_size(addrs[of], &size);
+            guard_block_size(addrs[of], &size);
             assert_int_equal(size, sizes[of]);
         }
     }
@@ -55,15 +55,15 @@ static void test_padded(void **state)
     (void)state;
     started();
     for (size_t size = 1; size < 5000; size++) {
-        assert_int_equal(debug_padded(size) % 512, 0);
-        assert_in_range(debug_padded(size), size + 256, size + 256 + 511);
+        assert_int_equal(guard_padded(size) % 512, 0);
+        assert_in_range(guard_padded(size), size + 256, size + 256 + 511);
     }
-    assert_true(debug_padded(SIZE_MAX / 2 + 1) == SIZE_MAX / 2 + 1);
+    assert_true(guard_padded(SIZE_MAX / 2 + 1) == SIZE_MAX / 2 + 1);
 }
 
 static void frees_after_that(void)
 {
-    debug_free(0x1000, /* may_wait: */ true);
+    guard_free(0x1000, /* may_wait: */ true);
 }
 
 /* A program's exit handler that is older than ours runs behind it, and may free. */
@@ -72,7 +72,7 @@ static void test_exit(void **state)
     (void)state;
     atexit(frees_after_that);
     started();
-    debug_alloc(NULL, 0x1000, 100, (const void *)test_exit);
+    guard_alloc(NULL, 0x1000, 100, (const void *)test_exit);
 }
 
 int main(int argc, char **argv)

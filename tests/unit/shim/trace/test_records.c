@@ -36,7 +36,7 @@ static struct record *reserve(uint32_t *ret_turn)
     struct record *record = records_reserve(ret_turn);
 
     if (record) {
-        memset((char *)record + sizeof(record->turn), 0, sizeof(*record) - sizeof(record->turn));
+        memset((char *)record + sizeof(record->seq), 0, sizeof(*record) - sizeof(record->seq));
         record->clock = records_clock();
     }
     return record;

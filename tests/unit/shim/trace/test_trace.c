@@ -21,7 +21,6 @@
 #include "report/stats_page.h"
 #include "serve/core.h"
 #include "trace/records.h"
-#include "trace/trace.h"
 #include "trace/stacks.h"
 #include "trace/trace.h"
 
@@ -74,8 +73,8 @@ static void test_frames(void **state)
     (void)state;
     fake_start();
     records_start(0);
-    frames_alloc(3, 0x1000, 4096, (const void *)test_frames);
-    frames_alloc(3, 0x2000, 4096, (const void *)test_frames);
+    stacks_alloc(3, 0x1000, 4096, (const void *)test_frames);
+    stacks_alloc(3, 0x2000, 4096, (const void *)test_frames);
     records_begin();
     text[records_take(text, sizeof(text) - 1, /* wait: */ false)] = '\0';
     assert_int_equal(strncmp(fake.traced, "frame:\"f\":", strlen("frame:\"f\":")), 0);
@@ -140,7 +139,7 @@ static void test_tick(void **state)
     fake_start();
     core_begin();
     context = context_current(&fake.driver);
-    for (unsigned int i = 1; i < CALLS_ON; i++)
+    for (unsigned int i = 1; i < PINS_MAX; i++)
         assert_true(context_pin(context));
     fake.traced[0] = '\0';
     raise(SIGUSR2);
@@ -156,7 +155,7 @@ static void test_tick(void **state)
  */
 static void test_thread_stays(void **state)
 {
-    static void (*const functions[])(void) = {live_open, live_finish, __real_trace_open, trace_close};
+    static void (*const functions[])(void) = {stats_page_open, stats_page_finish, __real_trace_open, trace_close};
     int before, after;
 
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lead.c - threads that free together: one orders for the others, for nobody whom it does not cover, and nobody
+ * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and nobody
  * depends on it. shim/context/order.c alone, with a driver that is made up here.
  */
 #include <pthread.h>
@@ -156,7 +156,7 @@ bool policy_is_strict(const struct policy *policy)
     return policy && atomic_load(&waits);
 }
 
-void policy_pay(struct policy *policy, uint64_t debts)
+void policy_synced(struct policy *policy, uint64_t debts)
 {
     assert_true(policy && !debts);
 }
