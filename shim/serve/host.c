@@ -56,7 +56,7 @@ enum core_verdict serve_host_alloc(unsigned int flags, size_t size, const void *
         return CORE_FORWARD;
     if (process_state_get() == PROCESS_NEW)
         process_start();
-    if (!host_memory_make(driver, limit()))
+    if (!host_memory_pool() && !host_memory_make(driver, limit()))
         return CORE_FORWARD;
     context = context_begin(driver, &own);
     if (!context)
