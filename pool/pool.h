@@ -126,14 +126,9 @@ struct pool_config {
 };
 
 struct pool_stats {
-    uint64_t allocs, hits, misses, frees, failed; /* failed: pool_alloc calls that returned an error */
-    /* Bytes: in blocks handed out or deferred (rounded), in segments. peak_live covers blocks handed out only. With
-     * several threads it may be slightly off: blocks handed out without the pool's lock count with the thread's next
-     * request that takes the lock. */
-    uint64_t live, held, peak_live, peak_held;
-    uint64_t idle; /* bytes in segments without a block handed out */
-    uint64_t segments_alloc, segments_free, oom, order, kept;
-    uint64_t bound; /* requests that met the bound */
+#define COUNTER(name, traced) uint64_t name;
+#include "counters.def"
+#undef COUNTER
 };
 
 /* Where the bytes of a pool are, and how its free memory is laid out. The first seven members add up to held. */

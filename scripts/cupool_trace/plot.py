@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace plot: a picture of memory over time.
 
-What it is: the data of a page (page_data: everything that plot.html or picture.py draws, as plain JSON values) and the command
-that writes it. What it is not: drawing; plot.html does that in the browser, picture.py for SVG and PNG.
+It makes the data of a page (page_data: everything that the page or picture.py draws, as plain JSON values), puts the page together
+from the parts in page/, and writes one file. It draws nothing: page/ does that in the browser, picture.py for SVG and PNG.
 """
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ HOLDERS = 8  # callers that are named, and as many of those that took memory pas
 NAME = 300  # letters of a frame's; C++ has far longer ones
 FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
+# The parts of the page's script, in page/. They share one scope, and begin.js uses all others.
+SCRIPTS = ("text.js", "view.js", "list.js", "canvas.js", "curves.js", "map.js", "describe.js", "pointing.js", "begin.js")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -205,12 +207,25 @@ def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
     return {"made_by": f"cupool-trace {VERSION}", "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out}
 
 
+def part(name: str) -> str:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "page", name), encoding="ascii") as f:
+        return f.read()
+
+
+def template() -> str:
+    """The page without its data."""
+    text = part("page.html")
+    for mark, content in (("@STYLE@", part("style.css")), ("@SCRIPT@", "\n".join(part(name) for name in SCRIPTS))):
+        before, found, after = text.partition(mark)
+        assert found
+        text = before + content + after
+    return text
+
+
 def html(data: Event) -> str:
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "plot.html"), encoding="ascii") as f:
-        page = f.read()
     # Names come from whoever wrote the trace: nothing of them may end the element that holds the data.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    before, mark, after = page.partition("@DATA@")
+    before, mark, after = template().partition("@DATA@")
     assert mark
     return before + text + after
 

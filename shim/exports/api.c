@@ -60,23 +60,10 @@ static void add(void *arg, int device, const struct pool_stats *more, uint64_t b
 
     if (sum->device != CUPOOL_ALL_DEVICES && sum->device != device)
         return;
-    to->allocs += more->allocs;
-    to->hits += more->hits;
-    to->misses += more->misses;
-    to->frees += more->frees;
-    to->failed += more->failed;
     to->bypassed += bypassed;
-    to->live += more->live;
-    to->held += more->held;
-    to->idle += more->idle;
-    to->peak_live += more->peak_live;
-    to->peak_held += more->peak_held;
-    to->segments_alloc += more->segments_alloc;
-    to->segments_free += more->segments_free;
-    to->oom += more->oom;
-    to->order += more->order;
-    to->kept += more->kept;
-    to->bound += more->bound;
+#define COUNTER(name, traced) to->name += more->name;
+#include "counters.def"
+#undef COUNTER
 }
 
 static void add_nccl(struct cupool_stats *to)

@@ -45,19 +45,28 @@ static struct {
     bool launched;         /* cupool-run became that process */
 } stats = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* Of a row of counters.def: the text and the value, for counters that are in the trace. */
+#define TEXT_0(name)
+#define TEXT_1(name) ",\"" #name "\":%llu"
+#define VALUE_0(name)
+#define VALUE_1(name) (ull) s->name,
+
+/* clang-format off */
 static void write_trace(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
 {
     const char *why = arg;
 
-    trace_event("stats",
-                "\"d\":%d,\"allocs\":%llu,\"hits\":%llu,\"misses\":%llu,\"frees\":%llu,\"bypassed\":%llu,\"live\":%llu,"
-                "\"held\":%llu,\"peak_live\":%llu,\"peak_held\":%llu,\"segments_alloc\":%llu,\"segments_free\":%llu,"
-                "\"oom\":%llu,\"order\":%llu,\"kept\":%llu,\"bound\":%llu%s%s%s",
-                device, (ull)s->allocs, (ull)s->hits, (ull)s->misses, (ull)s->frees, (ull)bypassed, (ull)s->live,
-                (ull)s->held, (ull)s->peak_live, (ull)s->peak_held, (ull)s->segments_alloc, (ull)s->segments_free,
-                (ull)s->oom, (ull)s->order, (ull)s->kept, (ull)s->bound, why ? ",\"why\":\"" : "", why ? why : "",
-                why ? "\"" : "");
+    trace_event("stats", "\"d\":%d"
+#define COUNTER(name, traced) TEXT_##traced(name)
+#include "counters.def"
+#undef COUNTER
+                ",\"bypassed\":%llu%s%s%s", device,
+#define COUNTER(name, traced) VALUE_##traced(name)
+#include "counters.def"
+#undef COUNTER
+                (ull)bypassed, why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
 }
+/* clang-format on */
 
 /* Write the sums over all devices. */
 static void write_trace_nccl(const char *why)

@@ -32,15 +32,18 @@
 #define HEADER_SIZE 4096
 #define HALF_SIZE   12288
 
-/* The counters of one device, in the order of names. */
+/* The counters of one device, in the order of names. `bypassed` is the context's. */
 struct stats_page_slot {
     uint64_t device;
     struct pool_stats stats;
     uint64_t bypassed;
 };
 
-static const char names[] = "device allocs hits misses frees failed live held peak_live peak_held idle "
-                            "segments_alloc segments_free oom order kept bound bypassed";
+#define COUNTER(name, traced) " " #name
+static const char names[] = "device"
+#include "counters.def"
+                            " bypassed";
+#undef COUNTER
 
 struct header {
     char magic[8];
@@ -58,8 +61,8 @@ struct half {
     struct stats_page_slot slots[SLOTS];
 };
 
-_Static_assert(sizeof(struct stats_page_slot) == 18 * sizeof(uint64_t), "a name for each counter");
-_Static_assert(offsetof(struct half, slots) == 40, "as docs/page.md says");
+_Static_assert(sizeof(names) <= sizeof(((struct header *)0)->names), "they fit");
+_Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
 _Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
 
 static struct {

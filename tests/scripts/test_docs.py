@@ -87,7 +87,7 @@ def blocks_of(path: Path) -> "Iterator[Block]":
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/man").glob("*.in"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs/man").glob("*.in"))]
 
 
 class Docs(unittest.TestCase):

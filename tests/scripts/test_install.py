@@ -64,7 +64,8 @@ class Case(unittest.TestCase):
 class Installed(Case):
     def test_files(self) -> None:
         files = {p.relative_to(self.prefix).as_posix() for p in self.prefix.rglob("*") if not p.is_dir() and p.suffix != ".pyc"}
-        package = {"share/cupool/cupool_trace/" + p.name for p in (ROOT / "scripts/cupool_trace").iterdir() if p.is_file()}
+        package = {"share/cupool/" + p.relative_to(ROOT / "scripts").as_posix() for p in (ROOT / "scripts/cupool_trace").rglob("*")
+                   if p.is_file() and p.suffix != ".pyc"}
         docs = {"share/doc/cupool/" + p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
         expected = {
             "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",

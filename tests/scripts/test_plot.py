@@ -374,7 +374,7 @@ class Reduced(PlotCase):
         path = self.write(life(12, 4000, spike=True))
         whole = self.data_of(self.plot(path))["tracks"][0]
         self.assertEqual(whole["merged"], [])
-        empty = (ROOT / "scripts/cupool_trace/plot.html").stat().st_size
+        empty = len(plot.template())
         sizes = []
         for most in (out.stat().st_size, out.stat().st_size - 1, empty + 60_000, 1):  # the last one cannot be
             with mock.patch.object(plot, "PAGE", most), contextlib.redirect_stdout(io.StringIO()):
@@ -396,7 +396,7 @@ class Reduced(PlotCase):
         track = self.data_of(out)["tracks"][0]
         for name in (track["blocks"]["callers"][0], track["figures"]["callers"][0]["caller"]):
             self.assertEqual(name[:10], "app (xxxxx")
-        self.assertLess(out.stat().st_size, (ROOT / "scripts/cupool_trace/plot.html").stat().st_size + 10_000)
+        self.assertLess(out.stat().st_size, len(plot.template()) + 10_000)
 
     def test_time_that_goes_back(self) -> None:
         thin = record.Thinned(10, record.merge_marks)
@@ -587,8 +587,13 @@ class Files(PlotCase):
         done = self.run_tool("plot", "-", "-o", str(self.dir / "x.html"), stdin=gzip.compress(text(good())))
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_page_is_installed(self) -> None:
-        self.assertIn("cupool_trace/plot.html", (ROOT / "scripts" / "meson.build").read_text())
+    def test_page_is_one_file_of_all_parts(self) -> None:
+        parts = sorted(p.name for p in (ROOT / "scripts/cupool_trace/page").iterdir())
+        self.assertEqual(parts, sorted(["page.html", "style.css", *plot.SCRIPTS]))
+        page = self.plot(self.write(good())).read_text()
+        for name in (*plot.SCRIPTS, "style.css"):
+            self.assertIn(plot.part(name), page)
+        self.assertNotRegex(page, r"@(STYLE|SCRIPT|DATA)@|<link (?!rel=\"icon\" href=\"data:)|<script src|@import")
 
 
 @unittest.skipUnless(chromium.find(), "no Chromium")

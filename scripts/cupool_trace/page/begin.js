@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The beginning, and window.cupoolPlot for tests. Comes last. */
+let theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+function setTheme(name) {
+  theme = name;
+  document.documentElement.dataset.theme = name;
+  $("theme").textContent = name === "dark" ? "Light" : "Dark";
+  colors();
+  redraw();
+}
+$("theme").addEventListener("click", () => setTheme(theme === "dark" ? "light" : "dark"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", e => setTheme(e.matches ? "dark" : "light"));
+$("in").addEventListener("click", () => zoom(.6));
+$("out").addEventListener("click", () => zoom(1 / .6));
+$("reset").addEventListener("click", reset);
+$("fit").addEventListener("change", () => { setFitting($("fit").checked); fitMap(); redraw(); });
+addEventListener("resize", redraw);
+
+list();
+about();
+legend();
+map = new Stage(document.querySelector("#map .stage"), "map", "segments by address and time");
+$("map").hidden = !tracks.length;
+layout();
+fitMap();
+setTheme(theme);
+
+// For tests and scripts; times in ns after the start of the first process.
+window.cupoolPlot = {
+  data,
+  // What can be seen: view (time), map (part of all addresses), hover and pinned (what is pointed at; null), shown and focus
+  // (indexes of data.tracks), the number of frames drawn and the errors of scripts.
+  state: () => ({view: {...view}, map: {...mapView}, hover, pinned, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors}),
+  // The middle of box `index` ("segment" or "block" of the focused device) on the screen, as pointer events have it.
+  locate: (kind, index) => {
+    let at = null;
+    const r = map.over.getBoundingClientRect();
+    visible(map, tracks[focus], kind === "block" ? tracks[focus].blocks : tracks[focus].segments, (x, y, w, h, i) => {
+      if (i === index) at = {x: r.left + x + w / 2, y: r.top + y + h / 2};
+    });
+    return at;
+  },
+  // Where time t is in the chart of track i.
+  locateTime: (i, t) => {
+    const c = charts.find(x => x.track === i), r = c.over.getBoundingClientRect();
+    return {x: r.left + c.x(t), y: r.top + c.h / 2};
+  },
+};
