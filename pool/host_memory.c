@@ -13,6 +13,7 @@
 #include "host_internal.h"
 
 #define CHUNK  ((size_t)64 << 10) /* of descriptors */
+#define ENTRY  sizeof(uintptr_t)  /* of the table */
 #define STARTS (HOST_SLAB / HOST_GRANULE * sizeof(struct host_block *))
 
 void *host_pages(size_t size)
@@ -165,19 +166,19 @@ int host_table_add(struct host_pool *pool, struct host_segment *segment)
     const size_t place = host_table_place(pool, segment->addr);
 
     if (pool->table_count == pool->table_room) {
-        const size_t room = pool->table_room ? 2 * pool->table_room : CHUNK / sizeof(*pool->table);
-        struct host_segment **table = host_pages(room * sizeof(*table));
+        const size_t room = pool->table_room ? 2 * pool->table_room : CHUNK / ENTRY;
+        struct host_segment **table = host_pages(room * ENTRY);
 
         if (!table)
             return -ENOMEM;
         if (pool->table) {
-            memcpy(table, pool->table, pool->table_count * sizeof(*table));
-            munmap(pool->table, pool->table_room * sizeof(*table));
+            memcpy(table, pool->table, pool->table_count * ENTRY);
+            munmap(pool->table, pool->table_room * ENTRY);
         }
         pool->table = table;
         pool->table_room = room;
     }
-    memmove(&pool->table[place + 1], &pool->table[place], (pool->table_count - place) * sizeof(*pool->table));
+    memmove(&pool->table[place + 1], &pool->table[place], (pool->table_count - place) * ENTRY);
     pool->table[place] = segment;
     pool->table_count++;
     return 0;
@@ -187,6 +188,6 @@ void host_table_remove(struct host_pool *pool, struct host_segment *segment)
 {
     const size_t place = host_table_place(pool, segment->addr);
 
-    memmove(&pool->table[place - 1], &pool->table[place], (pool->table_count - place) * sizeof(*pool->table));
+    memmove(&pool->table[place - 1], &pool->table[place], (pool->table_count - place) * ENTRY);
     pool->table_count--;
 }

@@ -13,6 +13,7 @@
 #include "real/caller.h"
 #include "report/guard.h"
 #include "serve/core.h"
+#include "serve/host.h"
 #include "trace/trace.h"
 
 bool core_watches(const void *caller)
@@ -68,8 +69,10 @@ bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *r
 {
     uint64_t segment;
 
-    if (!core_watches(caller) || !pool_of(addr))
+    if (!core_watches(caller))
         return false;
+    if (!pool_of(addr))
+        return serve_host_range(addr, ret_base, ret_size);
     if (pool_block_find(addr, ret_base, ret_size, &segment))
         *ret_size = 0;
     else if (guard_on())

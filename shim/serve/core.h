@@ -30,6 +30,8 @@ enum core_verdict {
 
 /* Until the next call with NULL, requests that reach the driver's hooks on this thread count as made by this caller. */
 void core_call_from(const void *caller);
+/* That caller, or the one given. */
+const void *core_caller(const void *caller);
 
 /* The trace is about to tell of something before any request was pooled: start the library. */
 void core_begin(void);

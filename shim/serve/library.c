@@ -9,6 +9,7 @@
 
 #include "base/process.h"
 #include "context/events.h"
+#include "context/host_memory.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/registry.h"
@@ -16,6 +17,7 @@
 #include "report/guard.h"
 #include "report/stats.h"
 #include "report/stats_page.h"
+#include "serve/host.h"
 #include "trace/trace.h"
 
 static void started(void)
@@ -40,19 +42,26 @@ static void segment_added(struct context *owner, int device, uint64_t addr, size
     background_start();
 }
 
+static void context_ended(const struct context *context)
+{
+    direct_context_gone(context);
+    host_memory_context_ended(context);
+}
+
 const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
                                               .segment_lost = nccl_segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
-                                              .context_ended = direct_context_gone,
+                                              .context_ended = context_ended,
                                               .pool_ending = guard_context_gone,
                                               .pool_ended = nccl_owner_lost};
 
 const struct background_job background_jobs[] = {
     {.due = stats_due, .tick = stats_tick},
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
+    {.due = serve_host_due, .tick = serve_host_tick},
     {0}};
 
 /* At exit: no CUDA call, and no memory given back; the driver releases it. */

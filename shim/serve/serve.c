@@ -38,6 +38,11 @@ void core_call_from(const void *caller)
     begun_by = caller;
 }
 
+const void *core_caller(const void *caller)
+{
+    return begun_by ? begun_by : caller;
+}
+
 void core_begin(void)
 {
     process_start();

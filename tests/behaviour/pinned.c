@@ -182,6 +182,34 @@ static int free_beside_work(void)
     return 0;
 }
 
+/* The host reads what the device has written, and has waited for it by no more than a free of other memory. */
+static int read_after_free(void)
+{
+    const char *policy = getenv("CUPOOL_FREE");
+
+    if (policy && (strcmp(policy, "ordered") == 0 || strcmp(policy, "relaxed") == 0))
+        SKIP("these do not keep it");
+    for (size_t i = 0; i < SIZES; i++) {
+        unsigned char *dev, *p, *q;
+        cudaStream_t stream;
+
+        OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        OK(cudaMalloc((void **)&dev, sizes[i]));
+        OK(cudaMallocHost((void **)&p, sizes[i]));
+        OK(cudaMallocHost((void **)&q, sizes[i]));
+        TRY(bt_fill(dev, sizes[i], 0xcd));
+        memset(p, 1, sizes[i]);
+        TRY(bt_slow(stream, BT_SLOW_US));
+        OK(cudaMemcpyAsync(p, dev, sizes[i], cudaMemcpyDeviceToHost, stream));
+        OK(cudaFreeHost(q));
+        CHECK(p[0] == 0xcd && p[sizes[i] - 1] == 0xcd);
+        OK(cudaFreeHost(p));
+        OK(cudaFree(dev));
+        OK(cudaStreamDestroy(stream));
+    }
+    return 0;
+}
+
 /* A context takes its memory along; the next one gets other memory. */
 static int reset(void)
 {
@@ -223,6 +251,7 @@ static const struct bt_test tests[] = {{.name = "copies", .fn = copies_one},
                                        BT_TEST(written_by_device),
                                        BT_TEST(in_capture),
                                        BT_TEST(free_beside_work),
+                                       BT_TEST(read_after_free),
                                        BT_TEST(wrong_frees),
                                        BT_TEST(reset),
                                        {.name = NULL}};

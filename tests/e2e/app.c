@@ -8,6 +8,7 @@
  *   churn:N:SIZE     N times: allocate, fill, read back, free; a few blocks live at a time, sizes vary below SIZE
  *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
  *   contents:SIZE    allocate, print the byte that the block is full of before the first fill, free
+ *   pinned:N:SIZE    twice: N allocations of pinned host memory, then all are freed (API_RUNTIME only)
  *   written:FILE:WORD:N   until FILE holds WORD N times
  *   threads:T:N:SIZE churn in T threads
  *   cancel:T         T times: start a thread that allocates and frees for ever, and cancel it
@@ -139,6 +140,24 @@ static void contents(size_t size)
     printf(same ? "contents 0x%02x\n" : "contents mixed\n", host[0]);
     free(host);
     put(p);
+}
+
+static void pinned(long n, size_t size)
+{
+#if defined(API_RUNTIME)
+    void *p[64];
+
+    for (int round = 0; round < 2; round++) {
+        for (long k = 0; k < n && k < 64; k++)
+            if (cudaMallocHost(&p[k], size))
+                exit(3);
+        for (long k = 0; k < n && k < 64; k++)
+            if (cudaFreeHost(p[k]))
+                exit(3);
+    }
+#else
+    (void)n, (void)size;
+#endif
 }
 
 struct churner {
@@ -295,6 +314,8 @@ static bool memory_command(const struct words *w)
             put(live.p[--live.n]);
     } else if (IS("churn")) {
         churn(w->n[1], (size_t)w->n[2]);
+    } else if (IS("pinned")) {
+        pinned(w->n[1], (size_t)w->n[2]);
     } else if (IS("threads")) {
         threads(w->n[1], w->n[2], (size_t)w->n[3]);
     } else if (IS("cancel")) {

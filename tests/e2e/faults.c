@@ -402,6 +402,22 @@ static void copies(void)
     TRY("cuStreamDestroy_v2", cuStreamDestroy(stream));
 }
 
+/* Pinned memory, of which the pool may not hold all. */
+static void pinned(void)
+{
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        const size_t size = (size_t)(1 + i % 4) * 3 * MIB;
+        void *p = NULL;
+
+        if (i % 2)
+            TRY("cuMemHostAlloc", cuMemHostAlloc(&p, size, 0));
+        else
+            TRY("cuMemAllocHost_v2", cuMemAllocHost(&p, size));
+        if (p && memset(p, i, SOME(size)))
+            TRY("cuMemFreeHost", cuMemFreeHost(p));
+    }
+}
+
 /* Memory is idle long enough for what the library does by the clock. */
 static void idle(void)
 {
@@ -432,9 +448,9 @@ static void later(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} scenarios[] = {{"plain", plain},   {"contexts", contexts}, {"renew", renew},
-                 {"scarce", scarce}, {"capture", capture},   {"threads", threads},
-                 {"copies", copies}, {"idle", idle},         {"later", later}};
+} scenarios[] = {{"plain", plain},     {"contexts", contexts}, {"renew", renew},   {"scarce", scarce},
+                 {"capture", capture}, {"threads", threads},   {"copies", copies}, {"pinned", pinned},
+                 {"idle", idle},       {"later", later}};
 
 int main(int argc, char **argv)
 {

@@ -35,12 +35,14 @@ STICKY = [700]  # of CODES
 HOST_FUNCTION = ("cuCtxGetCurrent", 800)  # the answer on the driver's own threads, where no free is permitted
 
 STRICT, ORDERED, SCARCE = {"CUPOOL_FREE": "strict"}, {"CUPOOL_FREE": "ordered"}, {"SIMGPU_MEMORY": "48M"}
+PINNED = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_LIMIT": "8M"}
 # Work that depends on the clock would make other calls than the n-th fail, so it has a scenario to itself, for these functions only.
 CLOCK = ["cuStreamQuery"]
 SCENARIOS: "list[tuple[str, dict[str, str]]]" = [
     ("plain", {}), ("plain", STRICT), ("plain", {"CUPOOL_FILL": "0xa5"}), ("plain", {"CUPOOL_DEBUG": "guard"}),
     ("contexts", ORDERED), ("contexts", {}), ("renew", ORDERED), ("renew", {}), ("scarce", {**ORDERED, **SCARCE}), ("scarce", SCARCE),
     ("capture", {}), ("capture", STRICT), ("threads", {}), ("copies", ORDERED), ("copies", {}), ("idle", {"CUPOOL_DECAY": "0"}), ("later", STRICT),
+    ("pinned", PINNED), ("pinned", {**ORDERED, **PINNED}),
 ]
 
 

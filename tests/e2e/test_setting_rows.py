@@ -37,6 +37,9 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "HOOK": {"auto": "pooled", "runtime": "passed through"},
     # The most that is held, in MiB, and whether requests went to the driver.
     "LIMIT": {"0": (24, False), "8M": (8, True), "16384k": (16, True), "8388608": (8, True), "8MiB": (8, True), "0.5G": (24, False)},
+    # The driver's allocations for twice twelve requests of pinned memory; with the limit, eight of each twelve go back at once.
+    "HOST_POOL": {"0": 24, "1": 12},
+    "HOST_LIMIT": {"0": 12, "8M": 20},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
     # The contents of memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},
@@ -113,6 +116,13 @@ class Effects(Case):
     def see_LIMIT(self, env: "dict[str, str]") -> "tuple[int, bool]":
         _, trace = self.used(f"alloc:12:{2 * MIB}", **env)
         return trace.total("peak_held") // MIB, trace.total("bypassed") > 0
+
+    def see_HOST_POOL(self, env: "dict[str, str]") -> int:
+        done = self.go(app("shared"), "alloc:1:4096", f"pinned:12:{2 * MIB}", **env)
+        return done.counts.get("cuMemAllocHost_v2", 0) + done.counts.get("cuMemHostAlloc", 0)
+
+    def see_HOST_LIMIT(self, env: "dict[str, str]") -> int:
+        return self.see_HOST_POOL({"CUPOOL_HOST_POOL": "1", **env})
 
     def see_DECAY(self, env: "dict[str, str]") -> str:
         _, trace = self.used(f"alloc:4:{8 * MIB}", "free:4", f"alloc:1:{8 * MIB}", **env)

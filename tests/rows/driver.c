@@ -297,6 +297,8 @@ static int effect_routes(const struct expectation *e)
 const struct effect effects[] = {
     {"pooled", effect_pooled, false, NULL},
     {"frees", effect_frees, false, NULL},
+    {"pinned", effect_pinned, false, NULL},
+    {"frees-pinned", effect_frees_pinned, false, NULL},
     {"frees-later", effect_frees_later, false, NULL},
     {"counts-idle", effect_counts_idle, false, NULL},
     {"closes", effect_closes, false, NULL},

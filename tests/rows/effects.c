@@ -151,6 +151,41 @@ int effect_frees(const struct expectation *e)
     return 0;
 }
 
+static unsigned long pinned_by_driver(void)
+{
+    return simgpu_count("cuMemAllocHost") + simgpu_count("cuMemHostAlloc");
+}
+
+/* Pinned memory is handed out again; with CUPOOL_HOOK=runtime nothing of it is pooled. */
+int effect_pinned(const struct expectation *e)
+{
+    unsigned long asked = 0;
+
+    given.size = 1000;
+    for (int i = 0; i < 3; i++) {
+        given.got = 0;
+        OK(row_call(e->row));
+        CHECK(given.got);
+        OK(cuMemFreeHost((void *)(uintptr_t)given.got));
+        asked = i ? asked : pinned_by_driver();
+    }
+    IS(pinned_by_driver(), asked + (freed_usually == ORDERED ? 0 : 2));
+    return 0;
+}
+
+int effect_frees_pinned(const struct expectation *e)
+{
+    const unsigned long given_back = simgpu_count("cuMemFreeHost");
+    void *pinned = NULL;
+
+    OK(cuMemHostAlloc(&pinned, 1000, 0));
+    given.ptr = (CUdeviceptr)(uintptr_t)pinned;
+    OK(row_call(e->row));
+    IS(simgpu_count("cuMemFreeHost"), given_back);
+    IS(row_call(e->row), CUDA_ERROR_INVALID_VALUE); /* the second time */
+    return 0;
+}
+
 /* On a stream that captures it fails, and frees nothing. captured: the stream that does; on: the stream of the free. */
 static int frees_later_captured(const struct row *row, CUstream captured, CUstream on, bool fails)
 {
@@ -378,7 +413,7 @@ int arguments(const struct expectation *e)
     if (!row_is_answered(e->row))
         return 0;
     /* Each is another one, and the pool's business is none of them. */
-    given.size = expects(e, "pooled") ? 0 : 0x6006;
+    given.size = expects(e, "pooled") || expects(e, "pinned") ? 0 : 0x6006;
     given.ptr = 0x7007000;
     given.flags = 0x40000;
     IS(row_call_answered(e->row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);

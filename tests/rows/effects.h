@@ -51,6 +51,8 @@ int far_start(void);
 /* --- the effects of both APIs, effects.c --- */
 int effect_pooled(const struct expectation *e);
 int effect_frees(const struct expectation *e);
+int effect_pinned(const struct expectation *e);
+int effect_frees_pinned(const struct expectation *e);
 int effect_frees_later(const struct expectation *e);
 int effect_counts_idle(const struct expectation *e);
 int effect_ipc(const struct expectation *e);

@@ -55,6 +55,7 @@ int ways(const struct expectation *e)
 const struct effect effects[] = {
     {"pooled", effect_pooled, false, NULL},
     {"frees", effect_frees, false, NULL},
+    {"pinned", effect_pinned, false, NULL},
     {"frees-later", effect_frees_later, false, NULL},
     {"counts-idle", effect_counts_idle, false, NULL},
     {"ipc", effect_ipc, true, NULL},

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_memory.h - the process's pool of pinned host memory (CUPOOL_HOST_POOL): where it comes from, and how the pool
+ * learns which work is over, by events on all pooled contexts.
+ *
+ * It decides neither whose requests are pooled nor how a free is answered; serve/host.h does. pool/host_pool.h has the
+ * pool itself.
+ *
+ * Threads: every function may be called from any thread; the caller holds no lock. Errors: 0 or -errno.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_HOST_MEMORY_H
+#define CUPOOL_SHIM_CONTEXT_HOST_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host_pool.h"
+#include "real/real.h"
+
+struct context;
+
+/* As flags: memory from cuMemAllocHost, which takes none. */
+#define HOST_MEMORY_PLAIN 0x10000u
+
+/* The pool, made at the first call. limit: the most bytes that it holds. NULL: the driver lacks a function that it
+ * needs, or there is no host memory. */
+struct host_pool *host_memory_make(const struct real_driver *driver, uint64_t limit);
+/* The pool, or NULL if nothing has been pooled yet. */
+struct host_pool *host_memory_pool(void);
+
+/* Memory of the context, with the flags of cuMemHostAlloc or HOST_MEMORY_PLAIN. The context is current, and the caller
+ * is in a call on it. Results as host_pool_alloc's; -EAGAIN: a stream captures, and the driver is to answer. */
+int host_memory_alloc(struct context *context, unsigned int flags, size_t size, uint64_t *ret_addr);
+/* The context that owns a live block. -ENOENT, -EINVAL: as for host_pool_free. */
+int host_memory_owner(uint64_t addr, struct context **ret_context);
+
+/* As natively before a free in this context: wait on the host if CUPOOL_FREE wants that (policy.h). */
+CUresult host_memory_wait(struct context *context);
+
+/* The context has ended, and its pinned memory with it. */
+void host_memory_context_ended(const struct context *context);
+
+#endif
