@@ -54,7 +54,7 @@ bool policy_driver_orders(const struct real_driver *driver);
 bool policy_is_strict(const struct policy *policy);
 /* Must this free wait on the host? *ret_seq: the value for policy_synced once the wait has succeeded. */
 bool policy_waits(const struct policy *policy, uint64_t *ret_seq);
-/* The host has waited for the context's work; seq as returned by policy_waits or policy_context_wait_begin before the
+/* The host has waited for the context's work; seq as returned by policy_waits or hazard_context_wait_begin before the
  * wait. */
 void policy_synced(struct policy *policy, uint64_t seq);
 

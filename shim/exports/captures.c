@@ -65,7 +65,7 @@ static struct call destroy_before(CUstream stream)
     const bool passive = process_is_passive();
 
     if (!passive) {
-        policy_stream_gone(stream);
+        hazard_stream_gone(stream);
         capture_asks_pause();
     }
     return ending(stream, passive);

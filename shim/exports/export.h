@@ -2,7 +2,7 @@
 /*
  * export.h - words that all exported functions are written with.
  *
- * What it is not: a decision. Only files of exports/ include it.
+ * It decides nothing. Only files of exports/ include it.
  *
  * Threads: any thread. No locks.
  */

@@ -30,7 +30,7 @@ static struct policy *of_stream(CUstream stream)
     return driver ? context_policy(context_stream(driver, stream)) : NULL;
 }
 
-void policy_host_work(CUstream stream)
+void hazard_host_work(CUstream stream)
 {
     struct policy *policy;
 
@@ -57,31 +57,31 @@ static bool is_host(const struct real_driver *driver, CUdeviceptr addr)
     return driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr) || type == CU_MEMORYTYPE_HOST;
 }
 
-void policy_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream)
+void hazard_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream)
 {
     const struct real_driver *driver = policy_auto_driver();
 
     if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to) || is_host(driver, from)))
-        policy_host_work(stream);
+        hazard_host_work(stream);
 }
 
-void policy_graph_node(void)
+void hazard_graph_node(void)
 {
     atomic_store(&graphs_touch_host, true);
 }
 
-void policy_graph_set(CUdeviceptr to)
+void hazard_graph_set(CUdeviceptr to)
 {
     const struct real_driver *driver = policy_auto_driver();
 
     if (driver && (!driver->cuPointerGetAttribute || is_host(driver, to)))
-        policy_graph_node();
+        hazard_graph_node();
 }
 
-void policy_graph_launch(CUstream stream)
+void hazard_graph_launch(CUstream stream)
 {
     if (atomic_load_explicit(&graphs_touch_host, memory_order_relaxed))
-        policy_host_work(stream);
+        hazard_host_work(stream);
 }
 
 static struct policy *of_context(CUcontext handle)
@@ -93,7 +93,7 @@ static struct policy *of_context(CUcontext handle)
     return driver ? context_policy(handle) : NULL;
 }
 
-void policy_stream_wait_end(CUstream stream, uint64_t seq)
+void hazard_stream_wait_end(CUstream stream, uint64_t seq)
 {
     struct policy *policy = seq ? of_context(NULL) : NULL;
 
@@ -103,12 +103,12 @@ void policy_stream_wait_end(CUstream stream, uint64_t seq)
         policy_stream_synced(policy, stream, seq);
 }
 
-uint64_t policy_context_wait_begin(CUcontext handle)
+uint64_t hazard_context_wait_begin(CUcontext handle)
 {
     return policy_host_work_seq(of_context(handle));
 }
 
-void policy_context_wait_end(CUcontext handle, uint64_t seq)
+void hazard_context_wait_end(CUcontext handle, uint64_t seq)
 {
     struct policy *policy = seq ? of_context(handle) : NULL;
 
@@ -116,7 +116,7 @@ void policy_context_wait_end(CUcontext handle, uint64_t seq)
         policy_synced(policy, seq);
 }
 
-void policy_stream_gone(CUstream stream)
+void hazard_stream_gone(CUstream stream)
 {
     if (conf_get()->free.number == FREE_AUTO)
         context_policy_each(policy_host_work_stream_gone, stream);
@@ -150,7 +150,7 @@ static int device_of_context(const struct real_driver *driver, CUcontext handle)
     return known ? device : -1;
 }
 
-void policy_reach(CUdeviceptr addr, CUstream stream)
+void hazard_foreign_access(CUdeviceptr addr, CUstream stream)
 {
     static const char why[] = "copies between devices or contexts";
     const struct real_driver *driver = policy_auto_driver();
@@ -175,25 +175,25 @@ void policy_reach(CUdeviceptr addr, CUstream stream)
         policy_strict(from, why);
 }
 
-void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream)
+void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream)
 {
     for (size_t i = 0; to && from && i < count; i++) {
-        policy_reach(to[i], stream);
-        policy_reach(from[i], stream);
+        hazard_foreign_access(to[i], stream);
+        hazard_foreign_access(from[i], stream);
     }
 }
 
-static void reach_operand(const CUmemcpy3DOperand *operand, CUstream stream)
+static void foreign_operand(const CUmemcpy3DOperand *operand, CUstream stream)
 {
     if (operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER)
-        policy_reach(operand->op.ptr.ptr, stream);
+        hazard_foreign_access(operand->op.ptr.ptr, stream);
 }
 
-void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream)
+void hazard_foreign_accesses_3d(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream)
 {
     for (size_t i = 0; operations && i < count; i++) {
-        reach_operand(&operations[i].dst, stream);
-        reach_operand(&operations[i].src, stream);
+        foreign_operand(&operations[i].dst, stream);
+        foreign_operand(&operations[i].src, stream);
     }
 }
 
@@ -204,12 +204,12 @@ static bool is_host_location(CUmemLocationType type)
            type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
-bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type)
+bool hazard_is_host(const CUmemLocation *location, CUmemAllocationType type)
 {
     return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);
 }
 
-int policy_location_device(const CUmemLocation *location)
+int hazard_location_device(const CUmemLocation *location)
 {
     switch ((int)location->type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -221,7 +221,7 @@ int policy_location_device(const CUmemLocation *location)
     }
 }
 
-void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
+void hazard_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
 {
     const struct real_driver *driver = policy_auto_driver();
     int own;
@@ -237,8 +237,8 @@ void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count
             continue;
         if (is_host_location(access[i].location.type))
             policy_strict(POLICY_ALL, "mapped host memory");
-        else if (policy_location_device(&access[i].location) >= 0 &&
-                 policy_location_device(&access[i].location) != own && !is_alone(driver))
+        else if (hazard_location_device(&access[i].location) >= 0 &&
+                 hazard_location_device(&access[i].location) != own && !is_alone(driver))
             policy_strict(POLICY_ALL, "memory of other devices");
     }
 }

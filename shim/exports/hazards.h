@@ -22,37 +22,37 @@
  *
  * Asynchronous work was just launched that touches host memory or runs on the host.
  */
-void policy_host_work(CUstream stream);
-/* As policy_host_work, but only if one of the two addresses is host memory. */
-void policy_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream);
+void hazard_host_work(CUstream stream);
+/* As hazard_host_work, but only if one of the two addresses is host memory. */
+void hazard_copy(CUdeviceptr to, CUdeviceptr from, CUstream stream);
 /* Three reports about graphs: a graph built by hand got a node that touches host memory or runs on the host; it got a
  * memset node for memory at `to`; a graph was launched on stream. */
-void policy_graph_node(void);
-void policy_graph_set(CUdeviceptr to);
-void policy_graph_launch(CUstream stream);
+void hazard_graph_node(void);
+void hazard_graph_set(CUdeviceptr to);
+void hazard_graph_launch(CUstream stream);
 /* Around a wait for a context on the host (NULL: the current one): begin before the wait, and end after it if it
  * succeeded, with begin's result. The context's host work up to begin then counts as completed. */
-uint64_t policy_context_wait_begin(CUcontext handle);
-void policy_context_wait_end(CUcontext handle, uint64_t seq);
-/* As policy_context_wait_end, after a wait for one stream of the current context: completes that stream's work only. */
-void policy_stream_wait_end(CUstream stream, uint64_t seq);
+uint64_t hazard_context_wait_begin(CUcontext handle);
+void hazard_context_wait_end(CUcontext handle, uint64_t seq);
+/* As hazard_context_wait_end, after a wait for one stream of the current context: completes that stream's work only. */
+void hazard_stream_wait_end(CUstream stream, uint64_t seq);
 /* A stream is about to be destroyed; its handle may be reused for another stream. */
-void policy_stream_gone(CUstream stream);
+void hazard_stream_gone(CUstream stream);
 
 /* Work on stream is about to touch memory at addr. If the memory belongs to another context, both devices become
  * strict. */
-void policy_reach(CUdeviceptr addr, CUstream stream);
+void hazard_foreign_access(CUdeviceptr addr, CUstream stream);
 
-/* As policy_reach, for many copies. */
-void policy_reach_batch(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream);
-void policy_reach_many(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream);
+/* As hazard_foreign_access, for many copies. */
+void hazard_foreign_accesses_3d(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream stream);
+void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, size_t count, CUstream stream);
 
 /* Memory mapped at addr, or a memory pool of the driver (addr 0), becomes accessible. If another device or the host
  * gets access, all devices become strict. A pool's own device has access without such a call. */
-void policy_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
+void hazard_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
 /* The device that a location is on; -1: none. */
-int policy_location_device(const CUmemLocation *location);
+int hazard_location_device(const CUmemLocation *location);
 /* True if the processor can reach memory of this kind at this location. */
-bool policy_is_host(const CUmemLocation *location, CUmemAllocationType type);
+bool hazard_is_host(const CUmemLocation *location, CUmemAllocationType type);
 
 #endif

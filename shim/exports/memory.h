@@ -2,7 +2,7 @@
 /*
  * memory.h - steps that the exported functions of the runtime and of the driver have in common.
  *
- * What it is not: a decision; serve/ makes these.
+ * It decides nothing; serve/ does.
  *
  * Threads: any thread. No locks.
  */

@@ -111,9 +111,9 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     }
     if (!took(&call, result))
         return result;
-    if (properties && policy_location_device(&properties->location) >= 0)
+    if (properties && hazard_location_device(&properties->location) >= 0)
         TELL_FROM(&call, "mem_create", "\"d\":%d,\"h\":\"0x%llx\",\"n\":%zu",
-                  policy_location_device(&properties->location), GOT(handle), size);
+                  hazard_location_device(&properties->location), GOT(handle), size);
     else /* host memory */
         TELL_FROM(&call, "mem_create", "\"h\":\"0x%llx\",\"n\":%zu", GOT(handle), size);
     return result;

@@ -4,7 +4,8 @@
  * of work and memory that the queue of a context does not order.
  *
  * Each row names an effect, and an effect is two functions: NAME_before runs before the driver's function, NAME_after
- * once that has succeeded. context/policy.c decides what follows from a report. No effect changes a call or its result.
+ * once that has succeeded. exports/hazards.c decides what follows from a report. No effect changes a call or its
+ * result.
  *
  * Locking: none.
  */
@@ -44,55 +45,55 @@ static struct watch watch_begin(const void *caller, CUstream stream)
 /* Between two addresses, each of which may be host memory. */
 static void copy_before(struct watch *w, CUdeviceptr to, CUdeviceptr from)
 {
-    policy_reach(to, w->stream);
-    policy_reach(from, w->stream);
+    hazard_foreign_access(to, w->stream);
+    hazard_foreign_access(from, w->stream);
 }
 
 static void copy_after(struct watch *w, CUdeviceptr to, CUdeviceptr from)
 {
-    policy_copy(to, from, w->stream);
+    hazard_copy(to, from, w->stream);
 }
 
 /* Between an address of a device and host memory. */
 static void copy_with_host_before(struct watch *w, CUdeviceptr device)
 {
-    policy_reach(device, w->stream);
+    hazard_foreign_access(device, w->stream);
 }
 
 static void copy_with_host_after(struct watch *w, CUdeviceptr device)
 {
-    policy_host_work(w->stream);
+    hazard_host_work(w->stream);
 }
 
 /* To or from one address, which may be host memory. */
 static void touch_before(struct watch *w, CUdeviceptr addr)
 {
-    policy_reach(addr, w->stream);
+    hazard_foreign_access(addr, w->stream);
 }
 
 static void touch_after(struct watch *w, CUdeviceptr addr)
 {
-    policy_copy(addr, addr, w->stream);
+    hazard_copy(addr, addr, w->stream);
 }
 
 static void copy_many_before(struct watch *w, const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
 {
-    policy_reach_many(to, from, count, w->stream);
+    hazard_foreign_accesses(to, from, count, w->stream);
 }
 
 static void copy_many_after(struct watch *w, const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
 {
-    policy_host_work(w->stream);
+    hazard_host_work(w->stream);
 }
 
 static void copy_batch_before(struct watch *w, const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
 {
-    policy_reach_batch(operations, count, w->stream);
+    hazard_foreign_accesses_3d(operations, count, w->stream);
 }
 
 static void copy_batch_after(struct watch *w, const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
 {
-    policy_host_work(w->stream);
+    hazard_host_work(w->stream);
 }
 
 /* The two ends of a copy that a structure describes. */
@@ -114,17 +115,17 @@ static bool has_address(CUmemorytype type)
 static void ends_before(struct watch *w, struct ends ends)
 {
     if (has_address(ends.to_type))
-        policy_reach(ends.to, w->stream);
+        hazard_foreign_access(ends.to, w->stream);
     if (has_address(ends.from_type))
-        policy_reach(ends.from, w->stream);
+        hazard_foreign_access(ends.from, w->stream);
 }
 
 static void ends_after(struct watch *w, struct ends ends)
 {
     if (ends.to_type == CU_MEMORYTYPE_HOST || ends.from_type == CU_MEMORYTYPE_HOST)
-        policy_host_work(w->stream);
+        hazard_host_work(w->stream);
     else
-        policy_copy(ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0,
+        hazard_copy(ends.to_type == CU_MEMORYTYPE_UNIFIED ? ends.to : 0,
                     ends.from_type == CU_MEMORYTYPE_UNIFIED ? ends.from : 0, w->stream);
 }
 
@@ -164,28 +165,28 @@ static void copy_peer_after(struct watch *w, const CUDA_MEMCPY3D_PEER *copy)
 
 static void host_work_after(struct watch *w)
 {
-    policy_host_work(w->stream);
+    hazard_host_work(w->stream);
 }
 
 static void stream_wait_before(struct watch *w)
 {
-    w->before = policy_context_wait_begin(NULL);
+    w->before = hazard_context_wait_begin(NULL);
 }
 
 static void stream_wait_after(struct watch *w)
 {
-    policy_stream_wait_end(w->stream, w->before);
+    hazard_stream_wait_end(w->stream, w->before);
 }
 
 /* Of this context; NULL: of the current one. */
 static void context_wait_before(struct watch *w, CUcontext context)
 {
-    w->before = policy_context_wait_begin(context);
+    w->before = hazard_context_wait_begin(context);
 }
 
 static void context_wait_after(struct watch *w, CUcontext context)
 {
-    policy_context_wait_end(context, w->before);
+    hazard_context_wait_end(context, w->before);
 }
 
 /* --- graphs --- */
@@ -194,14 +195,14 @@ static void context_wait_after(struct watch *w, CUcontext context)
 
 static void graph_launch_after(struct watch *w)
 {
-    policy_graph_launch(w->stream);
+    hazard_graph_launch(w->stream);
 }
 
 #define graph_host_work_before(...) NOTHING
 
 static void graph_host_work_after(struct watch *w)
 {
-    policy_graph_node();
+    hazard_graph_node();
 }
 
 static void graph_copy_before(struct watch *w, const CUDA_MEMCPY3D *copy)
@@ -211,18 +212,18 @@ static void graph_copy_before(struct watch *w, const CUDA_MEMCPY3D *copy)
 
 static void graph_copy_after(struct watch *w, const CUDA_MEMCPY3D *copy)
 {
-    policy_graph_node();
+    hazard_graph_node();
 }
 
 static void graph_set_before(struct watch *w, const CUDA_MEMSET_NODE_PARAMS *parameters)
 {
     if (parameters)
-        policy_reach(parameters->dst, w->stream);
+        hazard_foreign_access(parameters->dst, w->stream);
 }
 
 static void graph_set_after(struct watch *w, const CUDA_MEMSET_NODE_PARAMS *parameters)
 {
-    policy_graph_set(parameters->dst);
+    hazard_graph_set(parameters->dst);
 }
 
 /* Kinds of nodes added after CUDA 13.0: CU_GRAPH_NODE_TYPE_MEMCPY_BATCH and _FABRIC_CPY_BATCH. */
@@ -244,10 +245,10 @@ static void graph_node_before(struct watch *w, const CUgraphNodeParams *paramete
         ends_before(w, ENDS(&parameters->memcpy.copyParams));
         break;
     case CU_GRAPH_NODE_TYPE_MEMSET:
-        policy_reach(parameters->memset.dst, w->stream);
+        hazard_foreign_access(parameters->memset.dst, w->stream);
         break;
     case NODE_COPIES:
-        policy_reach_many(copies->to, copies->from, copies->count, w->stream);
+        hazard_foreign_accesses(copies->to, copies->from, copies->count, w->stream);
         break;
     case NODE_FABRIC:
         policy_strict(POLICY_ALL, "copies over a fabric");
@@ -278,9 +279,9 @@ static bool stays_on_device(CUgraphNodeType type)
 static void graph_node_after(struct watch *w, const CUgraphNodeParams *parameters)
 {
     if (parameters->type == CU_GRAPH_NODE_TYPE_MEMSET)
-        policy_graph_set(parameters->memset.dst);
+        hazard_graph_set(parameters->memset.dst);
     else if (!stays_on_device(parameters->type))
-        policy_graph_node();
+        hazard_graph_node();
 }
 
 /* --- memory that others can use --- */
@@ -330,7 +331,7 @@ static void host_memory_before(struct watch *w, unsigned int flags)
 
 static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
 {
-    policy_access(addr, access, count);
+    hazard_access(addr, access, count);
 }
 
 #define access_after(...) NOTHING
@@ -340,7 +341,7 @@ static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDe
 
 static void pool_found_after(struct watch *w, const CUmemLocation *location, CUmemAllocationType type)
 {
-    if (policy_is_host(location, type))
+    if (hazard_is_host(location, type))
         policy_strict(POLICY_ALL, "a pool of managed or host memory");
 }
 
@@ -399,15 +400,15 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
 
 /* --- the exported functions --- */
 
-/* How often a call is made: once, or again as long as the condition holds, which is once more at most. */
-#define ONCE_BEGIN            ((struct retry){0})
-#define ONCE                  false
-#define AGAIN_BEGIN           retry_begin()
-#define AGAIN                 retry_again(&retry, result)
-#define AGAIN_OUTSIDE_BEGIN   retry_begin()
-#define AGAIN_OUTSIDE         retry_again_outside(&retry, result)
-#define AGAIN_ON_DEVICE_BEGIN retry_begin()
-#define AGAIN_ON_DEVICE       retry_again_on_device(&retry, result, device)
+/* For each word of the rows: before the first call, and whether the call is to be made again, which is once at most. */
+#define ONCE_BEGIN              ((struct retry){0})
+#define ONCE_AGAIN              false
+#define RETRIED_BEGIN           retry_begin()
+#define RETRIED_AGAIN           retry_again(&retry, result)
+#define RETRIED_OUTSIDE_BEGIN   retry_begin()
+#define RETRIED_OUTSIDE_AGAIN   retry_again_outside(&retry, result)
+#define RETRIED_ON_DEVICE_BEGIN retry_begin()
+#define RETRIED_ON_DEVICE_AGAIN retry_again_on_device(&retry, result, device)
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
@@ -416,16 +417,16 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
     {                                                                                                                  \
         struct watch watch = watch_begin(CALLER, on_stream), *const w = &watch;                                        \
         struct retry retry __attribute__((unused));                                                                    \
-        CUresult result;                                                                                               \
+        CUresult result = CUDA_SUCCESS;                                                                                \
                                                                                                                        \
         if (w->on)                                                                                                     \
-            before_effect;                                                                                             \
+            before_effect; /* NOLINT(bugprone-macro-parentheses): a call */                                            \
         retry = how##_BEGIN;                                                                                           \
-        do                                                                                                             \
+        do {                                                                                                           \
             result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
-        while (how);                                                                                                   \
+        } while (how##_AGAIN);                                                                                         \
         if (w->on && !result)                                                                                          \
-            after_effect;                                                                                              \
+            after_effect; /* NOLINT(bugprone-macro-parentheses): a call */                                             \
         else if (w->on)                                                                                                \
             context_saw(result);                                                                                       \
         return result;                                                                                                 \

@@ -20,6 +20,7 @@
 /* The driver's functions that the library itself calls, one for each row of calls.def. Members are NULL where the
  * driver lacks them. */
 struct real_driver {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define DRIVER_CALL(symbol, parameters) CUresult(*symbol) parameters;
 #include "real/calls.def"
 };
@@ -59,6 +60,7 @@ enum real_nccl_symbol {
 /* A copy of NCCL: the functions that the library itself calls, and the functions behind our hooks. NULL where the copy
  * lacks them. */
 struct real_nccl {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define NCCL_CALL(symbol, parameters) ncclResult_t(*symbol) parameters;
 #include "real/calls.def"
     void *next[REAL_NCCL_COUNT];

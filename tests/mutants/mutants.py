@@ -145,7 +145,7 @@ MUTANTS = [
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
         ("(node, graph, nodes, count, copy, context), graph_copy, (w, copy))", "(node, graph, nodes, count, copy, context), graph_host_work, (w))")]),
     Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
-        ("policy_graph_set(parameters->memset.dst);", ";")]),
+        ("hazard_graph_set(parameters->memset.dst);", ";")]),
     Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
     Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
@@ -161,11 +161,11 @@ MUTANTS = [
     Mutant("auto: a batch of copies between devices is not seen", ["auto_peer static auto"], [
         ("(count, operations, flags, stream), copy_batch, (w, operations, count)", "(count, operations, flags, stream), host_work, (w)")]),
     Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
-        ("policy_host_work(w->stream);", ";", "copy_batch_after")]),
+        ("hazard_host_work(w->stream);", ";", "copy_batch_after")]),
     Mutant("auto: a driver's pool that another device may use is not seen", ["auto_peer static auto"], [
         ("(pool, access, count), access, (w, 0, access, count)", "(pool, access, count), nothing, (w)")]),
     Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
-        ("policy_reach_many(copies->to, copies->from, copies->count, w->stream);", ";")]),
+        ("hazard_foreign_accesses(copies->to, copies->from, copies->count, w->stream);", ";")]),
     Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
         ("case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
          "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),

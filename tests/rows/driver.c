@@ -3,7 +3,7 @@
  * driver.c - the effects of the rows of the driver: what it is told of contexts, memory and addresses, and the ways to
  * its functions.
  *
- * What it is not: the rows of the runtime (runtime.c), what both have (effects.c), and what makes frees wait (waits.c).
+ * Not here: the rows of the runtime (runtime.c), effects of both (effects.c), and reasons for a free to wait (waits.c).
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -223,7 +223,7 @@ static const struct {
 #include "table.h"
 };
 
-/* What cuGetProcAddress answers, in both versions. */
+/* The answer of cuGetProcAddress, in both versions. */
 static int resolved(const char *base, int version, cuuint64_t flags, void *want)
 {
     const struct row *first = row_find("cuGetProcAddress"), *second = row_find("cuGetProcAddress_v2");
@@ -311,17 +311,17 @@ const struct effect effects[] = {
     {"routes", effect_routes, false, NULL},
     {"event", effect_event, true, NULL},
     {"unpooled", effect_unpooled, true, after_unpooled},
-    {"owes", effect_owes, false, NULL},
+    {"host-work", effect_host_work, false, NULL},
     {"node", effect_node, true, NULL},
     {"launch", effect_launch, true, NULL},
     {"saw", effect_saw, true, NULL},
     {"own", effect_own, true, NULL},
-    {"pays", effect_pays, false, NULL},
-    {"forgets-debtor", effect_forgets_debtor, false, NULL},
+    {"syncs", effect_syncs, false, NULL},
+    {"forgets-stream", effect_forgets_stream, false, NULL},
     {"ipc", effect_ipc, true, NULL},
     {"transfer", effect_transfer, true, NULL},
     {"strict", effect_strict, true, NULL},
     {"strict-one", effect_strict_one, true, NULL},
-    {"reach", effect_reach, true, NULL},
+    {"foreign", effect_foreign, true, NULL},
     {NULL, NULL, false, NULL},
 };

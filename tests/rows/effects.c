@@ -2,10 +2,10 @@
 /*
  * effects.c - the effects that rows of both APIs have, and what tests of effects share.
  *
- * What it is: each effect is seen from outside: by how often the simulated GPU's functions were called, by results, by
+ * Each effect is seen from outside: by how often the simulated GPU's functions were called, by results, by
  * the trace.
  *
- * What it is not: the effects that only calls of the driver have (driver.c).
+ * Not here: the effects that only calls of the driver have (driver.c).
  */
 #include "effects.h"
 

@@ -28,11 +28,11 @@ const struct row *row_like(const struct row *like, const char *driver, const cha
 /* Does expected.txt have the word for the row? */
 bool expects(const struct expectation *e, const char *word);
 
-/* What a free of a pooled block did: the device waits, the host waits, neither. */
+/* The outcome of a free of a pooled block: the device waits, the host waits, neither. */
 enum freed { ORDERED, WAITED, KEPT };
 /* -1: the call failed. */
 int freed(void);
-/* What it does without an effect: ORDERED, but WAITED with CUPOOL_HOOK=runtime. */
+/* Its outcome without an effect: ORDERED, but WAITED with CUPOOL_HOOK=runtime. */
 extern int freed_usually;
 /* Memory of the pool, by the API that is tested. */
 CUdeviceptr memory_take(size_t size);
@@ -62,13 +62,13 @@ int effect_ends_context(const struct expectation *e);
 /* --- the effects that make frees wait, waits.c --- */
 int effect_strict(const struct expectation *e);
 int effect_strict_one(const struct expectation *e);
-int effect_reach(const struct expectation *e);
+int effect_foreign(const struct expectation *e);
 int effect_own(const struct expectation *e);
-int effect_owes(const struct expectation *e);
+int effect_host_work(const struct expectation *e);
 int effect_node(const struct expectation *e);
 int effect_launch(const struct expectation *e);
-int effect_pays(const struct expectation *e);
-int effect_forgets_debtor(const struct expectation *e);
+int effect_syncs(const struct expectation *e);
+int effect_forgets_stream(const struct expectation *e);
 int effect_saw(const struct expectation *e);
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * next.c - librows_next.so: preloaded behind the library, so that what a hook calls comes here first.
  *
- * What it is: one function for each row of shim/hooks/, which notes the arguments of the call that is looked at and
+ * It has one function for each row of shim/hooks/, which notes the arguments of the call that is looked at and
  * gives the answer that the test has chosen. All other calls go on to the simulated GPU.
  *
- * What it is not: a driver.
+ * It is no driver.
  */
 #include <dlfcn.h>
 #include <string.h>

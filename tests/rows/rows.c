@@ -2,11 +2,11 @@
 /*
  * rows.c - runs the tests of the rows of shim/hooks/: rows [--list] [SYMBOL...].
  *
- * What it is: the list of rows, calls of them, and a process for each test, or for many where one leaves nothing behind
+ * It has the list of rows, calls of them, and a process for each test, or for many where one leaves nothing behind
  * that the next could mind. Prints "ok SYMBOL: EFFECT" or "FAIL SYMBOL: EFFECT: WHY" for each; --list prints the
  * effects of each row and runs nothing. A row without an expectation fails, and so does an expectation without a row.
  *
- * What it is not: an effect.
+ * It has no effects.
  */
 #include "rows.h"
 

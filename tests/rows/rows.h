@@ -3,7 +3,7 @@
  * rows.h - what the programs that test the rows of shim/hooks/ share: the rows, the arguments that they are called
  * with, and the answers that librows_next.so gives in the place of the driver.
  *
- * What it is not: an expectation (expected.txt) or an effect (effects.c, driver.c, runtime.c).
+ * Not here: expectations (expected.txt) and effects (effects.c, driver.c, runtime.c).
  *
  * Threads: none but the test's own.
  */
@@ -133,7 +133,7 @@ extern struct rows_next *rows_next; /* NULL: librows_next.so is not preloaded */
 /* The driver is there, a context is current, and known to the library. */
 int world_start(void);
 void given_reset(void);
-/* What is looked for in every row. */
+/* Looked for in every row. */
 int ways(const struct expectation *e);
 int arguments(const struct expectation *e);
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the list that the programs in this folder are made of: rows.py HOOKS EXPECTED LIST COMPILER...
 
-What it is: every row of shim/hooks/ of the runtime and of the driver, as the preprocessor sees it, becomes one ROW of LIST:
+Every row of shim/hooks/ of the runtime and of the driver, as the preprocessor sees it, becomes one ROW of LIST:
 its parameters, a value for each of them, and the effects that expected.txt names for it. A row without an expectation, or an
 expectation without a row, is written as well: the programs fail on it.
 
-What it is not: an expectation. What a row has to do stands in expected.txt alone, for else a wrong row would expect what it does.
+It expects nothing: the effects of a row stand in expected.txt alone, for else a wrong row would expect what it does.
 """
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 /*
  * runtime.c - the effects of the rows of the runtime, by the cudart that the program is linked to.
  *
- * What it is: run with the shared cudart, where the rows of the runtime are called; with CUPOOL_HOOK=runtime, where
+ * It is run with the shared cudart, where the rows of the runtime are called; with CUPOOL_HOOK=runtime, where
  * none of the driver's stands behind them; and with the static one, where the rows of the driver have to do it all.
  */
 #include <dlfcn.h>

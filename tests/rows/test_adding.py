@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the hooks that docs/adding-a-hook.md adds, and sees their effects.
 
-What it is: each block of the page that follows "In `FILE`:" goes into a copy of that file: a row without an effect, a row with
-one, the function of the effect, the simulated GPU's stubs and the expectations. The sources that these files reach are compiled
+Each block of the page that follows "In `FILE`:" goes into a copy of that file: a row without an effect, a row with
+one, the function of the effect, the simulated GPU's stubs and the expectations. The sources that see these files are compiled
 with the copies in front, linked with the other objects of the build, and rows_driver tests the new rows.
 
-What it is not: a test of the rows that there are. It needs a build by ninja, without sanitizers.
+The rows that there are have tests of their own. This one needs a build by ninja, without sanitizers.
 """
 from __future__ import annotations
 
@@ -112,16 +112,16 @@ class Adding(unittest.TestCase):
             status, lines = scratch.rows()
             self.assertEqual((status, lines[-1]), (0, "0 failed"), lines)
             # The test of the arguments also looks whether a refused call is made again, which "retry" says.
-            for wanted in ("cuStreamCreateNamed: arguments", "cuMemSwapAsync: owes to", "cuMemSwapAsync_ptsz: reach from"):
+            for wanted in ("cuStreamCreateNamed: arguments", "cuMemSwapAsync: host-work to", "cuMemSwapAsync_ptsz: foreign from"):
                 self.assertIn(f"ok {wanted}", lines)
             # Without the effect a row fails: what was seen above is the function's doing.
             effects = scratch.top / "shim/exports/watch.c"
             before, function, after = effects.read_text().partition("static void swap_after")
-            effects.write_text(before + function + after.replace("policy_copy(to, from, w->stream);", ";", 1))
+            effects.write_text(before + function + after.replace("hazard_copy(to, from, w->stream);", ";", 1))
             scratch.build(only="exports_watch")
             status, lines = scratch.rows()
             self.assertEqual(status, 1, lines)
-            self.assertTrue([line for line in lines if line.startswith("FAIL cuMemSwapAsync: owes to")], lines)
+            self.assertTrue([line for line in lines if line.startswith("FAIL cuMemSwapAsync: host-work to")], lines)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * waits.c - the effects by which a free comes to wait on the host: who owes a wait and who pays it, what makes a device
- * strict.
+ * waits.c - the effects by which a free comes to wait on the host: what host work makes it wait, and which waits have
+ * seen that work end, what makes a device strict.
  *
- * What it is not: a test of what a strict device or a debt is good for (tests/behaviour/auto_*.c).
+ * It does not test that the waits are needed; tests/behaviour/auto_*.c do.
  */
 #include <cuda.h>
 #include <stdlib.h>
@@ -119,7 +119,7 @@ int effect_strict_one(const struct expectation *e)
     return becomes_strict(e, e->why, false);
 }
 
-int effect_reach(const struct expectation *e)
+int effect_foreign(const struct expectation *e)
 {
     return becomes_strict(e, "copies between devices or contexts", true);
 }
@@ -134,11 +134,11 @@ int effect_own(const struct expectation *e)
     return 0;
 }
 
-/* --- debts --- */
+/* --- host work --- */
 
 /* The next free waits on the host, and no other one; not if the stream has been waited for, which the library can tell
  * only if it knows which stream the work is on. */
-static int owes(const struct row *row)
+static int waits_once(const struct row *row)
 {
     IS(row_call_answered(row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
     IS(freed(), ORDERED);
@@ -156,14 +156,14 @@ static int owes(const struct row *row)
     return 0;
 }
 
-int effect_owes(const struct expectation *e)
+int effect_host_work(const struct expectation *e)
 {
     if (*e->settings) {
         OK(accepted(e->row));
         IS(freed(), ORDERED);
     }
     TRY(settings_apply(e->settings, (CUdeviceptr)(uintptr_t)host));
-    return owes(e->row);
+    return waits_once(e->row);
 }
 
 static int launch(int want)
@@ -198,10 +198,10 @@ int effect_launch(const struct expectation *e)
     OK(accepted(e->row));
     IS(freed(), ORDERED);
     OK(accepted(row_find("cuGraphAddHostNode")));
-    return owes(e->row);
+    return waits_once(e->row);
 }
 
-static int debt(CUstream on)
+static int host_work(CUstream on)
 {
     CUstream before = given.stream;
 
@@ -211,43 +211,43 @@ static int debt(CUstream on)
     return 0;
 }
 
-static int pays(const struct row *row, CUstream on, int want)
+static int syncs(const struct row *row, CUstream on, int want)
 {
-    TRY(debt(on));
+    TRY(host_work(on));
     IS(row_call_answered(row, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
     IS(freed(), WAITED);
-    TRY(debt(on));
+    TRY(host_work(on));
     OK(accepted(row));
     IS(freed(), want);
     IS(freed(), ORDERED);
     return 0;
 }
 
-int effect_pays(const struct expectation *e)
+int effect_syncs(const struct expectation *e)
 {
     CUstream another;
 
     if (strcmp(e->settings, "stream") == 0) {
-        TRY(pays(e->row, stream, ORDERED));
+        TRY(syncs(e->row, stream, ORDERED));
         OK(cuStreamCreate(&another, CU_STREAM_NON_BLOCKING));
-        TRY(pays(e->row, another, WAITED));
+        TRY(syncs(e->row, another, WAITED));
         given.stream = NULL;
-        return pays(e->row, CU_STREAM_LEGACY, is_per_thread(e->row) ? WAITED : ORDERED);
+        return syncs(e->row, CU_STREAM_LEGACY, is_per_thread(e->row) ? WAITED : ORDERED);
     }
     if (strcmp(e->settings, "named") == 0) {
         TRY(far_start());
         given.context = there;
-        TRY(pays(e->row, stream, WAITED));
+        TRY(syncs(e->row, stream, WAITED));
     }
     given.context = here;
-    return pays(e->row, stream, ORDERED);
+    return syncs(e->row, stream, ORDERED);
 }
 
-/* Its handle may come back for another stream: to wait for that pays nothing. */
-int effect_forgets_debtor(const struct expectation *e)
+/* Its handle may come back for another stream: to wait for that is no wait for this work. */
+int effect_forgets_stream(const struct expectation *e)
 {
     OK(cuStreamCreate(&given.stream, CU_STREAM_NON_BLOCKING));
-    TRY(debt(given.stream));
+    TRY(host_work(given.stream));
     OK(accepted(e->row));
     OK(cuStreamSynchronize(given.stream));
     IS(freed(), WAITED);

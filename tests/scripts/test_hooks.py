@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import unittest
@@ -69,6 +70,12 @@ class Hooks(unittest.TestCase):
     def test_listed_no_more(self) -> None:
         lines = self.said(HEADERS, text=LIST.replace(" cuLinkComplete", ""))
         self.assertEqual([line.split(":")[0] for line in lines], ["cuLinkComplete"])
+
+    def test_rows_are_facts(self) -> None:
+        """Each watched row names an effect, and gives it the call, parameters, numbers and texts: no expression."""
+        text = (ROOT / "shim" / "hooks" / "watch.def").read_text()
+        facts = re.findall(r"\b\w+,\s+\(w((?:, (?:\w+|\"[^\"]*\"))*)\)\)$", text, re.M)
+        self.assertEqual(len(facts), len(re.findall(r"^WATCH_", text, re.M)))
 
     def test_no_headers(self) -> None:
         self.assertEqual(self.said(str(self.tmp), rc=2), [])

@@ -161,7 +161,7 @@ static void test_debt(void **state)
     struct context *context = ready();
 
     (void)state;
-    policy_host_work(fake_stream(0, 0));
+    hazard_host_work(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0); /* all is over: it need not wait */
     fake.contexts[0].launched = 1;
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), -EBUSY);
@@ -177,7 +177,7 @@ static void test_debt(void **state)
 /* What began while one waited is not paid by that. */
 static void more_work(void *arg)
 {
-    policy_host_work(arg);
+    hazard_host_work(arg);
 }
 
 static void test_debt_meanwhile(void **state)
@@ -185,7 +185,7 @@ static void test_debt_meanwhile(void **state)
     struct context *context = ready();
 
     (void)state;
-    policy_host_work(fake_stream(0, 0));
+    hazard_host_work(fake_stream(0, 0));
     fake_before(FN(cuCtxSynchronize), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     fake_before(FN(cuCtxSynchronize), NULL, NULL);
@@ -278,7 +278,7 @@ static void test_slot_says_that_it_waits(void **state)
     fake_before(FN(cuCtxSynchronize), slots_look, context);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(fake.relaxes, 10);
-    policy_host_work(fake_stream(0, 0));
+    hazard_host_work(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(fake.relaxes, 11);
     assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), 0);

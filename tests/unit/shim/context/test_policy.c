@@ -183,7 +183,7 @@ static CUstream stream_of(char name)
 
 static void pay(CUcontext handle)
 {
-    policy_context_wait_end(handle, policy_context_wait_begin(handle));
+    hazard_context_wait_end(handle, hazard_context_wait_begin(handle));
 }
 
 static void word_do(struct policy *policy, const char *word)
@@ -194,13 +194,13 @@ static void word_do(struct policy *policy, const char *word)
 
     switch (word[0]) {
     case 'H':
-        policy_host_work(stream);
+        hazard_host_work(stream);
         break;
     case 'S':
-        policy_stream_wait_end(stream, policy_context_wait_begin(NULL));
+        hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));
         break;
     case 'G':
-        policy_stream_gone(stream);
+        hazard_stream_gone(stream);
         break;
     case 'C':
         pay(NULL);
@@ -209,20 +209,20 @@ static void word_do(struct policy *policy, const char *word)
         pay(fake_context(1));
         break;
     case 'B':
-        begun = policy_context_wait_begin(NULL);
+        begun = hazard_context_wait_begin(NULL);
         break;
     case 'E':
-        policy_stream_wait_end(stream, begun);
+        hazard_stream_wait_end(stream, begun);
         break;
     case 'X':
-        policy_context_wait_end(NULL, begun);
+        hazard_context_wait_end(NULL, begun);
         break;
     case 'K':
         fake_current(fake_context(1));
         break;
     case 'T':
         fake.streams[0].context = &fake.contexts[1];
-        policy_stream_wait_end(stream, policy_context_wait_begin(NULL));
+        hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));
         break;
     case 'F':
         assert_true(policy_waits(policy, &debts));
@@ -300,12 +300,12 @@ static void test_copy(void **state)
     CUdeviceptr block;
     struct context *context = with_memory(&block);
 
-    policy_copy(row->to == POOLED ? block : row->to, row->from == POOLED ? block : row->from, stream_of('a'));
+    hazard_copy(row->to == POOLED ? block : row->to, row->from == POOLED ? block : row->from, stream_of('a'));
     assert_int_equal(owes(&context->policy), row->owes);
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), row->asked);
     pay(NULL);
     fake_lack(FN(cuPointerGetAttribute)); /* nobody can say */
-    policy_copy(DEVICE, DEVICE, stream_of('a'));
+    hazard_copy(DEVICE, DEVICE, stream_of('a'));
     assert_true(owes(&context->policy));
 }
 
@@ -329,15 +329,15 @@ static void test_graph(void **state)
 
     switch (row->how) {
     case GRAPH_NODE:
-        policy_graph_node();
+        hazard_graph_node();
         break;
     case GRAPH_SET:
-        policy_graph_set(row->to);
+        hazard_graph_set(row->to);
         break;
     case GRAPH_CAPTURED:
         capture_begun(order_capture_begin(stream), stream, true);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        policy_host_work(stream);
+        hazard_host_work(stream);
         ((struct fake_stream *)stream)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
         capture_check(stream, true, 1);
         break;
@@ -346,14 +346,14 @@ static void test_graph(void **state)
     }
     assert_false(owes(&context->policy)); /* not before it is launched */
     for (unsigned int i = 0; i < 2; i++) {
-        policy_graph_launch(stream);
+        hazard_graph_launch(stream);
         assert_int_equal(owes(&context->policy), row->owes);
         pay(NULL);
     }
     if (row->how == GRAPH_NONE) {
         fake_lack(FN(cuPointerGetAttribute));
-        policy_graph_set(DEVICE);
-        policy_graph_launch(stream);
+        hazard_graph_set(DEVICE);
+        hazard_graph_launch(stream);
         assert_true(owes(&context->policy));
     }
 }
@@ -366,7 +366,7 @@ static void test_beside_capture(void **state)
     (void)state;
     pay(NULL);
     capture_begun(order_capture_begin(stream_of('b')), stream_of('b'), true);
-    policy_host_work(stream_of('a'));
+    hazard_host_work(stream_of('a'));
     assert_true(owes(&context->policy));
 }
 
@@ -381,15 +381,15 @@ static void test_no_effect(void **state)
     fake.absent = conf_get()->free.number == FREE_AUTO;
     if (fake.absent)
         policy_synced(&context->policy, 1);
-    policy_graph_node();
-    policy_graph_launch(stream_of('a'));
-    policy_graph_set(HOST);
-    policy_copy(HOST, HOST, stream_of('a'));
-    policy_stream_gone(stream_of('a'));
-    policy_stream_wait_end(stream_of('a'), 1);
-    assert_int_equal(policy_context_wait_begin(NULL), 0);
-    assert_int_equal(policy_context_wait_begin(fake_context(0)), 0);
-    policy_context_wait_end(NULL, 1);
+    hazard_graph_node();
+    hazard_graph_launch(stream_of('a'));
+    hazard_graph_set(HOST);
+    hazard_copy(HOST, HOST, stream_of('a'));
+    hazard_stream_gone(stream_of('a'));
+    hazard_stream_wait_end(stream_of('a'), 1);
+    assert_int_equal(hazard_context_wait_begin(NULL), 0);
+    assert_int_equal(hazard_context_wait_begin(fake_context(0)), 0);
+    hazard_context_wait_end(NULL, 1);
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), 0);
     if (!fake.absent) /* else a context of which nobody knows owes */
         assert_int_equal(owes(&context->policy), waits);
@@ -403,7 +403,7 @@ static void test_strict_owes_nothing(void **state)
 
     (void)state;
     policy_strict(0, "test");
-    policy_host_work(stream_of('a'));
+    hazard_host_work(stream_of('a'));
     assert_int_equal(context->policy.host_work_seq, 1);
     assert_true(owes(&context->policy));
 }

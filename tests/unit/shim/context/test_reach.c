@@ -28,9 +28,9 @@ static void test_reach(void **state)
 
     ready();
     fake.devices = 1; /* there is no other to reach */
-    policy_reach(address(row->addr), fake_stream(0, row->context));
+    hazard_foreign_access(address(row->addr), fake_stream(0, row->context));
     assert_int_equal(strict(), 0);
-    policy_reach(address(row->addr), fake_stream(0, row->context));
+    hazard_foreign_access(address(row->addr), fake_stream(0, row->context));
     assert_int_equal(fake_calls(FN(cuDeviceGetCount)), 1);
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
@@ -40,10 +40,10 @@ static void test_reach_other(void **state)
     const struct reach *row = *state;
 
     ready();
-    policy_reach(address(row->addr), fake_stream(0, row->context));
+    hazard_foreign_access(address(row->addr), fake_stream(0, row->context));
     assert_int_equal(strict(), row->strict);
     assert_true(fake_thread_is_clean(fake_context(0)));
-    policy_reach(address(row->addr), fake_stream(0, row->context));
+    hazard_foreign_access(address(row->addr), fake_stream(0, row->context));
     assert_int_equal(strict(), row->strict);
     assert_int_equal(fake_calls(FN(cuDeviceGetCount)), 1);
 }
@@ -60,7 +60,7 @@ static void test_reach_untold(void **state)
         fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_INVALID_CONTEXT, 1);
     if (strcmp(how, "none") == 0)
         fake_current(NULL);
-    policy_reach(address(POOLED), strcmp(how, "none") == 0 ? CU_STREAM_LEGACY : fake_stream(0, 2));
+    hazard_foreign_access(address(POOLED), strcmp(how, "none") == 0 ? CU_STREAM_LEGACY : fake_stream(0, 2));
     assert_int_equal(strict(), 1);
     assert_true(fake_thread_is_clean(strcmp(how, "none") == 0 ? NULL : fake_context(0)));
 }
@@ -71,7 +71,7 @@ static void test_reach_current(void **state)
     (void)state;
     ready();
     fake_current(fake_context(2));
-    policy_reach(FAR, CU_STREAM_LEGACY);
+    hazard_foreign_access(FAR, CU_STREAM_LEGACY);
     assert_int_equal(strict(), 6);
     assert_string_equal(fake_log(), "push:c1 pop"); /* to wait for earlier frees; nowhere else */
 }
@@ -83,7 +83,7 @@ static void test_reach_unanswered(void **state)
         fake_fail(FN(cuDeviceGetCount), CUDA_ERROR_UNKNOWN, 1);
     else
         fake_lack(FN(cuDeviceGetCount));
-    policy_reach(FAR, CU_STREAM_LEGACY);
+    hazard_foreign_access(FAR, CU_STREAM_LEGACY);
     assert_int_equal(strict(), 3);
 }
 
@@ -109,15 +109,15 @@ static void test_reach_many(void **state)
     (void)state;
     ready();
     stream = fake_stream(0, 0);
-    policy_reach_many(to, from, 3, stream);
-    policy_reach_many(NULL, from, 3, stream);
-    policy_reach_many(to, NULL, 3, stream);
+    hazard_foreign_accesses(to, from, 3, stream);
+    hazard_foreign_accesses(NULL, from, 3, stream);
+    hazard_foreign_accesses(to, NULL, 3, stream);
     assert_int_equal(strict(), 0);
     to[2] = FAR;
-    policy_reach_many(to, from, 2, stream);
-    policy_reach_many(to, NULL, 3, stream);
+    hazard_foreign_accesses(to, from, 2, stream);
+    hazard_foreign_accesses(to, NULL, 3, stream);
     assert_int_equal(strict(), 0);
-    policy_reach_many(to, from, 3, stream);
+    hazard_foreign_accesses(to, from, 3, stream);
     assert_int_equal(strict(), 3);
 }
 
@@ -127,7 +127,7 @@ static void test_reach_many_from(void **state)
 
     (void)state;
     ready();
-    policy_reach_many(to, from, 2, fake_stream(0, 0));
+    hazard_foreign_accesses(to, from, 2, fake_stream(0, 0));
     assert_int_equal(strict(), 3);
 }
 
@@ -143,15 +143,15 @@ static void test_reach_batch(void **state)
     stream = fake_stream(0, 0);
     operations[0].dst.op.ptr.ptr = NEAR;
     operations[0].src = operations[1].dst = operations[1].src = operations[0].dst;
-    policy_reach_batch(operations, 2, stream);
-    policy_reach_batch(NULL, 2, stream);
+    hazard_foreign_accesses_3d(operations, 2, stream);
+    hazard_foreign_accesses_3d(NULL, 2, stream);
     operand->op.ptr.ptr = FAR;
-    policy_reach_batch(operations, which / 2, stream);
+    hazard_foreign_accesses_3d(operations, which / 2, stream);
     operand->type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
-    policy_reach_batch(operations, 2, stream);
+    hazard_foreign_accesses_3d(operations, 2, stream);
     assert_int_equal(strict(), 0);
     operand->type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-    policy_reach_batch(operations, 2, stream);
+    hazard_foreign_accesses_3d(operations, 2, stream);
     assert_int_equal(strict(), 3);
 }
 
@@ -196,10 +196,10 @@ static void test_access(void **state)
     struct policy policy = {0};
 
     ready();
-    policy_access(row->addr, NULL, 2);
-    policy_access(row->addr, access, 1);
+    hazard_access(row->addr, NULL, 2);
+    hazard_access(row->addr, access, 1);
     assert_int_equal(strict(), 0);
-    policy_access(row->addr, access, 2);
+    hazard_access(row->addr, access, 2);
     assert_int_equal(strict(), row->why ? ALL : 0);
     policy_init(&policy, 63, true, &why);
     assert_string_equal(why, row->why ? row->why : "default");
@@ -213,10 +213,10 @@ static void test_access_alone(void **state)
     (void)state;
     ready();
     fake.devices = 1;
-    policy_access(NEAR, &there, 1);
-    policy_access(0, &there, 1);
+    hazard_access(NEAR, &there, 1);
+    hazard_access(0, &there, 1);
     assert_int_equal(strict(), 0);
-    policy_access(NEAR, &host, 1);
+    hazard_access(NEAR, &host, 1);
     assert_int_equal(strict(), ALL);
 }
 
@@ -228,9 +228,9 @@ static void test_access_elsewhere(void **state)
     (void)state;
     ready();
     fake_current(fake_context(1));
-    policy_access(NEAR, &access, 1);
+    hazard_access(NEAR, &access, 1);
     assert_int_equal(strict(), 0);
-    policy_access(UNKNOWN, &access, 1);
+    hazard_access(UNKNOWN, &access, 1);
     assert_int_equal(strict(), ALL);
 }
 
@@ -242,7 +242,7 @@ static void test_access_untold(void **state)
     (void)state;
     ready();
     fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_INVALID_CONTEXT, 1);
-    policy_access(UNKNOWN, &access, 1);
+    hazard_access(UNKNOWN, &access, 1);
     assert_int_equal(strict(), ALL);
 }
 
@@ -267,9 +267,9 @@ static void test_places(void **state)
     for (size_t i = 0; i < COUNT(rows); i++) {
         const CUmemLocation location = {.type = (CUmemLocationType)rows[i].type, .id = rows[i].id};
 
-        assert_int_equal(policy_location_device(&location), rows[i].device);
-        assert_int_equal(policy_is_host(&location, CU_MEM_ALLOCATION_TYPE_PINNED), rows[i].host);
-        assert_true(policy_is_host(&location, CU_MEM_ALLOCATION_TYPE_MANAGED));
+        assert_int_equal(hazard_location_device(&location), rows[i].device);
+        assert_int_equal(hazard_is_host(&location, CU_MEM_ALLOCATION_TYPE_PINNED), rows[i].host);
+        assert_true(hazard_is_host(&location, CU_MEM_ALLOCATION_TYPE_MANAGED));
     }
 }
 

@@ -36,8 +36,8 @@ static void test_strict_no_effect(void **state)
     ready();
     policy_strict(POLICY_ALL, "test");
     policy_strict_memory(NEAR, "test");
-    policy_reach(FAR, CU_STREAM_LEGACY);
-    policy_access(NEAR, &access, 1);
+    hazard_foreign_access(FAR, CU_STREAM_LEGACY);
+    hazard_access(NEAR, &access, 1);
     policy_context_seen(fake_context(4), 0);
     assert_string_equal(fake.traced, "");
     assert_int_equal(fake_calls(FN(cuPointerGetAttribute)), 0);
@@ -134,7 +134,7 @@ static void *reach_too(void *arg)
 {
     fake_current(fake_context(1));
     fake.relax = device_moves;
-    policy_reach(NEAR, CU_STREAM_LEGACY);
+    hazard_foreign_access(NEAR, CU_STREAM_LEGACY);
     assert_int_equal(fake.contexts[0].over, 10);
     return arg;
 }

@@ -173,11 +173,11 @@ static void test_destroy_debt(void **state)
     const CUstream stream = fake_stream(0, 0);
     uint64_t debts;
 
-    policy_context_wait_end(NULL, policy_context_wait_begin(NULL));
+    hazard_context_wait_end(NULL, hazard_context_wait_begin(NULL));
     fake.next_of[form->symbol] = (void *)next;
-    policy_host_work(stream);
+    hazard_host_work(stream);
     form->call(stream);
-    policy_stream_wait_end(stream, policy_context_wait_begin(NULL));
+    hazard_stream_wait_end(stream, hazard_context_wait_begin(NULL));
     assert_int_equal(policy_waits(&context->policy, &debts), strstr(form->name, "Destroy") != NULL);
 }
 
