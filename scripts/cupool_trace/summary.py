@@ -7,7 +7,8 @@ import json
 import sys
 from typing import Iterator, Optional
 
-from .check import of_other_runs
+from . import overview
+from .check import of_other_runs, positive
 from .measures import Durations
 from .physical import Follow
 from .reader import Event
@@ -15,7 +16,12 @@ from .replay import Device, Names, Part, Rank, caller_names, load, names_of
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
+FEW = 4  # files of which all is printed, asked for or not
 DESCRIPTION = """\
+Of several ranks, prints first what all of them did together, the problems there were, and which ranks are out of line: unlike most
+others in a figure, by a tenth of the median and five times what is usual. Of up to four files, or with -v of all, then each one's
+figures; of more, --top N those of the N devices that held most.
+
 Prints, per rank and device, and per backend (cuda, nccl) where a device has several: requests, hits, misses, time saved, peaks,
 waste, segments, driver calls and the time in them; moments out of memory, with what was free and why that did not do, trims, the
 free policy and why, refused IPC handles, what was registered with NCCL, the largest segments, and with CUPOOL_TRACE_STACKS=1 who
@@ -30,7 +36,8 @@ what was asked for when live was greatest."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    pass
+    parser.add_argument("-v", "--verbose", action="store_true", help="the figures of each rank, also of many")
+    parser.add_argument("--top", type=positive, metavar="N", help="only the figures of the N devices that held most")
 
 
 CALLERS = 10  # that are listed; --json has all
@@ -240,30 +247,60 @@ def print_physical(rank: Rank) -> None:
                      for o in [*f["callers"], *([{**f, "by": "all", "object": ""}] if len(f["callers"]) > 1 else [])]], left=2))
 
 
-def run(args: argparse.Namespace) -> int:
-    ranks, unreadable = load(args.files, Follow)
-    typical = typical_of(ranks)
-    figures = [{d: device_summary(r, dev, typical) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
-    every = [f for devices in figures for f in devices.values()]
-    total = summary_total(every)
-    status = 2 if unreadable else 1 if any(r.problems.count for r in ranks) else 0
-    if args.json:
-        json.dump({"ranks": [{
-            "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
-            "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-            "problems": r.problems.count, "nccl": r.replay.nccl, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
-        } for r, devices in zip(ranks, figures)], "total": total}, sys.stdout, indent=1)
-        print()
-        return status
-    if not ranks:
-        return status
+def as_json(ranks: list[Rank], figures: list[dict[int, Event]], total: Event) -> Event:
+    every = rows_of(ranks, figures)
+    return {"ranks": [{
+        "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
+        "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
+        "problems": r.problems.count, "nccl": r.replay.nccl, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
+    } for r, devices in zip(ranks, figures)], "total": total,
+        "problems": list(overview.problems(ranks, every, list(of_other_runs(ranks)))),
+        "out_of_line": [{"rank": row.rank.rank, "path": row.rank.path, "device": row.device, "what": what}
+                        for row, what in overview.out_of_line(every)] if len(every) > 2 else []}
+
+
+def rows_of(ranks: list[Rank], figures: list[dict[int, Event]]) -> list[overview.Row]:
+    """All devices on which the pool did something."""
+    return [overview.Row(r, d, f) for r, devices in zip(ranks, figures) for d, f in devices.items() if r.replay.devices[d].pooled]
+
+
+def print_ranks(ranks: list[Rank]) -> None:
     print(table(["rank", "host", "pid", "program", "state", "seconds", "lines"],
                 [["-" if r.rank is None else str(r.rank), *(str(r.header.get(k, "?")) for k in ("host", "pid", "exe")),
                   r.reader.state, f"{r.replay.last_t / 1e9:.3f}", str(r.reader.lines)] for r in ranks], left=5))
+
+
+def device_rows(row: overview.Row) -> tuple[list[list[str]], bool]:
+    """The rows of one device in the table, and whether one of them is guessed."""
+    r, d, f = row
+    free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
+    names = ["-" if r.rank is None else str(r.rank), str(d)]
+    approximate = not f["from_stats"] or f["stats_at"] is not None
+    backends = f["backends"]
+    rows = [summary_row([*names, "all" if len(backends) > 1 else next(iter(backends), "-"), str(free)], f, approximate)]
+    if len(backends) > 1:
+        rows.extend(summary_row([*names, b, ""], one, True) for b, one in backends.items())
+    return rows, approximate
+
+
+def print_devices(devices: list[overview.Row], total: Optional[Event]) -> None:
     rows: list[list[str]] = []
-    notes: list[str] = []
     guessed = False
-    devices_shown = 0
+    for row in devices:
+        more, approximate = device_rows(row)
+        rows.extend(more)
+        guessed = guessed or approximate
+    if total:
+        rows.append(summary_row(["all", "", "", ""], total, guessed))
+    if rows:
+        print()
+        print(table(["rank", "device", "backend", "free", "requests", "hits", "misses", "hit rate", "saved", "peak live", "peak held", "waste",
+                     "segments", "driver calls", "in driver", "oom", "trims"], rows, left=4))
+    if total:
+        print("all: counts are sums, peaks and waste the largest of any device")
+
+
+def notes_of(ranks: list[Rank], figures: list[dict[int, Event]]) -> Iterator[str]:
     of: dict[str, list[str]] = {}
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
@@ -271,34 +308,21 @@ def run(args: argparse.Namespace) -> int:
                 of.setdefault(f["uuid"], []).append(f"{r.name} device {d}")
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
-            notes.extend(summary_notes(d, f, r, of))
-            if not r.replay.devices[d].pooled:
-                continue
-            free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
-            names = ["-" if r.rank is None else str(r.rank), str(d)]
-            approximate = not f["from_stats"] or f["stats_at"] is not None
-            backends = f["backends"]
-            rows.append(summary_row([*names, "all" if len(backends) > 1 else next(iter(backends), "-"), str(free)], f, approximate))
-            devices_shown += 1
-            if len(backends) > 1:
-                rows.extend(summary_row([*names, b, ""], one, True) for b, one in backends.items())
-            guessed = guessed or approximate
-        notes.extend(nccl_notes(r))
+            yield from summary_notes(d, f, r, of)
+        yield from nccl_notes(r)
         if r.reader.omitted:
-            notes.append(f"{r.name}: {r.reader.omitted}; driver calls, the time in them, trims and physical memory are only what is in the file")
+            yield f"{r.name}: {r.reader.omitted}; driver calls, the time in them, trims and physical memory are only what is in the file"
         if not devices and not physical(r):
-            notes.append(f"{r.name}: no event on any device")
+            yield f"{r.name}: no event on any device"
         if r.problems.count:
-            notes.append(f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check")
-    notes.extend(of_other_runs(ranks))
-    if devices_shown > 1:
-        rows.append(summary_row(["all", "", "", ""], total, guessed))
-    if rows:
-        print()
-        print(table(["rank", "device", "backend", "free", "requests", "hits", "misses", "hit rate", "saved", "peak live", "peak held", "waste",
-                     "segments", "driver calls", "in driver", "oom", "trims"], rows, left=4))
-    if devices_shown > 1:
-        print("all: counts are sums, peaks and waste the largest of any device")
+            yield f"{r.path}: {count_of(r.problems.count, 'problem')}; see cupool-trace check"
+    yield from of_other_runs(ranks)
+
+
+def print_all(ranks: list[Rank], figures: list[dict[int, Event]], every: list[overview.Row], total: Event) -> None:
+    print_ranks(ranks)
+    print_devices(every, total if len(every) > 1 else None)
+    notes = list(notes_of(ranks, figures))
     if notes:
         print()
         print("\n".join(notes))
@@ -306,4 +330,31 @@ def run(args: argparse.Namespace) -> int:
         for d, f in devices.items():
             print_callers(f"{r.name} device {d}", f["callers"])
         print_physical(r)
+
+
+def run(args: argparse.Namespace) -> int:
+    ranks, unreadable = load(args.files, Follow)
+    typical = typical_of(ranks)
+    figures = [{d: device_summary(r, dev, typical) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
+    total = summary_total([f for devices in figures for f in devices.values()])
+    status = 2 if unreadable else 1 if any(r.problems.count for r in ranks) else 0
+    if args.json:
+        json.dump(as_json(ranks, figures, total), sys.stdout, indent=1)
+        print()
+        return status
+    if not ranks:
+        return status
+    every = rows_of(ranks, figures)
+    if len(ranks) > 1:
+        print("\n".join(overview.lines(ranks, every, total, list(of_other_runs(ranks)))))
+    if args.top:
+        print_devices(sorted(every, key=lambda row: -row.figures["peak_held"])[:args.top], None)
+    elif args.verbose or len(ranks) <= FEW:
+        if len(ranks) > 1:
+            print()
+        print_all(ranks, figures, every, total)
+    else:
+        text = overview.callers(every)
+        if text:
+            print("\n" + text)
     return status

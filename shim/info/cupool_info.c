@@ -2,7 +2,7 @@
 /*
  * cupool_info.c - the program cupool-info: prints every setting with its value, the rank and host of this process, and
  * whether cupool will catch a program's allocations. docs/settings.md is made by --markdown, the manual's list by
- * --man. It loads no CUDA and has one thread.
+ * --man. Only the report on the machine loads CUDA. It has one thread.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "base/conf_report.h"
 #include "base/launch.h"
 #include "info/check.h"
+#include "info/machine.h"
 
 static const char *source(const struct conf_value *value)
 {
@@ -135,45 +136,65 @@ static int print_accepted(char *assignment)
 
 static int usage(FILE *to, int code)
 {
-    fputs("usage: cupool-info [--settings | --markdown | --man | --process | --version | --help]\n"
+    fputs("usage: cupool-info [-a | -c | --markdown | --man | --process | --version | --help]\n"
           "       cupool-info --accepts NAME=VALUE\n"
           "       cupool-info --check COMMAND [ARGUMENT]...\n"
-          "  --settings  every setting, its value and where that comes from (the default)\n"
+          "Without an option: the driver, GPUs, cudart and NCCL that are found here, what cupool can do with them, and "
+          "limits.\n"
+          "  -a, --all      this machine, every setting, and this process\n"
+          "  -c, --settings  every setting, its value and where that comes from\n"
           "  --markdown  the settings as Markdown\n"
           "  --man       the settings for a manual page\n"
           "  --process   rank, host and trace file name as a program started here would get them\n"
           "  --accepts   whether the setting NAME accepts VALUE; exit status 0: it does, 1: it does not and what it "
           "accepts\n"
           "              is printed, 2: there is no such setting\n"
-          "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n",
+          "  --check     what cupool would catch of COMMAND; without LD_PRELOAD set, use cupool-run --check\n"
+          "  --version   the version\n",
           to);
     return code;
 }
 
+/* An option, and what is printed for it in this order. */
+static const struct {
+    const char *names[2];
+    void (*print[3])(void);
+    bool report; /* the version before, and warnings of bad settings after it */
+} outputs[] = {
+    {{"", NULL}, {machine_print}, true},
+    {{"-a", "--all"}, {machine_print, print_settings, print_process}, true},
+    {{"-c", "--settings"}, {print_settings}, true},
+    {{"--markdown", NULL}, {print_markdown}, false},
+    {{"--man", NULL}, {print_man}, false},
+    {{"--process", NULL}, {print_process}, false},
+};
+
 int main(int argc, char **argv)
 {
-    const char *what = argc > 1 ? argv[1] : "--settings";
+    /* An empty argument is no option. */
+    const char *option = argc < 2 ? "" : *argv[1] ? argv[1] : "?";
 
-    if (strcmp(what, "--check") == 0 && argc > 2)
+    if (strcmp(option, "--check") == 0 && argc > 2)
         return check_command(argc - 2, argv + 2);
-    if (strcmp(what, "--accepts") == 0 && argc == 3)
+    if (strcmp(option, "--accepts") == 0 && argc == 3)
         return print_accepted(argv[2]);
     if (argc > 2)
         return usage(stderr, 2);
-    if (strcmp(what, "--settings") == 0) {
+    if (strcmp(option, "--version") == 0) {
         printf("cupool %s\n", CUPOOL_VERSION);
-        print_settings();
-        conf_report();
-    } else if (strcmp(what, "--markdown") == 0) {
-        print_markdown();
-    } else if (strcmp(what, "--man") == 0) {
-        print_man();
-    } else if (strcmp(what, "--process") == 0) {
-        print_process();
-    } else if (strcmp(what, "--version") == 0) {
-        printf("cupool %s\n", CUPOOL_VERSION);
-    } else {
-        return strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0 ? usage(stdout, 0) : usage(stderr, 2);
+        return 0;
     }
-    return 0;
+    for (size_t i = 0; i < sizeof(outputs) / sizeof(outputs[0]); i++) {
+        if (strcmp(option, outputs[i].names[0]) != 0 &&
+            (!outputs[i].names[1] || strcmp(option, outputs[i].names[1]) != 0))
+            continue;
+        if (outputs[i].report)
+            printf("cupool %s\n", CUPOOL_VERSION);
+        for (unsigned int j = 0; j < 3 && outputs[i].print[j]; j++)
+            outputs[i].print[j]();
+        if (outputs[i].report)
+            conf_report();
+        return 0;
+    }
+    return strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0 ? usage(stdout, 0) : usage(stderr, 2);
 }

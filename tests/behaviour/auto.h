@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * auto.h - what the auto_*.c programs share: device work that outlasts the host's next steps, judging, a process for
- * each test.
+ * auto.h - the auto_*.c programs share this: device work that outlasts the host's next steps, the two races, a table
+ * of tests, a process for each test.
  *
- * What it is: tests of what cudaFree does for more than the memory that it frees. Natively it waits until the device is
- * idle, so whatever was launched before it has happened when it returns: on the host, on other devices, in other
- * contexts and processes. CUPOOL_FREE=ordered lets the device wait instead, and these are the programs that notice:
- * each "hazard" gives the right result natively and has to with CUPOOL_FREE=auto and strict, and a wrong one with
- * ordered. With --expect-wrong the wrong one is asked for: that is how it is known that the test can see the hazard.
- * There, work that is held is held until the look has been taken, so that the answer does not depend on time. Each test
- * runs in a process of its own, because what the library has seen once it remembers.
+ * Natively cudaFree waits until the device is idle, so all work launched before it has happened when it returns: on the
+ * host, on other devices, in other contexts and processes. CUPOOL_FREE=ordered lets the device wait instead, and these
+ * programs notice: each "hazard" gives the right result natively and has to with CUPOOL_FREE=auto and strict, and a
+ * wrong one with ordered. With --expect-wrong a program demands the wrong result, which shows that the test can see the
+ * hazard. Then held work stays held until the test has looked, so that the answer does not depend on time. Each test
+ * runs in a process of its own, because the library remembers a hazard for the rest of the process.
  *
- * What it is not: kernels. Where host functions hold a stream in other behaviour programs, here that would itself be
- * what makes auto wait; so it is simgpu_kernel on the simulated GPU and a long row of copies on a real one.
+ * There are no kernels here. Other behaviour programs hold a stream by a host function, but a host function by itself
+ * makes auto wait; these use simgpu_kernel on the simulated GPU and many copies on a real one.
  */
 #ifndef BEHAVIOUR_AUTO_H
 #define BEHAVIOUR_AUTO_H
 
 #include "behaviour.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -27,12 +25,29 @@
 #define AUTO_WRONG 2  /* the result that shows the hazard */
 #define AUTO_LIMIT 60 /* seconds for one test */
 
+typedef int auto_copy_fn(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s);
+typedef int auto_write_fn(char *u, size_t n, int byte);
+typedef int auto_read_fn(const char *w, size_t n, int byte);
+
 struct auto_test {
     const char *name;
     int (*fn)(void);
     bool hazard; /* else: right under every policy */
+    /* Arguments for fn, which finds them in auto_now; fn's file says which ones it needs. */
+    int (*setup)(void); /* runs before fn */
+    int (*launch)(void);
+    int (*captured)(void);
+    int (*make)(void);
+    int (*release)(void);
+    auto_copy_fn *copy;
+    enum cudaMemcpyKind kind;
+    size_t n;
+    auto_write_fn *write;
+    auto_read_fn *read;
+    const char *library;
 };
 
+static const struct auto_test *auto_now;
 static bool auto_expect_wrong;
 
 #define WRONG(...) (snprintf(bt_why, sizeof(bt_why), __VA_ARGS__), AUTO_WRONG)
@@ -70,28 +85,17 @@ static int hold_copies(cudaStream_t s)
     return 0;
 }
 
-/*
- * A function of the simulated GPU; NULL: a real one. Asked of the driver's library itself: a program that calls no
- * driver function is not linked with it, and a static cudart loads it for itself alone.
- */
-BT_UNUSED static void *auto_symbol(const char *name)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-    return driver ? dlsym(driver, name) : NULL;
-}
-
 /* Can work be held until hold_release, and not only for a time? */
 BT_UNUSED static bool hold_is_exact(void)
 {
-    return auto_symbol("simgpu_kernel") != NULL;
+    return bt_driver("simgpu_kernel") != NULL;
 }
 
 /* Keep a stream busy with device work that touches nothing of interest and never needs the host. */
 BT_UNUSED static int hold_for(cudaStream_t s, unsigned int us)
 {
     int (*kernel)(void *, const int *, unsigned int) =
-        (int (*)(void *, const int *, unsigned int))auto_symbol("simgpu_kernel");
+        (int (*)(void *, const int *, unsigned int))bt_driver("simgpu_kernel");
 
     if (!kernel)
         return hold_copies(s);
@@ -104,72 +108,11 @@ BT_UNUSED static int hold(cudaStream_t s)
     return hold_for(s, HOLD_US);
 }
 
-/* What is held may go on. */
+/* Lets the held work go on. */
 BT_UNUSED static void hold_release(void)
 {
     __atomic_store_n(&hold_go[hold_round++ % HOLD_ROUNDS], 1, __ATOMIC_RELEASE);
 }
-
-/* --- the driver's own ways to say what is to be done --- */
-
-#define AUTO_ADDRESS(p) ((CUdeviceptr)(uintptr_t)(p))
-
-/* A copy of n bytes, which are one row. */
-BT_UNUSED static CUDA_MEMCPY3D auto_copy(const void *dst, const void *src, size_t n)
-{
-    CUDA_MEMCPY3D copy;
-
-    memset(&copy, 0, sizeof(copy));
-    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
-    copy.srcDevice = AUTO_ADDRESS(src);
-    copy.dstDevice = AUTO_ADDRESS(dst);
-    copy.WidthInBytes = n;
-    copy.Height = copy.Depth = 1;
-    return copy;
-}
-
-#if CUDA_VERSION >= 13000
-/* The same in a batch of one. */
-BT_UNUSED static int auto_copy_batch(const void *dst, const void *src, size_t n, cudaStream_t s)
-{
-    CUDA_MEMCPY3D_BATCH_OP op;
-
-    memset(&op, 0, sizeof(op));
-    op.src.type = op.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-    op.src.op.ptr.ptr = AUTO_ADDRESS(src);
-    op.dst.op.ptr.ptr = AUTO_ADDRESS(dst);
-    op.extent = (CUextent3D){n, 1, 1};
-    op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    OK(cuMemcpy3DBatchAsync(1, &op, 0, (CUstream)s));
-    return 0;
-}
-
-BT_UNUSED static CUgraphNodeParams auto_node_copy(const void *dst, const void *src, size_t n)
-{
-    CUgraphNodeParams params;
-
-    memset(&params, 0, sizeof(params));
-    params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-    cuCtxGetCurrent(&params.memcpy.copyCtx);
-    params.memcpy.copyParams = auto_copy(dst, src, n);
-    return params;
-}
-
-BT_UNUSED static CUgraphNodeParams auto_node_set(const void *dst, int byte, size_t n)
-{
-    CUgraphNodeParams params;
-
-    memset(&params, 0, sizeof(params));
-    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    params.memset.dst = AUTO_ADDRESS(dst);
-    params.memset.value = (unsigned int)byte;
-    params.memset.elementSize = 1;
-    params.memset.width = n;
-    params.memset.height = 1;
-    cuCtxGetCurrent(&params.memset.ctx);
-    return params;
-}
-#endif
 
 /* The bytes of device memory that are not what they should be; -1: cannot be read. */
 BT_UNUSED static long auto_count(const void *p, size_t n, int byte)
@@ -191,7 +134,7 @@ BT_UNUSED static long auto_count(const void *p, size_t n, int byte)
  * the host frees t and gets u, most likely the same memory; write(u, n, byte) has somebody else fill u and returns when
  * that is done. Natively cudaFree has waited for the older work, so neither sees the other.
  */
-BT_UNUSED static int auto_race(int (*write)(char *u, size_t n, int byte))
+BT_UNUSED static int auto_race(auto_write_fn *write)
 {
     const size_t n = 4 * BT_MIB; /* a driver allocation of its own, also where the library pools */
     cudaStream_t a;
@@ -233,7 +176,7 @@ BT_UNUSED static int auto_race(int (*write)(char *u, size_t n, int byte))
  * somebody look at w who is not ordered by the context. Natively cudaFree has waited for the write. read answers
  * AUTO_WRONG if w was not all byte.
  */
-BT_UNUSED static int auto_stale_in(char *w, size_t n, int (*read)(const char *w, size_t n, int byte))
+BT_UNUSED static int auto_stale_in(char *w, size_t n, auto_read_fn *read)
 {
     cudaStream_t a;
     int rc = 0;
@@ -257,12 +200,65 @@ BT_UNUSED static int auto_stale_in(char *w, size_t n, int (*read)(const char *w,
     return 0;
 }
 
-BT_UNUSED static int auto_stale(int (*read)(const char *w, size_t n, int byte))
+BT_UNUSED static int auto_stale(auto_read_fn *read)
 {
     char *w;
 
     OK(cudaMalloc((void **)&w, 4 * BT_MIB));
     return auto_stale_in(w, 4 * BT_MIB, read);
+}
+
+/* Rows of tests[] that run one of the two races. */
+BT_UNUSED static int auto_race_row(void)
+{
+    return auto_race(auto_now->write);
+}
+
+BT_UNUSED static int auto_stale_row(void)
+{
+    return auto_stale(auto_now->read);
+}
+
+#define RACE(name_, write_, ...)                                                                                       \
+    {                                                                                                                  \
+        .name = #name_, .fn = auto_race_row, .hazard = true, .write = write_, __VA_ARGS__                              \
+    }
+#define STALE(name_, read_, ...)                                                                                       \
+    {                                                                                                                  \
+        .name = #name_, .fn = auto_stale_row, .hazard = true, .read = read_, __VA_ARGS__                               \
+    }
+#define HAZARD(name_, ...)                                                                                             \
+    {                                                                                                                  \
+        .name = #name_, .fn = name_, .hazard = true, __VA_ARGS__                                                       \
+    }
+#define RIGHT(name_, ...)                                                                                              \
+    {                                                                                                                  \
+        .name = #name_, .fn = name_, __VA_ARGS__                                                                       \
+    }
+#define AUTO_END                                                                                                       \
+    {                                                                                                                  \
+        .name = NULL                                                                                                   \
+    }
+
+/* A stream of a new green context with all processors of device 0. */
+BT_UNUSED static int auto_green(CUcontext *ret_context, CUstream *ret_stream)
+{
+#if CUDA_VERSION >= 12050
+    CUdevResourceDesc desc;
+    CUdevResource all;
+    CUgreenCtx green;
+    int rc = (int)cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM);
+
+    if (rc)
+        SKIP("no green contexts here (%d)", rc);
+    OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+    OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    OK(cuCtxFromGreenCtx(ret_context, green));
+    OK(cuGreenCtxStreamCreate(ret_stream, green, CU_STREAM_NON_BLOCKING, 0));
+    return 0;
+#else
+    SKIP("needs CUDA 12.5");
+#endif
 }
 
 /* A library of auto_standin.c, from the folder of this program. */
@@ -288,7 +284,10 @@ static int auto_run(const struct auto_test *t)
 
     (void)alarm(AUTO_LIMIT);
     auto_expect_wrong = auto_expect_wrong && t->hazard;
-    rc = t->fn();
+    auto_now = t;
+    rc = t->setup ? t->setup() : 0;
+    if (!rc)
+        rc = t->fn();
     if (rc == AUTO_WRONG && auto_expect_wrong) {
         printf("ok %s: wrong, as expected: %s\n", t->name, bt_why);
         return 0;

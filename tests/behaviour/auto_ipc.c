@@ -2,16 +2,14 @@
 /*
  * auto_ipc.c - what processes that share memory may count on after a cudaFree in either of them.
  *
- * What it is: an importing copy of this program that does as it is told over a pipe: it writes and reads the exporter's
- * memory on its own streams. See auto.h.
- *
- * What it is not: about which handles can be made and opened (ipc.c).
+ * An importing copy of this program does as it is told over a pipe: it writes and reads the exporter's memory on its
+ * own streams (auto.h). Which handles can be made and opened is in ipc.c.
  */
 #include "auto.h"
 
 #define N (4 * BT_MIB)
 
-/* What the importer is told to do with the block that it opened, one byte each; it answers with one. */
+/* The exporter's orders about the block that the importer opened, one byte each; it answers with one byte. */
 enum command {
     FILL,      /* all bytes 0xee, and wait */
     FILL_FREE, /* all bytes 0xee behind held work; then a cudaFree, which natively waits */
@@ -198,7 +196,7 @@ static int late_importer(void)
     return bad ? WRONG("the importer wrote %ld bytes into the exporter's new block", bad) : 0;
 }
 
-/* The same after the exporter has forgotten the block over many others. */
+/* Here the exporter frees and takes many other blocks before the importer writes. */
 static int late_importer_busy(void)
 {
     char *p, *q[8];
@@ -260,30 +258,14 @@ static int exporter_read(const char *w, size_t n, int byte)
 
 static int exporter_free(void)
 {
-    cudaStream_t a;
-    int rc = 0;
-    char *w, *x;
+    char *w;
+    int rc;
 
     TRY(importer_start());
-    OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
     OK(cudaMalloc((void **)&w, N));
     TRY(importer_open(w));
-    for (int round = 0; round < 2 && !rc; round++) {
-        OK(cudaMalloc((void **)&x, 1000));
-        TRY(bt_fill(w, N, 1));
-        TRY(hold(a));
-        OK(cudaMemsetAsync(w, 5 + round, N, a));
-        OK(cudaFree(x));
-        rc = exporter_read(w, N, 5 + round);
-        hold_release();
-        OK(cudaStreamSynchronize(a));
-    }
-    if (rc == 1)
-        return rc;
-    if (importer_end())
-        return 1;
-    OK(cudaFree(w));
-    return rc;
+    rc = auto_stale_in(w, N, exporter_read);
+    return rc == 1 || importer_end() ? 1 : rc;
 }
 
 /* The importer fills fresh memory that older work of the exporter still reads. Each serves one round. */
@@ -311,12 +293,12 @@ static int fresh_export(void)
 
 /* clang-format off */
 static const struct auto_test tests[] = {
-    {"late_importer", late_importer, false},
-    {"late_importer_busy", late_importer_busy, false},
-    {"importer_free", importer_free, true},
-    {"exporter_free", exporter_free, true},
-    {"fresh_export", fresh_export, true},
-    {NULL, NULL, false},
+    RIGHT(late_importer),
+    RIGHT(late_importer_busy),
+    HAZARD(importer_free),
+    HAZARD(exporter_free),
+    HAZARD(fresh_export),
+    AUTO_END,
 };
 /* clang-format on */
 

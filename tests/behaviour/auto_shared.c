@@ -3,12 +3,11 @@
  * auto_shared.c - memory that is not the pool's, and calls after which another process or a network card may look at
  * it, which the context's queue does not order.
  *
- * What it is: work is held, a block is freed, and natively the work is over then. With CUPOOL_FREE=auto it need not be
- * before the call, and has to be after it; with ordered it never is. See auto.h.
- *
- * What it is not: a test of every such call (tests/rows), or of those who look.
+ * Each test holds work and frees a block; natively the work is over then. With CUPOOL_FREE=auto it may go on before the
+ * call, and has to be over after it; with ordered it never is (auto.h). tests/rows makes every such call; here the
+ * process or card that looks is left out.
  */
-#include "auto.h"
+#include "auto_far.h"
 
 static cudaStream_t s;
 
@@ -90,7 +89,7 @@ static int pitched(CUdeviceptr *ret_ptr)
 
     TRY(begin());
     OK(cudaMallocPitch(&p, &pitch, 4096, BT_KIB));
-    *ret_ptr = AUTO_ADDRESS(p);
+    *ret_ptr = BT_ADDRESS(p);
     return 0;
 }
 
@@ -128,7 +127,7 @@ static int sync_memops_of_pitched(void)
     return waits();
 }
 
-/* --- what is no reason --- */
+/* --- calls that are no reason --- */
 
 /* A fill of memory that is not the pool's, before the pool has seen the context; of the other device's, by its own
  * stream, while this one's context is current. */
@@ -164,19 +163,13 @@ static int fill_before(void)
     return waited ? BT_FAIL("device 1 waited") : 0;
 }
 
-/* The same of another device's memory is one, for both. */
+/* A fill of another device's memory is a reason, for both devices. */
 static int fill_far_before(void)
 {
-    int devices = 0, can = 0;
     size_t pitch;
     void *p;
 
-    OK(cudaGetDeviceCount(&devices));
-    if (devices < 2)
-        SKIP("needs two devices");
-    OK(cudaDeviceCanAccessPeer(&can, 1, 0));
-    if (!can)
-        SKIP("device 1 cannot reach device 0");
+    TRY(far_devices());
     OK(cudaSetDevice(1));
     OK(cudaMallocPitch(&p, &pitch, 4096, BT_KIB));
     OK(cudaSetDevice(0));
@@ -217,14 +210,14 @@ static int no_reason(void)
 
 /* clang-format off */
 static const struct auto_test tests[] = {
-    {"export_handle", export_handle, true},
-    {"ipc_of_pitched", ipc_of_pitched, true},
-    {"dmabuf_of_pitched", dmabuf_of_pitched, true},
-    {"sync_memops_of_pitched", sync_memops_of_pitched, true},
-    {"fill_before", fill_before, false},
-    {"fill_far_before", fill_far_before, true},
-    {"no_reason", no_reason, false},
-    {NULL, NULL, false},
+    HAZARD(export_handle),
+    HAZARD(ipc_of_pitched),
+    HAZARD(dmabuf_of_pitched),
+    HAZARD(sync_memops_of_pitched),
+    RIGHT(fill_before),
+    HAZARD(fill_far_before),
+    RIGHT(no_reason),
+    AUTO_END,
 };
 /* clang-format on */
 

@@ -2,13 +2,11 @@
 /*
  * auto_standin.c - stand-ins for libraries that programs use, known to cupool by their files' names.
  *
- * What it is: libuct_standin.so asks the driver about a buffer as UCX does (linked to libcuda), mca_standin.so as Open
- * MPI's components do (dlsym, -DSTANDIN_DLSYM), libmpi_standin.so as MPICH does (through a shared libcudart,
- * -DSTANDIN_RUNTIME); then a network card reads or writes the buffer, past every stream. What the card does is
- * simgpu_poke and simgpu_host; auto_peer.c hands them in. libcublas_standin.so copies to the program's memory without
- * waiting, as cublasGetVectorAsync does.
- *
- * What it is not: a library that moves anything by itself on a real GPU, but for that copy.
+ * libuct_standin.so asks the driver about a buffer as UCX does (linked to libcuda), mca_standin.so as Open MPI's
+ * components do (dlsym, -DSTANDIN_DLSYM), libmpi_standin.so as MPICH does (through a shared libcudart,
+ * -DSTANDIN_RUNTIME); then a network card reads or writes the buffer, past every stream. The card is simgpu_poke and
+ * simgpu_host, which auto_nic.c hands in. libcublas_standin.so copies to the program's memory without waiting, as
+ * cublasGetVectorAsync does; on a real GPU the libraries move nothing else.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -2,8 +2,8 @@
 /*
  * basic.c - cudaMalloc and cudaFree as every program uses them.
  *
- * What it is: results, error codes, last error, alignment, contents over the whole length.
- * What it is not: anything with work in flight (order.c) or wrong frees (free_errors.c).
+ * The tests check results, error codes, the last error, alignment, and contents over the whole length. Work in flight
+ * is in order.c, wrong frees are in free_errors.c.
  */
 #include "behaviour.h"
 
@@ -165,7 +165,7 @@ static int churn(void)
     return 0;
 }
 
-/* What the address says of itself. */
+/* cudaPointerGetAttributes describes the block. */
 static int attributes(void)
 {
     struct cudaPointerAttributes a;
@@ -181,18 +181,9 @@ static int attributes(void)
 }
 
 static const struct bt_test tests[] = {
-    {"zero", zero},
-    {"null_argument", null_argument},
-    {"huge", huge},
-    {"last_error_kept", last_error_kept},
-    {"free_null", free_null},
-    {"alignment", alignment},
-    {"writable", writable},
-    {"writable_256m", writable_256m},
-    {"disjoint", disjoint},
-    {"churn", churn},
-    {"attributes", attributes},
-    {NULL, NULL},
+    BT_TEST(zero),      BT_TEST(null_argument), BT_TEST(huge),       BT_TEST(last_error_kept),
+    BT_TEST(free_null), BT_TEST(alignment),     BT_TEST(writable),   BT_TEST(writable_256m),
+    BT_TEST(disjoint),  BT_TEST(churn),         BT_TEST(attributes), {.name = NULL},
 };
 
 int main(int argc, char **argv)

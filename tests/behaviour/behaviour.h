@@ -2,17 +2,16 @@
 /*
  * behaviour.h - what the behaviour programs share: the table of tests, the checks, slow work without kernels.
  *
- * What it is: a few static functions. A test states what CUDA does without cupool; it has to hold natively and
- * preloaded, on the simulated and on real GPUs. Tests that are about the pool itself skip themselves when it is not
- * preloaded.
- *
- * What it is not: no kernels, so that no nvcc is needed. A stream is kept busy by a host function that sleeps.
+ * A test states how CUDA behaves without cupool; it has to hold natively and preloaded, on the simulated and on real
+ * GPUs. Tests about the pool itself skip themselves when it is not preloaded. There are no kernels, so no nvcc is
+ * needed: a host function that sleeps keeps a stream busy.
  */
 #ifndef BEHAVIOUR_H
 #define BEHAVIOUR_H
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,10 +28,24 @@
 #define BT_GIB     ((size_t)1 << 30)
 #define BT_SLOW_US 20000
 
+/* fn, or with for rows that are one function with different arguments: 0, 1 (failed, bt_why says why) or BT_SKIP. */
 struct bt_test {
     const char *name;
-    int (*fn)(void); /* 0, 1 (failed, bt_why says why) or BT_SKIP */
+    int (*fn)(void);
+    int (*with)(const void *arg);
+    const void *arg;
 };
+
+/* NOLINTBEGIN(bugprone-macro-parentheses): the arguments are initialisers */
+#define BT_TEST(fn_)                                                                                                   \
+    {                                                                                                                  \
+        .name = #fn_, .fn = fn_                                                                                        \
+    }
+#define BT_ROW(name_, fn_, arg_)                                                                                       \
+    {                                                                                                                  \
+        .name = #name_, .with = fn_, .arg = arg_                                                                       \
+    }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Per thread: a test that runs threads copies a thread's text out (bt_thread). */
 static __thread char bt_why[512];
@@ -88,6 +101,64 @@ BT_UNUSED static void bt_nap(uint64_t us)
     struct timespec t = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 
     nanosleep(&t, NULL);
+}
+
+#define BT_ADDRESS(p) ((CUdeviceptr)(uintptr_t)(p))
+
+/*
+ * A function of the driver or of the simulated GPU; NULL: there is none, the GPU is a real one. From the driver's
+ * library itself: a program that calls no driver function is not linked with it, and a static cudart loads it for
+ * itself alone.
+ */
+BT_UNUSED static void *bt_driver(const char *name)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+    return driver ? dlsym(driver, name) : NULL;
+}
+
+/* Skips with fewer devices. */
+BT_UNUSED static int bt_devices(int n)
+{
+    int devices = 0;
+
+    OK(cudaGetDeviceCount(&devices));
+    if (devices < n)
+        SKIP("needs %d devices", n);
+    return 0;
+}
+
+/* A new context on device 0, which is current afterwards. */
+BT_UNUSED static int bt_context(CUcontext *ret)
+{
+    CUdevice dev;
+
+    OK(cuDeviceGet(&dev, 0));
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(ret, NULL, 0, dev));
+#else
+    OK(cuCtxCreate(ret, 0, dev));
+#endif
+    return 0;
+}
+
+/* An option of a program: a number, which may end in K, M or G. */
+struct bt_option {
+    const char *name;
+    uint64_t *value;
+};
+
+BT_UNUSED static int bt_option(const struct bt_option *options, const char *name, const char *text)
+{
+    char *end;
+    uint64_t n = strtoull(text, &end, 0);
+
+    for (; options->name; options++)
+        if (strcmp(name, options->name) == 0) {
+            *options->value = *end == 'G' ? n << 30 : *end == 'M' ? n << 20 : *end == 'K' ? n << 10 : n;
+            return 0;
+        }
+    return -1;
 }
 
 /* A small generator of one's own: the same numbers everywhere. */
@@ -194,7 +265,7 @@ BT_UNUSED static int bt_thread_join(struct bt_thread *t)
     return t->rc;
 }
 
-/* What to do after a test that failed, so that it is not the next one's failure, too. */
+/* Runs after a test that failed, so that the next one does not fail for it. */
 static void (*bt_cleanup)(void);
 
 BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)
@@ -208,7 +279,7 @@ BT_UNUSED static int bt_main(int argc, char **argv, const struct bt_test *tests)
             continue;
         found++;
         bt_why[0] = 0;
-        rc = t->fn();
+        rc = t->fn ? t->fn() : t->with(t->arg);
         if (rc == 0) {
             passed++;
             printf("ok %s\n", t->name);

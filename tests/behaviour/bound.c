@@ -252,12 +252,8 @@ static int random_threads(void)
     return rc ? rc : end();
 }
 
-static const struct bt_test tests[] = {{"append", append},
-                                       {"phases", phases},
-                                       {"freed_async", freed_async},
-                                       {"random_one", random_one},
-                                       {"random_threads", random_threads},
-                                       {NULL, NULL}};
+static const struct bt_test tests[] = {BT_TEST(append),     BT_TEST(phases),         BT_TEST(freed_async),
+                                       BT_TEST(random_one), BT_TEST(random_threads), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -2,30 +2,15 @@
 /*
  * contexts.c - contexts that come and go, through the driver API.
  *
- * What it is: before cuInit, primary contexts retained, released and reset, a second context, threads without one.
- * What it is not: the runtime's own view of a device (devices.c).
+ * The tests call before cuInit, retain, release and reset primary contexts, make a second context, and use threads
+ * without one. devices.c has the runtime's own view of a device.
  *
- * The order of the table matters: what needs an uninitialised driver or a primary context that the runtime does not
- * hold comes first.
+ * The order of the table matters: tests that need an uninitialised driver or a primary context that the runtime does
+ * not hold come first.
  */
 #include "behaviour.h"
 
-#include <dlfcn.h>
-
 #define N ((size_t)1 << 20)
-
-static int ctx_create(CUcontext *ret)
-{
-    CUdevice dev;
-
-    OK(cuDeviceGet(&dev, 0));
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(ret, NULL, 0, dev));
-#else
-    OK(cuCtxCreate(ret, 0, dev));
-#endif
-    return 0;
-}
 
 /* A block of the current context: written and read. */
 static int block_get(CUdeviceptr *ret, size_t n, int byte)
@@ -133,7 +118,7 @@ static int beside_primary(void)
     OK(cuInit(0));
     OK(cuDeviceGet(&dev, 0));
     OK(cuDevicePrimaryCtxRetain(&primary, dev));
-    TRY(ctx_create(&ctx));
+    TRY(bt_context(&ctx));
     TRY(block_get(&p, N, 6));
     TRY(block_get(&q, 100, 7));
     OK(cuDevicePrimaryCtxReset(dev));
@@ -158,7 +143,7 @@ static int second_context(void)
     OK(cuCtxGetCurrent(&first));
     TRY(block_get(&p, N, 1));
     for (int round = 0; round < 3; round++) {
-        TRY(ctx_create(&second)); /* is current now */
+        TRY(bt_context(&second)); /* is current now */
         OK(cuCtxGetCurrent(&now));
         CHECK(now == second && now != first);
         TRY(block_get(&q, N, 2));
@@ -187,7 +172,7 @@ static int free_across(void)
     OK(cudaFree(NULL));
     OK(cuCtxGetCurrent(&first));
     OK(cuMemAlloc(&p, N));
-    TRY(ctx_create(&second));
+    TRY(bt_context(&second));
     OK(cuMemFree(p));
     OK(cuMemAlloc(&q, N));
     OK(cuCtxGetCurrent(&now));
@@ -216,7 +201,7 @@ static int race_across(void)
     TRY(block_get(&t, 4096, 7));
     OK(cuLaunchHostFunc(a, bt_sleep_fn, (void *)(uintptr_t)BT_SLOW_US));
     OK(cuMemcpyDtoDAsync(out, t, 4096, a));
-    TRY(ctx_create(&second));
+    TRY(bt_context(&second));
     OK(cuMemFree(t));
     OK(cuCtxSetCurrent(first));
     OK(cuMemAlloc(&u, 4096));
@@ -313,8 +298,10 @@ static int fresh_thread_free(void)
     return bt_usable(N);
 }
 
-/* What a green context takes is the driver's own, each time. A free on its stream, which the frees of the memory's
- * context wait for anyhow, is like one on any stream: the block serves again. */
+/*
+ * Memory of a green context comes from the driver, each time. A free on its stream, for which the frees of the memory's
+ * context wait anyhow, is like one on any stream: the block serves again.
+ */
 #if CUDA_VERSION >= 12050
 static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*count)(const char *))
 {
@@ -342,7 +329,7 @@ static int green_memory(CUcontext context, CUgreenCtx green, unsigned long (*cou
     OK(cuMemFreeAsync(p, stream));
     __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
     OK(cuStreamSynchronize(stream));
-    OK(cuMemGetInfo(&avail, &total)); /* looks at what relaxed keeps */
+    OK(cuMemGetInfo(&avail, &total)); /* orders the blocks that relaxed keeps */
     calls = count("cuMemAlloc_v2");
     TRY(block_get(&p, 3 * N, 2));
     OK(cuMemFree(p));
@@ -377,7 +364,7 @@ static int green_contexts(void)
             TRY(green_memory(context, green, count));
         OK(cuGreenCtxDestroy(green));
     }
-    TRY(ctx_create(&context));
+    TRY(bt_context(&context));
     TRY(block_get(&p, 1000, 1));
     OK(cuMemFree(p));
     calls = count("cuMemAlloc_v2");
@@ -391,21 +378,19 @@ static int green_contexts(void)
 #endif
 }
 
-static const struct bt_test tests[] = {
-    {"not_initialized", not_initialized},
-    {"no_context", no_context},
-    {"primary_release", primary_release},
-    {"beside_primary", beside_primary},
-    {"primary_reset", primary_reset},
-    {"second_context", second_context},
-    {"free_across", free_across},
-    {"race_across", race_across},
-    {"green_contexts", green_contexts},
-    {"fresh_thread", fresh_thread},
-    {"fresh_thread_free", fresh_thread_free},
-    {"fresh_thread_driver_free", fresh_thread_driver_free},
-    {NULL, NULL},
-};
+static const struct bt_test tests[] = {BT_TEST(not_initialized),
+                                       BT_TEST(no_context),
+                                       BT_TEST(primary_release),
+                                       BT_TEST(beside_primary),
+                                       BT_TEST(primary_reset),
+                                       BT_TEST(second_context),
+                                       BT_TEST(free_across),
+                                       BT_TEST(race_across),
+                                       BT_TEST(green_contexts),
+                                       BT_TEST(fresh_thread),
+                                       BT_TEST(fresh_thread_free),
+                                       BT_TEST(fresh_thread_driver_free),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

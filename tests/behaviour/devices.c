@@ -2,18 +2,9 @@
 /*
  * devices.c - several devices in one process.
  *
- * What it is: whose memory is whose, freeing across the current device, resetting one device.
- * What it is not: peer access.
+ * The tests check the owner of memory, free across the current device, and reset one device. They make no peer access.
  */
 #include "behaviour.h"
-
-#define NEED_TWO                                                                                                       \
-    do {                                                                                                               \
-        int n_ = 0;                                                                                                    \
-        OK(cudaGetDeviceCount(&n_));                                                                                   \
-        if (n_ < 2)                                                                                                    \
-            SKIP("needs two devices");                                                                                 \
-    } while (0)
 
 static int device_of(const void *p, int want)
 {
@@ -28,7 +19,7 @@ static int owns(void)
 {
     void *p[2];
 
-    NEED_TWO;
+    TRY(bt_devices(2));
     for (int d = 0; d < 2; d++) {
         OK(cudaSetDevice(d));
         OK(cudaMalloc(&p[d], 1 << 20));
@@ -48,7 +39,7 @@ static int free_elsewhere(void)
 {
     void *p, *q;
 
-    NEED_TWO;
+    TRY(bt_devices(2));
     for (int i = 0; i < 50; i++) {
         size_t n = i % 2 ? 5000 : 3 << 20;
 
@@ -91,7 +82,7 @@ static int two_threads(void)
 {
     struct bt_thread t[2];
 
-    NEED_TWO;
+    TRY(bt_devices(2));
     for (int d = 0; d < 2; d++)
         TRY(bt_thread_start(&t[d], worker, (void *)(intptr_t)d));
     for (int d = 0; d < 2; d++)
@@ -122,7 +113,7 @@ static int busy_other(void)
     cudaStream_t s;
     void *p;
 
-    NEED_TWO;
+    TRY(bt_devices(2));
     OK(cudaSetDevice(0));
     OK(cudaMalloc(&p, 1 << 20));
     OK(cudaSetDevice(1));
@@ -143,7 +134,7 @@ static int reset_one(void)
 {
     void *p[2];
 
-    NEED_TWO;
+    TRY(bt_devices(2));
     for (int round = 0; round < 3; round++) {
         for (int d = 0; d < 2; d++) {
             OK(cudaSetDevice(d));
@@ -194,14 +185,8 @@ static int reset_busy(void)
 }
 
 static const struct bt_test tests[] = {
-    {"owns", owns},
-    {"free_elsewhere", free_elsewhere},
-    {"two_threads", two_threads},
-    {"busy_other", busy_other},
-    {"reset_one", reset_one},
-    {"reset_current", reset_current},
-    {"reset_busy", reset_busy},
-    {NULL, NULL},
+    BT_TEST(owns),      BT_TEST(free_elsewhere), BT_TEST(two_threads), BT_TEST(busy_other),
+    BT_TEST(reset_one), BT_TEST(reset_current),  BT_TEST(reset_busy),  {.name = NULL},
 };
 
 int main(int argc, char **argv)

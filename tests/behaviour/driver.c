@@ -2,8 +2,8 @@
 /*
  * driver.c - the driver's allocation calls, by every way of getting at them.
  *
- * What it is: cuMemAlloc and cuMemFree linked, through both arities of cuGetProcAddress and through dlsym, mixed with
- * each other and with the runtime's. What it is not: contexts (contexts.c).
+ * The tests call cuMemAlloc and cuMemFree linked, through both arities of cuGetProcAddress and through dlsym, mixed
+ * with each other and with the runtime's. Contexts are in contexts.c.
  */
 #include "behaviour.h"
 
@@ -291,20 +291,10 @@ static int many(void)
 }
 
 static const struct bt_test tests[] = {
-    {"arguments", arguments},
-    {"address_range", address_range},
-    {"freed_address", freed_address},
-    {"mixed", mixed},
-    {"lookup_linked", lookup_linked},
-    {"lookup_by_dlsym", lookup_by_dlsym},
-    {"lookup_of_lookup", lookup_of_lookup},
-    {"lookup_runtime", lookup_runtime},
-    {"lookup_status", lookup_status},
-    {"dlsym_direct", dlsym_direct},
-    {"dlsym_others", dlsym_others},
-    {"many", many},
-    {NULL, NULL},
-};
+    BT_TEST(arguments),     BT_TEST(address_range),   BT_TEST(freed_address),    BT_TEST(mixed),
+    BT_TEST(lookup_linked), BT_TEST(lookup_by_dlsym), BT_TEST(lookup_of_lookup), BT_TEST(lookup_runtime),
+    BT_TEST(lookup_status), BT_TEST(dlsym_direct),    BT_TEST(dlsym_others),     BT_TEST(many),
+    {.name = NULL}};
 
 int main(int argc, char **argv)
 {

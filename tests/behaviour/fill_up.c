@@ -2,14 +2,12 @@
 /*
  * fill_up.c - the card nearly full: what the driver would serve is served.
  *
- * What it is: random sequences of cudaMalloc and cudaFree whose live bytes rise to 95 % of what was free, several
- * times. What is asked for next is decided by a model of the driver (512-byte granules in shared pages of 2 MiB below 2
- * MiB, whole pages above), never by an address or an answer, so one seed is one sequence, natively and preloaded (its
- * hash is printed). The model counts no request beyond 95 %, and a driver has no fragmentation above a page, so
- * natively all succeed. The ends of each block are marked and looked at when it goes.
- *
- * What it is not: a measure of time. How much further than 95 % it goes until the first refusal is printed, not
- * checked.
+ * Random sequences of cudaMalloc and cudaFree raise the live bytes to 95 % of the free memory, several times. A model
+ * of the driver (512-byte granules in shared pages of 2 MiB below 2 MiB, whole pages above) decides each request, never
+ * an address or an answer, so one seed is one sequence, natively and preloaded (its hash is printed). The model counts
+ * no request beyond 95 %, and a driver has no fragmentation above a page, so natively all succeed. The program marks
+ * the ends of each block and looks at them when the block goes. It measures no time. It prints, and does not check, how
+ * much further than 95 % it gets until the first refusal.
  *
  * Usage: fill_up [--ops N] [--seed X] [--per-mille P] [--free BYTES] [--pattern NAME]
  * Exit: 0 all served, 1 refused or foreign bytes, 2 a call failed that has to succeed.
@@ -339,21 +337,16 @@ static int memory_measure(void)
 
 static int option(const char *name, const char *value)
 {
-    static const struct {
-        const char *name;
-        uint64_t *value;
-    } options[] = {{"--ops", &opt.ops}, {"--seed", &opt.seed}, {"--per-mille", &opt.per_mille}, {"--free", &opt.free}};
+    static const struct bt_option options[] = {{"--ops", &opt.ops},
+                                               {"--seed", &opt.seed},
+                                               {"--per-mille", &opt.per_mille},
+                                               {"--free", &opt.free},
+                                               {NULL, NULL}};
 
-    if (strcmp(name, "--pattern") == 0) {
-        opt.pattern = value;
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
-        if (strcmp(name, options[i].name) == 0) {
-            *options[i].value = strtoull(value, NULL, 0);
-            return 0;
-        }
-    return -1;
+    if (strcmp(name, "--pattern") != 0)
+        return bt_option(options, name, value);
+    opt.pattern = value;
+    return 0;
 }
 
 int main(int argc, char **argv)

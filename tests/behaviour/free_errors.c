@@ -2,8 +2,8 @@
 /*
  * free_errors.c - frees that are wrong: what they return, and that nobody else is harmed.
  *
- * What it is: wild, interior and double frees, frees after a reset, frees by the wrong function.
- * What it is not: frees that are right but come early (order.c).
+ * The tests make wild, interior and double frees, frees after a reset, and frees by the wrong function. Right frees
+ * that come early are in order.c.
  */
 #include "behaviour.h"
 
@@ -230,16 +230,8 @@ static int host_function(void)
 }
 
 static const struct bt_test tests[] = {
-    {"wild", wild},
-    {"interior", interior},
-    {"twice", twice},
-    {"driver", driver},
-    {"not_sticky", not_sticky},
-    {"stream_ordered", stream_ordered},
-    {"mismatched", mismatched},
-    {"host_function", host_function},
-    {"after_reset", after_reset},
-    {NULL, NULL},
+    BT_TEST(wild),           BT_TEST(interior),   BT_TEST(twice),         BT_TEST(driver),      BT_TEST(not_sticky),
+    BT_TEST(stream_ordered), BT_TEST(mismatched), BT_TEST(host_function), BT_TEST(after_reset), {.name = NULL},
 };
 
 int main(int argc, char **argv)

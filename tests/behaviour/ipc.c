@@ -2,9 +2,9 @@
 /*
  * ipc.c - memory shared with another process through CUDA IPC handles.
  *
- * What it is: export here, import in a copy of this program, compare the bytes. Preloaded, a block that does not lie at
- * the start of the driver's own allocation may be refused; a handle that opens to the wrong bytes never is allowed.
- * What it is not: IPC of events or of cudaMallocAsync pools.
+ * The tests export here, import in a copy of this program, and compare the bytes. Preloaded, a block that does not lie
+ * at the start of the driver's own allocation may be refused; a handle must never open to the wrong bytes. IPC of
+ * events and of cudaMallocAsync pools is not tested.
  */
 #include "behaviour.h"
 
@@ -178,7 +178,7 @@ static int wrong(void)
     return bt_usable(4 << 20);
 }
 
-/* What was exported can be freed, and the next handle is of the next memory. */
+/* Exported memory can be freed, and the next handle is of the next memory. */
 static int again(void)
 {
     for (int i = 0; i < 3; i++) {
@@ -196,12 +196,7 @@ static int again(void)
 }
 
 static const struct bt_test tests[] = {
-    {"fresh_large", fresh_large},
-    {"reused_large", reused_large},
-    {"small", small},
-    {"wrong", wrong},
-    {"again", again},
-    {NULL, NULL},
+    BT_TEST(fresh_large), BT_TEST(reused_large), BT_TEST(small), BT_TEST(wrong), BT_TEST(again), {.name = NULL},
 };
 
 int main(int argc, char **argv)

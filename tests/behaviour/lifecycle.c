@@ -2,8 +2,8 @@
 /*
  * lifecycle.c - fork, exec and exit.
  *
- * What it is: each test runs a scenario in a fresh copy of this program (argv: --scenario NAME) and looks at how it
- * ended. What it is not: a check of what cudaFree answers while the process goes: only that it goes in peace.
+ * Each test runs a scenario in a fresh copy of this program (argv: --scenario NAME) and looks at its exit. It does not
+ * check the answers of cudaFree while the process goes, only that the process ends in peace.
  */
 #include "behaviour.h"
 
@@ -188,22 +188,20 @@ static int reset_then_exit(void)
     return 0;
 }
 
-static const struct bt_test scenarios[] = {
-    {"fork_before", fork_before},
-    {"fork_twice", fork_twice},
-    {"fork_after", fork_after},
-    {"fork_after_use", fork_after_use},
-    {"fork_after_exec", fork_after_exec},
-    {"exit_live", exit_live},
-    {"exit_busy", exit_busy},
-    {"atexit_early", atexit_early},
-    {"atexit_late", atexit_late},
-    {"static_destructor", static_destructor},
-    {"idle", idle},
-    {"quick_leave", quick_leave},
-    {"reset_then_exit", reset_then_exit},
-    {NULL, NULL},
-};
+static const struct bt_test scenarios[] = {BT_TEST(fork_before),
+                                           BT_TEST(fork_twice),
+                                           BT_TEST(fork_after),
+                                           BT_TEST(fork_after_use),
+                                           BT_TEST(fork_after_exec),
+                                           BT_TEST(exit_live),
+                                           BT_TEST(exit_busy),
+                                           BT_TEST(atexit_early),
+                                           BT_TEST(atexit_late),
+                                           BT_TEST(static_destructor),
+                                           BT_TEST(idle),
+                                           BT_TEST(quick_leave),
+                                           BT_TEST(reset_then_exit),
+                                           {.name = NULL}};
 
 static int scenario_main(const char *name)
 {

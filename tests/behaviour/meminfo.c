@@ -2,8 +2,8 @@
 /*
  * meminfo.c - what cudaMemGetInfo and cuMemGetInfo say before, during and after.
  *
- * What it is: the figures that programs size themselves by. What a pool keeps back but would hand out has to count as
- * free. What it is not: exact: other processes and the driver's own needs move the figures by a few MiB.
+ * Programs size themselves by these figures. Memory that a pool keeps back but would hand out has to count as free. The
+ * figures are not exact: other processes and the driver's own needs move them by a few MiB.
  */
 #include "behaviour.h"
 
@@ -95,7 +95,7 @@ static int null_arguments(void)
     return 0;
 }
 
-/* What it calls free can be had. */
+/* The memory that it calls free can be had. */
 static int free_can_be_had(void)
 {
     size_t avail, total, n;
@@ -114,13 +114,10 @@ static int free_can_be_had(void)
 
 static int each_device(void)
 {
-    int n = 0;
     size_t a0, t0, a1, t1, b0, b1;
     void *p = NULL;
 
-    OK(cudaGetDeviceCount(&n));
-    if (n < 2)
-        SKIP("needs two devices");
+    TRY(bt_devices(2));
     OK(cudaSetDevice(1));
     TRY(info(&a1, &t1));
     OK(cudaSetDevice(0));
@@ -140,7 +137,8 @@ static int each_device(void)
     return 0;
 }
 
-/* What was freed in any context of the device is free, and what was freed by a stream is when the stream has come
+/*
+ * Memory freed in any context of the device is free, and memory freed by a stream is free when the stream has come
  * there.
  */
 static int of_all_contexts(void)
@@ -185,7 +183,6 @@ static int thread_fn(void *arg)
 {
     size_t a, b;
 
-    (void)arg;
     EXPECT(cuMemGetInfo(&a, &b), CUDA_ERROR_INVALID_CONTEXT);
     OK(cudaMemGetInfo(&a, &b));
     OK(cuMemGetInfo(&a, &b));
@@ -222,18 +219,16 @@ static int never_more_than_all(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    {"plain", plain},
-    {"follows_malloc", follows_malloc},
-    {"follows_many", follows_many},
-    {"null_arguments", null_arguments},
-    {"free_can_be_had", free_can_be_had},
-    {"each_device", each_device},
-    {"of_all_contexts", of_all_contexts},
-    {"fresh_thread", fresh_thread},
-    {"never_more_than_all", never_more_than_all},
-    {NULL, NULL},
-};
+static const struct bt_test tests[] = {BT_TEST(plain),
+                                       BT_TEST(follows_malloc),
+                                       BT_TEST(follows_many),
+                                       BT_TEST(null_arguments),
+                                       BT_TEST(free_can_be_had),
+                                       BT_TEST(each_device),
+                                       BT_TEST(of_all_contexts),
+                                       BT_TEST(fresh_thread),
+                                       BT_TEST(never_more_than_all),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -2,11 +2,9 @@
 /*
  * oom.c - at the end of the device's memory.
  *
- * What it is: filled to refusal, fragmented, refilled; what natively is served is served, by cudaMalloc and by
- * everybody else. On a large device most of the memory is taken first by one block, so that BEHAVIOUR_MAX_MEM (4 GiB)
- * are played with.
- *
- * What it is not: a check of how much a pool keeps.
+ * The tests fill the memory to refusal, fragment it, and refill it; requests that natively are served are served, by
+ * cudaMalloc and by all other calls. On a large device one block first takes most of the memory, so that
+ * BEHAVIOUR_MAX_MEM (4 GiB) are left. The tests do not check how much a pool keeps.
  */
 #include "behaviour.h"
 
@@ -117,7 +115,7 @@ static int fragmented(void)
     return end();
 }
 
-/* The same memory in ever other sizes. */
+/* All of the memory in blocks of one size, then of half that size, and so on. */
 static int reshaped(void)
 {
     size_t avail, now, total;
@@ -158,7 +156,7 @@ static int all_as_one(void)
     return end();
 }
 
-/* What is cached does not stand in the way of those that no pool serves. */
+/* Cached memory does not stand in the way of calls that no pool serves. */
 static int others_served(void)
 {
     size_t avail, n, pitch;
@@ -298,14 +296,8 @@ static int freed_before_capture(void)
 }
 
 static const struct bt_test tests[] = {
-    {"fragmented", fragmented},
-    {"reshaped", reshaped},
-    {"all_as_one", all_as_one},
-    {"others_served", others_served},
-    {"several_threads", several_threads},
-    {"beside_capture", beside_capture},
-    {"freed_before_capture", freed_before_capture},
-    {NULL, NULL},
+    BT_TEST(fragmented),      BT_TEST(reshaped),       BT_TEST(all_as_one),           BT_TEST(others_served),
+    BT_TEST(several_threads), BT_TEST(beside_capture), BT_TEST(freed_before_capture), {.name = NULL},
 };
 
 int main(int argc, char **argv)

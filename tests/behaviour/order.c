@@ -2,11 +2,10 @@
 /*
  * order.c - is a freed buffer handed out while work on it is still in flight?
  *
- * What it is: shared/workloads' reuse race without kernels. A slow stream uses a buffer, the host frees it, allocates
- * again and writes on another stream; every kind of stream, of free and of interference. A pool that hands freed blocks
- * straight back fails each of these. Built a second time with -DCUDA_API_PER_THREAD_DEFAULT_STREAM.
- *
- * What it is not: a test that relies on cudaFree for the host's sake: what is read is always synchronised with first.
+ * This is the reuse race of shared/workloads without kernels. A slow stream uses a buffer, the host frees it, allocates
+ * again and writes on another stream; the tests combine every kind of stream, of free and of interference. A pool that
+ * hands freed blocks straight back fails each of them. No test relies on cudaFree for the host's sake: each
+ * synchronises before it reads. meson builds it a second time with -DCUDA_API_PER_THREAD_DEFAULT_STREAM.
  */
 #include "behaviour.h"
 
@@ -38,7 +37,7 @@ static int race_free(const struct race *r)
         OK(cudaFree(r->t));
         break;
     case FREE_DRIVER:
-        OK(cuMemFree((CUdeviceptr)(uintptr_t)r->t));
+        OK(cuMemFree(BT_ADDRESS(r->t)));
         break;
     case FREE_ASYNC:
         OK(cudaFreeAsync(r->t, r->a));
@@ -121,7 +120,7 @@ static int race_run(struct race *r)
     return 0;
 }
 
-/* a and b by their flags. */
+/* Of new streams. */
 static int race_flags(unsigned a, unsigned b, enum how how)
 {
     struct race r = {.how = how};
@@ -134,23 +133,23 @@ static int race_flags(unsigned a, unsigned b, enum how how)
     return 0;
 }
 
-/* One side is a built-in stream. */
-static int race_builtin(cudaStream_t builtin, bool is_a)
+static int race_how(const void *how)
 {
-    struct race r = {.how = FREE};
-    cudaStream_t s;
-
-    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    r.a = is_a ? builtin : s;
-    r.b = is_a ? s : builtin;
-    TRY(race_run(&r));
-    OK(cudaStreamDestroy(s));
-    return 0;
+    return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, *(const enum how *)how);
 }
 
-static int nonblocking(void)
+/* One side is a built-in stream, then the other. */
+static int race_builtin(const void *builtin)
 {
-    return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, FREE);
+    struct race r = {.how = FREE, .a = (cudaStream_t)(uintptr_t)builtin};
+
+    OK(cudaStreamCreateWithFlags(&r.b, cudaStreamNonBlocking));
+    TRY(race_run(&r));
+    r.a = r.b;
+    r.b = (cudaStream_t)(uintptr_t)builtin;
+    TRY(race_run(&r));
+    OK(cudaStreamDestroy(r.a));
+    return 0;
 }
 
 static int blocking(void)
@@ -162,24 +161,6 @@ static int mixed(void)
 {
     TRY(race_flags(cudaStreamDefault, cudaStreamNonBlocking, FREE));
     return race_flags(cudaStreamNonBlocking, cudaStreamDefault, FREE);
-}
-
-static int null_stream(void)
-{
-    TRY(race_builtin(NULL, true));
-    return race_builtin(NULL, false);
-}
-
-static int legacy(void)
-{
-    TRY(race_builtin(cudaStreamLegacy, true));
-    return race_builtin(cudaStreamLegacy, false);
-}
-
-static int per_thread(void)
-{
-    TRY(race_builtin(cudaStreamPerThread, true));
-    return race_builtin(cudaStreamPerThread, false);
 }
 
 static int legacy_and_per_thread(void)
@@ -226,28 +207,9 @@ static int destroyed_before(void)
     return 0;
 }
 
-static int by_driver(void)
-{
-    return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, FREE_DRIVER);
-}
-
-static int by_free_async(void)
-{
-    return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, FREE_ASYNC);
-}
-
-static int by_thread(void)
-{
-    return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, FREE_THREAD);
-}
-
 static int by_device(void)
 {
-    int n = 0;
-
-    OK(cudaGetDeviceCount(&n));
-    if (n < 2)
-        SKIP("needs two devices");
+    TRY(bt_devices(2));
     return race_flags(cudaStreamNonBlocking, cudaStreamNonBlocking, FREE_DEVICE);
 }
 
@@ -306,22 +268,22 @@ static int threads(void)
 }
 
 static const struct bt_test tests[] = {
-    {"nonblocking", nonblocking},
-    {"blocking", blocking},
-    {"mixed", mixed},
-    {"null_stream", null_stream},
-    {"legacy", legacy},
-    {"per_thread", per_thread},
-    {"legacy_and_per_thread", legacy_and_per_thread},
-    {"priority", priority},
-    {"created_after", created_after},
-    {"destroyed_before", destroyed_before},
-    {"by_driver", by_driver},
-    {"by_free_async", by_free_async},
-    {"by_thread", by_thread},
-    {"by_device", by_device},
-    {"threads", threads},
-    {NULL, NULL},
+    BT_ROW(nonblocking, race_how, &(const enum how){FREE}),
+    BT_TEST(blocking),
+    BT_TEST(mixed),
+    BT_ROW(null_stream, race_builtin, NULL),
+    BT_ROW(legacy, race_builtin, cudaStreamLegacy),
+    BT_ROW(per_thread, race_builtin, cudaStreamPerThread),
+    BT_TEST(legacy_and_per_thread),
+    BT_TEST(priority),
+    BT_TEST(created_after),
+    BT_TEST(destroyed_before),
+    BT_ROW(by_driver, race_how, &(const enum how){FREE_DRIVER}),
+    BT_ROW(by_free_async, race_how, &(const enum how){FREE_ASYNC}),
+    BT_ROW(by_thread, race_how, &(const enum how){FREE_THREAD}),
+    BT_TEST(by_device),
+    BT_TEST(threads),
+    {.name = NULL},
 };
 
 int main(int argc, char **argv)

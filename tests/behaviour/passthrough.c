@@ -2,9 +2,8 @@
 /*
  * passthrough.c - allocations that no pool serves: they work beside one, and cudaFree takes what it natively takes.
  *
- * What it is: pitched, 3D, managed, stream-ordered, array, host and mapped memory; and cudaMalloc's in a capture, at
- * addresses that somebody whose calls no pool sees has freed.
- * What it is not: what a pool serves (basic.c).
+ * The tests take pitched, 3D, managed, stream-ordered, array, host and mapped memory; and cudaMalloc's in a capture,
+ * and at addresses that a call unseen by the pool has freed. Memory that a pool serves is in basic.c.
  */
 #include "behaviour.h"
 
@@ -248,18 +247,9 @@ static int others_frees(void)
 }
 
 static const struct bt_test tests[] = {
-    {"pitch", pitch},
-    {"three_d", three_d},
-    {"managed", managed},
-    {"stream_ordered", stream_ordered},
-    {"malloc_free_async", malloc_free_async},
-    {"array", array},
-    {"host", host},
-    {"registered", registered},
-    {"together", together},
-    {"others_frees", others_frees},
-    {NULL, NULL},
-};
+    BT_TEST(pitch), BT_TEST(three_d), BT_TEST(managed),    BT_TEST(stream_ordered), BT_TEST(malloc_free_async),
+    BT_TEST(array), BT_TEST(host),    BT_TEST(registered), BT_TEST(together),       BT_TEST(others_frees),
+    {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -148,7 +148,6 @@ static _Atomic(int) go;
 
 static void CUDART_CB wait_fn(void *arg)
 {
-    (void)arg;
     while (!go)
         bt_nap(100);
 }
@@ -219,16 +218,14 @@ static int wrong_frees(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {
-    {"copies", copies_one},
-    {"copies_threads", copies_threads},
-    {"written_by_device", written_by_device},
-    {"in_capture", in_capture},
-    {"free_beside_work", free_beside_work},
-    {"wrong_frees", wrong_frees},
-    {"reset", reset},
-    {NULL, NULL},
-};
+static const struct bt_test tests[] = {{.name = "copies", .fn = copies_one},
+                                       BT_TEST(copies_threads),
+                                       BT_TEST(written_by_device),
+                                       BT_TEST(in_capture),
+                                       BT_TEST(free_beside_work),
+                                       BT_TEST(wrong_frees),
+                                       BT_TEST(reset),
+                                       {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -2,10 +2,9 @@
 /*
  * pressure.c - the device's last bytes.
  *
- * What it is: how much of what cudaMemGetInfo calls free can be had in blocks of a size that does not divide well, and
- * what a capture kept back meanwhile. At most 512 MiB are played with; a block that nobody frees takes the rest.
- *
- * What it is not: fragmentation (oom.c).
+ * The tests measure how much of the memory that cudaMemGetInfo calls free can be had in blocks of a size that does not
+ * divide well, and how much a capture kept back. They use at most 512 MiB; a block that stays takes the rest.
+ * Fragmentation is in oom.c.
  */
 #include "behaviour.h"
 
@@ -64,7 +63,7 @@ static int megabytes(void)
     return end();
 }
 
-/* What a large block leaves of the memory of a larger one that was freed is memory for small ones, too. */
+/* A large block takes a part of the memory of a larger one that was freed; the rest is memory for small ones, too. */
 static int small_after_large(void)
 {
     const size_t large = 200 * BT_MIB, part = 32 * BT_MIB, max = bt_max_mem() < BT_GIB / 2 ? bt_max_mem() : BT_GIB / 2;
@@ -123,11 +122,7 @@ static int freed_in_capture(void)
 }
 
 static const struct bt_test tests[] = {
-    {"megabytes", megabytes},
-    {"small_after_large", small_after_large},
-    {"freed_in_capture", freed_in_capture},
-    {NULL, NULL},
-};
+    BT_TEST(megabytes), BT_TEST(small_after_large), BT_TEST(freed_in_capture), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -2,11 +2,11 @@
 /*
  * stamp.c - the detector of early reuse.
  *
- * What it is: threads that allocate, stamp head and tail of every buffer with a token of its own on some stream, and
- * later enqueue a copy of head and tail back to pinned memory and free the buffer while that copy is still in flight. A
- * copy that brings another token home means that the buffer had a new owner too early. Some buffers are overwritten at
- * the end instead, so that a late write into a new owner's buffer shows as well. Streams of every kind, ordered by
- * events where a buffer changes stream; cudaFree by the owner, by other threads and in stream order.
+ * Threads allocate, stamp head and tail of every buffer with a token of its own on some stream, and later enqueue a
+ * copy of head and tail back to pinned memory and free the buffer while that copy is still in flight. A copy that
+ * brings another token means that the buffer had a new owner too early. Some buffers are overwritten at the end
+ * instead, so that a late write into a new owner's buffer shows as well. Streams are of every kind, ordered by events
+ * where a buffer changes stream; the owner, other threads and the stream free.
  *
  * As it is, a copy is looked at only after an event that followed it has completed, so 0 errors is right natively, and
  * for every policy that keeps the order of the device. Two options ask for what only a cudaFree that waits on the host
@@ -21,92 +21,7 @@
  * --total-bytes: of all buffers together; --max-bytes: of one. Sizes take K, M, G. Memory does not grow with N.
  * Exit: 0 no error, 1 errors, 2 something else failed; --expect-errors exchanges 0 and 1.
  */
-#include "behaviour.h"
-
-#include <stdatomic.h>
-
-#define THREADS_MAX 256
-#define SLOTS_MAX   256
-#define STREAMS_MAX 16
-#define QUEUE_MAX   4096
-#define ERRORS_MAX  10
-
-static struct {
-    int threads, devices, streams, live, delay_us, free_async;
-    uint64_t ops, seed, min_bytes, max_bytes, total_bytes;
-    double seconds;
-    bool expect_errors, host, peer;
-} opt = {.threads = 8,
-         .devices = 1,
-         .streams = 6,
-         .live = 48,
-         .delay_us = 200,
-         .free_async = 4,
-         .ops = 1000000,
-         .seed = 1,
-         .min_bytes = 256,
-         .max_bytes = 64 << 10,
-         .total_bytes = UINT64_MAX,
-         .seconds = 0};
-
-static atomic_ullong ops_done, errors, refused, checked, live_bytes;
-static atomic_int stop, broken;
-static uint64_t started;
-
-enum slot_state { EMPTY, LIVE, PENDING, SEEN };
-
-/* One buffer. token, head and tail lie in pinned memory. */
-struct slot {
-    enum slot_state state;
-    char *p;
-    size_t n;
-    int stream; /* of the stamp, an index that may be another stream by now: never used without the event; or FAR */
-    uint64_t generation;
-    uint64_t token;
-    uint64_t *pinned; /* [0] what is written, [1] head, [2] tail as read back, [3] what overwrites */
-    cudaEvent_t event, far_event;
-    cudaEvent_t stamped; /* the one of the two that follows the stamp */
-    uint64_t *far;       /* two numbers on the next device */
-};
-
-#define FAR (-1)
-
-struct stream {
-    cudaStream_t s;
-    uint64_t generation;
-    bool own;
-};
-
-struct worker {
-    pthread_t thread;
-    int id, device, far_device; /* FAR: there is no next device */
-    cudaStream_t far_stream;
-    uint64_t *far;
-    uint64_t seed, counter;
-    struct stream stream[STREAMS_MAX];
-    struct slot slot[SLOTS_MAX];
-    int nslots, oldest; /* slots are used in turn: oldest is the next to be recycled */
-    uint64_t *pinned;
-};
-
-/* Buffers that somebody else shall free. */
-static struct {
-    pthread_mutex_t lock;
-    void *p[QUEUE_MAX];
-    size_t size[QUEUE_MAX];
-    int n;
-} queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        int rc_ = (int)(call);                                                                                         \
-        if (rc_) {                                                                                                     \
-            fprintf(stderr, "stamp: line %d: %s: %d\n", __LINE__, #call, rc_);                                         \
-            atomic_store(&broken, 1);                                                                                  \
-            atomic_store(&stop, 1);                                                                                    \
-            return -1;                                                                                                 \
-        }                                                                                                              \
-    } while (0)
+#include "stamp.h"
 
 static int stream_open(struct worker *w, int k)
 {
@@ -200,8 +115,8 @@ static int queue_drain(int keep)
 }
 
 /*
- * The owner's cudaFree has just returned: all that this thread had launched on its device is over. What came to the
- * host is looked at, and what was read there is overwritten.
+ * The owner's cudaFree has just returned: all that this thread had launched on its device is over. It looks
+ * at the copies that came to the host, and overwrites the words that were read there.
  */
 static void host_look(struct worker *w)
 {
@@ -223,12 +138,12 @@ static int slot_free(struct worker *w, struct slot *s, cudaStream_t last)
     unsigned how = (unsigned)(bt_random(&w->seed) % 100);
     bool queued = false;
 
-    if (how < (unsigned)opt.free_async) {
+    if (how < opt.free_async) {
         MUST(cudaFreeAsync(s->p, last));
         atomic_fetch_sub(&live_bytes, s->n);
         return 0;
     }
-    if (how < (unsigned)opt.free_async + 15) {
+    if (how < opt.free_async + 15) {
         pthread_mutex_lock(&queue.lock);
         queued = queue.n < QUEUE_MAX;
         if (queued) {
@@ -320,7 +235,7 @@ static int slot_open(struct worker *w, struct slot *s)
         return worker_settle(w);
     }
     MUST(rc);
-    s->stream = (int)(bt_random(&w->seed) % (uint64_t)opt.streams);
+    s->stream = (int)(bt_random(&w->seed) % opt.streams);
     s->generation = w->stream[s->stream].generation;
     stream = w->stream[s->stream].s;
     s->token = (uint64_t)(w->id + 1) << 48 | ++w->counter;
@@ -340,7 +255,7 @@ static int slot_open(struct worker *w, struct slot *s)
 static int slot_close(struct worker *w, struct slot *s)
 {
     uint64_t dice = bt_random(&w->seed);
-    int k = dice % 4 && s->stream != FAR ? s->stream : (int)((dice >> 8) % (uint64_t)opt.streams);
+    int k = dice % 4 && s->stream != FAR ? s->stream : (int)((dice >> 8) % opt.streams);
     cudaStream_t stream = w->stream[k].s;
 
     if (k != s->stream || w->stream[k].generation != s->generation)
@@ -378,8 +293,8 @@ static int worker_step(struct worker *w)
     if (s->state == LIVE && dice % 8 == 0 && slot_close(w, s)) /* a very short life */
         return -1;
     if (dice % 4096 < 8)
-        return stream_renew(w, (int)((dice >> 32) % (uint64_t)opt.streams));
-    return dice % 16 == 1 ? queue_drain(opt.threads * 4) : 0;
+        return stream_renew(w, (int)((dice >> 32) % opt.streams));
+    return dice % 16 == 1 ? queue_drain((int)opt.threads * 4) : 0;
 }
 
 static int far_init(struct worker *w)
@@ -400,7 +315,7 @@ static int worker_init(struct worker *w)
         return -1;
     MUST(cudaSetDevice(w->device));
     MUST(cudaMallocHost((void **)&w->pinned, (size_t)w->nslots * 4 * sizeof(uint64_t)));
-    for (int k = 0; k < opt.streams; k++)
+    for (int k = 0; k < (int)opt.streams; k++)
         if (stream_open(w, k))
             return -1;
     for (int i = 0; i < w->nslots; i++) {
@@ -425,7 +340,7 @@ static int worker_fini(struct worker *w)
     }
     for (int i = 0; i < w->nslots; i++)
         MUST(cudaEventDestroy(w->slot[i].event));
-    for (int k = 0; k < opt.streams; k++)
+    for (int k = 0; k < (int)opt.streams; k++)
         if (w->stream[k].own)
             MUST(cudaStreamDestroy(w->stream[k].s));
     MUST(cudaStreamSynchronize(cudaStreamPerThread));
@@ -437,7 +352,7 @@ static int worker_fini(struct worker *w)
 static void *worker_main(void *arg)
 {
     struct worker *w = (struct worker *)arg;
-    uint64_t share = opt.ops / (uint64_t)opt.threads;
+    uint64_t share = opt.ops / opt.threads;
 
     if (worker_init(w))
         return NULL;
@@ -446,7 +361,7 @@ static void *worker_main(void *arg)
             return NULL;
         if (i % 64 == 63) {
             atomic_fetch_add(&ops_done, 64);
-            if (opt.seconds > 0 && (double)(bt_ns() - started) > opt.seconds * 1e9)
+            if (opt.seconds && bt_ns() - started > opt.seconds * 1000000000u)
                 atomic_store(&stop, 1);
         }
     }
@@ -454,47 +369,22 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static uint64_t size_parse(const char *text)
-{
-    char *end;
-    uint64_t n = strtoull(text, &end, 0);
-
-    return *end == 'G' ? n << 30 : *end == 'M' ? n << 20 : *end == 'K' ? n << 10 : n;
-}
-
-static int option(const char *name, const char *value)
-{
-    if (strcmp(name, "--threads") == 0)
-        opt.threads = atoi(value);
-    else if (strcmp(name, "--devices") == 0)
-        opt.devices = atoi(value);
-    else if (strcmp(name, "--ops") == 0)
-        opt.ops = strtoull(value, NULL, 0);
-    else if (strcmp(name, "--seconds") == 0)
-        opt.seconds = atof(value);
-    else if (strcmp(name, "--seed") == 0)
-        opt.seed = strtoull(value, NULL, 0);
-    else if (strcmp(name, "--max-bytes") == 0)
-        opt.max_bytes = size_parse(value);
-    else if (strcmp(name, "--min-bytes") == 0)
-        opt.min_bytes = size_parse(value);
-    else if (strcmp(name, "--total-bytes") == 0)
-        opt.total_bytes = size_parse(value);
-    else if (strcmp(name, "--streams") == 0)
-        opt.streams = atoi(value);
-    else if (strcmp(name, "--live") == 0)
-        opt.live = atoi(value);
-    else if (strcmp(name, "--delay-us") == 0)
-        opt.delay_us = atoi(value);
-    else if (strcmp(name, "--free-async") == 0)
-        opt.free_async = atoi(value);
-    else
-        return -1;
-    return 0;
-}
-
 static int options_parse(int argc, char **argv)
 {
+    static const struct bt_option options[] = {{"--threads", &opt.threads},
+                                               {"--devices", &opt.devices},
+                                               {"--ops", &opt.ops},
+                                               {"--seconds", &opt.seconds},
+                                               {"--seed", &opt.seed},
+                                               {"--max-bytes", &opt.max_bytes},
+                                               {"--min-bytes", &opt.min_bytes},
+                                               {"--total-bytes", &opt.total_bytes},
+                                               {"--streams", &opt.streams},
+                                               {"--live", &opt.live},
+                                               {"--delay-us", &opt.delay_us},
+                                               {"--free-async", &opt.free_async},
+                                               {NULL, NULL}};
+
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--expect-errors") == 0)
             opt.expect_errors = true;
@@ -502,7 +392,7 @@ static int options_parse(int argc, char **argv)
             opt.host = true;
         else if (strcmp(argv[i], "--peer") == 0)
             opt.peer = true;
-        else if (i + 1 >= argc || option(argv[i], argv[i + 1]))
+        else if (i + 1 >= argc || bt_option(options, argv[i], argv[i + 1]))
             return -1;
         else
             i++;
@@ -520,18 +410,18 @@ static int run(void)
     int devices = 0;
 
     MUST(cudaGetDeviceCount(&devices));
-    if (opt.devices > devices)
-        opt.devices = devices;
+    if (opt.devices > (uint64_t)devices)
+        opt.devices = (uint64_t)devices;
     started = bt_ns();
-    for (int i = 0; i < opt.threads; i++) {
+    for (int i = 0; i < (int)opt.threads; i++) {
         w[i].id = i;
-        w[i].device = i % opt.devices;
-        w[i].far_device = opt.peer && opt.devices > 1 ? (i + 1) % opt.devices : FAR;
+        w[i].device = i % (int)opt.devices;
+        w[i].far_device = opt.peer && opt.devices > 1 ? (i + 1) % (int)opt.devices : FAR;
         w[i].seed = opt.seed * 1000003 + (uint64_t)i;
-        w[i].nslots = opt.live;
+        w[i].nslots = (int)opt.live;
         MUST(pthread_create(&w[i].thread, NULL, worker_main, &w[i]));
     }
-    for (int i = 0; i < opt.threads; i++)
+    for (int i = 0; i < (int)opt.threads; i++)
         pthread_join(w[i].thread, NULL);
     return queue_drain(0);
 }
@@ -550,7 +440,7 @@ int main(int argc, char **argv)
     bad = atomic_load(&errors) > 0;
     printf("{\"stamp\":1,\"threads\":%d,\"devices\":%d,\"seed\":%llu,\"ops\":%llu,\"checked\":%llu,\"errors\":%llu,"
            "\"refused\":%llu,\"seconds\":%.2f,\"ops_per_s\":%.0f}\n",
-           opt.threads, opt.devices, (unsigned long long)opt.seed, (unsigned long long)atomic_load(&ops_done),
+           (int)opt.threads, (int)opt.devices, (unsigned long long)opt.seed, (unsigned long long)atomic_load(&ops_done),
            (unsigned long long)atomic_load(&checked), (unsigned long long)atomic_load(&errors),
            (unsigned long long)atomic_load(&refused), seconds, (double)atomic_load(&ops_done) / seconds);
     /* Early reuse may also end in a failing call, so errors come first. */

@@ -2,35 +2,20 @@
 /*
  * teardown.c - contexts, threads and captures that end at awkward moments.
  *
- * What it is: contexts destroyed while other threads allocate, resets without a current context or in the middle of a
- * capture, and the same ends reached through pointers that the program looked up itself.
- *
- * What it is not: the rules of capture (capture.c), or contexts in one thread (contexts.c).
+ * The tests destroy contexts while other threads allocate, reset without a current context or in the middle of a
+ * capture, and do both through pointers that the program looked up itself. The rules of capture are in capture.c,
+ * contexts in one thread in contexts.c.
  *
  * The order of the table matters: see looked_up_reset.
  */
 #include "behaviour.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 
 #define N         ((size_t)64 << 10)
 #define BESIDE_NS 1200000000u
 
 static atomic_bool stop;
-
-static int ctx_create(CUcontext *ret)
-{
-    CUdevice dev;
-
-    OK(cuDeviceGet(&dev, 0));
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(ret, NULL, 0, dev));
-#else
-    OK(cuCtxCreate(ret, 0, dev));
-#endif
-    return 0;
-}
 
 /* Contexts come and go, each with memory of its own: what is freed and what goes with the context. */
 static int contexts_churn(void)
@@ -41,7 +26,7 @@ static int contexts_churn(void)
         CUdeviceptr p, q;
         CUcontext ctx;
 
-        TRY(ctx_create(&ctx));
+        TRY(bt_context(&ctx));
         OK(cuMemAlloc(&p, 1000));
         OK(cuMemAlloc(&q, 1000));
         OK(cuMemFree(p));
@@ -73,7 +58,6 @@ static int info_fn(void *arg)
 {
     size_t avail, total;
 
-    (void)arg;
     while (!atomic_load(&stop)) {
         OK(cudaMemGetInfo(&avail, &total));
         CHECK(avail <= total);
@@ -91,7 +75,6 @@ static int refused_fn(void *arg)
 {
     void *p;
 
-    (void)arg;
     while (!atomic_load(&stop)) {
         EXPECT(cudaMalloc(&p, (size_t)1 << 42), cudaErrorMemoryAllocation);
         LAST(cudaErrorMemoryAllocation);
@@ -110,7 +93,6 @@ static int reset_fn(void *arg)
     CUcontext ctx = (CUcontext)1;
     void *p = NULL;
 
-    (void)arg;
     OK(cuCtxGetCurrent(&ctx));
     CHECK(ctx == NULL);
     OK(cudaDeviceReset());
@@ -158,11 +140,8 @@ static int reset_while_capturing(void)
     size_t before, total, n = bt_max_mem() / 8;
     cudaStream_t s;
     void *p[6];
-    int devices;
 
-    OK(cudaGetDeviceCount(&devices));
-    if (devices < 2)
-        SKIP("needs two devices");
+    TRY(bt_devices(2));
     OK(cudaSetDevice(1));
     OK(cudaFree(NULL));
     OK(cudaMemGetInfo(&before, &total));
@@ -194,7 +173,7 @@ static int destroy_while_capturing(void)
     OK(cudaMemGetInfo(&before, &total));
     for (int i = 0; i < 6; i++)
         OK(cudaMalloc(&p[i], n));
-    TRY(ctx_create(&second)); /* is current now */
+    TRY(bt_context(&second)); /* is current now */
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuCtxDestroy(second));
@@ -207,7 +186,6 @@ static int destroy_while_capturing(void)
 
 static int capture_and_end_fn(void *arg)
 {
-    (void)arg;
     OK(cudaSetDevice(0));
     OK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
     return 0;
@@ -290,7 +268,7 @@ static int looked_up_destroy(void)
     OK(cuCtxGetCurrent(&first));
     OK(cuMemAlloc(&p, N));
     for (int i = 0; i < 5; i++) {
-        TRY(ctx_create(&second));
+        TRY(bt_context(&second));
         OK(cuMemAlloc(&q, N));
         OK(cuMemAlloc(&r, N));
         OK(cuMemFree(r));
@@ -338,16 +316,10 @@ static int looked_up_reset(void)
 }
 
 static const struct bt_test tests[] = {
-    {"looked_up_reset", looked_up_reset}, /* first: before the runtime holds the context */
-    {"info_beside_contexts", info_beside_contexts},
-    {"refusals_beside_contexts", refusals_beside_contexts},
-    {"reset_without_context", reset_without_context},
-    {"reset_while_capturing", reset_while_capturing},
-    {"destroy_while_capturing", destroy_while_capturing},
-    {"thread_end_while_capturing", thread_end_while_capturing},
-    {"looked_up_capture", looked_up_capture},
-    {"looked_up_destroy", looked_up_destroy},
-    {NULL, NULL},
+    BT_TEST(looked_up_reset), /* first: before the runtime holds the context */
+    BT_TEST(info_beside_contexts),  BT_TEST(refusals_beside_contexts), BT_TEST(reset_without_context),
+    BT_TEST(reset_while_capturing), BT_TEST(destroy_while_capturing),  BT_TEST(thread_end_while_capturing),
+    BT_TEST(looked_up_capture),     BT_TEST(looked_up_destroy),        {.name = NULL},
 };
 
 int main(int argc, char **argv)

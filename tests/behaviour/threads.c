@@ -2,8 +2,8 @@
 /*
  * threads.c - many threads allocate and free at once.
  *
- * What it is: eight threads, one or two devices, every block's bytes checked before it is freed, by its owner or by
- * another. What it is not: reuse with work in flight (order.c, stamp.c).
+ * Eight threads use one or two devices; the owner or another thread checks every block's bytes before the free. Reuse
+ * with work in flight is in order.c and stamp.c.
  */
 #include "behaviour.h"
 
@@ -67,15 +67,14 @@ static int hammer(void *arg)
     return rc;
 }
 
-static int run(int devices)
+static int run(const void *arg)
 {
+    const int devices = *(const int *)arg;
     static struct worker w[THREADS];
     pthread_barrier_t barrier;
-    int rc = 0, n = 0;
+    int rc = 0;
 
-    OK(cudaGetDeviceCount(&n));
-    if (n < devices)
-        SKIP("needs %d devices", devices);
+    TRY(bt_devices(devices));
     memset(w, 0, sizeof(w));
     pthread_barrier_init(&barrier, NULL, THREADS);
     for (int i = 0; i < THREADS; i++) {
@@ -89,16 +88,6 @@ static int run(int devices)
         rc |= bt_thread_join(&w[i].thread);
     pthread_barrier_destroy(&barrier);
     return rc;
-}
-
-static int one_device(void)
-{
-    return run(1);
-}
-
-static int two_devices(void)
-{
-    return run(2);
 }
 
 /* Everybody's first call at once. */
@@ -143,8 +132,11 @@ static int short_lived(void)
 }
 
 static const struct bt_test tests[] = {
-    {"first_at_once", first_at_once}, /* first in the table: the process's first calls */
-    {"one_device", one_device},       {"two_devices", two_devices}, {"short_lived", short_lived}, {NULL, NULL},
+    BT_TEST(first_at_once), /* first in the table: the process's first calls */
+    BT_ROW(one_device, run, &(const int){1}),
+    BT_ROW(two_devices, run, &(const int){2}),
+    BT_TEST(short_lived),
+    {.name = NULL},
 };
 
 int main(int argc, char **argv)

@@ -3,7 +3,7 @@
  * waits.c - calls that natively return at once beside another thread's cudaFree, which natively waits: the device works
  * until this thread, after its call, lets it end, so a call that waits for that work never returns.
  *
- * What it is not: for real GPUs, where such work takes a kernel; there it skips itself.
+ * On real GPUs such work would take a kernel; there the program skips itself.
  */
 #include "behaviour.h"
 
@@ -23,7 +23,6 @@ static int freeing_main(void *unused)
 {
     void *p;
 
-    (void)unused;
     OK(cudaMalloc(&p, sizes[0]));
     OK(kernel(NULL, &release, LONG_US));
     atomic_store(&launched, 1);
@@ -119,10 +118,8 @@ static int served_request(void)
     return 0;
 }
 
-static const struct bt_test tests[] = {{"memory_info", memory_info},
-                                       {"refused_request", refused_request},
-                                       {"served_request", served_request},
-                                       {NULL, NULL}};
+static const struct bt_test tests[] = {
+    BT_TEST(memory_info), BT_TEST(refused_request), BT_TEST(served_request), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -25,7 +25,7 @@
  * or the functions bench_open, bench_take and bench_give of a library, which return 0 or an error (unsafe.c,
  * torch.cpp).
  *
- * What it is not: it checks no bytes (tests/behaviour/stamp.c does), and says nothing of the GPU's time.
+ * It checks no bytes (tests/behaviour/stamp.c does), and measures nothing of the GPU's time.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

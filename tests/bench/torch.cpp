@@ -2,8 +2,8 @@
 /*
  * torch.cpp - an allocator for tests/bench/bench.c: PyTorch's, by its C++ functions, on the thread's stream.
  *
- * What it is not: PyTorch. Nothing of Python is in it, so what is measured is the allocator alone. scripts/bench builds
- * it against the PyTorch that its Python finds.
+ * Nothing of Python is in it, so it measures the allocator alone. scripts/bench builds it against the PyTorch that its
+ * Python finds.
  *
  * Locking: none; the allocator has its own.
  */

@@ -2,10 +2,9 @@
 /*
  * unsafe.c - an allocator for tests/bench/bench.c: what a pool would cost that orders nothing.
  *
- * What it is: each thread keeps the blocks that it has freed, a list for each size, and hands out the last one at once,
- * while the device may still be at work on it. Wrong for real programs; the bound that a right one is measured against.
- *
- * What it is not: it knows one device a thread, and gives nothing back.
+ * Each thread keeps the blocks that it has freed, a list for each size, and hands out the last one at once, while the
+ * device may still be at work on it. This is wrong for real programs; it is the bound against which a right allocator
+ * is measured. It knows one device a thread, and gives nothing back.
  *
  * Locking: none; what a thread has freed stays with it.
  */
@@ -38,8 +37,6 @@ static struct entry *entry_of(size_t size)
 
 int bench_open(int device, void *stream)
 {
-    (void)device;
-    (void)stream;
     return 0;
 }
 

@@ -62,7 +62,7 @@ static bool at_exit;
 static ncclComm_t comm;
 #endif
 
-/* What is behind the next colon. */
+/* The text behind the next colon. */
 static const char *second(const char *arg)
 {
     return arg + strcspn(arg, ":") + (strchr(arg, ':') != NULL);
@@ -274,7 +274,7 @@ static void beside(void *(*what)(void *arg), int rounds, bool trims)
 }
 #endif
 
-/* What is between { and }, and where that ends. */
+/* The commands between { and }, and the place where they end. */
 struct words {
     char **first;
     int n;

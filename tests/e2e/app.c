@@ -1,47 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * app.c - the program that the end-to-end tests preload the library into. Its arguments are commands, done in order;
- * each is a word, with numbers or names after colons:
+ * app.c - the program that the end-to-end tests preload the library into. Its arguments are commands: those of words.h,
+ * and
  *
  *   alloc:N:SIZE     N allocations, kept; each is filled and read back
  *   free:N           free the N newest
  *   churn:N:SIZE     N times: allocate, fill, read back, free; a few blocks live at a time, sizes vary below SIZE
  *   overrun:N:SIZE   one allocation, kept; filled, and N bytes behind it too
- *   contents:SIZE    allocate, print the byte that the block is full of, free; what is there before the first fill
- *   sleep:MS
+ *   contents:SIZE    allocate, print the byte that the block is full of before the first fill, free
  *   written:FILE:WORD:N   until FILE holds WORD N times
  *   threads:T:N:SIZE churn in T threads
  *   cancel:T         T times: start a thread that allocates and frees for ever, and cancel it
  *   capture  reset   an empty stream capture; reset the device
  *   tolerate         from here on CUDA's errors are counted and printed, and not the end
- *   fork{ ... }      a child does what is between; the parent waits and prints how it ended
  *   exec             start this program anew with the commands that follow, in this process
- *   kill exit:N _exit:N abort
- *   closefrom:FD     close every descriptor from FD on
  *   occupy:N:FILE    open FILE until descriptor N has been handed out
  *   fds:N            print every open descriptor from N on
- *   fsize:N          limit the size of files that we write; -1 lifts it
  *   fptraps          have the processor trap whatever floating-point numbers may come to, and round upwards
  *   xfsz             catch SIGXFSZ from here on, and report it in the end
- *   nofile:N chdir:DIR unlink:FILE pid tids setenv:NAME:VALUE
+ *   nofile:N unlink:FILE tids setenv:NAME:VALUE
  *   lookup:NAME:VERSION:FLAGS   where cuGetProcAddress leads (API_PROC only)
  *
- * Exit code: 0; 3 for an error of CUDA; 4 for wrong data; 5 for anything else. What goes wrong is on stdout.
+ * Exit code: 0; 3 for an error of CUDA; 4 for wrong data; 5 for anything else. Errors are on stdout.
  */
 #include "api.h"
+#include "words.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <fenv.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define LIVE_MAX 4096
 #define WINDOW   6
@@ -61,13 +50,6 @@ static void cuda_failed(const char *what, int rc)
     fflush(stdout);
     if (!tolerant)
         exit(3);
-}
-
-static void die(const char *what)
-{
-    printf("%s: %s\n", what, strerror(errno));
-    fflush(stdout);
-    exit(5);
 }
 
 /*
@@ -262,11 +244,12 @@ static void tids_print(void)
 
 static void on_xfsz(int sig)
 {
-    (void)sig;
     xfsz++;
 }
 
-/* What others do in their own time is waited for by what can be seen of it; the test's limit ends it if it never comes.
+/*
+ * The program waits for the work of other threads by the lines that they write; the test's time limit ends a wait in
+ * vain.
  */
 static long written(const char *path, const char *word)
 {
@@ -279,16 +262,6 @@ static long written(const char *path, const char *word)
     if (file)
         fclose(file);
     return n;
-}
-
-static void fsize(long n)
-{
-    struct rlimit limit;
-
-    getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = n < 0 ? limit.rlim_max : (rlim_t)n;
-    if (setrlimit(RLIMIT_FSIZE, &limit))
-        die("setrlimit");
 }
 
 static void nofile(long n)
@@ -309,144 +282,97 @@ static void occupy(long n, const char *file)
     }
 }
 
-static int commands(int argc, char **argv);
-
-/* The commands up to the closing brace in a child. Returns how many words were used. */
-static int in_child(int argc, char **argv)
-{
-    int n = 0, status = 0;
-    pid_t pid;
-
-    while (n < argc && strcmp(argv[n], "}") != 0)
-        n++;
-    fflush(stdout);
-    pid = fork();
-    if (pid < 0)
-        die("fork");
-    if (!pid) {
-        printf("child %d\n", (int)getpid());
-        commands(n, argv);
-        exit(0);
-    }
-    if (waitpid(pid, &status, 0) != pid)
-        die("waitpid");
-    printf("child ended: %s %d\n", WIFSIGNALED(status) ? "signal" : "exit",
-           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    return n + 1;
-}
-
-static int commands(int argc, char **argv)
+/* Requests and frees. False: the command is none of these. */
+static bool memory_command(const struct words *w)
 {
     int rc;
 
+    if (IS("alloc")) {
+        for (long k = 0; k < w->n[1] && live.n < LIVE_MAX; k++)
+            live.p[live.n++] = get((size_t)w->n[2]);
+    } else if (IS("free")) {
+        for (long k = 0; k < w->n[1] && live.n; k++)
+            put(live.p[--live.n]);
+    } else if (IS("churn")) {
+        churn(w->n[1], (size_t)w->n[2]);
+    } else if (IS("threads")) {
+        threads(w->n[1], w->n[2], (size_t)w->n[3]);
+    } else if (IS("cancel")) {
+        cancel(w->n[1]);
+    } else if (IS("capture")) {
+        rc = api_capture();
+        if (rc)
+            cuda_failed("capture", rc);
+    } else if (IS("reset")) {
+        rc = api_reset();
+        if (rc)
+            cuda_failed("reset", rc);
+        live.n = 0;
+    } else if (IS("overrun")) {
+        if (live.n == LIVE_MAX)
+            die("overrun");
+        live.p[live.n] = get((size_t)w->n[2]);
+        api_fill((char *)live.p[live.n++] + w->n[2], 7, (size_t)w->n[1]);
+    } else if (IS("contents")) {
+        contents((size_t)w->n[1]);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool process_command(const struct words *w)
+{
+    if (IS("tolerate")) {
+        tolerant = true;
+    } else if (IS("occupy")) {
+        occupy(w->n[1], w->field[2]);
+    } else if (IS("fds")) {
+        fds_print(w->n[1]);
+    } else if (IS("written")) {
+        while (written(w->field[1], w->field[2]) < w->n[3])
+            usleep(2000);
+    } else if (IS("fptraps")) {
+        feenableexcept(FE_ALL_EXCEPT);
+        fesetround(FE_UPWARD);
+    } else if (IS("xfsz")) {
+        signal(SIGXFSZ, on_xfsz);
+    } else if (IS("nofile")) {
+        nofile(w->n[1]);
+    } else if (IS("unlink")) {
+        if (unlink(w->field[1]))
+            die(w->field[1]);
+    } else if (IS("tids")) {
+        tids_print();
+    } else if (IS("setenv")) {
+        setenv(w->field[1], w->field[2], 1);
+#ifdef API_PROC
+    } else if (IS("lookup")) {
+        api_lookup(w->field[1], (int)w->n[2], (cuuint64_t)w->n[3]);
+#endif
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void commands(int argc, char **argv)
+{
+    struct words split, *const w = &split;
+
     for (int i = 0; i < argc; i++) {
-        char word[4096], *field[4] = {word}; /* those left out are empty */
-        long n[4] = {0, 0, 0, 0};
-
-        snprintf(word, sizeof(word), "%s", argv[i]);
-        for (int f = 1; f < 4; f++) {
-            field[f] = field[f - 1] + strcspn(field[f - 1], ":");
-            if (*field[f])
-                *field[f]++ = '\0';
-            n[f] = strtol(field[f], NULL, 0);
-        }
-#define IS(name) (strcmp(word, name) == 0)
-        if (IS("alloc")) {
-            for (long k = 0; k < n[1] && live.n < LIVE_MAX; k++)
-                live.p[live.n++] = get((size_t)n[2]);
-        } else if (IS("free")) {
-            for (long k = 0; k < n[1] && live.n; k++)
-                put(live.p[--live.n]);
-        } else if (IS("churn")) {
-            churn(n[1], (size_t)n[2]);
-        } else if (IS("threads")) {
-            threads(n[1], n[2], (size_t)n[3]);
-        } else if (IS("cancel")) {
-            cancel(n[1]);
-        } else if (IS("capture")) {
-            rc = api_capture();
-            if (rc)
-                cuda_failed("capture", rc);
-        } else if (IS("reset")) {
-            rc = api_reset();
-            if (rc)
-                cuda_failed("reset", rc);
-            live.n = 0;
-        } else if (IS("tolerate")) {
-            tolerant = true;
-        } else if (IS("fork{")) {
-            i += in_child(argc - i - 1, argv + i + 1);
+        words_split(w, argv[i]);
+        if (IS("fork{")) {
+            i += words_child(argc - i - 1, argv + i + 1, false, commands);
         } else if (IS("exec")) {
-            char *self[2] = {argv[i], NULL};
-
             fflush(stdout);
-            argv[i] = self[0];
             execv("/proc/self/exe", argv + i);
             die("execv");
-        } else if (IS("kill")) {
-            fflush(stdout);
-            raise(SIGKILL);
-        } else if (IS("exit")) {
-            exit((int)n[1]);
-        } else if (IS("_exit")) {
-            fflush(stdout);
-            _exit((int)n[1]);
-        } else if (IS("abort")) {
-            fflush(stdout);
-            abort();
-        } else if (IS("closefrom")) {
-            /* The system call: glibc's wrapper is younger than some systems that this is built on. */
-            if (syscall(SYS_close_range, (unsigned int)n[1], ~0u, 0u)) {
-                for (int fd = (int)n[1]; fd < 2048; fd++)
-                    close(fd);
-            }
-        } else if (IS("occupy")) {
-            occupy(n[1], field[2]);
-        } else if (IS("fds")) {
-            fds_print(n[1]);
-        } else if (IS("overrun")) {
-            if (live.n == LIVE_MAX)
-                die("overrun");
-            live.p[live.n] = get((size_t)n[2]);
-            api_fill((char *)live.p[live.n++] + n[2], 7, (size_t)n[1]);
-        } else if (IS("contents")) {
-            contents((size_t)n[1]);
-        } else if (IS("sleep")) {
-            usleep((useconds_t)n[1] * 1000);
-        } else if (IS("written")) {
-            while (written(field[1], field[2]) < n[3])
-                usleep(2000);
-        } else if (IS("fsize")) {
-            fsize(n[1]);
-        } else if (IS("fptraps")) {
-            feenableexcept(FE_ALL_EXCEPT);
-            fesetround(FE_UPWARD);
-        } else if (IS("xfsz")) {
-            signal(SIGXFSZ, on_xfsz);
-        } else if (IS("nofile")) {
-            nofile(n[1]);
-        } else if (IS("chdir")) {
-            if (chdir(field[1]))
-                die(field[1]);
-        } else if (IS("unlink")) {
-            if (unlink(field[1]))
-                die(field[1]);
-        } else if (IS("pid")) {
-            printf("pid %d\n", (int)getpid());
-        } else if (IS("tids")) {
-            tids_print();
-        } else if (IS("setenv")) {
-            setenv(field[1], field[2], 1);
-#ifdef API_PROC
-        } else if (IS("lookup")) {
-            api_lookup(field[1], (int)n[2], (cuuint64_t)n[3]);
-#endif
-        } else {
+        } else if (!words_common(w) && !memory_command(w) && !process_command(w)) {
             errno = EINVAL;
-            die(word);
+            die(w->text);
         }
     }
-    return 0;
 }
 
 static int run(int argc, char **argv)

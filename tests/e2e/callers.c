@@ -2,12 +2,11 @@
 /*
  * callers.c - a program whose libraries call CUDA for themselves: callers LIBRARY...
  *
- * What it is: for each library a process of its own, which writes a trace of its own. The library is the other half of
- * this file (-DCALLER_LIBRARY; -DCALLER_RUNTIME: with the runtime's calls for memory): it takes and gives back memory,
- * asks for more than there is, asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's
- * mathematics do. On stdout is a line for each: PROCESS LIBRARY.
- *
- * What it is not: a judge. What became of the calls is in the traces, for test_callers.py.
+ * Each library runs in a process of its own, which writes a trace of its own. The library is the other half of this
+ * file (-DCALLER_LIBRARY; -DCALLER_RUNTIME: with the runtime's calls for memory): it takes and gives back memory, asks
+ * for more than there is, asks the driver about the program's, as MPI does, and maps host memory, as NVIDIA's
+ * mathematics do. On stdout is a line for each: PROCESS LIBRARY. test_callers.py finds the result of the calls in the
+ * traces.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests share: paths, starting a program with the library preloaded, reading its trace and the simulated
+"""The end-to-end tests share this: paths, starting a program with the library preloaded, reading its trace and the simulated
 GPU's own count of calls.
 
-What it is not: a test. Paths come from the environment that tests/e2e/meson.build sets.
+Paths come from the environment that tests/e2e/meson.build sets.
 """
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Done:
 
     @property
     def warnings(self) -> list[str]:
-        """What the library said, without who said it."""
+        """The library's messages, without their prefix."""
         return [line.split(": ", 1)[1] for line in self.err.split("\n") if line.startswith("cupool[")]
 
 

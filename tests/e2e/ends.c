@@ -230,7 +230,6 @@ static atomic_int over;
 /* The device's work ends once the reset has got as far as the driver: a reset that waits for it first never returns. */
 static void *ends_work(void *arg)
 {
-    (void)arg;
     while (!simgpu_count("cuDevicePrimaryCtxReset"))
         usleep(100);
     atomic_store(&over, 1);

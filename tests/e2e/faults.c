@@ -4,7 +4,7 @@
  *
  *   faults SCENARIO [FUNCTION...]
  *
- * What it does is fixed, and its own calls are few, so that most calls of the functions in shim/real/calls.def are the
+ * Its work is fixed, and its own calls are few, so that most calls of the functions in shim/real/calls.def are the
  * library's. Every error is printed and the call made a second time: only one call fails, so what fails twice has been
  * broken. The ends of every block are filled, and read back before it is freed. With FAULTS_RUNTIME memory comes from
  * the runtime API, and its last error is watched too.
@@ -348,7 +348,7 @@ static void capture(void)
         TRY("cuStreamDestroy_v2", cuStreamDestroy(stream));
 }
 
-/* Four threads at once, in a context that is known: else it is chance who asks for what first. */
+/* Four threads at once, in a context that is known: otherwise the order of their first calls is chance. */
 static void threads(void)
 {
     struct helper helpers[4];
@@ -362,7 +362,6 @@ static void threads(void)
 
 static void CUDA_CB sleep_a_little(void *ignored)
 {
-    (void)ignored;
     usleep(300);
 }
 
@@ -470,7 +469,7 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc; i++)
         end[i] = count(argv[i]) + 1;
     use(own);
-    /* What an earlier free could not order, this one does. */
+    /* This free orders the blocks that an earlier one could not order. */
     last_one = get(4096);
     put(&last_one);
     /* Memory on its way back counts as free before it has arrived: let it arrive. */

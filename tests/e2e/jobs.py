@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the example programs share: a job of four ranks on simulated GPUs, natively and under cupool-run.
-
-What it is not: a test.
-"""
+"""A job of four ranks on simulated GPUs, natively and under cupool-run, for the tests of the example programs."""
 from __future__ import annotations
 
 import json
@@ -23,7 +20,7 @@ KINDS: "dict[str, Optional[list[str]]]" = {"native": None, "cuda": [], "nccl": [
 
 
 class Job:
-    """What a job of RANKS processes said, and what it left: traces, and the stand-in's reports."""
+    """The output of a job of RANKS processes, and its files: traces, and the stand-in's reports."""
 
     def __init__(self, cwd: Path, outputs: "list[tuple[int, str, str]]") -> None:
         self.cwd = cwd

@@ -20,7 +20,6 @@ static void *thread_main(void *arg)
 {
     void *p;
 
-    (void)arg;
     printf("in the thread: %d\n", loaded_allocate(&p, 777));
     return NULL;
 }

@@ -3,7 +3,7 @@
  * nccl_app.h - what the files of the program nccl_app share: operations whose data is checked, and the tables of
  * scenarios.
  *
- * What it is not: for other programs. An error ends the program, with a line that says what.
+ * Other programs do not include it. An error ends the program, with a line that names it.
  *
  * Threads: each rank is one, and uses its own struct rank.
  */

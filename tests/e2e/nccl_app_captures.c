@@ -3,7 +3,7 @@
  * nccl_app_captures.c - scenarios of nccl_app: operations in graphs, and memory and communicators that go beside
  * captures.
  *
- * What it is not: about memory past the pool. See nccl_app.h.
+ * Memory past the pool is in nccl_app_past.c. See nccl_app.h.
  */
 #include "nccl_app.h"
 
@@ -40,7 +40,7 @@ static void graph(struct rank *r)
     CU(cudaFree(large));
 }
 
-/* The same, but that more is needed than is left while the graph is there. The device has 96 MiB. */
+/* As graph, but more memory is needed than is left while the graph is there. The device has 96 MiB. */
 static void graph_trim(struct rank *r)
 {
     char *at = get(8 * MIB);

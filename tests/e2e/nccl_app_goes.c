@@ -2,7 +2,7 @@
 /*
  * nccl_app_goes.c - scenarios of nccl_app: the pool's memory goes, or its communicator does, while the other is there.
  *
- * What it is not: about captures. See nccl_app.h.
+ * Captures are in nccl_app_captures.c. See nccl_app.h.
  */
 #include "nccl_app.h"
 
@@ -59,7 +59,7 @@ static void *comm_destroy(void *arg)
     return NULL;
 }
 
-/* What could not go when it was freed goes in another thread, behind work, when something larger is needed. */
+/* Memory that could not go when it was freed goes in another thread, behind work, when something larger is needed. */
 static void going(struct rank *r)
 {
     pthread_t other;
@@ -87,7 +87,7 @@ static void going(struct rank *r)
     CU(cudaFree(more));
 }
 
-/* The same with 96 MiB, of which some may not come back. */
+/* As trim, with 96 MiB, of which some may not come back. */
 static void lose(struct rank *r)
 {
     static const size_t sizes[] = {20, 22, 60};

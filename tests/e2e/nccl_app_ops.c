@@ -2,7 +2,7 @@
 /*
  * nccl_app_ops.c - scenarios of nccl_app: operations of every kind, and communicators made and ended in several ways.
  *
- * What it is not: about memory that goes. See nccl_app.h.
+ * Memory that goes is in nccl_app_goes.c. See nccl_app.h.
  */
 #include "nccl_app.h"
 
@@ -127,7 +127,7 @@ static void pending(struct rank *r)
     CU(cudaFree(at));
 }
 
-/* What the program takes from NCCL itself, registers itself, gives back. */
+/* The program itself takes memory from NCCL, registers it and gives it back. */
 static void own(struct rank *r)
 {
     void *from, *to, *handles[2];
@@ -226,7 +226,7 @@ static void again(struct rank *r)
     CU(cudaFree(at));
 }
 
-/* What the program itself takes from NCCL: send and receive first, then collectives. */
+/* Memory that the program itself takes from NCCL: send and receive first, then collectives. */
 static void own_kinds(struct rank *r)
 {
     char *at;

@@ -2,7 +2,7 @@
 /*
  * nccl_app_past.c - scenarios of nccl_app: memory that the pool does not serve.
  *
- * What it is not: about the pool's. See nccl_app.h.
+ * The other sources use the pool's memory. See nccl_app.h.
  */
 #include "nccl_app.h"
 
@@ -108,7 +108,7 @@ static void mapped(struct rank *r)
     give_up(&n);
 }
 
-/* The same with what cudaMalloc gives past the pool; of a second communicator, too, which goes first. */
+/* As mapped, with memory that cudaMalloc gives past the pool; of a second communicator, too, which goes first. */
 static void reused(struct rank *r)
 {
     char *from, *to = get(8 * MIB), *was = NULL;

@@ -42,7 +42,7 @@ static ncclResult_t result_of(const char *name)
     return state.row && strcmp(state.row, name) == 0 ? state.result : ncclSuccess;
 }
 
-/* Whatever the test does in the middle of a call, and its result. */
+/* The test's function for the middle of a call, and the call's result. */
 static ncclResult_t row_end(const char *name)
 {
     void (*inside)(void) = state.inside;

@@ -2,8 +2,8 @@
 /*
  * nccl_double.h - a NCCL made from the rows of hooks/nccl.def, which writes down every call and does nothing.
  *
- * What it is: for nccl_rows.c and nccl_lives.c, which want every row called and every argument and order seen.
- * What it is not: tests/simnccl, which moves data between ranks and knows NCCL's contract. Memory is made-up addresses.
+ * nccl_rows.c and nccl_lives.c call every row and look at every argument and order. Unlike tests/simnccl it moves no
+ * data between ranks and does not know NCCL's contract. Memory is made-up addresses.
  *
  * Threads: calls may come from several; the log has a lock. The rest is set while no call is under way.
  */

@@ -3,8 +3,8 @@
  * nccl_lives.c - the rows of hooks/nccl.def that are no operations: how communicators are made, used and ended, memory
  * and registrations of the program's own. See nccl_rows.h.
  *
- * What it is: the order of the calls that reach NCCL (nccl_double.c) tells what the library makes of a row.
- * What it is not: the rows themselves, which nccl_passes.c calls.
+ * The order of the calls that reach NCCL (nccl_double.c) shows how the library treats a row. nccl_passes.c calls the
+ * rows.
  */
 #include "nccl_rows.h"
 
@@ -56,7 +56,6 @@ static ncclComm_t registered(void)
 
 static void *free_memory(void *arg)
 {
-    (void)arg;
     NC(ncclMemFree(pointer(memory)));
     return NULL;
 }
@@ -75,7 +74,7 @@ static bool is_freed(void)
     return calls_of("ncclMemFree", pointer(memory)) == 1;
 }
 
-/* What could not go before goes now, if it can. */
+/* Registrations that could not go before go now, if they can. */
 static void settle(void)
 {
     NC(ncclCommDestroy(comm_made(0, 2)));
@@ -204,7 +203,7 @@ static void used_by(const struct use *row)
     prepare(row->name, ncclInProgress, NULL);
     EXPECT(row->call(comm) == ncclInProgress, row->name, "another result");
     EXPECT(was_met(comm), row->name, "its use does not make it known");
-    /* What does not block is asked before it is used. */
+    /* The library polls a nonblocking communicator before it uses it. */
     comm->state = ncclInProgress;
     memory = memory_made(MEMORY);
     operation(comm);
@@ -273,7 +272,7 @@ static void ends_silent(const struct use *row, bool stays)
     EXPECT(is_freed(), row->name, "memory does not go after it");
 }
 
-/* What NCCL has refused has changed nothing; another error comes too late for that. */
+/* A call that NCCL has refused has changed nothing; another error comes too late for that. */
 static void end_refused(const struct use *row, bool closes)
 {
     static const ncclResult_t errors[] = {ncclInvalidArgument, REFUSED};
@@ -352,7 +351,7 @@ static void groups(void)
     EXPECT(is_freed(), "ncclGroupStart", "a group that was refused is open");
 }
 
-/* What goes on after a group's end makes its communicators such as do not block. */
+/* A group whose end returns ncclInProgress makes its communicators nonblocking ones. */
 static void groups_in_progress(void)
 {
     static const char *const names[] = {"ncclGroupEnd", "ncclGroupSimulateEnd"};
@@ -399,7 +398,7 @@ static void memory_of_nccl(void)
     NC(ncclMemFree(pointer(memory)));
     EXPECT(is_freed() && when("ncclCommDeregister") < when("ncclMemFree"), "ncclMemFree",
            "it goes before it is deregistered");
-    /* What waits to go is nobody's any more. */
+    /* Memory that waits to go belongs to no allocation any more. */
     memory = memory_made(MEMORY);
     operation(comm);
     NC(ncclGroupStart());
@@ -429,7 +428,10 @@ void lives_rest(void)
     memory_of_nccl();
 }
 
-/* What NCCL calls through its own symbols is its own business: no operation, no group, no memory of the program's. */
+/*
+ * Calls that NCCL makes through its own symbols count as NCCL's: they are no operation, no group and no memory of the
+ * program.
+ */
 void lives_nested(void)
 {
     const struct double_nested *nested = double_nested_get();

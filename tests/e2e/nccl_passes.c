@@ -2,10 +2,9 @@
 /*
  * nccl_passes.c - each row of hooks/nccl.def, called by its name: the tables for nccl_lives.c, and the mode passes.
  *
- * What it is: passes: arguments and results are those of a program without the library. The tables are made from the
- * list, so that a row for which there is no function here does not compile. Arguments are small numbers of no meaning.
- *
- * What it is not: a list of rows. See nccl_rows.h.
+ * The mode passes checks that arguments and results are those of a program without the library. The tables are made
+ * from the list, so that a row for which there is no function here does not compile. Arguments are small numbers of no
+ * meaning. See nccl_rows.h.
  */
 #include "nccl_rows.h"
 
@@ -129,31 +128,26 @@ static const struct use operations[] = {
 
 static ncclResult_t start_group(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclGroupStart)();
 }
 
 static ncclResult_t end_group(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclGroupEnd)();
 }
 
 static ncclResult_t end_simulated(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclGroupSimulateEnd)(pointer(48));
 }
 
 static ncclResult_t alloc_memory(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclMemAlloc)(&handle, 512);
 }
 
 static ncclResult_t free_no_memory(ncclComm_t comm)
 {
-    (void)comm;
     return CALL(ncclMemFree)(pointer(48));
 }
 
@@ -167,7 +161,6 @@ static const struct make *making;
 
 static ncclResult_t make_one(ncclComm_t comm)
 {
-    (void)comm;
     return making->call();
 }
 
@@ -178,7 +171,7 @@ static struct double_call only(const char *name)
     return double_get()->log[when(name)];
 }
 
-/* What NCCL gets through our hook is what it gets without it, and so is what comes back. */
+/* NCCL gets the arguments through our hook that it gets without it, and the program the results. */
 static void passes(const char *name, ncclResult_t (*call)(ncclComm_t))
 {
     static const ncclResult_t results[] = {ncclSuccess, REFUSED, ncclInProgress, ncclInvalidArgument};
@@ -188,7 +181,7 @@ static void passes(const char *name, ncclResult_t (*call)(ncclComm_t))
     for (int i = 0; i < 4; i++) {
         const ncclComm_t comm = i < 3 ? stranger() : NULL;
 
-        /* What the library registers it registers here, not in the row's call. */
+        /* The library registers memory here, not in the row's call. */
         prepare(NULL, ncclSuccess, NULL);
         NC(ncclAllReduce(pointer(32), pointer(48), 1, 0, 0, comm, NULL));
         for (int without = 0; without < 2; without++) {

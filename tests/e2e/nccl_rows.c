@@ -2,11 +2,10 @@
 /*
  * nccl_rows.c - every operation of hooks/nccl.def, with buffers at the very end of registered memory: nccl_rows MODE.
  *
- * What it is: extents: does the library take a buffer for one that lies in registered memory if and only if all that
- * the operation touches does? kinds: does it know which operations are point-to-point? What is right stands in the
- * table below, from NCCL's documentation, and not in hooks/nccl.def.
- *
- * What it is not: a job of several ranks. The NCCL behind it is nccl_double.c, and this process is each rank in turn.
+ * The mode extents asks: does the library take a buffer for one that lies in registered memory if and only if all bytes
+ * that the operation touches do? The mode kinds asks: does it know which operations are point-to-point? The right
+ * answers stand in the table below, from NCCL's documentation, and not in hooks/nccl.def. There is one process, which
+ * is each rank in turn; the NCCL behind it is nccl_double.c.
  *
  * Exit status 0: all was right; 1: not, with a line on stdout that says what.
  */

@@ -3,7 +3,7 @@
  * nccl_rows.h - what the two halves of the program nccl_rows share: nccl_rows.c looks at operations, nccl_lives.c at
  * communicators, memory and registrations.
  *
- * What it is not: for other programs. The library's counters come by its table of statistics, so the program has to be
+ * Other programs do not include it. The library's counters come by its table of statistics, so the program has to be
  * started with CUPOOL_STATS=signal:USR2 and a pipe on stderr; see test_nccl_rows.py.
  *
  * Threads: the main thread alone, but for said().
@@ -71,7 +71,7 @@ struct use {
 extern const struct make makes[];
 extern const struct use uses[], ends[];
 extern const size_t make_count, use_count, end_count;
-/* What rows that make communicators have written. */
+/* The communicators that rows have written. */
 extern ncclComm_t made[3];
 
 /* Each a mode of the program. */

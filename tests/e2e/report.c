@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * report.c - a program that runs out of memory, gets signals and waits, for the tests of what the library says of that.
- * Its arguments are commands, done in order:
+ * Its arguments are commands: those of words.h, and
  *
  *   alloc:SIZE     one allocation, kept; prints its error if there is one
  *   many:N:SIZE    N of them, kept
@@ -16,34 +16,21 @@
  *   handler:SIG ignore:SIG      handle or ignore a signal from here on
  *   raise:SIG      send it to this process
  *   caught:SIG     print how often our handler was called, and whose handler it is: ours, default, ignored, other's
- *   fork{ ... }    a child does what is between; the parent waits and prints how it ended
- *   _fork{ ... }   the same by the system call itself: no handler of pthread_atfork runs
+ *   _fork{ ... }   fork by the system call itself: no handler of pthread_atfork runs
  *   mask:SIG       block it in this thread
  *   ready          create the file "ready" in the working folder
  *   await:FILE     until there is such a file
- *   sleep:MS       so long, whatever signals come
- *   fsize:N        limit the size of files
  *   open:FD:FILE   close FD and create FILE, which gets the number
  *   append:FD:FILE the same, to be appended to
  *   sigpipe        one that is blocked and pending
  *   pending:SIG    print whether it is
- *   closefrom:FD kill _exit:N pid chdir:DIR
  *
- * Exit code 0; 5 for a word that is none.
+ * Exit code 0; 5 for a word that is none and other errors.
  */
+#include "words.h"
+
 #include <cuda_runtime_api.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define BLOCKS_MAX 4096
 
@@ -67,7 +54,6 @@ static void get(size_t size)
 
 static void on_signal(int sig)
 {
-    (void)sig;
     caught++;
 }
 
@@ -90,63 +76,33 @@ static void caught_print(int sig)
                                        : "other's");
 }
 
-static void sleep_ms(long ms)
-{
-    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
-
-    while (nanosleep(&left, &left) && errno == EINTR)
-        ;
-}
-
-static int commands(int argc, char **argv);
-
-/* Returns how many words were used. */
-static int in_child(int argc, char **argv, bool bare)
-{
-    int n = 0, status = 0;
-    pid_t pid;
-
-    while (n < argc && strcmp(argv[n], "}") != 0)
-        n++;
-    fflush(stdout);
-    pid = bare ? (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0l, 0l, 0l, 0l) : fork();
-    if (!pid)
-        exit(commands(n, argv));
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    printf("child ended: %s %d\n", WIFSIGNALED(status) ? "signal" : "exit",
-           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    return n + 1;
-}
-
-static int memory_command(const char *word, const long n[3])
+static bool memory_command(const struct words *w)
 {
     size_t avail = 0, total = 0;
     cudaGraph_t graph;
     void *p;
 
-#define IS(name) (strcmp(word, name) == 0)
     if (IS("alloc")) {
-        get((size_t)n[1]);
+        get((size_t)w->n[1]);
     } else if (IS("many")) {
-        for (long i = 0; i < n[1]; i++)
-            get((size_t)n[2]);
+        for (long i = 0; i < w->n[1]; i++)
+            get((size_t)w->n[2]);
     } else if (IS("free")) {
-        cudaFree(live.p[n[1]]);
-        live.p[n[1]] = NULL;
+        cudaFree(live.p[w->n[1]]);
+        live.p[w->n[1]] = NULL;
     } else if (IS("churn")) {
-        for (long i = 0; i < n[1]; i++)
-            if (cudaMalloc(&p, (size_t)n[2]) == cudaSuccess)
+        for (long i = 0; i < w->n[1]; i++)
+            if (cudaMalloc(&p, (size_t)w->n[2]) == cudaSuccess)
                 cudaFree(p);
     } else if (IS("device")) {
-        printf("device %d\n", (int)cudaSetDevice((int)n[1]));
+        printf("device %d\n", (int)cudaSetDevice((int)w->n[1]));
     } else if (IS("other")) {
-        printf("other %d\n", (int)cudaMallocAsync(&p, (size_t)n[1], NULL));
+        printf("other %d\n", (int)cudaMallocAsync(&p, (size_t)w->n[1], NULL));
         cudaStreamSynchronize(NULL);
     } else if (IS("managed")) {
-        printf("managed %d\n", (int)cudaMallocManaged(&p, (size_t)n[1], cudaMemAttachGlobal));
+        printf("managed %d\n", (int)cudaMallocManaged(&p, (size_t)w->n[1], cudaMemAttachGlobal));
     } else if (IS("pitch")) {
-        printf("pitch %d\n", (int)cudaMallocPitch(&p, &total, (size_t)n[1], (size_t)n[2]));
+        printf("pitch %d\n", (int)cudaMallocPitch(&p, &total, (size_t)w->n[1], (size_t)w->n[2]));
     } else if (IS("limit")) {
         cudaMemGetInfo(&avail, &total);
         printf("free %zu total %zu\n", avail, total);
@@ -162,96 +118,76 @@ static int memory_command(const char *word, const long n[3])
     } else if (IS("end")) {
         printf("end %d\n", (int)cudaStreamEndCapture(stream, &graph));
     } else {
-        return 5;
+        return false;
     }
-    return 0;
+    return true;
 }
 
-static int commands(int argc, char **argv)
+static bool signal_command(const struct words *w)
 {
-    for (int i = 0; i < argc; i++) {
-        char word[4096], *field[3] = {word};
-        long n[3] = {0};
+    const int sig = (int)w->n[1];
+    sigset_t set;
 
-        snprintf(word, sizeof(word), "%s", argv[i]);
-        for (int f = 1; f < 3; f++) {
-            field[f] = field[f - 1] + strcspn(field[f - 1], ":");
-            if (*field[f])
-                *field[f]++ = '\0';
-            n[f] = strtol(field[f], NULL, 0);
-        }
-        if (IS("open") || IS("append")) {
-            const int fd = (int)n[1];
-
-            close(fd);
-            if (open(field[2], O_CREAT | O_RDWR | (IS("append") ? O_APPEND : 0), 0666) != fd)
-                return 5;
-        } else if (IS("sigpipe")) {
-            sigset_t set;
-
-            sigemptyset(&set);
-            sigaddset(&set, SIGPIPE);
-            pthread_sigmask(SIG_BLOCK, &set, NULL);
+    sigemptyset(&set);
+    if (IS("sigpipe") || IS("mask")) {
+        sigaddset(&set, IS("mask") ? sig : SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &set, NULL);
+        if (IS("sigpipe"))
             raise(SIGPIPE);
-        } else if (IS("pending")) {
-            sigset_t set;
+    } else if (IS("pending")) {
+        sigpending(&set);
+        printf("pending %d\n", sigismember(&set, sig));
+    } else if (IS("handler")) {
+        handle(sig, on_signal);
+    } else if (IS("ignore")) {
+        handle(sig, SIG_IGN);
+    } else if (IS("raise")) {
+        kill(getpid(), sig);
+    } else if (IS("caught")) {
+        caught_print(sig);
+    } else {
+        return false;
+    }
+    return true;
+}
 
-            sigpending(&set);
-            printf("pending %d\n", sigismember(&set, (int)n[1]));
-        } else if (IS("handler")) {
-            handle((int)n[1], on_signal);
-        } else if (IS("ignore")) {
-            handle((int)n[1], SIG_IGN);
-        } else if (IS("raise")) {
-            kill(getpid(), (int)n[1]);
-        } else if (IS("caught")) {
-            caught_print((int)n[1]);
-        } else if (IS("mask")) {
-            sigset_t set;
+static bool file_command(const struct words *w)
+{
+    const int fd = (int)w->n[1];
 
-            sigemptyset(&set);
-            sigaddset(&set, (int)n[1]);
-            pthread_sigmask(SIG_BLOCK, &set, NULL);
-        } else if (IS("fork{") || IS("_fork{")) {
-            i += in_child(argc - i - 1, argv + i + 1, IS("_fork{"));
-        } else if (IS("ready")) {
-            close(open("ready", O_CREAT | O_WRONLY, 0666));
-        } else if (IS("await")) {
-            while (access(field[1], F_OK))
-                sleep_ms(2);
-        } else if (IS("sleep")) {
-            sleep_ms(n[1]);
-        } else if (IS("closefrom")) {
-            if (syscall(SYS_close_range, (unsigned int)n[1], ~0u, 0u))
-                for (int fd = (int)n[1]; fd < 2048; fd++)
-                    close(fd);
-        } else if (IS("fsize")) {
-            struct rlimit limit;
+    if (IS("open") || IS("append")) {
+        close(fd);
+        if (open(w->field[2], O_CREAT | O_RDWR | (IS("append") ? O_APPEND : 0), 0666) != fd)
+            die(w->field[2]);
+    } else if (IS("ready")) {
+        close(open("ready", O_CREAT | O_WRONLY, 0666));
+    } else if (IS("await")) {
+        while (access(w->field[1], F_OK))
+            sleep_ms(2);
+    } else {
+        return false;
+    }
+    return true;
+}
 
-            getrlimit(RLIMIT_FSIZE, &limit);
-            limit.rlim_cur = (rlim_t)n[1];
-            setrlimit(RLIMIT_FSIZE, &limit);
-        } else if (IS("kill")) {
-            fflush(stdout);
-            raise(SIGKILL);
-        } else if (IS("_exit")) {
-            fflush(stdout);
-            _exit((int)n[1]);
-        } else if (IS("pid")) {
-            printf("pid %d\n", (int)getpid());
-        } else if (IS("chdir")) {
-            if (chdir(field[1]))
-                return 5;
-        } else if (memory_command(word, n)) {
-            printf("no such word: %s\n", word);
-            return 5;
+static void commands(int argc, char **argv)
+{
+    struct words split, *const w = &split;
+
+    for (int i = 0; i < argc; i++) {
+        words_split(w, argv[i]);
+        if (IS("fork{") || IS("_fork{")) {
+            i += words_child(argc - i - 1, argv + i + 1, IS("_fork{"), commands);
+        } else if (!words_common(w) && !memory_command(w) && !signal_command(w) && !file_command(w)) {
+            printf("no such word: %s\n", w->text);
+            exit(5);
         }
         fflush(stdout);
     }
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    return commands(argc - 1, argv + 1);
+    commands(argc - 1, argv + 1);
+    return 0;
 }

@@ -13,7 +13,7 @@ import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from e2e import BIN, INFO, LIB, MIB, SIM, SOURCE, TRACE_TOOL, Case, Done, need
 
@@ -289,7 +289,7 @@ class Backend(Base):
         self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "cuda", "nccl", "nccl"])
 
     def test_in_a_capture(self) -> None:
-        """What it cannot give back now goes with a later free."""
+        """Memory that it cannot give back now goes with a later free."""
         done = self.nccl("alloc:600", "backend:1", "backend:0", "churn:1:3000000", "begin", "backend:1", "end", "alloc:3000000", "free", "churn:1:600")
         self.assertEqual(done.out.splitlines(), ["backend 0"] * 3)
         self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "cuda", "nccl", "nccl"])
@@ -368,7 +368,7 @@ class Alike(Base):
 
 
 class Beside(Base):
-    """What other threads do does not get in the way of memory."""
+    """Other threads do not get in the way of memory."""
 
     def nccl(self, *words: str, **env: Any) -> Done:
         return self.go(BIN / "api_app_nccl", *words, preload=str(NCCL_LIB), LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMNCCL_STRICT="1", **env)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose calls they are is decided by the file name of the library that makes them: every name of shim/real/caller.c, with libraries of
+"""The file name of the library that makes a call decides its treatment: every name of shim/real/caller.c, with libraries of
 that name, and names that only resemble it."""
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EFFECTS = {
 
 class Callers(Case):
     def effects(self, names: "list[str]", kind: str) -> "dict[str, tuple[bool, str | None, bool]]":
-        """What becomes of the calls of libraries of these names."""
+        """Returns the treatment of the calls of libraries of these names."""
         folder = self.folder()
         paths = [folder / name for name in names]
         for path in paths:

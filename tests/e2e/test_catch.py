@@ -98,7 +98,7 @@ class Catch(Base):
                 self.assertEqual((off.files, off.out, off.err), ([], native.out, ""))
 
     def test_the_rest_of_the_api_is_untouched(self) -> None:
-        """What the library is not about arrives at the driver as often as without it."""
+        """Calls that the library does not serve arrive at the driver as often as without it."""
         ours = {"cuMemAlloc_v2", "cuMemFree_v2", "cuCtxRecordEvent", "cuCtxWaitEvent", "cuEventCreate", "cuCtxGetCurrent",
                 "cuCtxGetDevice", "cuDriverGetVersion", "cuCtxSynchronize", "cuDevicePrimaryCtxRetain", "cuMemGetInfo_v2",
                 "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxGetState", "cuThreadExchangeStreamCaptureMode", "cuDeviceGetName", "cuDeviceGetAttribute",

@@ -2,7 +2,7 @@
 """examples/checkpoint on simulated GPUs: files and state are equal byte for byte however the program is started, and a checkpoint is
 complete or none, whatever fails and whenever the job is killed.
 
-What it is not: a measurement; tests/gpu/checkpoint prints tables.
+It measures nothing; tests/gpu/checkpoint prints tables.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the memory (CUPOOL_FILL), what is found in and behind it (CUPOOL_DEBUG), when it goes back (CUPOOL_DECAY)."""
+"""The contents of memory (CUPOOL_FILL), writes found in and behind it (CUPOOL_DEBUG), its return when idle (CUPOOL_DECAY)."""
 from __future__ import annotations
 
 import re

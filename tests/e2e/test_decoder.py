@@ -2,7 +2,7 @@
 """examples/decoder on simulated GPUs: however it is started and wherever its memory comes from, losses and parameters are equal to
 the last bit. Ranks without MPI and without a file meet over TCP (examples/meet.h).
 
-What it is not: a test of its kernels on a GPU; tests/gpu/decoder compares them there.
+tests/gpu/decoder compares its kernels on a GPU.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THREADS: "dict[str, tuple[Optional[list[str]], dict[str, str]]]" = {
 
 
 def computed(job: Job) -> "list[str]":
-    """What has to be equal: losses, digests."""
+    """The figures that have to be equal: losses, digests."""
     losses = re.findall(r"^world \d+ step \d+ loss \S+", job.out, re.M)
     digests = re.findall(r"^ *(\d+) +\d+ +[\d.]+ +[\d.]+ +\d+ +[\d.]+  ([0-9a-f]{16})$", job.out, re.M)
     return losses + [" ".join(d) for d in digests]

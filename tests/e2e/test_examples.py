@@ -2,7 +2,7 @@
 """The examples of NCCL, on four simulated GPUs, as docs/examples.md runs them: natively and under cupool-run they compute the same,
 and from the traces one sees what was registered, and whose trace is missing.
 
-What it is not: a test of ddp.py and fsdp.py, which need PyTorch.
+ddp.py and fsdp.py, which need PyTorch, are not tested here.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIPELINE = ["pipeline", "--steps", "2", "--micros", "6", "--width", "65536"]
 
 
 class Same(Base):
-    """Whatever the memory is, what is computed is the same."""
+    """The results are equal for every kind of memory."""
 
     def all_kinds(self, program: "list[str]", **more: str) -> "dict[str, Job]":
         jobs = {kind: self.start(program, options, **more) for kind, options in KINDS.items()}

@@ -2,8 +2,8 @@
 """Driver functions that fail, each in turn: those that shim/real/calls.def lists, because the library calls them for itself at moments
 when the program did not ask for anything like that.
 
-What is then allowed to happen stands in docs/faults.md, a row for each function; here it is read and held against what does
-happen in faults.c. In no case does the program crash, hang, or find other bytes than it wrote.
+docs/faults.md says what may then happen, a row for each function; the tests read it and hold it against the events in
+faults.c. In no case does the program crash, hang, or find other bytes than it wrote.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STICKY = [700]  # of CODES
 HOST_FUNCTION = ("cuCtxGetCurrent", 800)  # the answer on the driver's own threads, where no free is permitted
 
 STRICT, ORDERED, SCARCE = {"CUPOOL_FREE": "strict"}, {"CUPOOL_FREE": "ordered"}, {"SIMGPU_MEMORY": "48M"}
-# What happens by the clock would make other calls than the n-th fail, so it has a scenario to itself, for these functions only.
+# Work that depends on the clock would make other calls than the n-th fail, so it has a scenario to itself, for these functions only.
 CLOCK = ["cuStreamQuery"]
 SCENARIOS: "list[tuple[str, dict[str, str]]]" = [
     ("plain", {}), ("plain", STRICT), ("plain", {"CUPOOL_FILL": "0xa5"}), ("plain", {"CUPOOL_DEBUG": "guard"}),
@@ -50,7 +50,7 @@ def functions_of(scenario: str) -> "list[str]":
 
 @dataclass
 class Row:
-    """What docs/faults.md says of one function."""
+    """One function's row in docs/faults.md."""
     sees: "set[str]"
     loses: bool
     unpooled: int
@@ -70,7 +70,7 @@ def table_read() -> "dict[str, Row]":
 
 @dataclass
 class Outcome:
-    """What became of one run of faults.c."""
+    """The result of one run of faults.c."""
     errors: "list[tuple[str, int, str]]" = field(default_factory=list)  # "error" or "again", code, call
     calls: "dict[str, tuple[int, int]]" = field(default_factory=dict)  # function: first call, the one after the last
     total = before = native = shown = 0  # bytes of device 0, see faults.c
@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def lost(self) -> int:
-        """What the driver counts as taken and nobody holds."""
+        """Bytes that the driver counts as taken and that have no holder."""
         return self.before - self.native - self.held
 
 

@@ -45,7 +45,7 @@ class Base(Case):
         return child
 
     def pids(self, cwd: Path, name: str = "t.jsonl") -> "dict[str, int]":
-        """Whose each file is."""
+        """Each file belongs to one process."""
         if name == "t.jsonl":
             return {p.name: Trace(p).header["pid"] for p in sorted(cwd.iterdir()) if p.name.startswith(name)}
         return {p.name: read_page(str(p)).pid for p in sorted(cwd.iterdir()) if p.name.startswith(name)}
@@ -149,7 +149,7 @@ class AtOnce(Base):
 
 
 class InTheWay(Base):
-    """What is no file of ours stays as it is."""
+    """Files of others stay as they are."""
 
     def beside(self, cwd: Path, why: str) -> None:
         done = self.run_in(cwd, CUPOOL_STATS_FILE="off")
@@ -209,7 +209,7 @@ class InTheWay(Base):
                 self.assertEqual(done.files, ["link", "out", "pipe", "socket"])
 
     def test_removed(self) -> None:
-        """Whoever removes it from under the writer is told where the trace has gone."""
+        """A warning says where the trace has gone when its file is removed from under the writer."""
         cwd = self.folder()
         running = self.begun(cwd, "ready", "await:go", f"many:30:{5 * MIB}")
         for path in cwd.glob("[tp].*"):

@@ -27,7 +27,7 @@ class Frames(Case):
                     self.assertTrue(1 <= len(e["f"]) <= 8)
                     names = [frames[f] for f in e["f"]]
                     self.assertFalse([n for n in names if n.startswith("libcupool")], names)
-                    # What asks through dlsym reaches us from inside cudart; the others directly.
+                    # A program that uses dlsym reaches us from inside cudart; the others directly.
                     self.assertRegex(names[0], r"^(app_|libcudart)")
                     self.assertTrue([n for n in names if n.startswith("app_")], names)
                 self.assertLess(len(frames), 30)

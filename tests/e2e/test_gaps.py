@@ -24,7 +24,7 @@ class Base(Case):
         return gaps
 
     def assert_all_counted(self, trace: Trace, dropped: int = 0) -> None:
-        """What is not in the file is in the gaps' counters, and what is held was told at the end."""
+        """Events that are not in the file are in the gaps' counters, and the end has the memory that is held."""
         seen = len(trace.of("segment_alloc", "segment_free"))
         out = sum(g["segments"] for g in self.gaps(trace))
         self.assertEqual(seen + out + dropped, trace.total("segments_alloc") + trace.total("segments_free"))

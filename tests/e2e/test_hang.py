@@ -22,7 +22,7 @@ class Hang(Case):
         for events in ("segment", "segment,alloc"):
             with self.subTest(events), ThreadPoolExecutor(20) as pool:
                 def one(i: int, events: str = events) -> "list[str]":
-                    # 7: it was the handler that ended it. Whatever the trace lost, it can be read.
+                    # 7: it was the handler that ended it. The trace can be read, even if it has lost lines.
                     done = self.go(HANG, "sigexit", str(5000 + i * 1237), rc=7, CUPOOL_TRACE_EVENTS=events, CUPOOL_STATS="exit")
                     self.assertNotIn("abort", done.err)
                     return done.files
@@ -31,7 +31,7 @@ class Hang(Case):
 
     @not_with_coverage
     def test_exit_in_a_signal_handler_with_a_report(self) -> None:
-        """The same of the lock of what is kept for the report of what was not freed."""
+        """Here the lock is that of the report of memory that was not freed."""
         with ThreadPoolExecutor(20) as pool:
             list(pool.map(lambda i: self.go(HANG, "sigexit", str(5000 + i * 1237), rc=7, CUPOOL_DEBUG="1"), range(60)))
 
@@ -69,7 +69,7 @@ class Hang(Case):
         self.assertEqual(done.err.count("(seen at its free)"), 10)
 
     def test_guard_bytes_of_another_device(self) -> None:
-        """What one does for ever hides nothing of the other."""
+        """An endless wait in one hides nothing of the other."""
         done = self.go(HANG, "apart", "6", CUPOOL_DEBUG="guard", SIMGPU_DEVICES="2", rc=6)
         self.assertEqual(done.err.count("overrun: byte 1000 of a block of 1000 bytes"), 20, done.err)
         self.assertEqual(done.err.count("some blocks were not looked at"), 1)

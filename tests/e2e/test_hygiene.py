@@ -15,7 +15,7 @@ from pathlib import Path
 
 from e2e import BIN, LIB, SIM, SOURCE, Case, app, need
 
-# What libc consists of (since 2.34 the first alone has everything).
+# The libraries of libc (since 2.34 the first alone has everything).
 LIBC_PARTS = {"libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 # Run in a Python of its own: everything that a library could leave behind in a process.

@@ -39,7 +39,7 @@ class Second(Case):
         self.assertEqual(self.count(f"{SECOND}:{LIB}"), (200, 200))
 
     def test_after_us(self) -> None:
-        """What we serve ourselves does not go further; what we do not serve does."""
+        """Calls that the library serves do not go further; the others do."""
         self.passes(f"{LIB}:{SECOND}")
         done = self.go(app("shared"), CHURN, preload=f"{LIB}:{SECOND}", CUPOOL_ENABLE="0")
         self.assertIn("second: 200 cudaMalloc, 200 cudaFree", done.err)

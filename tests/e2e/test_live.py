@@ -20,7 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable
 
-from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Done, Trace, app, not_with_coverage, tool
+from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Trace, app, not_with_coverage, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402

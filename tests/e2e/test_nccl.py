@@ -1,117 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL: memory from it, and registration with communicators of programs that know nothing of it.
-
-The stand-in for NCCL holds its rules against every call and reports: how many operations had all, some or none of their buffers
-registered, and breaches, which end the program with 86.
-"""
+"""NCCL: memory from it, and registration of the pool with communicators of programs that know nothing of it."""
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import unittest
-from pathlib import Path
-from typing import Any, Optional
 
-from e2e import BIN, LIB, MIB, SIM, TIMEOUT, Case, Done, app
+from e2e import LIB, MIB, app
+from nccl_jobs import BREACH, NCCL_LIB, NEW, RANKS, Base
 
-NCCL_LIB = LIB.with_name("libcupool-nccl.so")
-SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
-RANKS = 3
-BREACH = 86
-OLD, NEW = "22809", "22902"  # before and after the bug of send/recv first
 SCENARIOS = ["all", "kinds", "own", "comms", "nonblocking", "again"]
-
-
-class Run:
-    """One job: what the library and the stand-in said, summed over its processes."""
-
-    def __init__(self, done: Done, reports: "list[dict[str, Any]]") -> None:
-        self.done, self.reports = done, reports
-        self.traces = done.traces()
-        self.events = [e for t in self.traces for e in t.events]
-
-    def of(self, *names: str) -> "list[dict[str, Any]]":
-        return [e for e in self.events if e["e"] in names]
-
-    def total(self, key: str) -> int:
-        return sum(e[key] for e in self.of("nccl") if "why" not in e)
-
-    def reported(self, key: str) -> int:
-        return sum(r[key] for r in self.reports)
-
-    def operations(self, key: str) -> int:
-        return sum(r["operations"][key] for r in self.reports)
-
-
-class Base(Case):
-    def job(self, scenario: str, backend: Optional[str] = "nccl", register: Optional[str] = "1", processes: bool = False, rc: int = 0,
-            ranks: int = RANKS, version: str = OLD, plugin: bool = False, preload: Optional[str] = str(NCCL_LIB), **more: str) -> Run:
-        cwd = self.folder()
-        report = self.tmp / f"report-{cwd.name}"
-        env = dict(LD_LIBRARY_PATH=f"{SIMNCCL}:{SIM}", SIMGPU_DEVICES=str(ranks), SIMNCCL_STRICT="1", SIMNCCL_REPORT=str(report),
-                   SIMNCCL_VERSION=version, **more)
-        if backend is not None:
-            env["CUPOOL_BACKEND"] = backend
-        if register is not None:
-            env["CUPOOL_REGISTER"] = register
-        program = [BIN / "host", "l", BIN / "nccl_plugin.so"] if plugin else [BIN / "nccl_app"]
-        if processes:
-            done = self.processes([*program, scenario, ranks], ranks, cwd, rc, env)
-        else:
-            done = self.go(*program, scenario, str(ranks), preload=preload, cwd=cwd, rc=rc, **env)
-        lines = report.read_text().splitlines() if report.exists() else []
-        return Run(done, [json.loads(line) for line in lines])
-
-    def processes(self, args: "list[Any]", ranks: int, cwd: Path, rc: int, env: "dict[str, str]") -> Done:
-        meeting = self.tmp / f"id-{cwd.name}"
-        counts = self.tmp / f"counts-{cwd.name}"
-        running = [subprocess.Popen([*map(str, args), str(rank), str(meeting)], cwd=cwd, text=True, stdout=subprocess.PIPE,
-                                    stderr=subprocess.PIPE, env=self.env(str(NCCL_LIB), SIMGPU_COUNTS=str(counts), RANK=str(rank), **env))
-                   for rank in range(ranks)]
-        said = []
-        try:
-            for p in running:
-                said.append(p.communicate(timeout=TIMEOUT))
-        finally:
-            for p in running:
-                p.kill()
-        self.assertEqual([p.returncode for p in running], [rc] * ranks, said)
-        return Done(subprocess.CompletedProcess(args, rc, "".join(s[0] for s in said), "".join(s[1] for s in said)), cwd, counts)
-
-    def assert_registered(self, run: Run, own: int = 0) -> None:
-        """Every buffer of every operation was, and nothing is left; the trace tells of each."""
-        self.assertEqual(run.reported("breaches"), 0, run.done.err)
-        self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
-        self.assertGreater(run.operations("all"), 0)
-        self.assertEqual(len(run.of("register")) + own, run.reported("registrations"))
-        self.assertEqual(len(run.of("deregister")) + own, run.reported("deregistrations"))
-        self.assertEqual(len(run.of("register")), run.total("registered"))
-        self.assertEqual(run.total("mixed") + run.total("outside") + run.total("unsafe") + run.total("failed"), 0)
-        self.assertEqual(len(run.of("comm_init")), len(run.of("comm_destroy")))
-        self.assertEqual(run.done.err, "")
-        for trace in run.traces:
-            self.assert_order(trace.events)
-        self.assert_fine(*(t.path for t in run.traces))
-
-    def assert_order(self, events: "list[dict[str, Any]]") -> None:
-        """A segment is registered with each communicator once, while both are there."""
-        registered: "set[tuple[str, str]]" = set()
-        comms: "set[str]" = set()
-        for e in events:
-            if e["e"] == "comm_init":
-                comms.add(e["comm"])
-            elif e["e"] == "comm_destroy":
-                comms.remove(e["comm"])
-                if e["ok"]:
-                    self.assertEqual([r for r in registered if r[0] == e["comm"]], [])
-                registered = {r for r in registered if r[0] != e["comm"]}
-            elif e["e"] == "register":
-                self.assertIn(e["comm"], comms)
-                self.assertNotIn((e["comm"], e["p"]), registered)
-                registered.add((e["comm"], e["p"]))
-            elif e["e"] == "deregister":
-                registered.remove((e["comm"], e["p"]))
 
 
 class Registered(Base):
@@ -198,7 +95,7 @@ class Registered(Base):
                 self.assertGreaterEqual(len(run.of("segment_free")), 2)
 
     def test_graphs(self) -> None:
-        """What a graph uses stays until the communicator goes."""
+        """Memory that a graph uses stays until the communicator goes."""
         for backend in "cuda", "nccl":
             with self.subTest(backend):
                 run = self.job("graph", backend, ranks=2, SIMGPU_MEMORY="72M")
@@ -249,8 +146,8 @@ class Registered(Base):
 
 
 class Kinds(Base):
-    """NCCL before 2.29.2 kills jobs that use a registration for send/recv first and for a collective then. What it makes of the
-    first collective is not to be known: each that comes after send/recv gets a registration of its own."""
+    """NCCL before 2.29.2 kills jobs that use a registration for send/recv first and for a collective then. The library
+    cannot know its choice for the first collective: each that comes after send/recv gets a registration of its own."""
 
     def test_with_care(self) -> None:
         run = self.job("kinds", processes=True)
@@ -303,157 +200,6 @@ class Kinds(Base):
             self.assertEqual(run.total("renewed"), 0)
 
 
-class Used(Base):
-    """CUPOOL_REGISTER=use: memory that the pool does not serve is registered once it is used, and released with it."""
-
-    def used(self, scenario: str, limit: str = "1M", **more: Any) -> Run:
-        return self.job(scenario, "cuda", register="use", CUPOOL_LIMIT=limit, **more)
-
-    def assert_used(self, run: Run, times: int) -> None:
-        """So often was an allocation used for the first time, and nothing else registered."""
-        self.assert_registered(run)
-        used = run.of("use")
-        self.assertEqual(len(used), times)
-        self.assertEqual({(e["d"], e["p"], e["n"]) for e in run.of("register")}, {(e["d"], e["p"], e["n"]) for e in used})
-        self.assertEqual(run.of("segment_alloc"), [])
-
-    def test_as_the_pool_does(self) -> None:
-        """The programs that the pool's memory is tested with, whoever does not serve them."""
-        for why in {"limit": "1M"}, {"limit": "0", "CUPOOL_DEBUG": "1"}:
-            for scenario, count in ("all", 2), ("kinds", 2), ("comms", 1), ("nonblocking", 1), ("again", 1):
-                for more in {}, {"processes": True}, {"plugin": True}:
-                    with self.subTest(scenario, **why, **more):
-                        run = self.used(scenario, **why, **more)
-                        self.assert_used(run, count * RANKS)
-                        self.assertEqual(run.total("renewed"), 0)  # peers do not map it
-        run = self.used("kinds", NCCL_LEGACY_CUDA_REGISTER="1")
-        self.assert_used(run, 2 * RANKS)
-        self.assertEqual(run.total("renewed"), 5 * RANKS)
-
-    def test_beside_the_pool(self) -> None:
-        """The pool serves what it does; its memory is registered as with 1."""
-        for backend in "cuda", "nccl":
-            with self.subTest(backend):
-                run = self.job("mapped", backend, register="use")
-                self.assert_used(run, 5 * RANKS)
-                run = self.job("all", backend, register="use")
-                self.assert_registered(run)
-                self.assertEqual(run.of("use"), [])
-
-    def test_mapped(self) -> None:
-        """Other memory at the same addresses is registered anew, with each communicator that uses it."""
-        for processes in False, True:
-            for version in OLD, NEW:
-                with self.subTest(version, processes=processes):
-                    run = self.used("mapped", version=version, processes=processes)
-                    self.assert_used(run, 5 * RANKS)
-                    self.assertEqual(len({e["p"] for e in run.of("use") if e["d"] == 0}), 2)
-                    # Once it is used there; the second time only one of the two does. One has send/recv first.
-                    self.assertEqual(run.total("renewed"), RANKS if version == OLD else 0)
-                    self.assertEqual(len(run.of("register")), 9 * RANKS + run.total("renewed"))
-
-    def test_kinds(self) -> None:
-        """There is nothing in front of it: what NCCL before 2.29.2 needs waits for the device."""
-        run = self.used("past_kinds")
-        self.assert_used(run, RANKS)
-        self.assertEqual(run.total("renewed"), RANKS)
-        self.assertEqual(self.used("past_kinds", version=NEW).total("renewed"), 0)
-
-    def test_reused(self) -> None:
-        for processes in False, True:
-            with self.subTest(processes=processes):
-                self.assert_used(self.used("reused", processes=processes), 5 * RANKS)
-
-    def test_freed_when_it_cannot_go(self) -> None:
-        """Within a group, under work, in a capture: nothing waits, and it goes before the next is used."""
-        self.assert_used(self.used("later"), 7 * RANKS)
-
-    def test_freed_beside_a_capture(self) -> None:
-        """By a thread in relaxed mode: the host waits, and the memory is there."""
-        self.assert_used(self.used("freed_beside_capture", ranks=2, SIMGPU_MEMORY="64M"), 2)
-
-    def test_unmapped_when_it_cannot_go(self) -> None:
-        """Nothing holds up who unmaps; that is said, and what is there next is registered anew, and right."""
-        run = self.used("unmapped", rc=BREACH)
-        self.assertEqual(len(run.done.warnings), 1, run.done.err)
-        self.assertIn("go although NCCL has them registered", run.done.warnings[0])
-        self.assert_anew(run)
-
-    def test_unmapped_beside_others(self) -> None:
-        """Who calls NCCL at the same time does not decide what is registered."""
-        self.assert_used(self.used("beside", ranks=2), (50 + 2) * 2)
-
-    def test_freed_unseen(self) -> None:
-        for scenario, gone in ("unseen", 1), ("unseen_larger", 2):
-            run = self.used(scenario, rc=BREACH)
-            self.assertEqual(run.done.warnings, [])
-            self.assert_anew(run, gone)
-
-    def assert_anew(self, run: Run, gone: int = 1) -> None:
-        """What went with its registration was deregistered later, and what is there now was registered."""
-        self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
-        self.assertEqual(len(run.of("use")), (2 + gone) * RANKS)
-        self.assertEqual(len(run.of("deregister")), (2 + gone) * RANKS)
-        # What the stand-in holds against it is that alone.
-        self.assertEqual(run.reported("breaches"), gone * RANKS)
-        self.assertEqual(run.done.err.count("was freed while it was registered"), gone * RANKS)
-
-    def test_under_work(self) -> None:
-        run = self.used("busy", ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000")
-        self.assert_used(run, 4 * 2)
-
-    def test_going(self) -> None:
-        """A request that is refused waits for what another thread is about to let go."""
-        run = self.used("going", ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000")
-        self.assert_used(run, 3 * 2)
-
-    def test_revoked(self) -> None:
-        """It is freed when the communicator is destroyed, and a request that is refused meanwhile finds nothing to give back."""
-        run = self.used("revoked", ranks=2, SIMGPU_MEMORY="80M")
-        self.assertEqual((run.done.err, run.reported("breaches")), ("", 0))
-        for device in 0, 1:
-            events = [e["e"] for e in run.of("comm_destroy", "deregister") if e["d"] == device]
-            self.assertEqual(events, ["comm_destroy", "comm_destroy", "deregister"] if events[1] == "comm_destroy" else
-                             ["comm_destroy", "deregister", "comm_destroy"])
-
-    def test_context_gone(self) -> None:
-        self.assert_used(self.used("reset"), 5 * RANKS)
-
-    def test_never(self) -> None:
-        """Stream-ordered, managed, small, not to be shared, imported: not registered, and counted."""
-        run = self.used("never")
-        self.assertEqual(run.reported("breaches"), 0)
-        self.assertEqual(run.operations("some"), 5 * RANKS)
-        self.assertEqual((run.total("mixed"), len(run.of("use"))), (5 * RANKS, RANKS))
-
-    def test_parts(self) -> None:
-        """Of what is mapped only in part, or is not there any more, nothing is registered."""
-        for scenario, times in ("parts", 4), ("unseen_smaller", 1):
-            with self.subTest(scenario):
-                run = self.used(scenario)
-                self.assertEqual((run.done.warnings, run.reported("breaches")), ([run.done.warnings[0]], 0), run.done.err)
-                self.assertIn("one buffer in registered memory and one outside", run.done.warnings[0])
-                self.assertEqual((run.operations("some"), run.total("mixed"), len(run.of("use"))), (times * RANKS, times * RANKS, RANKS))
-
-    def test_off(self) -> None:
-        for register in "0", "1", "force":
-            with self.subTest(register):
-                run = self.job("mapped", "cuda", register=register, CUPOOL_LIMIT="1M")
-                self.assertEqual((run.done.err, run.reported("registrations")), ("", 0))
-                self.assertEqual(run.of("use"), [])
-        run = self.used("reused", CUPOOL_HOOK="runtime")
-        self.assertEqual(len(run.done.warnings), 1, run.done.err)
-        self.assertIn("CUPOOL_REGISTER=use is as 1", run.done.warnings[0])
-        self.assertEqual(run.reported("registrations"), 0)
-
-    def test_registration_fails(self) -> None:
-        run = self.used("mapped", SIMNCCL_FAIL="ncclCommRegister:1+")
-        self.assertEqual(run.reported("breaches"), 0)
-        self.assertEqual(run.operations("none"), run.total("outside"))
-        run = self.used("mapped", SIMNCCL_FAIL="ncclCommDeregister:1+", rc=BREACH, CUPOOL_LOG_LEVEL="error")
-        self.assertNotIn("line", run.done.err)
-
-
 class Wrong(Base):
     def test_no_nccl(self) -> None:
         done = self.go(app("shared"), "churn:60:100000", preload=str(NCCL_LIB), CUPOOL_BACKEND="nccl", CUPOOL_REGISTER="1")
@@ -463,7 +209,7 @@ class Wrong(Base):
         self.assertEqual(self.go(app("shared"), "churn:60:100000", preload=str(NCCL_LIB), CUPOOL_REGISTER="1").err, "")
 
     def test_library_without_its_names(self) -> None:
-        """Who looks for NCCL by its names finds none in libcupool.so; registering takes the other one, and it says so."""
+        """A program that looks for NCCL by its names finds none in libcupool.so; registering takes the other library, and a warning says so."""
         names = [s.split()[-1] for s in subprocess.run(["nm", "-D", LIB], capture_output=True, text=True, check=True).stdout.splitlines()]
         self.assertEqual([n for n in names if n.startswith("nccl")], [])
         done = self.go(app("shared"), "churn:60:100000", CUPOOL_REGISTER="1")
@@ -478,7 +224,7 @@ class Wrong(Base):
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
 
     def test_nccl_has_no_memory_of_its_own(self) -> None:
-        """What it takes from cudaMalloc instead is of no use to it."""
+        """Memory that NCCL takes from cudaMalloc instead cannot be registered for peers."""
         run = self.job("all", NCCL_CUMEM_ENABLE="0")
         self.assertEqual(len(run.done.warnings), 1, run.done.err)
         self.assertIn("CUPOOL_BACKEND=nccl is not possible: ncclMemAlloc gives cudaMalloc's memory here", run.done.warnings[0])
@@ -506,7 +252,7 @@ class Wrong(Base):
             for scenario in "all", "kinds":
                 for backend in "cuda", "nccl":
                     with self.subTest(name, scenario=scenario, backend=backend):
-                        # What could not be undone is there when the communicator ends, which alone is told.
+                        # Registrations that could not be undone are there when the communicator ends, the only breach.
                         left = name == "ncclCommDeregister"
                         run = self.job(scenario, backend, rc=BREACH if left else 0, SIMNCCL_FAIL=f"{name}:1+", CUPOOL_LOG_LEVEL="error")
                         breaches = [line for line in run.done.err.splitlines() if not left or "registrations are left" not in line]
@@ -519,7 +265,7 @@ class Wrong(Base):
         self.assertIn("NCCL_LOCAL_REGISTER=0", run.done.warnings[0])
 
     def test_deregistration_fails(self) -> None:
-        """What may still be in use is not given back."""
+        """Memory that may still be in use is not given back."""
         run = self.job("lose", processes=True, ranks=2, SIMGPU_MEMORY="96M", SIMNCCL_FAIL="ncclCommDeregister:1")
         self.assertEqual(len(run.done.warnings), 2, run.done.err)
         self.assertIn("NCCL did not deregister", run.done.warnings[0])

@@ -18,7 +18,7 @@ ROWS = re.findall(r"^NCCL\w*\((nccl\w+),", (SOURCE / "shim" / "hooks" / "nccl.de
 
 class Rows(Case):
     def rows(self, mode: str, register: str = "1", preload: "str | None" = str(NCCL_LIB), double: Path = BIN) -> "tuple[str, list[Trace]]":
-        """What the program has said on stdout, with the library's messages, and its trace. It reads the library's stderr itself,
+        """The program's stdout, with the library's messages, and its trace. It reads the library's stderr itself,
         where the statistics are."""
         cwd = self.folder()
         env = self.env(preload, LD_LIBRARY_PATH=f"{double}:{SIM}", CUPOOL_REGISTER=register, CUPOOL_STATS="signal:USR2")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said when there is no memory: in the trace each time, on stderr now and then, and to the program not at all: its
-error and last error are the native ones.
+"""The report when there is no memory: in the trace each time, on stderr now and then. The program's error and last error are the
+native ones.
 """
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ class Numbers(Base):
         self.assertEqual((event["held"], event["others"], event["why"]), (8 * MIB, 50 * MIB, "limit"))
 
     def test_capture(self) -> None:
-        """What is freed during a capture cannot go back before its end, but for what the host waited for; and the driver
-        is not asked anything then."""
+        """Memory freed during a capture cannot go back before its end, except where the host waited; and the library calls no
+        driver function then."""
         words = (f"many:2:{20 * MIB}", "begin", "free:0", "free:1", f"alloc:{30 * MIB}", "end")
         event = self.oom(*words, CUPOOL_FREE="ordered")
         self.assertEqual((event["pending"], event["idle"], event["live"], event["why"], event["device_total"]),

@@ -22,7 +22,7 @@ SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
 # NAME, type, default, choices of every row.
 ROWS = re.findall(r'^CONF\(\w+, "(\w+)", (\w+), "([^"]*)", "([^"]*)",', (SOURCE / "shim" / "conf.def").read_text(), re.M)
 
-# What Effects.see_NAME returns for a value; the first one is the default.
+# The result of Effects.see_NAME for a value; the first one is the default.
 EFFECTS: "dict[str, dict[str, Any]]" = {
     "ENABLE": {"1": "pooled", "0": "passed through"},
     # Frees that the device waits for, of 60, and the policy with its reason. With auto the first one waits on the host: nobody saw
@@ -38,7 +38,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     # The most that is held, in MiB, and whether requests went to the driver.
     "LIMIT": {"0": (24, False), "8M": (8, True), "16384k": (16, True), "8388608": (8, True), "8MiB": (8, True), "0.5G": (24, False)},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
-    # What is in memory that has been used before.
+    # The contents of memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},
     # Driver allocations for 101 requests; was an overrun found, and memory that nobody freed?
     "DEBUG": {"0": (1, False, False), "1": (101, False, True), "guard": (1, True, True)},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings: each has its effect, what is wrong with one is said once and harmless, and cupool-info shows what is in force.
 
-What each setting means for launchers and traces is in test_rank and test_trace; which values and names are accepted, and what
-is said of others, in tests/unit/shim/base/test_settings.c.
+test_rank and test_trace have the meaning of each setting for launchers and traces; accepted values and names, and the messages
+about others, are in tests/unit/shim/base/test_settings.c.
 """
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Effects(Base):
 
     @unittest.skipIf("thread" in SANITIZE, "Python, which was not built with it")
     def test_strict_before_the_first_request(self) -> None:
-        """What has been seen by then holds for the device from its first free on, and log and trace say what that was."""
+        """Calls seen by then hold for the device from its first free on, and log and trace name them."""
         code = ("import ctypes\ncuda = ctypes.CDLL('libcudart.so.13')\np = ctypes.c_void_p()\n"
                 "assert cuda.cudaMallocManaged(ctypes.byref(p), ctypes.c_size_t(4096), 1) == 0\n"
                 "assert cuda.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(4096)) == 0 and cuda.cudaFree(p) == 0\n")
@@ -163,7 +163,7 @@ class Info(Case):
         return self.go(INFO, *args, preload=None, rc=rc, **env)
 
     def test_every_setting(self) -> None:
-        blocks = dict(re.findall(r"^(CUPOOL_\w+)=(.*\n(?: .*\n)*)", self.info().out, re.M))
+        blocks = dict(re.findall(r"^(CUPOOL_\w+)=(.*\n(?: .*\n)*)", self.info("-c").out, re.M))
         self.assertEqual(sorted(blocks), sorted(f"CUPOOL_{r[0]}" for r in ROWS))
         for name, _, default, text in ROWS:
             block = blocks[f"CUPOOL_{name}"]
@@ -173,7 +173,7 @@ class Info(Case):
             self.assertIn("value from: default", block)
 
     def test_sources(self) -> None:
-        done = self.info(CUPOOL_FREE="strict", CUPOOL_LIMIT="nonsense", CUPOOL_STATZ="1")
+        done = self.info("-c", CUPOOL_FREE="strict", CUPOOL_LIMIT="nonsense", CUPOOL_STATZ="1")
         self.assertRegex(done.out, r"CUPOOL_FREE=strict\n.*\n.*value from: environment")
         self.assertRegex(done.out, r"CUPOOL_LIMIT=0\n.*\n.*value from: default \(.*not accepted\)")
         self.assertIn("did you mean CUPOOL_STATS?", done.err)

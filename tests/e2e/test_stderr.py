@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library writes on stderr must not end the program, hold it up, or land in a file of the program's own. Each time the
+"""The library's output on stderr must not end the program, hold it up, or land in a file of the program's own. Each time the
 program says something of the kind natively it would not: a warning, a report of refused memory, a table.
 """
 from __future__ import annotations

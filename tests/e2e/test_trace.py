@@ -38,7 +38,7 @@ class Contents(Case):
                     self.assertEqual(done.err, "")
 
     def test_order_within_a_free(self) -> None:
-        """What the library does in a free stands between the free's two lines."""
+        """Events of the library's work in a free stand between the free's two lines."""
         done = self.go(app("static"), "alloc:2:4194304", "free:2", CUPOOL_DECAY="0", **ALLOCS)
         trace = self.one_trace(done)
         self.assert_fine(trace.path)
@@ -54,17 +54,17 @@ class Contents(Case):
         self.assertEqual(f"pid {header['pid']}\n", done.out)
         self.assertEqual((header["exe"], header["events"]), ("app_shared", "segment,alloc"))
         self.assertEqual((header["rank"], header["local_rank"], header["rank_from"]), (None, None, "none"))
-        shown = dict(re.findall(r"^(CUPOOL_\w+)=(.*)$", self.go(INFO, preload=None, CUPOOL_FREE="strict", **ALLOCS).out, re.M))
+        shown = dict(re.findall(r"^(CUPOOL_\w+)=(.*)$", self.go(INFO, "-c", preload=None, CUPOOL_FREE="strict", **ALLOCS).out, re.M))
         self.assertEqual(header["settings"], shown)
 
     def test_header_of_long_names(self) -> None:
         """There is room for all settings, however long."""
         done = self.go(app("shared"), "alloc:1:4096", CUPOOL_TRACE_FILE="./" * 490 + "t", CUPOOL_STATS_FILE="./" * 490 + "p")
         settings = Trace(done.cwd / "t").header["settings"]
-        self.assertEqual(list(settings), re.findall(r"^(CUPOOL_\w+)=", self.go(INFO, preload=None).out, re.M))
+        self.assertEqual(list(settings), re.findall(r"^(CUPOOL_\w+)=", self.go(INFO, "-c", preload=None).out, re.M))
 
     def test_header_of_odd_names(self) -> None:
-        """Whatever a file is called, the header is JSON."""
+        """The header is JSON for every name of a file."""
         odd = self.tmp / 'a "b\\c\nd é'
         odd.symlink_to(app("shared"))
         done = self.go(odd, "alloc:1:4096", CUPOOL_TRACE_FILE='t"\\é%%\x01.jsonl')
@@ -270,7 +270,7 @@ class Full(Case):
         self.assertLessEqual((done.cwd / done.files[0]).stat().st_size, 9000)
 
     def test_file_size_limit_lifted(self) -> None:
-        """What was lost is counted, and the lines after it stand alone."""
+        """Lost lines are counted, and the lines after them stand alone."""
         done = self.go(app("shared"), "alloc:1:4096", "fsize:9000", "churn:3000:5000", "churn:30:5000000", "fsize:-1",
                        f"alloc:1:{7 * MIB}", CUPOOL_DECAY="off", **ALLOCS)
         self.lost(done)
@@ -373,8 +373,8 @@ class Descriptors(Case):
 class Processes(Case):
     def test_fork_before_the_first_request(self) -> None:
         """Each has a GPU, a pool and a trace of its own."""
-        done = self.go(app("static"), "pid", "fork{", *WORK, "}", "churn:50:4096", **ALLOCS)
-        pids = {int(w) for w in re.findall(r"(?:pid|child) (\d+)", done.out)}
+        done = self.go(app("static"), "pid", "fork{", "pid", *WORK, "}", "churn:50:4096", **ALLOCS)
+        pids = {int(w) for w in re.findall(r"pid (\d+)", done.out)}
         self.assertIn("child ended: exit 0", done.out)
         traces = done.traces()
         self.assertEqual({t.header["pid"] for t in traces}, pids)

@@ -142,7 +142,7 @@ class Calls(Base):
                 done, _ = self.both(way, "pressure")
                 self.assertEqual([r for _, r in said(done)], [2, 0, 0])
                 trace = self.one_trace(done)
-                # What dlsym finds is not pooled, and before anything was taken nothing is told.
+                # Functions found by dlsym are not pooled, and before the first of them is called there is no message.
                 pooled = way[1] != "dlsym"
                 self.assertEqual([e["result"] for e in trace.of("mem_create")], [2, 0] if pooled else [0])
                 self.assertEqual(len(trace.of("segment_free")), int(pooled))
@@ -166,7 +166,7 @@ class Whose(Base):
                                       SIMGPU_DEVICES="2", **more))
 
     def test_nccl(self) -> None:
-        """What it takes for the program, and what the pool takes from it."""
+        """The memory that it takes for the program, and the memory that the pool takes from it."""
         trace = self.nccl_app("own")
         self.assertEqual({(e["by"], e["at"].split(".so")[0]) for e in trace.of("mem_create")}, {("nccl", "libnccl")})
         self.assert_fine(trace.path)

@@ -19,7 +19,7 @@ EIO, EBUSY, EXDEV, EINVAL, ENOSYS, ENOTSUP = -5, -16, -18, -22, -38, -95
 
 class Window(Case):
     def answers(self, done: Done) -> "list[tuple[str, int]]":
-        """What the ranks were told, in order; all the same."""
+        """The messages of the ranks, in order; all ranks have equal ones."""
         by_rank: "dict[str, list[tuple[str, int]]]" = {}
         for line in done.out.splitlines():
             rank, what, answer = line.split()

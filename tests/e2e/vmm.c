@@ -76,7 +76,6 @@ static size_t beginning;
 static void find(const char *how)
 {
 #ifdef VMM_LINKED
-    (void)how;
 #define X(name, version) cu.name = name;
     FUNCTIONS(X)
 #undef X
@@ -187,7 +186,7 @@ static void life(void)
     taken();
 }
 
-/* What the driver refuses it refuses, and nothing changes. */
+/* A call that the driver refuses is refused, and changes nothing. */
 static void errors(void)
 {
     CUmemAllocationProp nowhere = physical;

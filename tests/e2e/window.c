@@ -181,7 +181,7 @@ static void alone(struct rank *r)
     NEED(cudaFree(at));
 }
 
-/* What ncclCommRegister gives is none. */
+/* The handle of ncclCommRegister is no window. */
 static void handles(struct rank *r)
 {
     char *at = get(3 * MIB);

@@ -20,7 +20,6 @@ unsigned int la_version(unsigned int version)
 
 unsigned int la_objopen(struct link_map *map, Lmid_t space, uintptr_t *cookie)
 {
-    (void)space;
     *cookie = (uintptr_t)map;
     return LA_FLG_BINDTO | LA_FLG_BINDFROM;
 }
@@ -30,9 +29,6 @@ uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned int index, uintptr_t *from, u
 {
     const struct link_map *map = (const struct link_map *)*to;
 
-    (void)index;
-    (void)from;
-    (void)flags;
     if (strcmp(name, "cudaMalloc") == 0)
         fprintf(stderr, "audit: cudaMalloc of %s\n", map->l_name);
     return symbol->st_value;

@@ -18,7 +18,6 @@ static void CUDART_CB gate_wait(void *arg)
 {
     const struct timespec nap = {0, 100000};
 
-    (void)arg;
     for (int i = 0; i < 100000 && !atomic_load(&gate); i++)
         nanosleep(&nap, NULL);
 }

@@ -140,7 +140,6 @@ static int mem_last(void)
 
 static int mem_device(int ordinal)
 {
-    (void)ordinal;
     return 801;
 }
 

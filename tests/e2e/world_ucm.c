@@ -147,7 +147,6 @@ static int object_patch(struct dl_phdr_info *info, size_t size, void *self)
     const char *strings = NULL;
     size_t jump_size = 0, rela_size = 0;
 
-    (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
             dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);

@@ -8,7 +8,7 @@
  * part of the operations (--only: a file of numbers) is a sequence, too, and a long one can be made short. The seed
  * also says which kinds of operations there are: what cupool sees of some changes what it does from then on.
  *
- * What it is not: it judges nothing; differ.py does. See differ.h.
+ * It judges nothing; differ.py does. See differ.h.
  *
  * Locking: the main thread hands each operation to the thread that makes it, and waits.
  */

@@ -2,12 +2,10 @@
 /*
  * differ.h - what the files of the differential fuzzer's program share: the objects that its calls use, and the log.
  *
- * What it is: a program that makes a random sequence of CUDA calls and writes what each one answered, so that differ.py
- * can compare a run without cupool with runs under it. The log has no addresses and nothing that depends on time: bytes
- * are read only where CUDA says what they are. What docs/differences.md allows to differ stands in braces, with a
- * rule's name before it: malloc_in_capture{900}.
- *
- * What it is not: in need of the simulated GPU. It knows nothing of cupool either.
+ * The program makes a random sequence of CUDA calls and writes the answer of each, so that differ.py can compare a run
+ * without cupool with runs under it. The log has no addresses and nothing that depends on time: bytes are read only
+ * where CUDA defines them. Where docs/differences.md allows a difference, the answer stands in braces, with a rule's
+ * name before it: malloc_in_capture{900}. The program needs no simulated GPU and does not know cupool.
  *
  * Locking: one thread runs at a time (differ.c hands over), so nothing here has a lock.
  */
@@ -83,7 +81,7 @@ struct host {
     enum host_kind kind;
 };
 
-/* What host functions have counted. */
+/* The count of host functions that ran. */
 struct counter {
     struct object o;
     uint32_t hash;

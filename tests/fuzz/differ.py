@@ -9,7 +9,7 @@ each of which cites a heading of docs/differences.md, allows it. Of a failure th
 that shows it. Without --sim it runs on the real GPUs, with a program of
 `cc -D_GNU_SOURCE -pthread -o differ tests/fuzz/differ*.c -lcudart -lcuda`.
 
-What it is not: a judge of CUDA: what both runs do alike is right.
+It does not judge CUDA: an answer on which both runs agree is right.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 /*
  * differ_context.c - the differential fuzzer's contexts, devices, host memory, peers and IPC handles.
  *
- * What it is: contexts of the program's own beside the primary ones, references to these, resets; and what lets others
- * at memory, or the device at the host's.
- *
- * What it is not: another process.
+ * It makes contexts of the program's own beside the primary ones, takes references to these, resets them; and lets
+ * others at memory, or the device at the host's. There is no other process.
  *
  * Locking: none, see differ.h.
  */

@@ -2,10 +2,8 @@
 /*
  * differ_memory.c - the differential fuzzer's memory: it is got and given back in every way, rightly and wrongly.
  *
- * What it is: addresses are told by what they have to do with others. A pointer that is wrong is used while nothing
- * else can be got, so that it does not become right.
- *
- * What it is not: work on the memory (differ_work.c).
+ * The log describes an address by its relation to others. A pointer that is wrong is used while nothing else can be
+ * got, so that it does not become right. Work on the memory is in differ_work.c.
  *
  * Locking: none, see differ.h.
  */

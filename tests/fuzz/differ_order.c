@@ -2,10 +2,8 @@
 /*
  * differ_order.c - the differential fuzzer's order: what work comes after which, and what the host knows of it.
  *
- * What it is: every object knows the work that used it last. Other work comes after that by an event, or the host waits
- * for it; so what is read is what CUDA says it is, on every GPU.
- *
- * What it is not: the work (differ_work.c).
+ * Every object knows the work that used it last. Other work comes after that by an event, or the host waits for it; so
+ * the bytes read are defined by CUDA, on every GPU. The work is in differ_work.c.
  *
  * Locking: none, see differ.h.
  */

@@ -2,10 +2,9 @@
 /*
  * differ_stream.c - the differential fuzzer's streams, events, captures and graphs.
  *
- * What it is: they are made and end, are waited for and asked. A question has one answer only where the host has waited
- * before; after a cudaFree, which natively waits, docs/differences.md says that it may differ.
- *
- * What it is not: the work in them (differ_work.c).
+ * The operations make and end them, wait for them and query them. A query has one answer only where the host has waited
+ * before; after a cudaFree, which natively waits, docs/differences.md allows another. The work in them is in
+ * differ_work.c.
  *
  * Locking: none, see differ.h.
  */

@@ -2,7 +2,7 @@
 /*
  * differ_work.c - the differential fuzzer's work on devices: fills, copies, host functions, and what they leave behind.
  *
- * What it is not: its order (differ_order.c), streams and events for their own sake (differ_stream.c).
+ * Its order is in differ_order.c; streams and events for their own sake are in differ_stream.c.
  *
  * Locking: none, see differ.h.
  */
@@ -183,7 +183,7 @@ void op_peer_copy(void)
         out(" -");
         return;
     }
-    /* What another device writes is not ordered behind what was there before, natively but for the wait of cudaFree. */
+    /* Another device's writes are not ordered behind earlier work there, natively except by the wait of cudaFree. */
     const int dev = chance(4) ? from->o.dev : to->o.dev, l = lane_pick(dev);
     if (captured_anywhere()) {
         out(" -");

@@ -29,7 +29,7 @@ __attribute__((unused)) static uint64_t next(uint64_t *rng)
     return x ^ x >> 31;
 }
 
-/* Run one input. What went wrong, or an empty string; valid until the next call. */
+/* Runs one input. Returns the error, or an empty string; valid until the next call. */
 static const char *fuzz_run(const uint8_t *data, size_t size);
 
 /* Fill buffer, of FUZZ_INPUT_MAX bytes, with an input that is likely to get far. Returns its size. */

@@ -168,7 +168,7 @@ static void check_value(const struct conf_row *row, const char *text)
 
 /* --- a file name --- */
 
-/* The same as launch_expand, told in another way, without a limit. Returns a text to be freed. */
+/* launch_expand, written in another way, without a limit. Returns a text to be freed. */
 static char *expanded(const struct launch *launch, const char *pattern)
 {
     char *text = NULL;
@@ -218,7 +218,7 @@ static void check_expand(const struct launch *launch, const char *pattern, size_
 
 /* --- an environment --- */
 
-/* What conf_report says, by its number of lines. It must end whatever is left. */
+/* The lines of conf_report, by their number. It must end with any settings. */
 static unsigned int lines_of_report(void)
 {
     const int real = dup(STDERR_FILENO), out = memfd_create("report", MFD_CLOEXEC);

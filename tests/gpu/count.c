@@ -2,11 +2,10 @@
 /*
  * count.c - counts the driver's own allocation calls on a real GPU, from outside.
  *
- * What it is: a CUPTI injection library. It sees the driver-API calls that reach the driver, whoever makes them, so it
- * is an independent witness of what cupool saved. At exit it appends `PID NAME COUNT` lines to the file that GPU_COUNTS
- * names, as the simulated GPU does for SIMGPU_COUNTS.
- *
- * What it is not: part of the library or of the usual build; a profiler.
+ * A CUPTI injection library sees the driver-API calls that reach the driver, whatever makes them, so it is an
+ * independent witness of the calls that cupool saved. At exit it appends `PID NAME COUNT` lines to the file that
+ * GPU_COUNTS names, as the simulated GPU does for SIMGPU_COUNTS. It is no part of the library or of the usual build,
+ * and no profiler.
  *
  * Build:  gcc -std=gnu11 -O2 -fPIC -shared -I/usr/local/cuda/include -I/usr/local/cuda/extras/CUPTI/include -o
  * libcount.so tests/gpu/count.c -L/usr/local/cuda/extras/CUPTI/lib64 -L/usr/local/cuda/lib64 -lcupti Use:
@@ -49,7 +48,6 @@ static void CUPTIAPI callback(void *arg, CUpti_CallbackDomain domain, CUpti_Call
 {
     const CUpti_CallbackData *call = (const CUpti_CallbackData *)data;
 
-    (void)arg;
     if (domain != CUPTI_CB_DOMAIN_DRIVER_API || call->callbackSite != CUPTI_API_ENTER)
         return;
     for (size_t i = 0; i < COUNTERS; i++)

@@ -5,7 +5,7 @@
 Each round a rank sends to the next one and receives from the one before, into memory that it allocates for the round, on NCCL's
 stream, while a matrix product runs on its own. Prints milliseconds for a round of each alone and of both together.
 
-What it is not: aware of cupool, or a test; tests/gpu/nccl runs it natively and preloaded.
+The program does not know cupool; tests/gpu/nccl runs it natively and preloaded.
 """
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
  *                                                  how long it takes; by hand: the program itself takes the memory from
  *                                                  ncclMemAlloc and registers it
  *
- * What it is not: aware of cupool, or a test: tests/gpu/nccl runs it natively and preloaded and prints both.
+ * The program does not know cupool, and tests nothing: tests/gpu/nccl runs it natively and preloaded and prints both.
  */
 #include <cuda_runtime.h>
 #include <nccl.h>

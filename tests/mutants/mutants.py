@@ -75,13 +75,13 @@ MUTANTS = [
     # --- captures ---
     Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
         ("beside_capture = capture_active(); if (!beside_capture && !wait)", "beside_capture = false; if (!wait)")]),
-    Mutant("the gate closes only after a capture has begun", ["capture static ordered / under_load"], [
+    Mutant("the gate closes only after a capture has begun", ["capture_beside static ordered / under_load"], [
         ("capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
         ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
         ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
-    Mutant("a capture does not wait for calls in flight", ["capture static ordered / under_load"], [
+    Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
         ("order_drain(own);", "")], 20),
-    Mutant("a call in flight is not seen to be", ["capture static ordered / under_load"], [
+    Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
         ("return atomic_load(&slot->seq) & 1;", "return !slot;")], 20),
     Mutant("a free follows an order that began before it", ["combiner"], [
         (">= seen + 1 + (seen & 1))", ">= seen)")], 5),
@@ -136,7 +136,7 @@ MUTANTS = [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
     Mutant("a capture of a thread without a context waits for nobody", ["capture shared preloaded"], [
         ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
-    Mutant("a capture waits for a free that waits for it", ["capture static preloaded"], [
+    Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
         ("if (now_ns() >= *limit) break;", "")]),
     Mutant("auto: a copy into host memory that is called one of device memory is not seen", ["auto_host static auto"], [
         ("copy, (w, to, from)) WATCH_STREAM(cuMemcpyPeerAsync,", "nothing, (w)) WATCH_STREAM(cuMemcpyPeerAsync,")]),
@@ -144,15 +144,15 @@ MUTANTS = [
         ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
     Mutant("auto: a copy between devices in a graph made by hand is not seen", ["auto_peer static auto"], [
         ("(node, graph, nodes, count, copy, context), graph_copy, (w, copy))", "(node, graph, nodes, count, copy, context), graph_host_work, (w))")]),
-    Mutant("auto: a node of any type that touches host memory is not seen", ["auto_host static auto"], [
+    Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [
         ("hazard_graph_set(parameters->memset.dst);", ";")]),
-    Mutant("auto: a host function as a node of any type is not seen", ["auto_host static auto"], [
+    Mutant("auto: a host function as a node of any type is not seen", ["auto_graph static auto"], [
         ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
-    Mutant("auto: a fill in a graph made by hand is not seen", ["auto_host static auto"], [
+    Mutant("auto: a fill in a graph made by hand is not seen", ["auto_graph static auto"], [
         ("graph_set, (w, parameters)) WATCH_CALL(cuGraphAddHostNode", "nothing, (w)) WATCH_CALL(cuGraphAddHostNode")]),
-    Mutant("auto: a fill that is changed in a graph is not seen", ["auto_host static auto"], [
+    Mutant("auto: a fill that is changed in a graph is not seen", ["auto_graph static auto"], [
         ("(node, parameters), graph_set, (w, parameters))", "(node, parameters), nothing, (w))")]),
-    Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_host static auto"], [
+    Mutant("auto: a fill that is changed in an executable graph is not seen", ["auto_graph static auto"], [
         ("graph_set, (w, parameters)) WATCH_CALL(cuGraphNodeSetParams,", "nothing, (w)) WATCH_CALL(cuGraphNodeSetParams,")]),
     Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
         ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
@@ -548,7 +548,7 @@ MUTANTS = [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         ("if (may_call) return comm_leave", "if (true) return comm_leave")]),
-    Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl / Used.test_freed_beside_a_capture"], [
+    Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
         ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
     Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
         ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
@@ -612,24 +612,24 @@ MUTANTS = [
         ("copy = copy_of(loaded_handle(info.dli_fname)); return copy ? copy : copy_of(loaded_handle(\"libnccl.so.2\"));", "; return copy;")]),
 
     # --- memory past the pool that is registered once it is used ---
-    Mutant("used memory: it is freed while it is registered", ["nccl / Used.test_reused"], [
+    Mutant("used memory: it is freed while it is registered", ["nccl_used / Used.test_reused"], [
         ("if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
-    Mutant("used memory: it is freed under work that uses it", ["nccl / Used.test_under_work"], [
+    Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
-    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl / Used.test_under_work"], [
+    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl_used / Used.test_under_work"], [
         ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
         ("freed_retry(device);", "freed_retry(-1);")], 40),
-    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl / Used.test_going"], [
+    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
         ("atomic_load(&retrying) && !retries &&", "false &&")]),
-    Mutant("used memory: it is unmapped while it is registered", ["nccl / Used.test_mapped"], [
+    Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
         ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),
-    Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl / Used.test_unmapped_beside_others"], [
+    Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
         ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
-    Mutant("used memory: what others have given is taken for the program's own", ["nccl / Used.test_never"], [
+    Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
         ("if (is_on()) entry_forget(&direct.physical, handle);", "")]),
-    Mutant("used memory: what is kept outlives its context", ["nccl / Used.test_context_gone"], [
+    Mutant("used memory: what is kept outlives its context", ["nccl_used / Used.test_context_gone"], [
         ("context_events.context_ended(context);", "")]),
-    Mutant("used memory: it is freed twice", ["nccl / Used.test_freed_when_it_cannot_go"], [
+    Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
         ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
     Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
         ("lookup_clear(&comm->lookup); if (reg->ops->attach(", "if (reg->ops->attach(")]),
@@ -661,9 +661,9 @@ MUTANTS = [
         ("trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); } rc = release_checked(release, addr);",
          "} rc = release_checked(release, addr); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
 
-    Mutant("cupool.h: after a switch of the backend what is free serves requests", ["withdraw", "api / Backend.test_there_and_back"], [
+    Mutant("cupool.h: after a switch of the backend what is free serves requests", ["kinds", "api / Backend.test_there_and_back"], [
         ("if (segment->kind != kind)", "if (false)")]),
-    Mutant("cupool.h: a segment that came during a switch serves requests", ["withdraw"], [
+    Mutant("cupool.h: a segment that came during a switch serves requests", ["kinds"], [
         ("if (segment->kind != pool_kind_get(pool)) segment_withdraw(pool, segment);", "")]),
     Mutant("cupool.h: memory goes back to where it comes from now", ["api / Backend.test_there_and_back"], [
         ("= kind == MEMORY_NCCL ? memory_put_nccl : memory_put;", "= context_backed_by_nccl(arg) ? memory_put_nccl : memory_put;")]),
@@ -729,14 +729,14 @@ MUTANTS = [
         ("return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
     Mutant("memory of NCCL is as old as what was at its address before", ["capture_history"], [
         ("if (found) *found = (struct entry){.addr", "if (found && found->addr != addr) *found = (struct entry){.addr")]),
-    Mutant("used memory: a part of what is mapped is taken for all", ["nccl / Used.test_parts"], [
+    Mutant("used memory: a part of what is mapped is taken for all", ["nccl_used / Used.test_parts"], [
         ("whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),
-    Mutant("used memory: the driver is not asked for the size", ["nccl / Used.test_parts"], [
+    Mutant("used memory: the driver is not asked for the size", ["nccl_used / Used.test_parts"], [
         ("(entry->context ? size >= entry->size : size == entry->size) &&", "")]),
-    Mutant("used memory: another device's is registered", ["nccl / Used.test_parts"], [("where == device &&", "")]),
-    Mutant("used memory: what lies in a new allocation is still there", ["nccl / Used.test_freed_unseen"], [
+    Mutant("used memory: another device's is registered", ["nccl_used / Used.test_parts"], [("where == device &&", "")]),
+    Mutant("used memory: what lies in a new allocation is still there", ["nccl_used / Used.test_freed_unseen"], [
         ("return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;", "return NULL;")]),
-    Mutant("used memory: peers map cudaMalloc's", ["nccl / Used.test_as_the_pool_does"], [
+    Mutant("used memory: peers map cudaMalloc's", ["nccl_used / Used.test_as_the_pool_does"], [
         (".plain = owner != NULL, .own = true", ".plain = false, .own = true")]),
     Mutant("NCCL: the program's own memory has a front", ["nccl / Kinds.test_of_the_programs_own"], [
         ("&& addr - start == front ? front : 0;", "? front : 0;")]),

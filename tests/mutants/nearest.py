@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tests execute a line, found by running each test once with gcov, and what each costs. Kept in the folder of the work and
-measured again for tests whose program, script or library has changed. What a process executes that is killed is not known.
+measured again for tests whose program, script or library has changed. The lines of a process that is killed are not known.
 """
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Tree:
             self.whole = True
 
     def run(self, row: str, limit: float = HANG_SECONDS) -> Result:
-        """Runs a test, or one argument of it: NAME / ARGUMENT. What it runs must have been built."""
+        """Runs a test, or one argument of it: NAME / ARGUMENT. Its programs must have been built."""
         name, _, argument = row.partition(" / ")
         known = self.tests[name]
         env = dict(os.environ, **known["env"])

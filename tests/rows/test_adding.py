@@ -43,7 +43,7 @@ class Scratch:
         for folder in ("shim/hooks", "shim/exports", "tests/rows", "tests/sim", "objects", "sim"):
             (top / folder).mkdir(parents=True)
         # What an include in quotes finds beside the file that includes it has to be a copy, too.
-        for name in ("shim/hooks.def", "shim/exports/watch.c", "tests/rows/expected.txt", "tests/sim/stubs.def", "tests/sim/sim.h",
+        for name in ("shim/hooks.def", "shim/exports/watch.c", "tests/rows/expected.txt", "tests/sim/stubs.def", "tests/sim/sim.h", "tests/sim/cuda_names.h",
                      "tests/sim/stubs.c", "tests/sim/control.c", *(f"shim/hooks/{p.name}" for p in (ROOT / "shim/hooks").iterdir())):
             shutil.copy(ROOT / name, top / name)
         commands = json.loads(subprocess.run(["ninja", "-C", BUILD, "-t", "compdb"], capture_output=True, text=True, check=True).stdout)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A headless Chromium for tests of pages, driven through the DevTools protocol over two pipes.
 
-What it is: Browser, with what a test needs: open a page, evaluate, move the mouse, press keys, take a screenshot; errors of the
-page and requests that it makes are collected. What it is not: needed; find() is None where no Chromium is installed.
+Browser has the methods that a test needs: open a page, evaluate, move the mouse, press keys, take a screenshot; errors of the
+page and requests that it makes are collected. No test needs it; find() is None where no Chromium is installed.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * docs_app.c - the ./app of the documentation's examples: allocates, frees, and says its rank. What it is not: a test;
- * that it was served from the pool is read from its trace by test_docs.py.
+ * docs_app.c - the ./app of the documentation's examples: it allocates, frees, and prints its rank. test_docs.py reads
+ * in its trace that the pool served it.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>

@@ -22,7 +22,7 @@ import unittest.mock
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
-from test_trace import BASE, MIB, ROOT, Case, good, header, text
+from made_traces import BASE, MIB, ROOT, Case, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace import ahead, cli, offline, reader, replay, source, top  # noqa: E402
@@ -48,7 +48,7 @@ LONG = 25_000  # busy() makes more events of it than are sorted at a time
 
 
 def busy(seed: int, count: int = 2000, wrong: float = 0.01, end: bool = True) -> bytes:
-    """What a program of three threads does. That many of its lines are no events, and as many frees cannot be."""
+    """The events of a program of three threads. That many of its lines are no events, and as many frees cannot be."""
     r = random.Random(seed)
     lines = [json.dumps(header(seed))]
     for i in range(1, 9):
@@ -129,7 +129,7 @@ class Forced(Case):
         return (done.returncode, done.stdout, done.stderr), int(count.read_text())
 
     def same(self, files: list[str], *args: str) -> "tuple[int, bytes, bytes]":
-        """What a command says, and writes, which must be the same with and without children; one for each file."""
+        """A command's output and files, which must be equal with and without children; one for each file."""
         found = []
         for least in (NEVER, 0):
             out = self.dir / "out.html"  # plot wants such a name
@@ -144,7 +144,7 @@ class Forced(Case):
 
 
     def inside(self, least: int, *args: str) -> "tuple[int, bytes, bytes]":
-        """The same in this process, which is faster."""
+        """Runs it in this process, which is faster."""
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace") for _ in range(2))
         with unittest.mock.patch.object(ahead, "LEAST", least), unittest.mock.patch.object(os, "fork", side_effect=os.fork) as fork:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -334,7 +334,7 @@ class Without(Forced):
             self.assertEqual(descriptors(), self.before)
 
     def test_a_child_that_cannot_go_on(self) -> None:
-        """What it cannot send is made here, and so is what stopped it."""
+        """The parent makes the entries that the child cannot send, and the error that stopped it."""
         deep: list[Any] = []
         for _ in range(5000):
             deep = [deep]
@@ -473,7 +473,7 @@ class Ends(Forced):
         self.assertTrue(wait_for(lambda: group_is_gone(child.pid)))
 
     def test_children_that_are_not_waited_for(self) -> None:
-        """Who starts cupool-trace may have it ignore SIGCHLD; then the system forgets children by itself."""
+        """cupool-trace may be started with SIGCHLD ignored; then the system forgets children by itself."""
         path = self.write(busy(1))
         expected = self.drive(NEVER, "check", path)[0]
         before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of cupool-run --check: what it says of programs of every kind, and that it starts none of them.
 
-Programs are small ones that cc makes here, the end-to-end tests' where CUDA is in them, and files that are no programs. What
-it says of a program is held against what really happens in tests/e2e/test_catch.py, which runs the same ones.
+Programs are small ones that cc makes here, the end-to-end tests' where CUDA is in them, and files that are no programs. Its
+report about a program is held against the events in tests/e2e/test_catch.py, which runs these programs.
 """
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ class Chains(Case):
         self.assertEqual(ends, {(2, True), (2, False)})
 
     def interpreter(self, name: str, text: str, mode: int = 0o755) -> str:
-        """What is said of a program that names this script as its loader."""
+        """The report about a program that names this script as its loader."""
         path = self.file(name, text, mode)
         app = self.compile(f"app{len(list(self.dir.iterdir()))}", f"-Wl,--dynamic-linker={path}")
         return self.check(0, app)
@@ -401,7 +401,7 @@ class Broken(Case):
                 self.runs(whole[:at] + bytes([value]) + whole[at + 1:])
 
     def runs(self, data: bytes) -> None:
-        # What a damaged file holds may be printed, and need not be text.
+        # The bytes of a damaged file may be printed, and need not be text.
         done = subprocess.run([BUILD / "shim/cupool-info", "--check", self.file("x", data)], capture_output=True, errors="replace",
                               timeout=60)
         self.assertIn(done.returncode, (0, 1, 2), done.stderr)

@@ -9,9 +9,9 @@ The line before a block says what is to be done with it, and one without is a fa
 A block runs by sh -eu in a folder of its own that looks like a source tree that was built, with ./app, train.py and train.sif in
 it, on two simulated GPUs. mpirun, srun and torchrun are stand-ins where this machine has none: they start processes with the
 variables by which a rank is known, and do nothing else. Eight processes are two here: of more there is nothing else to see. A block
-that stands in two places runs once. Whatever a block starts with cupool-run has to leave valid traces.
+that stands in two places runs once. A program that a block starts with cupool-run has to leave valid traces.
 
-What it is not: a check of links, widths and the list of settings; that is scripts/check-docs.
+scripts/check-docs checks links, widths and the list of settings.
 """
 from __future__ import annotations
 

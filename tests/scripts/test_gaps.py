@@ -12,7 +12,7 @@ import sys
 import unittest
 from typing import Any
 
-from test_trace import BASE, MIB, TOOL, Case, Event, ev, good, header, stats
+from made_traces import BASE, MIB, TOOL, Case, Event, ev, good, header, stats
 
 DAY = 86_400_000_000_000
 

@@ -111,7 +111,7 @@ class Installed(Case):
         self.assertIn("caught", done.stdout)
 
     def test_info(self) -> None:
-        self.assertIn("CUPOOL_FREE=strict", self.go(self.prefix / "bin/cupool-info", CUPOOL_FREE="strict").stdout)
+        self.assertIn("CUPOOL_FREE=strict", self.go(self.prefix / "bin/cupool-info", "-c", CUPOOL_FREE="strict").stdout)
 
     def test_every_trace_command_loads(self) -> None:
         trace = self.prefix / "bin/cupool-trace"

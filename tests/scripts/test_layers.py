@@ -57,7 +57,7 @@ OBJECTS = (
       "pool/libpool.a.p/c": "extern int x; int c(void) { return x; }", "pool/libpool.a.p/d": "int c(void); int x; int d(void) { return x; }"}, ""),
     ({"nccl_reg/libnccl_reg.a.p/a": "extern int x; int a(void) { return x; }", "nccl_reg/libnccl_reg.a.p/b": "int a(void); int x = 1; int b(void) { return a(); }"},
      "a circle by symbols: nccl_reg/a -> nccl_reg/b, nccl_reg/b -> nccl_reg/a\n"),
-    # What the linker fills in is no circle as long as it is data.
+    # Values that the linker fills in make no circle as long as they are data.
     ({"shim/libcupool-nccl.so.p/base_process": "extern const int process_events[]; int a(void) { return process_events[0]; }",
       "shim/libcupool-nccl.so.p/serve_library": "int a(void); const int process_events[1] = {1}; int b(void) { return a(); }"}, ""),
     ({"shim/libcupool-nccl.so.p/base_process": "int process_events(void); int a(void) { return process_events(); }",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the manual pages as they were built: they format without a warning, and nothing that the programs know is missing.
 
-What it is not: a test of their examples; that is test_docs.py.
+test_docs.py tests their examples.
 """
 from __future__ import annotations
 

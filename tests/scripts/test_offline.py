@@ -65,7 +65,7 @@ class Program(unittest.TestCase):
                     waste=round(8 * MIB / (1301 + 5 * MIB), 4), oom=0, bypassed=0)
 
     def test_capacity(self) -> None:
-        """What does not fit is refused, and its free means nothing."""
+        """A request that does not fit is refused, and its free has no effect."""
         self.expect(one(a(6 * MIB, 6 * MIB, 2 * MIB) + "f 1\nf 2\nf 0\n", "--capacity", "10M"),
                     requests=3, refused=1, frees=2, oom=1, bypassed=1, peak_held=8 * MIB, live=0)
         # Less than capacity / 128 would be left: what is idle goes back with its free.
@@ -120,7 +120,7 @@ class Program(unittest.TestCase):
         for size, held in ((1, 2 * MIB), (MIB, 2 * MIB), (MIB + 1, 20 * MIB), (10 * MIB - 512, 20 * MIB), (10 * MIB, 10 * MIB),
                            (10 * MIB + 1, 12 * MIB), (33 * MIB, 34 * MIB)):
             self.expect(one(a(size), "--model", "pytorch"), held=held, misses=1)
-        # What is left of a large block is split off if it is more than 1 MiB; of a small one, in units of 512.
+        # The rest of a large block is split off if it is more than 1 MiB; the rest of a small one, in units of 512.
         self.expect(one(a(19 * MIB), "--model", "pytorch"), live=20 * MIB)
         self.expect(one(a(19 * MIB - 512), "--model", "pytorch"), live=19 * MIB - 512)
         self.expect(one(a(9 * MIB, 9 * MIB), "--model", "pytorch"), misses=1, live=18 * MIB)
@@ -194,7 +194,7 @@ class Program(unittest.TestCase):
 
 
 class PyTorch:
-    """The same rules once more, with sorted lists, for one address space that is never used twice."""
+    """The rules once more, with sorted lists, for one address space that is never used twice."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.held, self.peak, self.segments, self.live, self.oom = capacity, 0, 0, 0, 0, 0

@@ -11,8 +11,8 @@ import unittest
 from typing import Any, Optional
 
 import test_trace_fuzz
-from test_trace import BASE, MIB, Event, ev, good, header
-from test_trace import Case as Tool
+from made_traces import BASE, MIB, Event, ev, good, header
+from made_traces import Case as Tool
 
 LIB, APP = "libtorch_cuda.so+0x12", "app+0x34"
 A, B, C = 0x10, 0x20, 0x30  # handles
@@ -72,7 +72,7 @@ class Check(Case):
         self.check(expandable(), 0, "ok; complete")
 
     def test_an_event_that_is_missing(self) -> None:
-        """What it took is given up all the same, or used."""
+        """Memory that it took is given up all the same, or used."""
         for t in (10, 20, 21, 30, 40, 41, 42, 50):
             self.check([e for e in expandable() if e.get("t") != t], 1)
 

@@ -26,7 +26,7 @@ from unittest import mock
 
 import chromium
 import test_trace_fuzz
-from test_trace import BASE, MIB, ROOT, Case, Event, ev, good, header, text
+from made_traces import BASE, MIB, ROOT, Case, Event, ev, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace import cli, picture, plot, record  # noqa: E402

@@ -20,7 +20,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from test_trace import BASE, MIB, ROOT, TOOL, Case, Event, ev, good, header, text
+from made_traces import BASE, MIB, ROOT, TOOL, Case, Event, ev, good, header, text
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace import top  # noqa: E402

@@ -160,7 +160,7 @@ def run(argv: "list[str]", encoding: str) -> "tuple[Optional[int], str, str]":
     return status, *(f.buffer.getvalue().decode(encoding) for f in (out, err))  # type: ignore[attr-defined,return-value]
 
 
-# What a line of a known form may hold in the place of a number, a name, an address, or behind them: right, wrong, or only odd.
+# Values that a line of a known form may hold in the place of a number, a name, an address, or behind them: right, wrong, or only odd.
 PLACES = ["0", "1", "-1", "01", "1.0", "1e3", "9" * 19, "9" * 20, "9" * 5000, str((1 << 64) - 1), str(1 << 64), "true", "null", '"1"', " 1", "1 ", "",
           "\u0663", "[]", "[1]", "[-1]", "[1,2,8192]", "[1,2,]", "[true]", "[[1]]", '"cuda"', '"0x1"', '"0X1"', '"0x"', '"0xfG"', '"0xAbC"', '"x\\u0041"', '"\t"',
           '"\u00fc"', '"\udc80"', '"alloc"', '"end"', '"segment_free"', "NaN", "Infinity", "1.5", "0.0", "1" + "0" * 400 + ".5"]
@@ -214,7 +214,7 @@ def busy(r: random.Random) -> bytes:
 
 
 def all_of(path: Path) -> "tuple[Any, ...]":
-    """What a Reader finds. As text: not-a-number is not equal to itself."""
+    """The entries that a Reader finds. As text: not-a-number is not equal to itself."""
     problems = reader.Problems()
     r = reader.Reader(str(path), problems)
     try:

@@ -2,7 +2,7 @@
 """The trace reader on traces that a property-based library makes and makes short: what was written is read, in whatever order threads
 wrote it, packed or not, and whatever is put between.
 
-What it is not: damage by the thousands (test_trace_fuzz.py). Without hypothesis it is skipped; its examples are the same in every run.
+test_trace_fuzz.py damages traces by the thousands. Without hypothesis it is skipped; its examples are the same in every run.
 TEST_RUNS=N: N times as many.
 """
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Runs cupool-trace in a process of its own, as subprocess.run does, but a fork of this one: Python's start and the reading of the
 tool's modules would take ten times as long as the tool itself, and the tests run it a thousand times.
 
-What it is not: a test of how the tool starts; those, and those that feed it, start scripts/cupool-trace.
+Tests of the start of the tool, and tests that feed it, start scripts/cupool-trace instead.
 """
 from __future__ import annotations
 

@@ -2,11 +2,9 @@
 /*
  * adversary.c - see adversary.h.
  *
- * What it is: a generator, and numbers that say what the host can know. All that completes is numbered; when the host
- * has waited for anything, all that has completed so far is known; when a query has said that something is over, all
- * that had completed before. Of what is known a query tells the truth.
- *
- * What it is not: it does not know what work does.
+ * It is a generator, and numbers for the knowledge of the host. Every completion has a number; when the host has waited
+ * for anything, it knows all completions so far; when a query has answered that something is over, all before that.
+ * About known completions a query tells the truth. The file does not know what work does.
  *
  * Locking: sim_lock() is held.
  */

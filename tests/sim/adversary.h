@@ -2,12 +2,11 @@
 /*
  * adversary.h - SIMGPU_ADVERSARY: the simulated GPU behaves as badly as CUDA allows, by seed.
  *
- * What it is: work starts and completes late, streams that became ready later may run first, a query says "not ready"
- * of work that is over until the host has waited for something that came after it, memory that was freed or
- * released while the device was at work stays taken until somebody waits, and the destruction of a stream takes its
- * time, in which a use by another thread aborts the program.
- *
- * What it is not: an error of any kind; a program that is right by CUDA's rules does not notice.
+ * Work starts and completes late, streams that became ready later may run first, a query answers "not ready" for work
+ * that is over until the host has waited for something that came after it, memory that was freed or released while the
+ * device was at work stays taken until a thread waits, and the destruction of a stream takes its time, in which a use
+ * by another thread aborts the program. None of this is an error: a program that is right by CUDA's rules does not
+ * notice.
  *
  * Locking: sim_lock() is held. Without the setting each function says no, or does nothing.
  */

@@ -2,9 +2,8 @@
 /*
  * async.c - stream-ordered allocation, as far as programs can tell.
  *
- * What it is: memory is taken at the call; a free takes its turn in the stream.
- *
- * What it is not: a pool: nothing is kept, so trimming and thresholds have nothing to do. Not in captures.
+ * The call takes memory; a free takes its turn in the stream. There is no pool: nothing is kept, so trimming and
+ * thresholds have no effect. Captures are not supported.
  *
  * Locking: each function takes sim_lock() itself.
  */
@@ -37,35 +36,12 @@ static CUresult pool_get(CUmemoryPool *ret, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *ret, CUdevice dev)
-{
-    SIM_ENTER(cuDeviceGetDefaultMemPool);
-    return pool_get(ret, dev);
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool *ret, CUdevice dev)
-{
-    SIM_ENTER(cuDeviceGetMemPool);
-    return pool_get(ret, dev);
-}
-
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
-{
-    SIM_ENTER(cuDeviceSetMemPool);
-    return pool_ok(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-    SIM_ENTER(cuMemPoolTrimTo);
-    return pool_ok(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
-{
-    SIM_ENTER(cuMemPoolSetAttribute);
-    return pool_ok(pool) && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+SIM_CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool * ret, CUdevice dev), pool_get(ret, dev))
+SIM_CALL(cuDeviceGetMemPool, (CUmemoryPool * ret, CUdevice dev), pool_get(ret, dev))
+SIM_CALL(cuDeviceSetMemPool, (CUdevice dev, CUmemoryPool pool), pool_ok(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
+SIM_CALL(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), pool_ok(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
+SIM_CALL(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attr, void *value),
+         pool_ok(pool) && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
@@ -77,11 +53,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 }
 
 /* Everybody may reach everything. */
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t n)
-{
-    SIM_ENTER(cuMemPoolSetAccess);
-    return pool_ok(pool) && desc && n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+SIM_CALL(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *desc, size_t n),
+         pool_ok(pool) && desc && n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
 
 static CUresult get(CUdeviceptr *ptr, size_t size, CUstream handle, bool pt, int dev)
 {
@@ -129,38 +102,9 @@ static CUresult give_back(CUdeviceptr ptr, CUstream handle, bool pt)
     return r;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream s)
-{
-    SIM_ENTER(cuMemAllocAsync);
-    return get(ptr, size, s, false, -1);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream s)
-{
-    SIM_ENTER(cuMemAllocAsync_ptsz);
-    return get(ptr, size, s, true, -1);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream s)
-{
-    SIM_ENTER(cuMemAllocFromPoolAsync);
-    return pool_ok(pool) ? get(ptr, size, s, false, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream s)
-{
-    SIM_ENTER(cuMemAllocFromPoolAsync_ptsz);
-    return pool_ok(pool) ? get(ptr, size, s, true, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
-{
-    SIM_ENTER(cuMemFreeAsync);
-    return give_back(ptr, s, false);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream s)
-{
-    SIM_ENTER(cuMemFreeAsync_ptsz);
-    return give_back(ptr, s, true);
-}
+SIM_PAIR(cuMemAllocAsync, cuMemAllocAsync_ptsz, (CUdeviceptr * ptr, size_t size, CUstream s), get(ptr, size, s, pt, -1))
+SIM_CALL(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t size, CUmemoryPool pool, CUstream s),
+         pool_ok(pool) ? get(ptr, size, s, false, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE)
+SIM_CALL(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * ptr, size_t size, CUmemoryPool pool, CUstream s),
+         pool_ok(pool) ? get(ptr, size, s, true, (int)((char *)pool - pools)) : CUDA_ERROR_INVALID_VALUE)
+SIM_PAIR(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr ptr, CUstream s), give_back(ptr, s, pt))

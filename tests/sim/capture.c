@@ -2,10 +2,8 @@
 /*
  * capture.c - stream capture: who captures, what that forbids to whom, and what ends it.
  *
- * What it is: the rules of cudaThreadExchangeStreamCaptureMode and of calls that no capture survives, asserted on every
- * call.
- *
- * What it is not: graphs themselves (graph.c).
+ * Every call is held against the rules of cudaThreadExchangeStreamCaptureMode and of calls that no capture survives.
+ * Graphs themselves are in graph.c.
  *
  * Locking: sim_lock() for the list of captures; the thread's own mode is thread-local.
  */
@@ -295,7 +293,7 @@ SIM_PAIR(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
          (CUstream s, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
           CUstreamCaptureMode mode),
          graph ? begin(s, pt, graph, deps, n, mode) : CUDA_ERROR_INVALID_VALUE)
-/* What is captured comes behind what is there, which natively has to be the same and is replaced. */
+/* The captured nodes come behind those that are there; natively these have to be equal and are replaced. */
 SIM_PAIR(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz,
          (CUstream s, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback fn, void *data),
          graph ? begin(s, pt, graph, NULL, 0, mode) : CUDA_ERROR_INVALID_VALUE)

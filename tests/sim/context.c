@@ -2,10 +2,8 @@
 /*
  * context.c - contexts: a primary one per device, others on request, and each thread's stack of current ones.
  *
- * What it is: their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among
- * them.
- *
- * What it is not: the order of operations (engine.c).
+ * The file has their life, and the calls that concern a context as a whole, cuCtxRecordEvent and cuCtxWaitEvent among
+ * them. The order of operations is in engine.c.
  *
  * Locking: sim_lock() for everything but the calling thread's own stack. A primary context keeps its address over a
  * reset; its gen tells old handles from new ones.
@@ -47,7 +45,7 @@ CUresult sim_current(CUcontext *ret)
     CUcontext ctx = current();
     CUresult r = sim_ctx_check(ctx);
 
-    /* What is made in a green context is the primary one's. */
+    /* An object made in a green context belongs to the primary one. */
     *ret = ctx && ctx->green && r == CUDA_SUCCESS ? &primaries[ctx->dev] : ctx;
     return r == CUDA_SUCCESS ? sim_ctx_check(*ret) : r;
 }
@@ -114,7 +112,7 @@ CUcontext sim_primary_take(int dev)
 {
     CUcontext ctx = &primaries[dev];
 
-    /* What is about to go is gone before another one comes. */
+    /* A context that is about to go has gone before another one comes. */
     stopped_wait(ctx);
     ctx->primary = true;
     if (!ctx->active)
@@ -160,17 +158,8 @@ static CUresult primary_release(CUdevice dev)
     return r;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-    SIM_ENTER(cuDevicePrimaryCtxRelease);
-    return primary_release(dev);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-    SIM_ENTER(cuDevicePrimaryCtxRelease_v2);
-    return primary_release(dev);
-}
+SIM_CALL(cuDevicePrimaryCtxRelease, (CUdevice dev), primary_release(dev))
+SIM_CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice dev), primary_release(dev))
 
 /* References survive a reset: a later retain, or the next use by cudart, starts the context anew. */
 static CUresult primary_reset(CUdevice dev)
@@ -187,17 +176,8 @@ static CUresult primary_reset(CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    SIM_ENTER(cuDevicePrimaryCtxReset);
-    return primary_reset(dev);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-    SIM_ENTER(cuDevicePrimaryCtxReset_v2);
-    return primary_reset(dev);
-}
+SIM_CALL(cuDevicePrimaryCtxReset, (CUdevice dev), primary_reset(dev))
+SIM_CALL(cuDevicePrimaryCtxReset_v2, (CUdevice dev), primary_reset(dev))
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
@@ -223,17 +203,8 @@ static CUresult primary_flags(CUdevice dev, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
-{
-    SIM_ENTER(cuDevicePrimaryCtxSetFlags);
-    return primary_flags(dev, flags);
-}
-
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
-{
-    SIM_ENTER(cuDevicePrimaryCtxSetFlags_v2);
-    return primary_flags(dev, flags);
-}
+SIM_CALL(cuDevicePrimaryCtxSetFlags, (CUdevice dev, unsigned int flags), primary_flags(dev, flags))
+SIM_CALL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice dev, unsigned int flags), primary_flags(dev, flags))
 
 static CUresult push(CUcontext ctx)
 {
@@ -258,53 +229,18 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     return push(ctx);
 }
 
-CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    SIM_ENTER(cuCtxCreate);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuGLCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    SIM_ENTER(cuGLCtxCreate);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuGLCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    SIM_ENTER(cuGLCtxCreate_v2);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuVDPAUCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get)
-{
-    SIM_ENTER(cuVDPAUCtxCreate);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuVDPAUCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get)
-{
-    SIM_ENTER(cuVDPAUCtxCreate_v2);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    SIM_ENTER(cuCtxCreate_v2);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params, int n, unsigned int flags, CUdevice dev)
-{
-    SIM_ENTER(cuCtxCreate_v3);
-    return create(pctx, flags, dev);
-}
-
-CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned int flags, CUdevice dev)
-{
-    SIM_ENTER(cuCtxCreate_v4);
-    return create(pctx, flags, dev);
-}
+SIM_CALL(cuCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), create(pctx, flags, dev))
+SIM_CALL(cuGLCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), create(pctx, flags, dev))
+SIM_CALL(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), create(pctx, flags, dev))
+SIM_CALL(cuVDPAUCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get),
+         create(pctx, flags, dev))
+SIM_CALL(cuVDPAUCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get),
+         create(pctx, flags, dev))
+SIM_CALL(cuCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), create(pctx, flags, dev))
+SIM_CALL(cuCtxCreate_v3, (CUcontext * pctx, CUexecAffinityParam *params, int n, unsigned int flags, CUdevice dev),
+         create(pctx, flags, dev))
+SIM_CALL(cuCtxCreate_v4, (CUcontext * pctx, CUctxCreateParams *params, unsigned int flags, CUdevice dev),
+         create(pctx, flags, dev))
 
 static CUresult destroy(CUcontext ctx)
 {
@@ -318,29 +254,10 @@ static CUresult destroy(CUcontext ctx)
     return r;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxDestroy);
-    return destroy(ctx);
-}
-
-CUresult cuCtxDestroy_v2(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxDestroy_v2);
-    return destroy(ctx);
-}
-
-CUresult cuCtxPushCurrent(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxPushCurrent);
-    return push(ctx);
-}
-
-CUresult cuCtxPushCurrent_v2(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxPushCurrent_v2);
-    return push(ctx);
-}
+SIM_CALL(cuCtxDestroy, (CUcontext ctx), destroy(ctx))
+SIM_CALL(cuCtxDestroy_v2, (CUcontext ctx), destroy(ctx))
+SIM_CALL(cuCtxPushCurrent, (CUcontext ctx), push(ctx))
+SIM_CALL(cuCtxPushCurrent_v2, (CUcontext ctx), push(ctx))
 
 static CUresult pop(CUcontext *pctx)
 {
@@ -352,17 +269,8 @@ static CUresult pop(CUcontext *pctx)
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxPopCurrent(CUcontext *pctx)
-{
-    SIM_ENTER(cuCtxPopCurrent);
-    return pop(pctx);
-}
-
-CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
-{
-    SIM_ENTER(cuCtxPopCurrent_v2);
-    return pop(pctx);
-}
+SIM_CALL(cuCtxPopCurrent, (CUcontext * pctx), pop(pctx))
+SIM_CALL(cuCtxPopCurrent_v2, (CUcontext * pctx), pop(pctx))
 
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {

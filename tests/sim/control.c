@@ -2,9 +2,7 @@
 /*
  * control.c - what the environment says, call counters, injected faults, cuGetProcAddress.
  *
- * What it is: the entry that every exported driver function goes through (sim_enter) and the table of them.
- *
- * What it is not: anything that a GPU does.
+ * Every exported driver function enters through sim_enter, and the table of them is here. Nothing here acts as a GPU.
  *
  * Locking: none of sim_lock(); counters are atomic, settings are written once.
  */

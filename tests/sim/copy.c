@@ -2,10 +2,8 @@
 /*
  * copy.c - the exported copies and fills.
  *
- * What it is: each call becomes one operation on a stream. Pageable host memory behaves as natively: a source is staged
- * at the call, a destination makes the call wait.
- *
- * What it is not: the copying itself (work.c). CUDA arrays are not simulated.
+ * Each call becomes one operation on a stream. Pageable host memory behaves as natively: a source is staged at the
+ * call, a destination makes the call wait. work.c does the copying. CUDA arrays are not simulated.
  *
  * Locking: each function takes sim_lock() itself.
  */
@@ -160,7 +158,7 @@ static CUresult copy3(const CUDA_MEMCPY3D *c, CUstream s, bool pt, bool sync)
     return r == CUDA_SUCCESS ? sim_copy(dst, src, c->WidthInBytes, c->Height, c->Depth, s, pt, sync) : r;
 }
 
-/* The same with two contexts in place of reserved fields. */
+/* CUDA_MEMCPY3D with two contexts in place of reserved fields. */
 static CUresult copy3_peer(const CUDA_MEMCPY3D_PEER *p, CUstream s, bool pt, bool sync)
 {
     CUDA_MEMCPY3D c;

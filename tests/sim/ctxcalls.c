@@ -2,9 +2,7 @@
 /*
  * ctxcalls.c - the calls on a live context: questions, synchronising, peers, cuCtxRecordEvent and cuCtxWaitEvent.
  *
- * What it is: exported functions, each a few lines on top of engine.c and capture.c.
- *
- * What it is not: the life of contexts (context.c).
+ * Each exported function is a few lines on top of engine.c and capture.c. The life of contexts is in context.c.
  *
  * Locking: each takes sim_lock() itself.
  */
@@ -103,11 +101,7 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-    SIM_ENTER(cuCtxSetLimit);
-    return CUDA_SUCCESS;
-}
+SIM_CALL(cuCtxSetLimit, (CUlimit limit, size_t value), CUDA_SUCCESS)
 
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
@@ -140,17 +134,9 @@ static CUresult peer_set(CUcontext peer, bool on)
     return r;
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
-{
-    SIM_ENTER(cuCtxEnablePeerAccess);
-    return flags ? CUDA_ERROR_INVALID_VALUE : peer_set(peer, true);
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext peer)
-{
-    SIM_ENTER(cuCtxDisablePeerAccess);
-    return peer_set(peer, false);
-}
+SIM_CALL(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags),
+         flags ? CUDA_ERROR_INVALID_VALUE : peer_set(peer, true))
+SIM_CALL(cuCtxDisablePeerAccess, (CUcontext peer), peer_set(peer, false))
 
 static CUresult synchronize(CUcontext ctx)
 {
@@ -168,17 +154,8 @@ static CUresult synchronize(CUcontext ctx)
     return r;
 }
 
-CUresult cuCtxSynchronize(void)
-{
-    SIM_ENTER(cuCtxSynchronize);
-    return synchronize(NULL);
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxSynchronize_v2);
-    return synchronize(ctx);
-}
+SIM_CALL(cuCtxSynchronize, (void), synchronize(NULL))
+SIM_CALL(cuCtxSynchronize_v2, (CUcontext ctx), synchronize(ctx))
 
 static bool event_ok(CUevent event)
 {

@@ -2,10 +2,8 @@
 /*
  * device.c - cuInit and the questions about devices.
  *
- * What it is: SIMGPU_DEVICES equal devices that can all reach each other, with an H200's answers where a program may
- * ask.
- *
- * What it is not: contexts (context.c) or memory (memory.c).
+ * There are SIMGPU_DEVICES equal devices that can all reach each other, with an H200's answers where a program may ask.
+ * Contexts are in context.c, memory in memory.c.
  *
  * Locking: only what looks at memory in use takes sim_lock().
  */
@@ -158,17 +156,8 @@ static CUresult uuid_get(CUuuid *uuid, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
-{
-    SIM_ENTER(cuDeviceGetUuid);
-    return uuid_get(uuid, dev);
-}
-
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
-{
-    SIM_ENTER(cuDeviceGetUuid_v2);
-    return uuid_get(uuid, dev);
-}
+SIM_CALL(cuDeviceGetUuid, (CUuuid * uuid, CUdevice dev), uuid_get(uuid, dev))
+SIM_CALL(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice dev), uuid_get(uuid, dev))
 
 CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice dev)
 {

@@ -2,13 +2,11 @@
 /*
  * engine.c - operations, their order, and the threads that run them.
  *
- * What it is: the simulated hardware queues. Every operation of a context gets the context's next number. "Everything
+ * The file has the simulated hardware queues. Every operation of a context gets the context's next number. "Everything
  * up to now is done" is then a comparison with the number of the oldest unfinished operation, so recording an event
- * over a whole context and making all later work wait for it cost two stores, however many streams there are. Streams
- * whose first operation may run are handed to worker threads, one thread per stream that is running; streams whose
- * first operation must wait hold no thread.
- *
- * What it is not: it does not know what an operation does (work.c).
+ * over a whole context and making all later work wait for it cost two stores, however many streams there are. Worker
+ * threads run the streams whose first operation may run, one thread per running stream; streams whose first operation
+ * must wait hold no thread. work.c knows what an operation does.
  *
  * Locking: this file owns the lock behind sim_lock(). Waiting (for operations, for queue space) drops it.
  */

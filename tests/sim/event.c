@@ -2,10 +2,8 @@
 /*
  * event.c - events.
  *
- * What it is: an event holds the point in time of its latest record: an operation in a stream, a number of a context
- * (cuCtxRecordEvent), or a place in a capture.
- *
- * What it is not: the waiting (engine.c).
+ * An event holds the point in time of its latest record: an operation in a stream, a number of a context
+ * (cuCtxRecordEvent), or a place in a capture. engine.c waits for it.
  *
  * Locking: each function takes sim_lock() itself. Event objects are recycled, never unmapped.
  */
@@ -63,17 +61,8 @@ static CUresult destroy(CUevent e)
     return r;
 }
 
-CUresult cuEventDestroy(CUevent e)
-{
-    SIM_ENTER(cuEventDestroy);
-    return destroy(e);
-}
-
-CUresult cuEventDestroy_v2(CUevent e)
-{
-    SIM_ENTER(cuEventDestroy_v2);
-    return destroy(e);
-}
+SIM_CALL(cuEventDestroy, (CUevent e), destroy(e))
+SIM_CALL(cuEventDestroy_v2, (CUevent e), destroy(e))
 
 static CUresult record(CUevent e, CUstream handle, bool pt, unsigned flags)
 {
@@ -237,50 +226,9 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
     return r;
 }
 
-CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
-{
-    SIM_ENTER(cuEventElapsedTime);
-    return elapsed(ms, start, end);
-}
-
-CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
-{
-    SIM_ENTER(cuEventElapsedTime_v2);
-    return elapsed(ms, start, end);
-}
-
-CUresult cuEventRecord(CUevent e, CUstream s)
-{
-    SIM_ENTER(cuEventRecord);
-    return record(e, s, false, 0);
-}
-
-CUresult cuEventRecord_ptsz(CUevent e, CUstream s)
-{
-    SIM_ENTER(cuEventRecord_ptsz);
-    return record(e, s, true, 0);
-}
-
-CUresult cuEventRecordWithFlags(CUevent e, CUstream s, unsigned int flags)
-{
-    SIM_ENTER(cuEventRecordWithFlags);
-    return record(e, s, false, flags);
-}
-
-CUresult cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned int flags)
-{
-    SIM_ENTER(cuEventRecordWithFlags_ptsz);
-    return record(e, s, true, flags);
-}
-
-CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned int flags)
-{
-    SIM_ENTER(cuStreamWaitEvent);
-    return wait(s, e, false, flags);
-}
-
-CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned int flags)
-{
-    SIM_ENTER(cuStreamWaitEvent_ptsz);
-    return wait(s, e, true, flags);
-}
+SIM_CALL(cuEventElapsedTime, (float *ms, CUevent start, CUevent end), elapsed(ms, start, end))
+SIM_CALL(cuEventElapsedTime_v2, (float *ms, CUevent start, CUevent end), elapsed(ms, start, end))
+SIM_PAIR(cuEventRecord, cuEventRecord_ptsz, (CUevent e, CUstream s), record(e, s, pt, 0))
+SIM_PAIR(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, (CUevent e, CUstream s, unsigned int flags),
+         record(e, s, pt, flags))
+SIM_PAIR(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream s, CUevent e, unsigned int flags), wait(s, e, pt, flags))

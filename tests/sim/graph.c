@@ -2,11 +2,9 @@
 /*
  * graph.c - graphs: made by captures or node by node, instantiated, launched.
  *
- * What it is: an executable graph is its nodes' work in creation order, one of the orders that their edges allow; a
- * launch is one operation on a stream.
- *
- * What it is not: nodes other than copies, fills and host functions by hand, updating as a whole, conditional and
- * memory nodes.
+ * An executable graph is its nodes' work in creation order, one of the orders that their edges allow; a launch is one
+ * operation on a stream. Only copies, fills and host functions can be nodes made by hand; graphs are not updated as a
+ * whole, and conditional and memory nodes are not simulated.
  *
  * Locking: sim_lock(), taken here; an executable graph is kept by the launches that are under way.
  */
@@ -173,65 +171,38 @@ static CUresult any_of(const CUgraphNodeParams *p, struct sim_work *ret)
     }
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
-                              const CUDA_MEMCPY3D *c, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphAddMemcpyNode);
-    struct sim_work w;
-    CUresult r = ctx ? copy_of(c, &w) : CUDA_ERROR_INVALID_VALUE;
+/* made fills w. */
+#define ADD(sym, params, made)                                                                                         \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        SIM_ENTER(sym);                                                                                                \
+        struct sim_work w;                                                                                             \
+        CUresult r = (made);                                                                                           \
+        return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;                                                    \
+    }
 
-    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
-}
+ADD(cuGraphAddMemcpyNode,
+    (CUgraphNode * ret, CUgraph graph, const CUgraphNode *deps, size_t n, const CUDA_MEMCPY3D *c, CUcontext ctx),
+    ctx ? copy_of(c, &w) : CUDA_ERROR_INVALID_VALUE)
+ADD(cuGraphAddMemsetNode,
+    (CUgraphNode * ret, CUgraph graph, const CUgraphNode *deps, size_t n, const CUDA_MEMSET_NODE_PARAMS *params,
+     CUcontext ctx),
+    ctx ? set_of(params, &w) : CUDA_ERROR_INVALID_VALUE)
+ADD(cuGraphAddHostNode,
+    (CUgraphNode * ret, CUgraph graph, const CUgraphNode *deps, size_t n, const CUDA_HOST_NODE_PARAMS *params),
+    params ? host_of(params->fn, params->userData, &w) : CUDA_ERROR_INVALID_VALUE)
+ADD(cuGraphAddNode, (CUgraphNode * ret, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params),
+    any_of(params, &w))
 
-CUresult cuGraphAddMemsetNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
-                              const CUDA_MEMSET_NODE_PARAMS *params, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphAddMemsetNode);
-    struct sim_work w;
-    CUresult r = ctx ? set_of(params, &w) : CUDA_ERROR_INVALID_VALUE;
-
-    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
-}
-
-CUresult cuGraphAddHostNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n,
-                            const CUDA_HOST_NODE_PARAMS *params)
-{
-    SIM_ENTER(cuGraphAddHostNode);
-    struct sim_work w;
-    CUresult r = params ? host_of(params->fn, params->userData, &w) : CUDA_ERROR_INVALID_VALUE;
-
-    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
-}
-
-CUresult cuGraphAddNode(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params)
-{
-    SIM_ENTER(cuGraphAddNode);
-    struct sim_work w;
-    CUresult r = any_of(params, &w);
-
-    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
-}
-
-/* Which kind of edge makes no difference here. */
-CUresult cuGraphAddNode_v2(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
-                           size_t n, CUgraphNodeParams *params)
-{
-    SIM_ENTER(cuGraphAddNode_v2);
-    struct sim_work w;
-    CUresult r = any_of(params, &w);
-
-    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
-}
-
-CUresult cuGraphAddNode_v3(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
-                           size_t n, CUgraphNodeParams *params)
-{
-    SIM_ENTER(cuGraphAddNode_v3);
-    struct sim_work w;
-    CUresult r = any_of(params, &w);
-
-    return r == CUDA_SUCCESS ? add(ret, graph, deps, n, w) : r;
-}
+/* The kind of an edge makes no difference here. */
+ADD(cuGraphAddNode_v2,
+    (CUgraphNode * ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t n,
+     CUgraphNodeParams *params),
+    any_of(params, &w))
+ADD(cuGraphAddNode_v3,
+    (CUgraphNode * ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t n,
+     CUgraphNodeParams *params),
+    any_of(params, &w))
 
 /* --- other parameters for a node: in its graph, or in what was made of that --- */
 
@@ -271,69 +242,27 @@ static CUresult exec_change(CUgraphExec exec, CUgraphNode node, CUresult r, cons
     return r;
 }
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *c)
-{
-    SIM_ENTER(cuGraphMemcpyNodeSetParams);
-    struct sim_work w;
-    CUresult r = copy_of(c, &w);
+#define CHANGE(sym, params, made, changed)                                                                             \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        SIM_ENTER(sym);                                                                                                \
+        struct sim_work w;                                                                                             \
+        CUresult r = (made);                                                                                           \
+        return (changed);                                                                                              \
+    }
+#define SET(sym, params, made)      CHANGE(sym, params, made, node_change(node, r, &w))
+#define EXEC_SET(sym, params, made) CHANGE(sym, params, made, exec_change(exec, node, r, &w))
 
-    return node_change(node, r, &w);
-}
-
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *c, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphExecMemcpyNodeSetParams);
-    struct sim_work w;
-    CUresult r = ctx ? copy_of(c, &w) : CUDA_ERROR_INVALID_VALUE;
-
-    return exec_change(exec, node, r, &w);
-}
-
-CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params)
-{
-    SIM_ENTER(cuGraphMemsetNodeSetParams);
-    struct sim_work w;
-    CUresult r = set_of(params, &w);
-
-    return node_change(node, r, &w);
-}
-
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params,
-                                        CUcontext ctx)
-{
-    SIM_ENTER(cuGraphExecMemsetNodeSetParams);
-    struct sim_work w;
-    CUresult r = ctx ? set_of(params, &w) : CUDA_ERROR_INVALID_VALUE;
-
-    return exec_change(exec, node, r, &w);
-}
-
-CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
-{
-    SIM_ENTER(cuGraphNodeSetParams);
-    struct sim_work w;
-    CUresult r = any_of(params, &w);
-
-    return node_change(node, r, &w);
-}
-
-CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams *params)
-{
-    SIM_ENTER(cuGraphNodeSetParams_v2);
-    struct sim_work w;
-    CUresult r = any_of(params, &w);
-
-    return node_change(node, r, &w);
-}
-
-CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params)
-{
-    SIM_ENTER(cuGraphExecNodeSetParams);
-    struct sim_work w;
-    CUresult r = any_of(params, &w);
-
-    return exec_change(exec, node, r, &w);
-}
+SET(cuGraphMemcpyNodeSetParams, (CUgraphNode node, const CUDA_MEMCPY3D *c), copy_of(c, &w))
+EXEC_SET(cuGraphExecMemcpyNodeSetParams, (CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *c, CUcontext ctx),
+         ctx ? copy_of(c, &w) : CUDA_ERROR_INVALID_VALUE)
+SET(cuGraphMemsetNodeSetParams, (CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params), set_of(params, &w))
+EXEC_SET(cuGraphExecMemsetNodeSetParams,
+         (CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext ctx),
+         ctx ? set_of(params, &w) : CUDA_ERROR_INVALID_VALUE)
+SET(cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *params), any_of(params, &w))
+SET(cuGraphNodeSetParams_v2, (CUgraphNode node, CUgraphNodeParams *params), any_of(params, &w))
+EXEC_SET(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params), any_of(params, &w))
 
 static CUgraphNodeType type_of(const struct sim_work *w)
 {
@@ -420,23 +349,12 @@ static CUresult instantiate(CUgraphExec *ret, CUgraph graph)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphInstantiate(CUgraphExec *ret, CUgraph graph, CUgraphNode *node, char *log, size_t n)
-{
-    SIM_ENTER(cuGraphInstantiate);
-    return instantiate(ret, graph);
-}
-
-CUresult cuGraphInstantiate_v2(CUgraphExec *ret, CUgraph graph, CUgraphNode *node, char *log, size_t n)
-{
-    SIM_ENTER(cuGraphInstantiate_v2);
-    return instantiate(ret, graph);
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned long long flags)
-{
-    SIM_ENTER(cuGraphInstantiateWithFlags);
-    return instantiate(ret, graph);
-}
+SIM_CALL(cuGraphInstantiate, (CUgraphExec * ret, CUgraph graph, CUgraphNode *node, char *log, size_t n),
+         instantiate(ret, graph))
+SIM_CALL(cuGraphInstantiate_v2, (CUgraphExec * ret, CUgraph graph, CUgraphNode *node, char *log, size_t n),
+         instantiate(ret, graph))
+SIM_CALL(cuGraphInstantiateWithFlags, (CUgraphExec * ret, CUgraph graph, unsigned long long flags),
+         instantiate(ret, graph))
 
 SIM_PAIR(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
          (CUgraphExec * ret, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
@@ -481,26 +399,5 @@ static CUresult launch(CUgraphExec exec, CUstream handle, bool pt, bool run)
     return r;
 }
 
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream s)
-{
-    SIM_ENTER(cuGraphLaunch);
-    return launch(exec, s, false, true);
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s)
-{
-    SIM_ENTER(cuGraphLaunch_ptsz);
-    return launch(exec, s, true, true);
-}
-
-CUresult cuGraphUpload(CUgraphExec exec, CUstream s)
-{
-    SIM_ENTER(cuGraphUpload);
-    return launch(exec, s, false, false);
-}
-
-CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream s)
-{
-    SIM_ENTER(cuGraphUpload_ptsz);
-    return launch(exec, s, true, false);
-}
+SIM_PAIR(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream s), launch(exec, s, pt, true))
+SIM_PAIR(cuGraphUpload, cuGraphUpload_ptsz, (CUgraphExec exec, CUstream s), launch(exec, s, pt, false))

@@ -2,11 +2,9 @@
 /*
  * green.c - green contexts.
  *
- * What it is: a green context is a handle of its own that can be current and keeps the primary context alive. What is
- * made in it is the primary one's: that one's events cover its streams and hold them back (measured on H200), so here
- * its frees wait for them, too.
- *
- * What it is not: a partition of anything; every resource is the whole device.
+ * A green context is a handle of its own that can be current and keeps the primary context alive. Objects made in it
+ * belong to the primary one: that one's events cover its streams and hold them back (measured on H200), so here its
+ * frees wait for them, too. It is no partition: every resource is the whole device.
  *
  * Locking: each function takes sim_lock() itself. Green contexts stay mapped for good: handles may go stale.
  */
@@ -46,11 +44,7 @@ static CUresult resource(CUdevice dev, CUdevResource *ret, CUdevResourceType typ
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetDevResource(CUdevice dev, CUdevResource *ret, CUdevResourceType type)
-{
-    SIM_ENTER(cuDeviceGetDevResource);
-    return resource(dev, ret, type);
-}
+SIM_CALL(cuDeviceGetDevResource, (CUdevice dev, CUdevResource *ret, CUdevResourceType type), resource(dev, ret, type))
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *ret, CUdevResource *resources, unsigned int n)
 {

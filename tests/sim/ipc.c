@@ -2,11 +2,10 @@
 /*
  * ipc.c - CUDA IPC between processes of one user on one machine.
  *
- * What it is: exported memory lies in a file of its own. A handle names the exporter's process, that file, and the
- * allocation's place there; the importer opens it through /proc and maps it, so both processes see the same bytes, and
- * the importer goes on seeing them when the exporter has freed the memory.
- *
- * What it is not: a count of memory: what only an importer still has does not count as used.
+ * Exported memory lies in a file of its own. A handle names the exporter's process, that file, and the allocation's
+ * place there; the importer opens it through /proc and maps it, so both processes see the same bytes, and the importer
+ * goes on seeing them when the exporter has freed the memory. Memory that only an importer still has does not count as
+ * used.
  *
  * Locking: each function takes sim_lock() itself.
  */
@@ -117,17 +116,10 @@ static CUresult open_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned fl
     return r;
 }
 
-CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
-{
-    SIM_ENTER(cuIpcOpenMemHandle);
-    return open_handle(ptr, handle, flags);
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
-{
-    SIM_ENTER(cuIpcOpenMemHandle_v2);
-    return open_handle(ptr, handle, flags);
-}
+SIM_CALL(cuIpcOpenMemHandle, (CUdeviceptr * ptr, CUipcMemHandle handle, unsigned int flags),
+         open_handle(ptr, handle, flags))
+SIM_CALL(cuIpcOpenMemHandle_v2, (CUdeviceptr * ptr, CUipcMemHandle handle, unsigned int flags),
+         open_handle(ptr, handle, flags))
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {

@@ -2,10 +2,8 @@
 /*
  * mem.c - the exported functions that get and give back memory, on the device and on the host.
  *
- * What it is: their contracts: what captures forbid, that a free waits for the GPU while an allocation does not, error
- * codes.
- *
- * What it is not: the allocator (memory.c); stream-ordered allocation (async.c).
+ * The functions keep their contracts: captures forbid some, a free waits for the GPU while an allocation does not,
+ * errors have their codes. The allocator is in memory.c, stream-ordered allocation in async.c.
  *
  * Locking: each function takes sim_lock() itself; waiting drops it.
  */
@@ -71,30 +69,12 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
 
 #define DEVICE_KINDS (1u << SIM_MEM_DEVICE | 1u << SIM_MEM_ASYNC | 1u << SIM_MEM_MANAGED)
 
-CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
-{
-    SIM_ENTER(cuMemAlloc_v2);
-    return device_get(ptr, size, SIM_MEM_DEVICE);
-}
-
-CUresult cuMemFree_v2(CUdeviceptr ptr)
-{
-    SIM_ENTER(cuMemFree_v2);
-    return ptr ? give_back(ptr, DEVICE_KINDS) : CUDA_SUCCESS;
-}
+SIM_CALL(cuMemAlloc_v2, (CUdeviceptr * ptr, size_t size), device_get(ptr, size, SIM_MEM_DEVICE))
+SIM_CALL(cuMemFree_v2, (CUdeviceptr ptr), ptr ? give_back(ptr, DEVICE_KINDS) : CUDA_SUCCESS)
 
 /* The first ABI had 32-bit pointers; it is here so that resolvers can be asked for it, and refuses. */
-CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
-{
-    SIM_ENTER(cuMemAlloc);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMemFree(CUdeviceptr_v1 ptr)
-{
-    SIM_ENTER(cuMemFree);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
+SIM_CALL(cuMemAlloc, (CUdeviceptr_v1 * ptr, unsigned int size), CUDA_ERROR_NOT_SUPPORTED)
+SIM_CALL(cuMemFree, (CUdeviceptr_v1 ptr), CUDA_ERROR_NOT_SUPPORTED)
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int elem)
 {
@@ -170,23 +150,10 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
     return r;
 }
 
-CUresult cuMemAllocHost_v2(void **pp, size_t size)
-{
-    SIM_ENTER(cuMemAllocHost_v2);
-    return host_get(pp, size, 0);
-}
-
-CUresult cuMemHostAlloc(void **pp, size_t size, unsigned int flags)
-{
-    SIM_ENTER(cuMemHostAlloc);
-    return flags > 7 ? CUDA_ERROR_INVALID_VALUE : host_get(pp, size, flags);
-}
-
-CUresult cuMemFreeHost(void *p)
-{
-    SIM_ENTER(cuMemFreeHost);
-    return p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : CUDA_SUCCESS;
-}
+SIM_CALL(cuMemAllocHost_v2, (void **pp, size_t size), host_get(pp, size, 0))
+SIM_CALL(cuMemHostAlloc, (void **pp, size_t size, unsigned int flags),
+         flags > 7 ? CUDA_ERROR_INVALID_VALUE : host_get(pp, size, flags))
+SIM_CALL(cuMemFreeHost, (void *p), p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : CUDA_SUCCESS)
 
 static CUresult host_register(void *p, size_t size, unsigned flags)
 {
@@ -209,17 +176,8 @@ static CUresult host_register(void *p, size_t size, unsigned flags)
     return r;
 }
 
-CUresult cuMemHostRegister(void *p, size_t size, unsigned int flags)
-{
-    SIM_ENTER(cuMemHostRegister);
-    return host_register(p, size, flags);
-}
-
-CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned int flags)
-{
-    SIM_ENTER(cuMemHostRegister_v2);
-    return host_register(p, size, flags);
-}
+SIM_CALL(cuMemHostRegister, (void *p, size_t size, unsigned int flags), host_register(p, size, flags))
+SIM_CALL(cuMemHostRegister_v2, (void *p, size_t size, unsigned int flags), host_register(p, size, flags))
 
 CUresult cuMemHostUnregister(void *p)
 {

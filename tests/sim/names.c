@@ -2,9 +2,7 @@
 /*
  * names.c - cuGetErrorName and cuGetErrorString.
  *
- * What it is: a table of the codes that the stand-in can return, with the driver's texts.
- *
- * What it is not: complete.
+ * The table has the codes that the stand-in can return, with the driver's texts. It is not complete.
  *
  * Locking: none.
  */

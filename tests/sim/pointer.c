@@ -2,10 +2,8 @@
 /*
  * pointer.c - cuPointerGetAttribute and its kin.
  *
- * What it is: questions about an address, answered from the table of allocations; and what makes memory known to
- * others: SYNC_MEMOPS, a descriptor of a range.
- *
- * What it is not: able to say anything of pageable host memory.
+ * The table of allocations answers questions about an address; SYNC_MEMOPS and a descriptor of a range make memory
+ * known to others. Of pageable host memory nothing is known.
  *
  * Locking: each function takes sim_lock() itself.
  */

@@ -2,11 +2,10 @@
 /*
  * rt.h - what the files of the simulated cudart share.
  *
- * What it is: the table of driver functions, found as the real cudart finds them: dlopen, one dlsym for
- * cuGetProcAddress_v2, then everything by base name, version and flags; and the entry and exit of every runtime call
- * (lazy context, last error).
- *
- * What it is not: in need of anything of the simulated libcuda; it runs on a real driver just as well.
+ * The table of driver functions is filled as the real cudart fills it: dlopen, one dlsym for cuGetProcAddress_v2, then
+ * everything by base name, version and flags. The header also has the entry and exit of every runtime call (lazy
+ * context, last error). The simulated cudart needs nothing of the simulated libcuda; it runs on a real driver just as
+ * well.
  *
  * Locking: the table is written once; device state is atomic; the last error and the device are the thread's own.
  */
@@ -201,6 +200,13 @@ CUresult rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *ret);
         CUresult r_ = rt_enter();                                                                                      \
         return rt_done(r_ != CUDA_SUCCESS ? r_ : (call));                                                              \
     } while (0)
+
+/* A runtime function that is one call on the driver. */
+#define RT_FN(sym, params, call)                                                                                       \
+    cudaError_t CUDARTAPI sym params                                                                                   \
+    {                                                                                                                  \
+        RT_CALL(call);                                                                                                 \
+    }
 
 /* One runtime function and its per-thread twin; pt picks the driver's variant. */
 #define RT_PAIR(sym, pt_sym, params, call)                                                                             \

@@ -2,9 +2,7 @@
 /*
  * rt_core.c - the simulated cudart's way to the driver, its lazy contexts, its last error.
  *
- * What it is: see rt.h. cudaGetDriverEntryPoint is here because it is the same resolver.
- *
- * What it is not: any other runtime function.
+ * See rt.h. cudaGetDriverEntryPoint is here because it uses this resolver; the other runtime functions are elsewhere.
  *
  * Locking: a mutex around the table of primary contexts; the fast path reads one atomic.
  */
@@ -190,29 +188,17 @@ static CUresult entry_point(const char *symbol, void **fn, unsigned version, uns
     return r;
 }
 
-cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char *symbol, void **fn, unsigned long long flags,
-                                              enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(entry_point(symbol, fn, CUDART_VERSION, flags, status));
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPoint_ptsz(const char *symbol, void **fn, unsigned long long flags,
-                                                   enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(
-        entry_point(symbol, fn, CUDART_VERSION, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status));
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
-                                                       unsigned long long flags,
-                                                       enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(entry_point(symbol, fn, version, flags, status));
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **fn, unsigned int version,
-                                                            unsigned long long flags,
-                                                            enum cudaDriverEntryPointQueryResult *status)
-{
-    RT_CALL(entry_point(symbol, fn, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status));
-}
+RT_FN(cudaGetDriverEntryPoint,
+      (const char *symbol, void **fn, unsigned long long flags, enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, CUDART_VERSION, flags, status))
+RT_FN(cudaGetDriverEntryPoint_ptsz,
+      (const char *symbol, void **fn, unsigned long long flags, enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, CUDART_VERSION, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status))
+RT_FN(cudaGetDriverEntryPointByVersion,
+      (const char *symbol, void **fn, unsigned int version, unsigned long long flags,
+       enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, version, flags, status))
+RT_FN(cudaGetDriverEntryPointByVersion_ptsz,
+      (const char *symbol, void **fn, unsigned int version, unsigned long long flags,
+       enum cudaDriverEntryPointQueryResult *status),
+      entry_point(symbol, fn, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status))

@@ -2,9 +2,7 @@
 /*
  * rt_device.c - the simulated cudart's device, error and version functions.
  *
- * What it is: thin calls on the driver.
- *
- * What it is not: memory, streams, graphs.
+ * Each is a thin call on the driver. Memory is in rt_mem.c, streams and graphs in rt_stream.c.
  *
  * Locking: none of its own.
  */
@@ -13,12 +11,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Without a context: these must not make one. */
+/* These must not make a context. */
 #define NO_CONTEXT(call)                                                                                               \
     do {                                                                                                               \
         CUresult r_ = rt_driver_init();                                                                                \
         return rt_done(r_ != CUDA_SUCCESS ? r_ : (call));                                                              \
     } while (0)
+
+#define RT_BARE(sym, params, call)                                                                                     \
+    cudaError_t CUDARTAPI sym params                                                                                   \
+    {                                                                                                                  \
+        NO_CONTEXT(call);                                                                                              \
+    }
 
 static CUresult device_get(int *dev)
 {
@@ -28,50 +32,17 @@ static CUresult device_get(int *dev)
     return CUDA_SUCCESS;
 }
 
-cudaError_t CUDARTAPI cudaGetDeviceCount(int *count)
-{
-    NO_CONTEXT(rt_drv.cuDeviceGetCount(count));
-}
-
-cudaError_t CUDARTAPI cudaGetDevice(int *dev)
-{
-    NO_CONTEXT(device_get(dev));
-}
-
-cudaError_t CUDARTAPI cudaSetDevice(int dev)
-{
-    NO_CONTEXT(rt_device_set(dev));
-}
-
-cudaError_t CUDARTAPI cudaDeviceReset(void)
-{
-    NO_CONTEXT(rt_device_reset());
-}
-
-cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
-{
-    RT_CALL(rt_drv.cuCtxSynchronize());
-}
-
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev)
-{
-    NO_CONTEXT(rt_drv.cuDeviceGetAttribute(value, (CUdevice_attribute)attr, dev));
-}
-
-cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-    RT_CALL(rt_drv.cuCtxGetStreamPriorityRange(least, greatest));
-}
-
-cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char *id, int len, int dev)
-{
-    NO_CONTEXT(rt_drv.cuDeviceGetPCIBusId(id, len, dev));
-}
-
-cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int *can, int dev, int peer)
-{
-    NO_CONTEXT(rt_drv.cuDeviceCanAccessPeer(can, dev, peer));
-}
+RT_BARE(cudaGetDeviceCount, (int *count), rt_drv.cuDeviceGetCount(count))
+RT_BARE(cudaGetDevice, (int *dev), device_get(dev))
+RT_BARE(cudaSetDevice, (int dev), rt_device_set(dev))
+RT_BARE(cudaDeviceReset, (void), rt_device_reset())
+RT_FN(cudaDeviceSynchronize, (void), rt_drv.cuCtxSynchronize())
+RT_BARE(cudaDeviceGetAttribute, (int *value, enum cudaDeviceAttr attr, int dev),
+        rt_drv.cuDeviceGetAttribute(value, (CUdevice_attribute)attr, dev))
+RT_FN(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest),
+      rt_drv.cuCtxGetStreamPriorityRange(least, greatest))
+RT_BARE(cudaDeviceGetPCIBusId, (char *id, int len, int dev), rt_drv.cuDeviceGetPCIBusId(id, len, dev))
+RT_BARE(cudaDeviceCanAccessPeer, (int *can, int dev, int peer), rt_drv.cuDeviceCanAccessPeer(can, dev, peer))
 
 static CUresult peer(int dev, unsigned flags, bool on)
 {
@@ -83,15 +54,8 @@ static CUresult peer(int dev, unsigned flags, bool on)
     return on ? rt_drv.cuCtxEnablePeerAccess(ctx, flags) : rt_drv.cuCtxDisablePeerAccess(ctx);
 }
 
-cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int dev, unsigned int flags)
-{
-    RT_CALL(peer(dev, flags, true));
-}
-
-cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int dev)
-{
-    RT_CALL(peer(dev, 0, false));
-}
+RT_FN(cudaDeviceEnablePeerAccess, (int dev, unsigned int flags), peer(dev, flags, true))
+RT_FN(cudaDeviceDisablePeerAccess, (int dev), peer(dev, 0, false))
 
 static int attr(int dev, CUdevice_attribute a)
 {
@@ -149,10 +113,7 @@ extern cudaError_t CUDARTAPI PROPERTIES(struct cudaDeviceProp *p, int dev);
 #define PROPERTIES cudaGetDeviceProperties
 #endif
 
-cudaError_t CUDARTAPI PROPERTIES(struct cudaDeviceProp *p, int dev)
-{
-    NO_CONTEXT(properties(p, dev));
-}
+RT_BARE(PROPERTIES, (struct cudaDeviceProp * p, int dev), properties(p, dev))
 
 cudaError_t CUDARTAPI cudaGetLastError(void)
 {
@@ -212,10 +173,7 @@ static CUresult runtime_version(int *version)
     return CUDA_SUCCESS;
 }
 
-cudaError_t CUDARTAPI cudaDriverGetVersion(int *version)
-{
-    NO_CONTEXT(rt_drv.cuDriverGetVersion(version));
-}
+RT_BARE(cudaDriverGetVersion, (int *version), rt_drv.cuDriverGetVersion(version))
 
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int *version)
 {

@@ -2,9 +2,7 @@
 /*
  * rt_mem.c - the simulated cudart's memory functions: allocation, attributes, IPC, copies, fills.
  *
- * What it is: thin calls on the driver; cudaMalloc's pointer is cuMemAlloc's.
- *
- * What it is not: CUDA arrays, symbols.
+ * Each is a thin call on the driver; cudaMalloc's pointer is cuMemAlloc's. There are no CUDA arrays and no symbols.
  *
  * Locking: none of its own.
  */
@@ -26,15 +24,8 @@ static CUresult device_alloc(void **ret, size_t size)
     return r;
 }
 
-cudaError_t CUDARTAPI cudaMalloc(void **ret, size_t size)
-{
-    RT_CALL(device_alloc(ret, size));
-}
-
-cudaError_t CUDARTAPI cudaFree(void *p)
-{
-    RT_CALL(p ? rt_drv.cuMemFree(D(p)) : CUDA_SUCCESS);
-}
+RT_FN(cudaMalloc, (void **ret, size_t size), device_alloc(ret, size))
+RT_FN(cudaFree, (void *p), p ? rt_drv.cuMemFree(D(p)) : CUDA_SUCCESS)
 
 static CUresult pitch_alloc(void **ret, size_t *pitch, size_t width, size_t height)
 {
@@ -53,10 +44,7 @@ static CUresult pitch_alloc(void **ret, size_t *pitch, size_t width, size_t heig
     return r;
 }
 
-cudaError_t CUDARTAPI cudaMallocPitch(void **ret, size_t *pitch, size_t width, size_t height)
-{
-    RT_CALL(pitch_alloc(ret, pitch, width, height));
-}
+RT_FN(cudaMallocPitch, (void **ret, size_t *pitch, size_t width, size_t height), pitch_alloc(ret, pitch, width, height))
 
 static CUresult alloc_3d(struct cudaPitchedPtr *ret, struct cudaExtent e)
 {
@@ -67,10 +55,7 @@ static CUresult alloc_3d(struct cudaPitchedPtr *ret, struct cudaExtent e)
     return pitch_alloc(&ret->ptr, &ret->pitch, e.width, e.height * e.depth);
 }
 
-cudaError_t CUDARTAPI cudaMalloc3D(struct cudaPitchedPtr *ret, struct cudaExtent extent)
-{
-    RT_CALL(alloc_3d(ret, extent));
-}
+RT_FN(cudaMalloc3D, (struct cudaPitchedPtr * ret, struct cudaExtent extent), alloc_3d(ret, extent))
 
 static CUresult managed_alloc(void **ret, size_t size, unsigned flags)
 {
@@ -84,10 +69,7 @@ static CUresult managed_alloc(void **ret, size_t size, unsigned flags)
     return r;
 }
 
-cudaError_t CUDARTAPI cudaMallocManaged(void **ret, size_t size, unsigned int flags)
-{
-    RT_CALL(managed_alloc(ret, size, flags));
-}
+RT_FN(cudaMallocManaged, (void **ret, size_t size, unsigned int flags), managed_alloc(ret, size, flags))
 
 static CUresult host_alloc(void **ret, size_t size, unsigned flags)
 {
@@ -100,30 +82,11 @@ static CUresult host_alloc(void **ret, size_t size, unsigned flags)
     return rt_drv.cuMemHostAlloc(ret, size, flags);
 }
 
-cudaError_t CUDARTAPI cudaMallocHost(void **ret, size_t size)
-{
-    RT_CALL(host_alloc(ret, size, 0));
-}
-
-cudaError_t CUDARTAPI cudaHostAlloc(void **ret, size_t size, unsigned int flags)
-{
-    RT_CALL(host_alloc(ret, size, flags));
-}
-
-cudaError_t CUDARTAPI cudaFreeHost(void *p)
-{
-    RT_CALL(p ? rt_drv.cuMemFreeHost(p) : CUDA_SUCCESS);
-}
-
-cudaError_t CUDARTAPI cudaHostRegister(void *p, size_t size, unsigned int flags)
-{
-    RT_CALL(rt_drv.cuMemHostRegister(p, size, flags));
-}
-
-cudaError_t CUDARTAPI cudaHostUnregister(void *p)
-{
-    RT_CALL(rt_drv.cuMemHostUnregister(p));
-}
+RT_FN(cudaMallocHost, (void **ret, size_t size), host_alloc(ret, size, 0))
+RT_FN(cudaHostAlloc, (void **ret, size_t size, unsigned int flags), host_alloc(ret, size, flags))
+RT_FN(cudaFreeHost, (void *p), p ? rt_drv.cuMemFreeHost(p) : CUDA_SUCCESS)
+RT_FN(cudaHostRegister, (void *p, size_t size, unsigned int flags), rt_drv.cuMemHostRegister(p, size, flags))
+RT_FN(cudaHostUnregister, (void *p), rt_drv.cuMemHostUnregister(p))
 
 static CUresult host_pointer(void **ret, void *p, unsigned flags)
 {
@@ -137,20 +100,9 @@ static CUresult host_pointer(void **ret, void *p, unsigned flags)
     return r;
 }
 
-cudaError_t CUDARTAPI cudaHostGetDevicePointer(void **ret, void *p, unsigned int flags)
-{
-    RT_CALL(host_pointer(ret, p, flags));
-}
-
-cudaError_t CUDARTAPI cudaHostGetFlags(unsigned int *ret, void *p)
-{
-    RT_CALL(rt_drv.cuMemHostGetFlags(ret, p));
-}
-
-cudaError_t CUDARTAPI cudaMemGetInfo(size_t *ret_free, size_t *ret_total)
-{
-    RT_CALL(rt_drv.cuMemGetInfo(ret_free, ret_total));
-}
+RT_FN(cudaHostGetDevicePointer, (void **ret, void *p, unsigned int flags), host_pointer(ret, p, flags))
+RT_FN(cudaHostGetFlags, (unsigned int *ret, void *p), rt_drv.cuMemHostGetFlags(ret, p))
+RT_FN(cudaMemGetInfo, (size_t * ret_free, size_t *ret_total), rt_drv.cuMemGetInfo(ret_free, ret_total))
 
 static CUresult async_alloc(void **ret, size_t size, CUmemoryPool pool, CUstream s, int pt)
 {
@@ -174,25 +126,12 @@ RT_PAIR(cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz,
 RT_PAIR(cudaFreeAsync, cudaFreeAsync_ptsz, (void *p, cudaStream_t s),
         p ? rt_drv.cuMemFreeAsync[pt](D(p), s) : CUDA_SUCCESS)
 
-cudaError_t CUDARTAPI cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int dev)
-{
-    RT_CALL(rt_drv.cuDeviceGetDefaultMemPool(pool, dev));
-}
-
-cudaError_t CUDARTAPI cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
-{
-    RT_CALL(rt_drv.cuMemPoolTrimTo(pool, keep));
-}
-
-cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
-{
-    RT_CALL(rt_drv.cuMemPoolSetAttribute(pool, (CUmemPool_attribute)attr, value));
-}
-
-cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
-{
-    RT_CALL(rt_drv.cuMemPoolGetAttribute(pool, (CUmemPool_attribute)attr, value));
-}
+RT_FN(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int dev), rt_drv.cuDeviceGetDefaultMemPool(pool, dev))
+RT_FN(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep), rt_drv.cuMemPoolTrimTo(pool, keep))
+RT_FN(cudaMemPoolSetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value),
+      rt_drv.cuMemPoolSetAttribute(pool, (CUmemPool_attribute)attr, value))
+RT_FN(cudaMemPoolGetAttribute, (cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value),
+      rt_drv.cuMemPoolGetAttribute(pool, (CUmemPool_attribute)attr, value))
 
 static CUresult attributes(struct cudaPointerAttributes *ret, const void *p)
 {
@@ -220,15 +159,9 @@ static CUresult attributes(struct cudaPointerAttributes *ret, const void *p)
     return CUDA_SUCCESS;
 }
 
-cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes *ret, const void *p)
-{
-    RT_CALL(attributes(ret, p));
-}
-
-cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
-{
-    RT_CALL(rt_drv.cuIpcGetMemHandle((CUipcMemHandle *)handle, D(p)));
-}
+RT_FN(cudaPointerGetAttributes, (struct cudaPointerAttributes * ret, const void *p), attributes(ret, p))
+RT_FN(cudaIpcGetMemHandle, (cudaIpcMemHandle_t * handle, void *p),
+      rt_drv.cuIpcGetMemHandle((CUipcMemHandle *)handle, D(p)))
 
 static CUresult ipc_open(void **ret, cudaIpcMemHandle_t handle, unsigned flags)
 {
@@ -244,15 +177,8 @@ static CUresult ipc_open(void **ret, cudaIpcMemHandle_t handle, unsigned flags)
     return r;
 }
 
-cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void **ret, cudaIpcMemHandle_t handle, unsigned int flags)
-{
-    RT_CALL(ipc_open(ret, handle, flags));
-}
-
-cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void *p)
-{
-    RT_CALL(rt_drv.cuIpcCloseMemHandle(D(p)));
-}
+RT_FN(cudaIpcOpenMemHandle, (void **ret, cudaIpcMemHandle_t handle, unsigned int flags), ipc_open(ret, handle, flags))
+RT_FN(cudaIpcCloseMemHandle, (void *p), rt_drv.cuIpcCloseMemHandle(D(p)))
 
 static CUresult copy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, int pt)
 {
@@ -342,15 +268,10 @@ static CUresult copy_peer(void *dst, int ddev, const void *src, int sdev, size_t
                  : rt_drv.cuMemcpyPeer[0](D(dst), dctx, D(src), sctx, n);
 }
 
-cudaError_t CUDARTAPI cudaMemcpyPeer(void *dst, int ddev, const void *src, int sdev, size_t n)
-{
-    RT_CALL(copy_peer(dst, ddev, src, sdev, n, NULL, false));
-}
-
-cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void *dst, int ddev, const void *src, int sdev, size_t n, cudaStream_t s)
-{
-    RT_CALL(copy_peer(dst, ddev, src, sdev, n, s, true));
-}
+RT_FN(cudaMemcpyPeer, (void *dst, int ddev, const void *src, int sdev, size_t n),
+      copy_peer(dst, ddev, src, sdev, n, NULL, false))
+RT_FN(cudaMemcpyPeerAsync, (void *dst, int ddev, const void *src, int sdev, size_t n, cudaStream_t s),
+      copy_peer(dst, ddev, src, sdev, n, s, true))
 
 static CUmemorytype side_type(enum cudaMemcpyKind kind, bool dst)
 {

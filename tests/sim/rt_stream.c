@@ -2,33 +2,17 @@
 /*
  * rt_stream.c - the simulated cudart's streams, events, captures and graphs.
  *
- * What it is: thin calls on the driver.
- *
- * What it is not: kernels: launching one is an error.
+ * Each is a thin call on the driver. There are no kernels: launching one is an error.
  *
  * Locking: none of its own.
  */
 #include "rt.h"
 
-cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t *s)
-{
-    RT_CALL(rt_drv.cuStreamCreate(s, 0));
-}
-
-cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t *s, unsigned int flags)
-{
-    RT_CALL(rt_drv.cuStreamCreate(s, flags));
-}
-
-cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t *s, unsigned int flags, int priority)
-{
-    RT_CALL(rt_drv.cuStreamCreateWithPriority(s, flags, priority));
-}
-
-cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t s)
-{
-    RT_CALL(rt_drv.cuStreamDestroy(s));
-}
+RT_FN(cudaStreamCreate, (cudaStream_t * s), rt_drv.cuStreamCreate(s, 0))
+RT_FN(cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned int flags), rt_drv.cuStreamCreate(s, flags))
+RT_FN(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned int flags, int priority),
+      rt_drv.cuStreamCreateWithPriority(s, flags, priority))
+RT_FN(cudaStreamDestroy, (cudaStream_t s), rt_drv.cuStreamDestroy(s))
 
 RT_PAIR(cudaStreamSynchronize, cudaStreamSynchronize_ptsz, (cudaStream_t s), rt_drv.cuStreamSynchronize[pt](s))
 RT_PAIR(cudaStreamQuery, cudaStreamQuery_ptsz, (cudaStream_t s), rt_drv.cuStreamQuery[pt](s))
@@ -47,44 +31,19 @@ RT_PAIR(cudaStreamAddCallback, cudaStreamAddCallback_ptsz,
         rt_drv.cuStreamAddCallback[pt](s, (CUstreamCallback)(void *)cb, arg,
                                        flags)) /* the codes are the same numbers */
 
-cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t *e)
-{
-    RT_CALL(rt_drv.cuEventCreate(e, 0));
-}
-
-cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t *e, unsigned int flags)
-{
-    RT_CALL(rt_drv.cuEventCreate(e, flags));
-}
-
-cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t e)
-{
-    RT_CALL(rt_drv.cuEventDestroy(e));
-}
-
-cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t e)
-{
-    RT_CALL(rt_drv.cuEventQuery(e));
-}
-
-cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t e)
-{
-    RT_CALL(rt_drv.cuEventSynchronize(e));
-}
-
-cudaError_t CUDARTAPI cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
-{
-    RT_CALL(rt_drv.cuEventElapsedTime(ms, start, end));
-}
+RT_FN(cudaEventCreate, (cudaEvent_t * e), rt_drv.cuEventCreate(e, 0))
+RT_FN(cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned int flags), rt_drv.cuEventCreate(e, flags))
+RT_FN(cudaEventDestroy, (cudaEvent_t e), rt_drv.cuEventDestroy(e))
+RT_FN(cudaEventQuery, (cudaEvent_t e), rt_drv.cuEventQuery(e))
+RT_FN(cudaEventSynchronize, (cudaEvent_t e), rt_drv.cuEventSynchronize(e))
+RT_FN(cudaEventElapsedTime, (float *ms, cudaEvent_t start, cudaEvent_t end), rt_drv.cuEventElapsedTime(ms, start, end))
 
 RT_PAIR(cudaEventRecord, cudaEventRecord_ptsz, (cudaEvent_t e, cudaStream_t s), rt_drv.cuEventRecord[pt](e, s))
 RT_PAIR(cudaEventRecordWithFlags, cudaEventRecordWithFlags_ptsz, (cudaEvent_t e, cudaStream_t s, unsigned int flags),
         rt_drv.cuEventRecordWithFlags[pt](e, s, flags))
 
-cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
-{
-    RT_CALL(rt_drv.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
-}
+RT_FN(cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode * mode),
+      rt_drv.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode))
 
 RT_PAIR(cudaStreamBeginCapture, cudaStreamBeginCapture_ptsz, (cudaStream_t s, enum cudaStreamCaptureMode mode),
         rt_drv.cuStreamBeginCapture[pt](s, (CUstreamCaptureMode)mode))
@@ -127,20 +86,10 @@ RT_PAIR(cudaStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo_v2_ptsz,
         info(pt, s, status, id, graph, deps, n))
 #endif
 
-cudaError_t CUDARTAPI cudaGraphCreate(cudaGraph_t *graph, unsigned int flags)
-{
-    RT_CALL(rt_drv.cuGraphCreate(graph, flags));
-}
-
-cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph)
-{
-    RT_CALL(rt_drv.cuGraphDestroy(graph));
-}
-
-cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
-{
-    RT_CALL(rt_drv.cuGraphGetNodes(graph, nodes, n));
-}
+RT_FN(cudaGraphCreate, (cudaGraph_t * graph, unsigned int flags), rt_drv.cuGraphCreate(graph, flags))
+RT_FN(cudaGraphDestroy, (cudaGraph_t graph), rt_drv.cuGraphDestroy(graph))
+RT_FN(cudaGraphGetNodes, (cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n),
+      rt_drv.cuGraphGetNodes(graph, nodes, n))
 
 static CUresult add_copy(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
                          const struct cudaMemcpy3DParms *p)
@@ -154,11 +103,10 @@ static CUresult add_copy(CUgraphNode *node, CUgraph graph, const CUgraphNode *de
     return r == CUDA_SUCCESS ? rt_drv.cuGraphAddMemcpyNode(node, graph, deps, n, &c, ctx) : r;
 }
 
-cudaError_t CUDARTAPI cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *deps,
-                                             size_t n, const struct cudaMemcpy3DParms *p)
-{
-    RT_CALL(add_copy(node, graph, deps, n, p));
-}
+RT_FN(cudaGraphAddMemcpyNode,
+      (cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t *deps, size_t n,
+       const struct cudaMemcpy3DParms *p),
+      add_copy(node, graph, deps, n, p))
 
 cudaError_t CUDARTAPI cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *deps,
                                                size_t n, void *dst, const void *src, size_t bytes,
@@ -172,31 +120,17 @@ cudaError_t CUDARTAPI cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_
     RT_CALL(add_copy(node, graph, deps, n, &p));
 }
 
-cudaError_t CUDARTAPI cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *deps,
-                                           size_t n, const struct cudaHostNodeParams *params)
-{
-    RT_CALL(rt_drv.cuGraphAddHostNode(node, graph, deps, n, (const CUDA_HOST_NODE_PARAMS *)params));
-}
-
-cudaError_t CUDARTAPI cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
-{
-    RT_CALL(rt_drv.cuGraphNodeGetType(node, (CUgraphNodeType *)type));
-}
-
-cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
-{
-    RT_CALL(rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags));
-}
-
-cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
-{
-    RT_CALL(rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags));
-}
-
-cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-    RT_CALL(rt_drv.cuGraphExecDestroy(exec));
-}
+RT_FN(cudaGraphAddHostNode,
+      (cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t *deps, size_t n,
+       const struct cudaHostNodeParams *params),
+      rt_drv.cuGraphAddHostNode(node, graph, deps, n, (const CUDA_HOST_NODE_PARAMS *)params))
+RT_FN(cudaGraphNodeGetType, (cudaGraphNode_t node, enum cudaGraphNodeType *type),
+      rt_drv.cuGraphNodeGetType(node, (CUgraphNodeType *)type))
+RT_FN(cudaGraphInstantiate, (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),
+      rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags))
+RT_FN(cudaGraphInstantiateWithFlags, (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),
+      rt_drv.cuGraphInstantiateWithFlags(exec, graph, flags))
+RT_FN(cudaGraphExecDestroy, (cudaGraphExec_t exec), rt_drv.cuGraphExecDestroy(exec))
 
 RT_PAIR(cudaGraphUpload, cudaGraphUpload_ptsz, (cudaGraphExec_t exec, cudaStream_t s),
         rt_drv.cuGraphUpload[pt](exec, s))

@@ -2,10 +2,8 @@
 /*
  * selftest.c - do the stand-ins keep the contracts of README.md?
  *
- * What it is: a program on cudart, built with the shared and the static one. Prints what fails; exit 1 if anything did.
- * `selftest bench` prints figures instead.
- *
- * What it is not: a test of the pool.
+ * meson builds the program with the shared and with the static cudart. It prints every failure, and exits with 1 if
+ * there was one. `selftest bench` prints figures instead. It does not test the pool.
  *
  * Locking: none.
  */
@@ -223,7 +221,7 @@ static void test_ipc(void)
     close(out);
 }
 
-/* What an importer has open stays what it is when the exporter frees it and gets the same address again. */
+/* Memory that an importer has open keeps its bytes when the exporter frees it and gets the address again. */
 static void test_ipc_free(void)
 {
     enum { BIG = 4 << 20 };

@@ -2,8 +2,7 @@
 /*
  * selftest.h - shared by the files of the stand-ins' own test.
  *
- * What it is: CHECK macros that count and print failures, and a gate: a host function that holds a stream until it is
- * opened.
+ * CHECK macros count and print failures; a gate is a host function that holds a stream until it is opened.
  *
  * Locking: single-threaded use, except the gate.
  */

@@ -3,9 +3,7 @@
  * selftest_calls.c - the calls that cupool watches because they reach memory past a context's queue: copies of every
  * shape, flags, graphs made by hand, green contexts, what network cards need.
  *
- * What it is: each does what it says, in the order of its stream.
- *
- * What it is not: about what cudaFree has to do with them (tests/behaviour/auto*.c).
+ * The tests check the effect of each, in the order of its stream. The part of cudaFree is in tests/behaviour/auto_*.c.
  *
  * Locking: none.
  */

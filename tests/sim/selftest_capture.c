@@ -2,9 +2,8 @@
 /*
  * selftest_capture.c - what stream capture allows, forbids and makes.
  *
- * What it is: the rules of facts.md for all three modes, from the capturing thread and from another one.
- *
- * What it is not: about graphs beyond replaying a capture.
+ * The tests check the rules of facts.md for all three modes, from the capturing thread and from another one. Of graphs
+ * they only replay a capture.
  *
  * Locking: none.
  */

@@ -2,9 +2,8 @@
 /*
  * selftest_env.c - the stand-ins' settings, and the virtual-memory calls.
  *
- * What it is: runs this program again with other settings and a part to play, and looks at what came of it.
- *
- * What it is not: about CUDA's own contracts.
+ * The tests run this program again with other settings and a part to play, and look at the result. CUDA's own contracts
+ * are in the other files.
  *
  * Locking: none.
  */

@@ -2,10 +2,8 @@
 /*
  * selftest_order.c - does work run in the order that CUDA promises, and only in that?
  *
- * What it is: streams, default streams, events, context-wide events, frees that wait; and the figures of `selftest
- * bench`.
- *
- * What it is not: captures (selftest_capture.c).
+ * The tests use streams, default streams, events, context-wide events, and frees that wait; `selftest bench` prints its
+ * figures from here. Captures are in selftest_capture.c.
  *
  * Locking: none.
  */

@@ -2,10 +2,8 @@
 /*
  * sim.h - what the files of the simulated libcuda share.
  *
- * What it is: the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and
- * the internal functions on them.
- *
- * What it is not: an interface for tests; those use CUDA's own, and simgpu.h for the few extras.
+ * It declares the objects behind CUDA's handles (a CUcontext is a pointer to a struct CUctx_st of ours, and so on) and
+ * the internal functions on them. It is no interface for tests; those use CUDA's own, and simgpu.h for the few extras.
  *
  * Locking: one mutex, sim_lock(), guards every object. Functions named here expect it to be held unless they say
  * otherwise. It is never held while work touches device memory or while a host function of the program runs. Objects
@@ -19,90 +17,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* As in NVIDIA's own build of the driver: declare each exported symbol under its own name, with no renaming macros. */
-#define __CUDA_API_VERSION_INTERNAL
-#pragma GCC visibility push(default)
-#include <cuda.h>
-#if CUDA_VERSION < 12050
-CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event);
-CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event);
-CUresult cuCtxCreate_v4(CUcontext *pctx, void *params, unsigned int flags, CUdevice dev);
-typedef void CUctxCreateParams;
-#endif
-#if CUDA_VERSION < 12010
-CUresult cuCtxSetFlags(unsigned int flags);
-#endif
-#if CUDA_VERSION < 12030
-typedef void CUgraphEdgeData;
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
-                                     size_t n, CUstreamCaptureMode mode);
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *data,
-                                          size_t n, CUstreamCaptureMode mode);
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **deps, const void **data, size_t *n);
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **deps, const void **data, size_t *n);
-#endif
-#if CUDA_VERSION < 12080
-CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end);
-CUresult cuStreamGetDevice(CUstream stream, CUdevice *dev);
-CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice *dev);
-#endif
-#if CUDA_VERSION < 12080
-typedef void CUmemcpyAttributes;
-#endif
-#if CUDA_VERSION < 13000
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                               CUmemcpyAttributes *attrs, size_t *indices, size_t n_attrs, CUstream stream);
-CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                                    CUmemcpyAttributes *attrs, size_t *indices, size_t n_attrs, CUstream stream);
-CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx);
-CUresult cuCtxSynchronize_v2(CUcontext ctx);
-#endif
-#if CUDA_VERSION < 13020
-typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
-CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn fn, void *arg, unsigned int mode);
-CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, CUhostFn fn, void *arg, unsigned int mode);
-CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes *attr, CUstream s);
-CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes *attr,
-                                          CUstream s);
-CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream s);
-CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream s);
-#endif
-#if CUDA_VERSION < 13030
-typedef cuuint32_t CUlogicalEndpointId;
-typedef struct CUlogicalEndpointProp_st CUlogicalEndpointProp;
-typedef unsigned int CUlogicalEndpointIpcHandleType;
-typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void *data, CUgraphNode node, const CUgraphNodeParams *before,
-                                                    const CUgraphNodeParams *now, CUresult status);
-CUresult cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback fn,
-                                       void *data);
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, CUstreamCaptureMode mode, CUgraph graph,
-                                            CUgraphRecaptureCallback fn, void *data);
-#endif
-#if CUDA_VERSION < 13040
-CUresult cuGraphAddNode_v3(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
-                           size_t n, CUgraphNodeParams *params);
-CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams *params);
-#endif
-#if CUDA_VERSION < 13050
-typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
-#endif
-/* cudaGL.h needs OpenGL's headers. */
-CUresult cuGLCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev);
-CUresult cuGLCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev);
-CUresult cuVDPAUCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get);
-CUresult cuVDPAUCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev, unsigned int display, void *get);
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-#define SIM_STUB(base, sym, version, params, result)            CUresult sym params;
-#define SIM_STUB_PT(base, sym, version, pt_sym, params, result) CUresult sym params, pt_sym params;
-#include "stubs.def"
-#undef SIM_STUB
-#undef SIM_STUB_PT
-#pragma GCC diagnostic pop
-#include "simgpu.h"
-#pragma GCC visibility pop
+#include "cuda_names.h"
 
 #define SIM_PAGE        ((size_t)2 << 20)
 #define SIM_GRANULE     ((size_t)512)
@@ -145,6 +60,14 @@ void sim_initialized_set(void);
 #define SIM_ENTER(sym)       SIM_ENTER_(sym, false)
 #define SIM_ENTER_EARLY(sym) SIM_ENTER_(sym, true)
 
+/* An exported function that is one call. */
+#define SIM_CALL(sym, params, call)                                                                                    \
+    CUresult sym params                                                                                                \
+    {                                                                                                                  \
+        SIM_ENTER(sym);                                                                                                \
+        return call;                                                                                                   \
+    }
+
 /* One exported function and its per-thread twin; pt tells them apart. */
 #define SIM_PAIR(sym, pt_sym, params, call)                                                                            \
     CUresult sym params                                                                                                \
@@ -160,7 +83,7 @@ void sim_initialized_set(void);
         return call;                                                                                                   \
     }
 
-/* ---- memory.c: what is allocated where ---- */
+/* ---- memory.c, pages.c, small.c: allocations ---- */
 
 enum sim_mem {
     SIM_MEM_DEVICE,
@@ -197,7 +120,7 @@ CUresult sim_host_alloc(CUcontext ctx, uint64_t addr, char *host, size_t size, e
 void sim_alloc_free(struct sim_alloc *a);
 /* The allocation that contains addr, or NULL. */
 struct sim_alloc *sim_alloc_find(uint64_t addr);
-/* The same if it contains all n bytes from addr. */
+/* The allocation that contains all n bytes from addr, or NULL. */
 struct sim_alloc *sim_alloc_range(uint64_t addr, size_t n);
 bool sim_is_device_va(uint64_t addr);
 void sim_alloc_unpin(struct sim_alloc *a);
@@ -206,7 +129,7 @@ bool sim_memory_charge(int dev, size_t n); /* count n bytes as used; false: they
 void sim_memory_discharge(int dev, size_t n);
 /* Something else is there from now on: it has a BUFFER_ID of its own. */
 void sim_alloc_renew(struct sim_alloc *a);
-/* vmm.c: what the memory that is mapped there can be shared by. */
+/* vmm.c: the handle types by which the memory mapped there can be shared. */
 unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
 void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of what is mapped there */
 char *sim_memory_host(int dev, uint64_t addr);
@@ -419,7 +342,7 @@ struct sim_side {
 /* Everything between an exported copy and sim_submit. Takes the lock itself. */
 CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t height, size_t depth, CUstream handle,
                   bool pt, bool sync);
-/* What CUDA_MEMCPY3D says as an operation: 0, or CUDA_ERROR_NOT_SUPPORTED for CUDA arrays. */
+/* CUDA_MEMCPY3D as an operation: 0, or CUDA_ERROR_NOT_SUPPORTED for CUDA arrays. */
 CUresult sim_copy_of(const CUDA_MEMCPY3D *c, struct sim_side *ret_dst, struct sim_side *ret_src);
 /* A fill of height rows of width elements; CUDA_ERROR_INVALID_VALUE. */
 CUresult sim_set_of(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,

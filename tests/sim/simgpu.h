@@ -2,7 +2,7 @@
 /*
  * simgpu.h - the few functions of the simulated libcuda that a real one does not have.
  *
- * What it is: extras for tests and for the NCCL stand-in; find them with dlsym, so that the same program runs on a real
+ * Tests and the NCCL stand-in find these extras with dlsym, so that one program runs on the simulated and on a real
  * GPU.
  *
  * Threads: callable from any thread, also from host functions of a stream.

@@ -2,9 +2,8 @@
 /*
  * stream.c - the exported stream functions, and what goes into a stream besides copies.
  *
- * What it is: creation and end of streams, the default streams, synchronising, host functions, flag writes and waits.
- *
- * What it is not: order (engine.c), capture (capture.c).
+ * They create and end streams, and the file has the default streams, synchronising, host functions, flag writes and
+ * waits. The order is in engine.c, capture in capture.c.
  *
  * Locking: each function takes sim_lock() itself. A thread's per-thread streams are found through a thread-local table
  * and retired when the thread ends.
@@ -192,17 +191,8 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
     return r;
 }
 
-CUresult cuStreamCreate(CUstream *ret, unsigned int flags)
-{
-    SIM_ENTER(cuStreamCreate);
-    return create(ret, flags, 0);
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *ret, unsigned int flags, int priority)
-{
-    SIM_ENTER(cuStreamCreateWithPriority);
-    return create(ret, flags, priority);
-}
+SIM_CALL(cuStreamCreate, (CUstream * ret, unsigned int flags), create(ret, flags, 0))
+SIM_CALL(cuStreamCreateWithPriority, (CUstream * ret, unsigned int flags, int priority), create(ret, flags, priority))
 
 /* Returns at once; what is in the queue still runs. */
 static CUresult destroy(CUstream handle)
@@ -224,17 +214,8 @@ static CUresult destroy(CUstream handle)
     return r;
 }
 
-CUresult cuStreamDestroy(CUstream s)
-{
-    SIM_ENTER(cuStreamDestroy);
-    return destroy(s);
-}
-
-CUresult cuStreamDestroy_v2(CUstream s)
-{
-    SIM_ENTER(cuStreamDestroy_v2);
-    return destroy(s);
-}
+SIM_CALL(cuStreamDestroy, (CUstream s), destroy(s))
+SIM_CALL(cuStreamDestroy_v2, (CUstream s), destroy(s))
 
 /* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture. */
 static CUresult look_check(CUstream s)

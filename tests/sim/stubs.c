@@ -2,9 +2,8 @@
 /*
  * stubs.c - functions that do nothing; see stubs.def.
  *
- * What it is: so that a program can make these calls, and a test can count them and have them refused.
- *
- * What it is not: a simulation of graphics, external memory, modules, or anything else.
+ * A program can make these calls, and a test can count them and have them refused. Graphics, external memory and
+ * modules are not simulated.
  *
  * Locking: none.
  */

@@ -2,11 +2,10 @@
 /*
  * table.h - every driver function that the simulated GPU exports.
  *
- * What it is: an X-macro list. SIM_FN(base, symbol, version): the name that cuGetProcAddress knows, the symbol that
- * carries this version of it, the CUDA version that introduced it. SIM_PT adds the symbol for per-thread default
- * streams. Several rows with one base are several versions of one function, oldest first.
- *
- * What it is not: a header with an include guard; it is meant to be included several times.
+ * SIM_FN(base, symbol, version) is a row: the name that cuGetProcAddress knows, the symbol that carries this version of
+ * it, the CUDA version that introduced it. SIM_PT adds the symbol for per-thread default streams. Several rows with one
+ * base are several versions of one function, oldest first. The list has no include guard; it is meant to be included
+ * several times.
  */
 /* clang-format off */
 SIM_FN(cuInit, cuInit, 2000)

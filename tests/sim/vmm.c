@@ -2,11 +2,10 @@
 /*
  * vmm.c - the virtual-memory calls (cuMemCreate, cuMemMap, ...), enough for a segment at a time.
  *
- * What it is: physical memory is counted when it is created and gets its bytes where it is mapped. What is mapped this
- * way is neither legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory.
- *
- * What it is not: several mappings of one handle, sharing with other processes (a file descriptor names the
- * memory within this one), multicast (its object can be made, and has no memory).
+ * Physical memory counts when it is created and gets its bytes where it is mapped. Memory mapped this way is neither
+ * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. A handle cannot be mapped several times or
+ * shared with other processes (a file descriptor names the memory within this one); a multicast object can be made, and
+ * has no memory.
  *
  * Locking: each function takes sim_lock() itself.
  */

@@ -2,11 +2,9 @@
 /*
  * work.c - what an operation does when its turn comes.
  *
- * What it is: fills, copies, host functions, flag writes and waits, stream-ordered frees, and graphs of these. Every
+ * Operations are fills, copies, host functions, flag writes and waits, stream-ordered frees, and graphs of these. Every
  * operation looks its addresses up again when it runs: memory that was freed meanwhile is an illegal address (700),
- * which kills the context as on a GPU.
- *
- * What it is not: it does not order anything (engine.c).
+ * which kills the context as on a GPU. engine.c has the order.
  *
  * Locking: called with sim_lock(); the lock is dropped while memory is touched or a host function runs. Allocations are
  * pinned meanwhile, so that memory of another context that is freed under a running copy stays mapped.
@@ -22,7 +20,7 @@ static size_t area_bytes(size_t pitch, size_t width, size_t height)
     return height ? pitch * (height - 1) + width : 0;
 }
 
-/* What one side of a copy spans. */
+/* The bytes that one side of a copy spans. */
 static size_t copy_bytes(const struct sim_work *w, size_t pitch, size_t slice)
 {
     return slice * (w->copy.depth - 1) + area_bytes(pitch, w->copy.width, w->copy.height);
@@ -137,7 +135,7 @@ static bool value_met(uint64_t have, const struct sim_work *w)
 }
 
 /*
- * Not looked at by the thread sanitizer: a flag may be set by a copy, too. What comes after it is ordered by the lock.
+ * Not looked at by the thread sanitizer: a flag may be set by a copy, too. The lock orders the work after it.
  */
 __attribute__((no_sanitize("thread"))) static uint64_t value_load(const char *at, unsigned bytes)
 {

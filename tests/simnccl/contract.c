@@ -2,9 +2,8 @@
 /*
  * contract.c - settings, injected failures, breaches of contract, the report at exit.
  *
- * What it is: what every call passes first, and where everything that is wrong ends up.
- *
- * What it is not: the contracts themselves; each is checked where it can be seen. The README has the list.
+ * Every call passes here first, and every breach ends up here. Each contract is checked where it can be seen; the
+ * README has the list.
  *
  * Locking: counters are atomic, settings are written before main.
  */

@@ -2,10 +2,9 @@
 /*
  * record.c - what is registered with a communicator, and ncclMemAlloc.
  *
- * What it is: a list of records per communicator. A range inside a record gets the same handle again, as in NCCL.
- * Records stay in the list until the communicator goes, so that a handle of a former one is recognised.
- *
- * What it is not: it makes nothing faster. A record only tells which operations NCCL would run on registered memory.
+ * Each communicator has a list of records. A range inside a record gets the same handle again, as in NCCL. Records stay
+ * in the list until the communicator goes, so that a handle of a former one is recognised. A record makes nothing
+ * faster: it only tells which operations NCCL would run on registered memory.
  *
  * Locking: records are their communicator's, see simnccl.h; memory_lock guards the table of ncclMemAlloc.
  */

@@ -2,11 +2,9 @@
 /*
  * room.c - what the ranks of a communicator share.
  *
- * What it is: a file that every rank maps, be it a thread or a process, with a ring of bytes for each pair of ranks.
- * The file's name goes as soon as the last rank has joined, so that a killed job leaves none behind; one that is killed
- * before that leaves a file that nobody has locked, and the next ncclGetUniqueId removes it.
- *
- * What it is not: it knows nothing of operations.
+ * Every rank, a thread or a process, maps a file with a ring of bytes for each pair of ranks. The file's name goes as
+ * soon as the last rank has joined, so that a killed job leaves none behind; one that is killed before that leaves a
+ * file without a lock, and the next ncclGetUniqueId removes it. The file knows nothing of operations.
  *
  * Locking: none of its own; a ring has one writer and one reader, everything else is atomic.
  */
@@ -46,7 +44,7 @@ static const char *folder(void)
     return dir && *dir == '/' && strlen(dir) < 64 && access(dir, W_OK) == 0 ? dir : "/dev/shm";
 }
 
-/* Whoever uses a room before it is full holds a shared lock on it. */
+/* A process that uses a room before it is full holds a shared lock on it. */
 static void sweep(const char *dir)
 {
     DIR *d = opendir(dir);

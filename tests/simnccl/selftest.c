@@ -2,11 +2,9 @@
 /*
  * selftest.c - does the NCCL stand-in work between threads and between processes, and keep its promises?
  *
- * What it is: the main program: starts ranks as threads and as processes, kills some of them, and runs the parts in the
- * other files. It has functions of NCCL's name of its own in front, as a preload has. Prints what fails; exit 1 if
- * anything did.
- *
- * What it is not: a test of the library.
+ * The main program starts ranks as threads and as processes, kills some of them, and runs the parts in the other files.
+ * It has functions of NCCL's name of its own in front, as a preload has. It prints every failure, and exits with 1 if
+ * there was one. It does not test the library.
  *
  * Locking: none; threads are ranks.
  */

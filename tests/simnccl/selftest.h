@@ -2,7 +2,7 @@
 /*
  * selftest.h - shared by the files of the NCCL stand-in's own test.
  *
- * What it is: CHECK macros that count and print failures, buffers with a pattern, and the parts of the test.
+ * It has CHECK macros that count and print failures, buffers with a pattern, and the parts of the test.
  *
  * Locking: the counters are atomic.
  */
@@ -42,7 +42,10 @@ struct gate { /* a host function that holds a stream */
 void gate_hold(void *arg);
 void nap(void);
 
-/* What this program has in front of the stand-in, as a preload has: counted, and held or misused when told so. */
+/*
+ * This program's own functions in front of the stand-in, as a preload has them: they count calls, and hold or misuse
+ * them when told so.
+ */
 struct hooks {
     atomic_int broadcasts, mem_allocs, registers;
     atomic_bool nest, hold, held;
@@ -51,7 +54,11 @@ extern struct hooks hooks;
 
 /* selftest_data.c: the data of every operation, for one rank of RANKS whose device is current. */
 void data_rank(ncclComm_t comm);
-void data_groups(void); /* several ranks in one thread */
+/* Copies to the device, and waits. */
+void upload(void *to, const void *from, size_t size);
+
+/* selftest_groups.c: several ranks in one thread. */
+void data_groups(void);
 
 /* selftest_contract.c */
 int contract_case(const char *name); /* run one, in a process of its own; the exit status */

@@ -1,31 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * selftest_contract.c - does the NCCL stand-in report what breaks a contract, and only that?
+ * selftest_contract.c - does the NCCL stand-in report each call that breaks a contract, and no other?
  *
- * What it is: a table of cases, each run in a process of its own with SIMNCCL_STRICT=1: what it does, what has to be on
- * stderr, and how often. Two ranks in one thread, unless a case says otherwise.
- *
- * What it is not: about data (selftest_data.c).
+ * A table of cases, each run in a process of its own with SIMNCCL_STRICT=1: the calls, the text that has to be on
+ * stderr, and the number of breaches. Two ranks in one thread, unless a case says otherwise. The cases about
+ * registrations are in selftest_record.c, the data in selftest_data.c.
  *
  * Locking: none.
  */
-#include "selftest.h"
+#include "selftest_two.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BYTES ((size_t)2 << 20)
-#define N     ((size_t)1000)
+struct two two;
 
-static struct {
-    ncclComm_t comm[2];
-    int *at[2];
-    void *handle[2];
-    cudaStream_t s[2];
-} two;
-
-static void both(void)
+void both(void)
 {
     OK(ncclCommInitAll(two.comm, 2, NULL));
     for (int i = 0; i < 2; i++) {
@@ -36,26 +27,26 @@ static void both(void)
     OK(cudaSetDevice(0));
 }
 
-static void both_registered(void)
+void both_registered(void)
 {
     both();
     for (int i = 0; i < 2; i++)
         OK(ncclCommRegister(two.comm[i], two.at[i], BYTES, &two.handle[i]));
 }
 
-static void wait_both(void)
+void wait_both(void)
 {
     OK(cudaStreamSynchronize(two.s[0]));
     OK(cudaStreamSynchronize(two.s[1]));
 }
 
-static void deregister_both(void)
+void deregister_both(void)
 {
     for (int i = 0; i < 2; i++)
         OK(ncclCommDeregister(two.comm[i], two.handle[i]));
 }
 
-static void destroy_both(void)
+void destroy_both(void)
 {
     OK(ncclGroupStart());
     OK(ncclCommDestroy(two.comm[0]));
@@ -63,7 +54,7 @@ static void destroy_both(void)
     OK(ncclGroupEnd());
 }
 
-static void sum_both(size_t n0, size_t n1)
+void sum_both(size_t n0, size_t n1)
 {
     OK(ncclGroupStart());
     OK(ncclAllReduce(two.at[0], two.at[0], n0, ncclInt32, ncclSum, two.comm[0], two.s[0]));
@@ -72,13 +63,13 @@ static void sum_both(size_t n0, size_t n1)
     wait_both();
 }
 
-static void send_begin(size_t n0, size_t n1)
+void send_begin(size_t n0, size_t n1)
 {
     OK(ncclSend(two.at[0], n0, ncclInt32, 1, two.comm[0], two.s[0]));
     OK(ncclRecv(two.at[1], n1, ncclInt32, 0, two.comm[1], two.s[1]));
 }
 
-static void send_both(size_t n0, size_t n1)
+void send_both(size_t n0, size_t n1)
 {
     OK(ncclGroupStart());
     send_begin(n0, n1);
@@ -136,34 +127,6 @@ static void use_pending(void)
     OK(ncclCommDestroy(comm));
 }
 
-static void left_registered(void)
-{
-    both_registered();
-    OK(ncclCommDeregister(two.comm[0], two.handle[0]));
-    destroy_both();
-}
-
-static void twice_deregistered(void)
-{
-    both_registered();
-    deregister_both();
-    CHECK_EQ(ncclCommDeregister(two.comm[0], two.handle[0]), ncclInvalidUsage);
-}
-
-static void handle_mixed(void)
-{
-    ncclWindow_t w[2];
-
-    both();
-    OK(ncclGroupStart());
-    for (int i = 0; i < 2; i++)
-        OK(ncclCommWindowRegister(two.comm[i], two.at[i], BYTES, &w[i], NCCL_WIN_COLL_SYMMETRIC));
-    OK(ncclGroupEnd());
-    CHECK_EQ(ncclCommDeregister(two.comm[0], w[0]), ncclInvalidUsage);
-    for (int i = 0; i < 2; i++)
-        OK(ncclCommWindowDeregister(two.comm[i], w[i]));
-}
-
 static void after_finalize(void)
 {
     both_registered();
@@ -191,54 +154,6 @@ static void after_revoke(void)
     OK(ncclCommAbort(two.comm[1]));
 }
 
-static void freed_registered(void)
-{
-    both_registered();
-    OK(ncclMemFree(two.at[0]));
-    OK(ncclMemAlloc((void **)&two.at[0], BYTES)); /* likely the same address */
-    deregister_both();
-}
-
-static void freed_captured(void)
-{
-    cudaGraph_t graph;
-
-    both_registered();
-    OK(cudaStreamBeginCapture(two.s[0], cudaStreamCaptureModeThreadLocal));
-    OK(ncclAllReduce(two.at[0], two.at[0], N, ncclInt32, ncclSum, two.comm[0], two.s[0]));
-    OK(cudaStreamEndCapture(two.s[0], &graph));
-    deregister_both();
-    OK(ncclMemFree(two.at[0]));
-    destroy_both();
-    OK(cudaGraphDestroy(graph));
-}
-
-static void deregister_busy(void)
-{
-    struct gate g = {0};
-
-    both_registered();
-    OK(cudaLaunchHostFunc(two.s[0], gate_hold, &g));
-    OK(ncclAllReduce(two.at[0], two.at[0], N, ncclInt32, ncclSum, two.comm[0], two.s[0]));
-    OK(ncclCommDeregister(two.comm[0], two.handle[0]));
-    g.open = 1;
-    OK(cudaSetDevice(1));
-    OK(ncclAllReduce(two.at[1], two.at[1], N, ncclInt32, ncclSum, two.comm[1], two.s[1]));
-    wait_both();
-    OK(ncclCommDeregister(two.comm[1], two.handle[1]));
-}
-
-static void deregister_in_group(void)
-{
-    both_registered();
-    OK(ncclGroupStart());
-    OK(ncclSend(two.at[0], N, ncclInt32, 1, two.comm[0], two.s[0]));
-    OK(ncclRecv(two.at[1], N, ncclInt32, 0, two.comm[1], two.s[1]));
-    deregister_both();
-    OK(ncclGroupEnd());
-    wait_both();
-}
-
 static void counts_differ(void)
 {
     ncclResult_t error;
@@ -255,110 +170,9 @@ static void send_counts_differ(void)
     send_both(16, 8);
 }
 
-static void one_registered(void)
-{
-    both();
-    OK(ncclCommRegister(two.comm[1], two.at[1], BYTES, &two.handle[1]));
-    sum_both(N, N);
-    OK(ncclCommDeregister(two.comm[1], two.handle[1]));
-}
-
 /* The receive buffers alone, and at different offsets: not good, but the same on all ranks. */
-static void half_registered(void)
-{
-    both();
-    for (int i = 0; i < 2; i++)
-        OK(ncclCommRegister(two.comm[i], two.at[i], BYTES / 2, &two.handle[i]));
-    OK(ncclGroupStart());
-    for (int i = 0; i < 2; i++)
-        OK(ncclAllReduce((char *)two.at[i] + BYTES / 2, two.at[i] + (size_t)i * 100, N, ncclInt32, ncclSum, two.comm[i],
-                         two.s[i]));
-    OK(ncclGroupEnd());
-    wait_both();
-    deregister_both();
-}
-
-static void receiver_registered(void)
-{
-    both();
-    OK(ncclCommRegister(two.comm[1], two.at[1], BYTES, &two.handle[1]));
-    send_both(N, N);
-    OK(ncclCommDeregister(two.comm[1], two.handle[1]));
-}
-
-static void broadcast_both(void)
-{
-    OK(ncclGroupStart());
-    for (int i = 0; i < 2; i++)
-        OK(ncclBroadcast(two.at[i], two.at[i], N, ncclInt32, 0, two.comm[i], two.s[i]));
-    OK(ncclGroupEnd());
-    wait_both();
-}
-
-static void p2p_first(void)
-{
-    both_registered();
-    send_both(N, N);
-    broadcast_both();
-    deregister_both();
-}
-
 /* A collective that maps nothing neither minds nor helps. */
-static void p2p_then_in_place(void)
-{
-    both_registered();
-    send_both(N, N);
-    sum_both(N, N);
-    deregister_both();
-}
-
-static void p2p_after_in_place(void)
-{
-    both_registered();
-    sum_both(N, N);
-    send_both(N, N);
-    broadcast_both();
-    deregister_both();
-}
-
-static void p2p_second(void)
-{
-    both_registered();
-    broadcast_both();
-    send_both(N, N);
-    broadcast_both();
-    deregister_both();
-}
-
 /* A group's collectives come first. */
-static void p2p_in_a_group(void)
-{
-    both_registered();
-    OK(ncclGroupStart());
-    send_begin(N, N);
-    for (int i = 0; i < 2; i++)
-        OK(ncclBroadcast(two.at[i], two.at[i], N, ncclInt32, 0, two.comm[i], two.s[i]));
-    OK(ncclGroupEnd());
-    wait_both();
-    deregister_both();
-}
-
-static void window_offsets(void)
-{
-    ncclWindow_t w[2];
-
-    both();
-    OK(ncclGroupStart());
-    for (int i = 0; i < 2; i++)
-        OK(ncclCommWindowRegister(two.comm[i], two.at[i], BYTES, &w[i], NCCL_WIN_COLL_SYMMETRIC));
-    OK(ncclGroupEnd());
-    sum_both(N, N);
-    two.at[1] += 64;
-    sum_both(N, N);
-    for (int i = 0; i < 2; i++)
-        OK(ncclCommWindowDeregister(two.comm[i], w[i]));
-}
-
 static void nested(void)
 {
     both();
@@ -368,46 +182,6 @@ static void nested(void)
         OK(ncclBcast(two.at[i], N, ncclInt32, 0, two.comm[i], two.s[i]));
     OK(ncclGroupEnd());
     wait_both();
-}
-
-static void device_left(void)
-{
-    void *again;
-    int dev, version;
-
-    both_registered();
-    OK(ncclCommRegister(two.comm[1], two.at[1], BYTES, &again));
-    OK(ncclCommDeregister(two.comm[1], again));
-    OK(cudaGetDevice(&dev));
-    CHECK_EQ(dev, 1); /* NCCL leaves it like this */
-    OK(ncclGetVersion(&version));
-    OK(cudaSetDevice(0));
-    OK(ncclCommRegister(two.comm[1], two.at[1], BYTES, &again));
-    OK(ncclCommDeregister(two.comm[1], again));
-    OK(cudaSetDevice(0)); /* put right: nothing to report */
-    deregister_both();
-    OK(cudaGetDevice(&dev));
-    CHECK_EQ(dev, 0);
-}
-
-static void wrong_device(void)
-{
-    both();
-    OK(ncclCommRegister(two.comm[0], two.at[1], BYTES, &two.handle[0]));
-    OK(ncclCommDeregister(two.comm[0], two.handle[0]));
-}
-
-static void two_allocations(void)
-{
-    both();
-    OK(ncclCommRegister(two.comm[0], two.at[0], 2 * BYTES, &two.handle[0]));
-    OK(ncclCommDeregister(two.comm[0], two.handle[0]));
-}
-
-static void host_memory(void)
-{
-    both();
-    CHECK_EQ(ncclCommRegister(two.comm[0], &two, sizeof(two), &two.handle[0]), ncclInvalidArgument);
 }
 
 static void host_buffer(void)

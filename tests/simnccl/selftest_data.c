@@ -2,10 +2,9 @@
 /*
  * selftest_data.c - do operations of the NCCL stand-in bring the right bytes, in the order of streams?
  *
- * What it is: every operation on small and large buffers, in and out of place, in groups, captures and several streams,
- * and on communicators made of others.
- *
- * What it is not: about contracts (selftest_contract.c).
+ * The test runs every operation on small and large buffers, in and out of place, in groups, captures and several
+ * streams, and on communicators made of others. Several ranks in one thread are in selftest_groups.c, contracts in
+ * selftest_contract.c.
  *
  * Locking: none; a rank is one thread.
  */
@@ -34,7 +33,7 @@ static int pattern(int rank, int p, size_t i)
 }
 
 /* A small copy may still be on its way when cudaMemcpy returns, and the streams here do not wait for it. */
-static void upload(void *to, const void *from, size_t size)
+void upload(void *to, const void *from, size_t size)
 {
     OK(cudaMemcpy(to, from, size, cudaMemcpyHostToDevice));
     OK(cudaStreamSynchronize(NULL));
@@ -56,7 +55,7 @@ static void zero(int *at, size_t count)
     OK(cudaStreamSynchronize(NULL));
 }
 
-/* What an element of the result has to be. */
+/* The right value of an element of the result. */
 typedef int (*expected)(const struct buffers *b, int p, size_t i, int root);
 
 static void compare(struct buffers *b, const char *what, const int *from, int pieces, size_t count, expected want,
@@ -457,60 +456,4 @@ void data_rank(ncclComm_t comm)
     OK(cudaFree(b.send));
     OK(cudaFree(b.recv));
     OK(cudaStreamDestroy(b.s));
-}
-
-void data_groups(void)
-{
-    ncclComm_t comms[RANKS], halves[RANKS];
-    ncclUniqueId id;
-    int *at[RANKS], v, dev;
-
-    OK(ncclGetUniqueId(&id));
-    for (int way = 0; way < 2; way++) {
-        if (way == 0) {
-            OK(ncclCommInitAll(comms, RANKS, NULL));
-        } else {
-            OK(ncclGroupStart());
-            for (int i = 0; i < RANKS; i++) {
-                OK(cudaSetDevice(i));
-                OK(ncclCommInitRank(&comms[i], RANKS, id, i));
-                CHECK(comms[i] != NULL); /* a shell */
-            }
-            OK(ncclGroupEnd());
-        }
-        OK(cudaSetDevice(0));
-        OK(ncclGroupStart());
-        for (int i = 0; i < RANKS; i++)
-            OK(ncclCommSplit(comms[i], i % 2, i, &halves[i], NULL));
-        OK(ncclGroupEnd());
-        for (int i = 0; i < RANKS; i++) {
-            v = i + 1;
-            OK(cudaSetDevice(i));
-            OK(cudaMalloc((void **)&at[i], sizeof(v)));
-            upload(at[i], &v, sizeof(v));
-        }
-        OK(cudaSetDevice(0));
-        OK(ncclGroupStart());
-        OK(ncclGroupStart());
-        for (int i = 0; i < RANKS; i++)
-            OK(ncclAllReduce(at[i], at[i], 1, ncclInt32, ncclSum, halves[i], NULL));
-        OK(ncclGroupEnd());
-        for (int i = 0; i < RANKS; i++)
-            OK(ncclAllReduce(at[i], at[i], 1, ncclInt32, ncclSum, comms[i], NULL));
-        OK(ncclGroupEnd());
-        OK(cudaGetDevice(&dev));
-        CHECK_EQ(dev, 0);
-        for (int i = 0; i < RANKS; i++) {
-            OK(cudaSetDevice(i));
-            OK(cudaMemcpy(&v, at[i], sizeof(v), cudaMemcpyDeviceToHost));
-            CHECK_EQ(v, 20); /* 1+3 and 2+4, twice each */
-            OK(cudaFree(at[i]));
-        }
-        OK(ncclGroupStart());
-        for (int i = 0; i < RANKS; i++) {
-            OK(ncclCommDestroy(halves[i]));
-            OK(ncclCommDestroy(comms[i]));
-        }
-        OK(ncclGroupEnd());
-    }
 }

@@ -2,14 +2,16 @@
 /*
  * simnccl.h - what the files of the NCCL stand-in share.
  *
- * What it is: a communicator and what belongs to it, and the internal functions on them. api.c holds the exported
- * functions, room.c the memory that ranks share, run.c the operations, record.c registrations, contract.c settings,
- * breaches and the report.
+ * It declares a communicator and what belongs to it, and the internal functions on them. Exported functions are in
+ * api_*.c, comm.c and group.c (api.h), jobs in job.c; the memory that ranks share is in room.c, operations in op.c,
+ * launch.c, exchange.c and values.c (run.h), registrations in record.c, settings, breaches and the report in
+ * contract.c.
  *
- * What it is not: an interface for tests; those use nccl.h.
+ * It is no interface for tests; those use nccl.h.
  *
- * Locking: a communicator is used by one thread at a time, as NCCL asks for; who does not is reported. What the threads
- * of streams touch as well is atomic. The list of communicators and the table of ncclMemAlloc each have a lock.
+ * Locking: a communicator is used by one thread at a time, as NCCL demands; other uses are reported. Fields that the
+ * threads of streams touch as well are atomic. The list of communicators and the table of ncclMemAlloc each have a
+ * lock.
  */
 #ifndef SIMNCCL_H
 #define SIMNCCL_H
@@ -157,14 +159,14 @@ HIDDEN struct record *record_window(ncclComm_t comm, void *at, size_t size, int 
 /* The record that holds all of it, windows first, then the one that begins first; NULL: none, or one of a graph alone.
  */
 HIDDEN struct record *record_find(ncclComm_t comm, const void *at, size_t size);
-/* The same for a captured operation, for which NCCL registers the whole allocation where it can. */
+/* The record for a captured operation, for which NCCL registers the whole allocation where it can. */
 HIDDEN struct record *record_captured(ncclComm_t comm, const void *at, size_t size);
 HIDDEN void records_check_end(ncclComm_t comm); /* nothing may be left */
 HIDDEN void records_free(ncclComm_t comm);
 HIDDEN ncclResult_t memory_alloc(void **ret, size_t size);
 HIDDEN ncclResult_t memory_free(void *at);
 
-/* ---- run.c: operations ---- */
+/* ---- op.c, launch.c, values.c: operations ---- */
 
 enum kind {
     OP_SEND,

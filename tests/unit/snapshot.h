@@ -3,7 +3,7 @@
  * snapshot.h - digests of what random programs make the code under test do, compared with those recorded, or written
  * to the file that CUPOOL_TEST_RECORD names. Before it is included: STEPS, and EVERY, the steps for each digest.
  *
- * What it is not: it knows nothing of the programs; each setting of a test is played by the test's own function.
+ * It knows nothing of the programs; the test's own function plays each setting.
  *
  * Threads: one.
  */

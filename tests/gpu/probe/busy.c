@@ -2,9 +2,9 @@
 /*
  * busy.c - which calls wait for work in flight, and which are stalled while another thread is inside a cudaFree.
  *
- * What it is: one fact for each call. busy.hostfn, busy.waitvalue: a non-blocking stream does not get on while the call
- * is made. busy.stalled: a stream does not get on, another thread frees something, and then the call is made.
- * Everything that the call needs was made before.
+ * Each call gives one fact. busy.hostfn, busy.waitvalue: a non-blocking stream does not get on while the call is made.
+ * busy.stalled: a stream does not get on, another thread frees something, and then the call is made. Everything that
+ * the call needs was made before.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
 /*
  * capture.c - what a call does while a stream captures: its code, the last error, and what became of the capture.
  *
- * What it is: one case for each mode and thread (the capturing one, another one), one fact for each call. The answer is
- * "CODE last LAST end END": what the call returned, what cudaGetLastError then said in the same thread, and what ending
- * the capture returned (0: it survived).
+ * There is one case for each mode and thread (the capturing one, another one), and one fact for each call. The answer
+ * is "CODE last LAST end END": the result of the call, of cudaGetLastError in the same thread after it, and of ending
+ * the capture (0: it survived).
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 /*
  * context.c - which calls work without a current context, with another one current, and after a context has gone.
  *
- * What it is: codes only; every case is a process of its own, so the order within a case is part of the question.
+ * The facts are codes only; every case is a process of its own, so the order within a case is part of the question.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static const char *current_name(CUcontext primary)
     return r ? "error" : !c ? "none" : !primary ? "some" : c == primary ? "primary" : "other";
 }
 
-/* What the address is good for now. */
+/* The uses that the address still has. */
 static void tell_address(const char *name, const char *when, CUdeviceptr p)
 {
     CUdeviceptr base = 0;

@@ -3,12 +3,11 @@
  * cover.c - which work a context's event covers, which work its wait holds back, and for which work cuCtxSynchronize,
  * cudaFree and cuMemFree wait.
  *
- * What it is: one case for each kind of stream ("target"), always asked of device 0's primary context: record (the
- * event of cuCtxRecordEvent: its state while the target is busy, and afterwards), hold (is work that is launched after
+ * There is one case for each kind of stream ("target"), always asked of device 0's primary context: record (the event
+ * of cuCtxRecordEvent: its state while the target is busy, and afterwards), hold (is work that is launched after
  * cuCtxWaitEvent held back while the event is not ready?), sync, free_runtime, free_driver (does the call wait for the
- * target?). For targets of other contexts the same is asked the other way round, too: back_*.
- *
- * What it is not: a list of kinds of work; that is work.c.
+ * target?). For targets of other contexts the questions are asked the other way round, too: back_*. The kinds of work
+ * are in work.c.
  */
 #include <stdio.h>
 

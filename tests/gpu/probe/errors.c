@@ -2,9 +2,10 @@
 /*
  * errors.c - calls from host functions, and calls after an error that stays with the context ("sticky").
  *
- * What it is: a sticky error is made without kernels: a captured fill of memory whose pages are unmapped before the
- * graph is launched (700). sticky.seen tells what the calls answer when somebody has been told already, sticky.first.*
- * what the first call after the error answers, when nobody has. sticky.make.* are other ways, as far as they are ones.
+ * A sticky error is made without kernels: a captured fill of memory whose pages are unmapped before the graph is
+ * launched (700). sticky.seen gives the answers of the calls when an earlier call has returned the error already,
+ * sticky.first.* the answer of the first call after the error, when none has. sticky.make.* are other ways, as far as
+ * they are ones.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
 /*
  * host.c - what the host sees after a cudaFree while work is in flight: events, streams, memory.
  *
- * What it is: a stream is blocked, work is put behind, a block that has nothing to do with it is freed, and then the
- * host looks, without synchronising. Somebody else lets the stream go soon after the free has begun. "done": the host
- * saw the work done, as it does when cudaFree waits.
+ * A case blocks a stream, puts work behind, frees an unrelated block, and then looks from the host, without
+ * synchronising. Another thread lets the stream go soon after the free has begun. "done": the host saw the work done,
+ * as it does when cudaFree waits.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,6 @@ enum { EVENT, ELAPSED, STREAM, TO_PINNED, TO_REGISTERED, FROM_PINNED, HOSTFN, MA
 
 static void CUDART_CB flag_fn(void *arg)
 {
-    (void)arg;
     atomic_store(&w.flag, 1);
 }
 
@@ -101,7 +100,7 @@ static int launch(int what)
     }
 }
 
-/* What a question about progress was answered with, and whether that counts as an error. */
+/* The answer to a query of progress, and whether it counts as an error. */
 static const char *progress(cudaError_t answer)
 {
     const cudaError_t last = cudaGetLastError();

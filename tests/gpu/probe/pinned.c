@@ -2,8 +2,8 @@
 /*
  * pinned.c - pinned host memory: error codes, flags, alignment, contents, pages, and what the driver says about it.
  *
- * What it is: what a pool of pinned memory has to answer as the driver does. When frees wait, and where calls may be
- * made, is pinned_calls.c.
+ * A pool of pinned memory has to answer as the driver does here. When frees wait, and where calls may be made, is in
+ * pinned_calls.c.
  */
 #include <linux/mempolicy.h>
 #include <stdio.h>

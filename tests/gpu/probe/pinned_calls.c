@@ -3,7 +3,7 @@
  * pinned_calls.c - pinned host memory: which work a free waits for, and which calls may be made where: in captures, in
  * host functions, without a context, after a context has gone, after an error.
  *
- * What it is not: codes, flags and attributes; these are pinned.c.
+ * Codes, flags and attributes are in pinned.c.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
  *   probe [GROUP | CASE]...   all cases by default; a group is the first part of a case's name
  *   probe --list              the cases
  *
- * What it is: a process for each case because many of them leave a context that is good for nothing. The child is this
- * program again with --case NAME (not a fork alone: a forked child has no CUDA). It writes facts, and "?NAME" before it
- * does what may not come back; when it hangs or crashes, the parent tells that fact.
+ * Each case has a process because many of them leave a context that is good for nothing. The child is this program
+ * again with --case NAME (not a fork alone: a forked child has no CUDA). It writes facts, and "?NAME" before a call
+ * that may not come back; when it hangs or crashes, the parent writes that fact.
  */
 #include "probe.h"
 

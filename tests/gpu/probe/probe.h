@@ -2,10 +2,9 @@
 /*
  * probe.h - what the files of the probe share: how a fact is told, slow work without kernels, the list of cases.
  *
- * What it is: a case is a function that runs in a process of its own and tells facts, one line each: NAME<TAB>ANSWER.
- * An answer is the same in every run on the same driver: words, numbers and error codes, no times and no addresses.
- *
- * What it is not: a test. It asserts nothing; compare does that, with what was recorded on a real GPU.
+ * A case is a function that runs in a process of its own and writes facts, one line each: NAME<TAB>ANSWER. An answer is
+ * equal in every run on one driver: words, numbers and error codes, no times and no addresses. The probe asserts
+ * nothing; compare holds its facts against those that were recorded on a real GPU.
  *
  * Locking: facts are told by the case's main thread only.
  */
@@ -42,7 +41,7 @@ extern const struct probe_case cover_cases[], work_cases[], capture_cases[], hos
 __attribute__((format(printf, 3, 4))) void fact(const char *name, const char *item, const char *answer, ...);
 void ask(const char *name, const char *item);
 
-/* What the case cannot do without: anything but 0 becomes the fact NAME.setup and ends the process. */
+/* A call that the case needs: any result but 0 becomes the fact NAME.setup and ends the process. */
 void need_(const char *name, int line, int result);
 #define NEED(call) need_(name, __LINE__, (int)(call))
 

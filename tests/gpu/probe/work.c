@@ -2,8 +2,8 @@
 /*
  * work.c - is work of every kind held back by a context's wait, and what of streams that come after the record?
  *
- * What it is: each kind of work is launched on a stream of its own after a cuCtxWaitEvent for an event that is not
- * ready. The answer is the launch's code and whether the work was held, or that the launch itself waited.
+ * Each kind of work is launched on a stream of its own after a cuCtxWaitEvent for an event that is not ready. The
+ * answer is the launch's code and whether the work was held, or that the launch itself waited.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,6 @@ static const char *const work_names[] = {
 
 static void CUDART_CB nothing_fn(void *arg)
 {
-    (void)arg;
 }
 
 static int work_call(void *arg)

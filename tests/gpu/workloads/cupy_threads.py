@@ -6,7 +6,7 @@ Each thread has a stream of its own and goes through the sizes again and again; 
 CuPy's own pool is off, and every temporary array is a cudaMalloc and a cudaFree. Prints a line of JSON: rounds per second of
 all threads together, and how many of them had another result than the first.
 
-What it is not: aware of cupool.
+The program does not know cupool.
 """
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ step has a matrix product and the attention of one request, so that results depe
 
 Prints a line of JSON: tokens per second (a token is one request's step); most bytes of live tensors, of what PyTorch says it
 reserved, and of the device's used memory as NVML has it, less what a bare context uses, in MiB; and a checksum of all tensors
-after --check steps, which is the same for every allocator. Nobody else should be on the card.
+after --check steps, which is the same for every allocator. No other program should use the card.
 
-What it is not: aware of cupool, or a server. Environment variables choose the allocator.
+The program does not know cupool, and is no server. Environment variables choose the allocator.
 """
 from __future__ import annotations
 

@@ -241,7 +241,6 @@ static int fake_ask(const struct nccl_reg_comm_info *info, void *key)
     struct fake_comm *comm = key;
     bool ready;
 
-    (void)info;
     pthread_mutex_lock(&nccl_fake.lock);
     if (!comm->alive)
         nccl_fake_say("a question to a communicator that is gone");

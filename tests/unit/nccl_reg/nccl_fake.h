@@ -74,7 +74,7 @@ void nccl_fake_say(const char *format, ...) __attribute__((format(printf, 1, 2))
 void *nccl_fake_comm(unsigned int comm);
 void nccl_fake_comm_make(unsigned int comm, int device, bool ready);
 void nccl_fake_comm_destroy(unsigned int comm, bool aborted);
-/* What NCCL does in an operation, at the end of its group. registered: buffers that must be. */
+/* The fake's part of an operation, at the end of its group. registered: buffers that must be. */
 void nccl_fake_op(unsigned int comm, const struct nccl_reg_op *op, unsigned int registered);
 /* How many registrations a communicator has. */
 unsigned int nccl_fake_records(unsigned int comm);

@@ -31,7 +31,6 @@ static struct nccl_reg *reg;
 
 static inline int setup(void **state)
 {
-    (void)state;
     alarm(60);
     nccl_fake_reset();
     return nccl_reg_create(&nccl_fake_ops, &reg);
@@ -39,7 +38,6 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-    (void)state;
     if (*nccl_fake.fault)
         fail_msg("%s", nccl_fake.fault);
     nccl_reg_destroy(reg);

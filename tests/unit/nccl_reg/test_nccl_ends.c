@@ -5,7 +5,6 @@
 
 static void *settle_thread(void *arg)
 {
-    (void)arg;
     nccl_reg_retry_parked(reg, -1);
     return NULL;
 }
@@ -15,7 +14,6 @@ static void *op_thread(void *arg)
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
 
-    (void)arg;
     nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used);
     nccl_reg_after_op(used);
     return NULL;
@@ -32,7 +30,6 @@ static void aborted_under_calls(void **state)
 {
     pthread_t thread;
 
-    (void)state;
     for (unsigned int i = 0; i < 4; i++)
         segment(i, 0);
     comm_new(0, 0, false);
@@ -71,12 +68,11 @@ static pthread_t stuck_trim(void)
     return thread;
 }
 
-/* The same while a segment goes: the other communicator's registration is undone, and the memory free. */
+/* A communicator ends while a segment goes: the other communicator's registration is undone, and the memory free. */
 static void aborted_under_a_trim(void **state)
 {
     pthread_t thread;
 
-    (void)state;
     segment(0, 0);
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -105,7 +101,6 @@ static void closed_under_a_trim(void **state)
 {
     pthread_t thread;
 
-    (void)state;
     segment(0, 0);
     for (unsigned int i = 0; i < 2; i++) {
         comm_new(i, 0, false);
@@ -129,7 +124,6 @@ static void used_under_a_trim(void **state)
 {
     pthread_t thread, other;
 
-    (void)state;
     for (unsigned int i = 0; i < 2; i++) {
         segment(i, 0);
         comm_new(i, 0, false);
@@ -151,7 +145,6 @@ static void used_under_a_trim(void **state)
 /* Revoked: no call, and its memory stays until the end of it. */
 static void closed(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     comm_new(1, 0, false);
     segment(0, 0);
@@ -170,7 +163,7 @@ static void closed(void **state)
     assert_int_equal(nccl_reg_comm_gone(reg, nccl_fake_comm(0)), 0);
     assert_int_equal(nccl_fake.detaches, 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), UNIT);
-    /* The same for one that is not ready when it is to go. */
+    /* Here the communicator is not ready when the segment is to go. */
     comm_new(0, 0, false);
     nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
     segment(0, 0);
@@ -246,7 +239,6 @@ static void no_host_memory(void **state)
 {
     unsigned int n = 0;
 
-    (void)state;
     do {
         const struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
         const struct nccl_reg_op send = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
@@ -278,12 +270,11 @@ static void no_host_memory(void **state)
     } while (n);
 }
 
-/* What is parked of one device stays so while another's is settled. */
+/* Parked segments of one device stay parked while another's are settled. */
 static void each_device_settles_alone(void **state)
 {
     struct nccl_reg_comm *used[2];
 
-    (void)state;
     for (unsigned int i = 0; i < 2; i++) {
         comm_new(i, (int)i, false);
         segment(i, (int)i);
@@ -307,7 +298,6 @@ static void not_within_a_call(void **state)
 {
     struct nccl_reg_comm *used;
 
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     nccl_reg_before_call(reg, nccl_fake_comm(0), &used);
@@ -327,7 +317,6 @@ static void lost_beside_others(void **state)
 {
     pthread_t thread;
 
-    (void)state;
     segment(0, 0);
     segment(1, 1);
     comm_new(0, 0, false);
@@ -341,10 +330,9 @@ static void lost_beside_others(void **state)
     comm_end(0);
 }
 
-/* What a question to a communicator brings, until it has ended. */
+/* The answers to questions about a communicator, until it has ended. */
 static void asked(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     assert_int_equal(nccl_reg_comm_ask(reg, nccl_fake_comm(0)), 0);
     atomic_store(&nccl_fake.comms[0].ready, false);
@@ -363,7 +351,6 @@ static void unknown(void **state)
     struct nccl_reg_comm_info info;
     void *comm = nccl_fake_comm(0);
 
-    (void)state;
     assert_int_equal(nccl_reg_comm_get(reg, comm, &info), -ENOENT);
     assert_int_equal(nccl_reg_comm_remove(reg, comm, true), -ENOENT);
     assert_int_equal(nccl_reg_comm_remove(reg, comm, false), -ENOENT);

@@ -4,7 +4,6 @@
 
 static void kinds(void **state)
 {
-    (void)state;
     nccl_fake.old = true;
     comm_new(0, 0, true);
     segment(0, 0);
@@ -33,7 +32,6 @@ static void kinds_in_a_group(void **state)
     const struct nccl_reg_op both[] = {op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0), op_of(NCCL_REG_COLLECTIVE, AT(0), 0)};
     struct nccl_reg_comm *used;
 
-    (void)state;
     nccl_fake.old = true;
     comm_new(0, 0, true);
     segment(0, 0);
@@ -58,7 +56,7 @@ static void kinds_in_a_group(void **state)
         nccl_reg_group_end(false);
     }
     assert_int_equal(stats().renewed, 2);
-    /* What the group has asked for before a renewal comes after it. */
+    /* Operations that the group made before a renewal come after it. */
     point_to_point(0, AT(0));
     nccl_reg_group_start();
     for (int i = 0; i < 2; i++)
@@ -74,7 +72,6 @@ static void kinds_in_a_group(void **state)
 
 static void kinds_without_care(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     point_to_point(0, AT(0));
@@ -88,7 +85,6 @@ static void kinds_that_cannot_be_cared_for(void **state)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
-    (void)state;
     comm_new(0, 0, true);
     segment(0, 0);
     point_to_point(0, AT(0));
@@ -129,7 +125,6 @@ static void kinds_with_a_front(void **state)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(3), 0);
 
-    (void)state;
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);
@@ -171,7 +166,6 @@ static void kinds_with_a_front(void **state)
 /* When all of the front is used up, the device is waited for and it begins anew. */
 static void a_front_that_is_used_up(void **state)
 {
-    (void)state;
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);
@@ -187,12 +181,11 @@ static void a_front_that_is_used_up(void **state)
     assert_int_equal(stats().attached, stats().detached);
 }
 
-/* The same beside work that does not end. The device is not waited for each time; once it was done, it is again. */
+/* A renewal beside work that does not end. The device is not waited for each time; once it was done, it is again. */
 static void a_front_that_is_used_up_beside_work(void **state)
 {
     uint64_t first;
 
-    (void)state;
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);
@@ -226,7 +219,6 @@ static void a_front_that_is_used_up_beside_work(void **state)
 /* The second one is refused, once; the first one stays and is waited for. */
 static void a_front_that_is_refused(void **state)
 {
-    (void)state;
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);
@@ -247,7 +239,6 @@ static void a_front_of_one_that_is_not_ready(void **state)
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
 
-    (void)state;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);
     nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
@@ -269,7 +260,6 @@ static void a_renewal_that_is_refused(void **state)
 {
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
-    (void)state;
     comm_new(0, 0, true);
     segment(0, 0);
     point_to_point(0, AT(0));
@@ -283,12 +273,11 @@ static void a_renewal_that_is_refused(void **state)
     comm_end(0);
 }
 
-/* What peers do not map needs no care. */
+/* Memory that peers do not map needs no care. */
 static void plain_memory(void **state)
 {
     struct nccl_reg_comm_info info = {.arg = &nccl_fake, .careful = true};
 
-    (void)state;
     comm_new(0, 0, true);
     nccl_fake_comm_make(1, 0, true);
     info.maps_plain = true;
@@ -309,7 +298,6 @@ static void graphs(void **state)
 {
     struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
 
-    (void)state;
     comm_new(0, 0, false);
     comm_new(1, 0, false);
     segment(0, 0);
@@ -336,7 +324,6 @@ static void graphs_of_own_memory(void **state)
     const struct nccl_reg_segment_info info = {.addr = AT(0), .size = UNIT, .own = true};
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
 
-    (void)state;
     comm_new(0, 0, true);
     assert_int_equal(nccl_reg_segment_add(reg, &info), 0);
     op.captured = true;
@@ -354,7 +341,6 @@ static void buffers(void **state)
 {
     const size_t half = UNIT / 2;
 
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     assert_int_equal(nccl_fake_segment_add(reg, AT(0) + UNIT, UNIT, 0), 0);
@@ -376,10 +362,9 @@ static void buffers(void **state)
     comm_end(0);
 }
 
-/* What is remembered of a place holds for what lies in it alone, and as long as the registration does. */
+/* The cached lookup of a range holds only for buffers inside it, and as long as the registration does. */
 static void places(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     assert_int_equal(nccl_fake_segment_add(reg, AT(1), 3 * UNIT, 0), 0);
     assert_int_equal(nccl_fake_segment_add(reg, AT(2), UNIT + 8192, 0), 0);
@@ -409,7 +394,6 @@ static void places_of_a_graph(void **state)
     struct nccl_reg_op op = op_of(NCCL_REG_POINT_TO_POINT, AT(0), 0);
     struct nccl_reg_comm *used;
 
-    (void)state;
     nccl_fake.old = true;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);

@@ -67,7 +67,7 @@ static void fine(void)
 /* How often each has been given back since it was last there: 1, or 0: not yet. */
 static unsigned int released[SEGMENTS * GENERATIONS];
 
-/* What the program, one thread of it, has. */
+/* The objects of one thread of the program. */
 struct life {
     struct kind_of_life {
         bool careful, graphs, faults;
@@ -79,7 +79,7 @@ struct life {
     bool comms[COMMS], hung[COMMS];
     unsigned int groups;
     uint64_t ops, mixed;
-    /* What happens at the end of the group. */
+    /* Work for the end of the group. */
     struct queued {
         unsigned int comm, registered;
         struct nccl_reg_op op;
@@ -331,7 +331,6 @@ static void random_lives(void **state)
 {
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1);
 
-    (void)state;
     live(seed, (struct kind_of_life){0});
     live(seed + 1, (struct kind_of_life){.careful = true});
     live(seed + 2, (struct kind_of_life){.careful = true, .graphs = true});
@@ -342,7 +341,6 @@ static void random_lives_with_faults(void **state)
 {
     const uint64_t seed = env_number("CUPOOL_TEST_SEED", 1);
 
-    (void)state;
     live(seed + 3, (struct kind_of_life){.faults = true});
     live(seed + 4, (struct kind_of_life){.careful = true, .graphs = true, .faults = true, .front = UNIT});
 }
@@ -405,7 +403,6 @@ static void *clock_thread(void *arg)
 {
     struct nccl_reg_stats stats;
 
-    (void)arg;
     while (!atomic_load(&stop)) {
         nccl_reg_retry_parked(reg, -1);
         nccl_reg_stats_get(reg, &stats);
@@ -419,7 +416,6 @@ static void threads(void **state)
     pthread_t ranks[THREADS], other;
     struct nccl_reg_stats stats;
 
-    (void)state;
     alarm(600);
     nccl_fake_reset();
     nccl_fake.old = true;
@@ -444,7 +440,6 @@ static void *onlooker(void *arg)
 {
     struct nccl_reg_stats stats;
 
-    (void)arg;
     while (!atomic_load(&stop))
         nccl_reg_stats_get(reg, &stats);
     return NULL;
@@ -459,7 +454,6 @@ static void comings_and_goings(void **state)
     struct nccl_reg_stats stats;
     pthread_t others[2];
 
-    (void)state;
     alarm(600);
     nccl_fake_reset();
     atomic_store(&stop, false);
@@ -621,7 +615,6 @@ static void *abort_thread(void *arg)
     struct nccl_reg_stats stats;
     uint64_t rng = 12345;
 
-    (void)arg;
     while (!atomic_load(&stop)) {
         owner_end(below(&rng, THREADS), /* may_call: */ false);
         nccl_fake_finish();
@@ -639,7 +632,6 @@ static void threads_with_faults(void **state)
     struct nccl_reg_stats stats;
     uint64_t ops = 0;
 
-    (void)state;
     alarm(600);
     nccl_fake_reset();
     nccl_fake.old = true;

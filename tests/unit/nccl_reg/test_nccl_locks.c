@@ -48,7 +48,6 @@ static unsigned int locks_of(enum nccl_reg_kind kind, uint64_t from, uint64_t to
 
 static void prepared_operation_takes_no_lock(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     for (unsigned int i = 0; i < 3; i++) {
         segment(i, 0);
@@ -69,7 +68,6 @@ static void near_keeps_the_last_places_of_a_set(void **state)
     unsigned int last[LOOKUP_WAYS + 1] = {0}, known = 0;
     struct lookup near = {.count = 0};
 
-    (void)state;
     lookup_enter(&near, addr, 0, 0);
     for (unsigned int i = 1; i <= LOOKUP_WAYS; i++) {
         do {
@@ -104,7 +102,6 @@ static void near_keeps_the_last_places_of_a_set(void **state)
 /* A send from one place of a registration matters to collectives in its others. */
 static void each_place_knows_of_a_send(void **state)
 {
-    (void)state;
     nccl_fake.old = true;
     comm_new(0, 0, true);
     assert_int_equal(nccl_fake_segment_add(reg, AT(0), 4 * UNIT, 0), 0);
@@ -162,7 +159,6 @@ static void gone_before_its_turn(void **state)
     } calls[] = {{before_op, -ENOENT},   {before_call, -ENOENT}, {ask, -EPIPE},      {user_add, -ENOENT},
                  {user_remove, -ENOENT}, {leave, -ENOENT},       {finalize, -ENOENT}};
 
-    (void)state;
     segment(0, 0);
     for (unsigned int i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
         comm_new(0, 0, false);
@@ -182,7 +178,6 @@ static void finalized(void **state)
 {
     struct nccl_reg_comm_info info;
 
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     collective(0, AT(0), 0);
@@ -198,8 +193,9 @@ static void finalized(void **state)
 
 /* --- what keeps a segment */
 
-/* What the program itself has registered keeps the segments that it touches, until it is undone or its communicator
- * goes. */
+/*
+ * A registration of the program's own keeps the segments that it touches, until it is undone or its communicator goes.
+ */
 static void users_keep_what_they_touch(void **state)
 {
     static const struct {
@@ -217,7 +213,6 @@ static void users_keep_what_they_touch(void **state)
     };
     char handle[2];
 
-    (void)state;
     for (unsigned int i = 0; i < 2 * sizeof(cases) / sizeof(*cases); i++) {
         const bool keeps = cases[i / 2].keeps;
         const unsigned int before = nccl_fake.releases;
@@ -251,7 +246,6 @@ static void users_keep_what_they_touch(void **state)
 /* A communicator that is closed keeps what it has registered, and not what NCCL has refused it. */
 static void closed_ones_keep_what_they_have(void **state)
 {
-    (void)state;
     for (unsigned int refused = 0; refused < 2; refused++) {
         comm_new(0, 0, false);
         segment(0, 0);
@@ -272,7 +266,6 @@ static void closed_ones_keep_what_they_have(void **state)
  * is left, and nothing twice. */
 static void what_is_undone_stays_so(void **state)
 {
-    (void)state;
     for (unsigned int fails = 1; fails <= 3; fails++) {
         nccl_fake.old = true;
         nccl_fake.front = UNIT;
@@ -293,10 +286,11 @@ static void what_is_undone_stays_so(void **state)
     assert_int_equal(nccl_fake.releases, 0);
 }
 
-/* What one communicator could not undo is not undone with the others, either, when the segment is to go. */
+/*
+ * A registration that one communicator could not undo is not undone with the others, either, when the segment is to go.
+ */
 static void what_never_goes_is_left_alone(void **state)
 {
-    (void)state;
     for (unsigned int i = 0; i < 2; i++)
         comm_new(i, 0, false);
     segment(0, 0);
@@ -317,7 +311,6 @@ static void what_never_goes_is_left_alone(void **state)
 /* A registration that could not be undone is used as it is from then on. */
 static void what_cannot_be_undone_stays(void **state)
 {
-    (void)state;
     comm_new(0, 0, true);
     segment(0, 0);
     nccl_fake.detach_fails = 1;
@@ -338,7 +331,6 @@ static void buckets_hold_many(void **state)
     struct nccl_reg_comm_info got;
     char *comms[4] = {(char *)nccl_fake_comm(0)};
 
-    (void)state;
     for (unsigned int i = 0; i < 4; i++) {
         while (i && bucket_of(comms[i]) != bucket_of(comms[0]))
             comms[i] += 512;
@@ -358,7 +350,6 @@ static void graphs_widen_once(void **state)
 {
     const struct nccl_reg_op op = {.captured = true, .buffers = {{AT(0), 4096}}};
 
-    (void)state;
     nccl_fake.front = UNIT;
     comm_new(0, 0, true);
     segment(0, 0);
@@ -376,7 +367,6 @@ static void hashes_spread(void **state)
     const _Atomic(uint64_t) *sets[LOOKUP_SETS];
     struct lookup near = {.count = 0};
 
-    (void)state;
     for (uint64_t i = 0; i < 1024; i++)
         used += !buckets[bucket_of((void *)(uintptr_t)(0x555500001000u + i * 8208))]++;
     assert_in_range(used, BUCKETS / 4 * 3, BUCKETS);

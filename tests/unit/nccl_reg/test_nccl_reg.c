@@ -7,7 +7,6 @@
 
 static void early_and_late(void **state)
 {
-    (void)state;
     segment(0, 0);
     comm_new(0, 0, false);
     comm_new(1, 0, false);
@@ -34,7 +33,6 @@ static void early_and_late(void **state)
 
 static void each_device_its_own(void **state)
 {
-    (void)state;
     segment(0, 0);
     segment(1, 1);
     comm_new(0, 0, false);
@@ -56,7 +54,6 @@ static void unknown(void **state)
     struct nccl_reg_comm *used;
     const struct nccl_reg_op op = {.kind = NCCL_REG_COLLECTIVE};
 
-    (void)state;
     assert_int_equal(nccl_reg_before_op(reg, nccl_fake_comm(0), &op, &used), -ENOENT);
     assert_null(used);
     assert_int_equal(nccl_reg_comm_get(reg, nccl_fake_comm(0), &(struct nccl_reg_comm_info){0}), -ENOENT);
@@ -72,7 +69,6 @@ static void unknown(void **state)
 
 static void a_segment_goes(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     comm_new(1, 0, false);
     segment(0, 0);
@@ -103,7 +99,6 @@ static void not_within_an_operation(void **state)
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
 
-    (void)state;
     comm_new(0, 0, false);
     comm_new(1, 0, false);
     segment(0, 0);
@@ -130,7 +125,6 @@ static void not_within_an_operation(void **state)
 
 static void not_within_a_group(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     segment(1, 0);
@@ -155,7 +149,6 @@ static void not_within_a_group(void **state)
 /* A communicator that ends in a group: what the group is to use of it stays registered, that of others does not. */
 static void not_before_the_group(void **state)
 {
-    (void)state;
     for (unsigned int i = 0; i < 2; i++)
         comm_new(i, 0, false);
     segment(0, 0);
@@ -175,7 +168,7 @@ static void not_before_the_group(void **state)
     assert_int_equal(nccl_fake.releases, 1);
 }
 
-/* What another thread's group has used does not go. */
+/* Memory that another thread's group has used does not go. */
 static void *in_a_group(void *arg)
 {
     pthread_barrier_t *barrier = arg;
@@ -193,7 +186,6 @@ static void not_within_the_group_of_another(void **state)
     pthread_barrier_t barrier;
     pthread_t thread;
 
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     pthread_barrier_init(&barrier, NULL, 2);
@@ -211,7 +203,6 @@ static void not_within_the_group_of_another(void **state)
 
 static void a_communicator_goes(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     collective(0, AT(0), 0);
@@ -234,7 +225,6 @@ static void a_communicator_goes(void **state)
 
 static void a_registration_fails(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     segment(1, 0);
@@ -259,7 +249,6 @@ static void a_registration_fails(void **state)
 
 static void a_deregistration_fails(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     comm_new(1, 0, false);
     segment(0, 0);
@@ -273,7 +262,7 @@ static void a_deregistration_fails(void **state)
     assert_int_equal(stats().quarantined, UNIT);
     assert_int_equal(stats().parked, 0);
     assert_int_equal(nccl_reg_retry_parked(reg, -1), 0);
-    /* The same at the end of a communicator. */
+    /* At the end of a communicator, too, such memory stays. */
     segment(1, 0);
     collective(1, AT(1), 0);
     nccl_fake.detach_fails = 1;
@@ -288,7 +277,6 @@ static void a_deregistration_fails(void **state)
 
 static void users(void **state)
 {
-    (void)state;
     comm_new(0, 0, false);
     segment(0, 0);
     collective(0, AT(0), 0);
@@ -309,7 +297,6 @@ static void nonblocking(void **state)
     const struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
     struct nccl_reg_comm *used;
 
-    (void)state;
     nccl_fake_comm_make(0, 0, false);
     comm_known(0, false);
     nccl_reg_comm_nonblocking(reg, nccl_fake_comm(0));
@@ -349,7 +336,6 @@ static void lost(void **state)
 {
     static char owner, other;
 
-    (void)state;
     nccl_fake.owner = &owner;
     comm_new(0, 0, false);
     for (unsigned int i = 0; i < 3; i++)
@@ -389,7 +375,6 @@ static void replaced(void **state)
 {
     static char owner;
 
-    (void)state;
     comm_new(0, 0, false);
     segment(5, 0);
     nccl_fake.owner = &owner;
@@ -412,7 +397,6 @@ static void replaced(void **state)
 /* Many of both: no table is too small, and no look-up goes astray. */
 static void many(void **state)
 {
-    (void)state;
     for (unsigned int i = 0; i < 8; i++)
         comm_new(i, 0, false);
     for (unsigned int i = 0; i < 300; i++) {

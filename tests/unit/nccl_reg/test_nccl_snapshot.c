@@ -4,8 +4,8 @@
  * arguments, each result and each counter, in the order in which they come. They are added up to digests, one for every
  * so many steps, and compared with nccl_snapshot.inc.
  *
- * What it is not: a test that a decision is right. nccl_fake.c with test_nccl_life.c and the other tests say that. A
- * change that is meant to decide otherwise fails here, too; look at what else fails, then record:
+ * The test does not tell whether a decision is right; nccl_fake.c with test_nccl_life.c and the other tests do. A
+ * change that is meant to decide otherwise fails here, too; look at the other failures, then record:
  * CUPOOL_TEST_RECORD=nccl_snapshot.inc.
  *
  * One thread, and a clock that stands still until the program moves it. With MEANWHILE the program goes on inside the
@@ -33,7 +33,7 @@
 #define DEVICES  2u
 #define USERS    8u
 
-/* What is so. */
+/* The state of the program. */
 #define CAREFUL     1u  /* communicators are careful */
 #define FRONTS      2u  /* segments have fronts */
 #define OWNERS      4u  /* and owners, with whom they are lost */
@@ -45,7 +45,7 @@
 #define WIDE        256u /* segments of thousands of ranges: more than the lookup cache holds */
 #define NOMEM       512u /* the host's memory runs out now and then */
 
-/* What a program is like. */
+/* The shape of a program. */
 static const struct setting {
     const char *name;
     unsigned int is;
@@ -483,7 +483,6 @@ static void decisions_are_those_recorded(void **state)
 {
     const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
-    (void)state;
     on_wait = tick;
     snapshot_test(&snapshot);
 }

@@ -67,7 +67,7 @@ static void adds(void)
     comm_known(1, false);
 }
 
-/* What another thread is stuck in, and what waits for it. */
+/* The call in which another thread is stuck, and the one that waits for it. */
 static const struct {
     void *(*stuck)(void *arg);
     void (*waits)(void);
@@ -142,7 +142,6 @@ static void the_device_is_waited_for_now_and_then(void **state)
         {0, 0, 5000, 0},
     };
 
-    (void)state;
     comm_new(0, 0, true);
     segment(0, 0);
     for (unsigned int i = 0; i < sizeof(steps) / sizeof(*steps); i++) {
@@ -165,7 +164,6 @@ static void the_device_is_waited_for_now_and_then(void **state)
 /* The end of a communicator waits for the device where something has been used, but not where nothing may block. */
 static void ends_wait_for_what_was_used(void **state)
 {
-    (void)state;
     segment(0, 0);
     for (unsigned int i = 0; i < 8; i++) {
         const bool used = i & 1, blocks = i & 2, busy = i & 4;

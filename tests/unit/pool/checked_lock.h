@@ -3,7 +3,7 @@
  * checked_lock.h - lock.h for the pool that the unit tests run: a lock that is released must be held, and a test can
  * have something happen just before a lock is taken. The compiler includes it before each source of pool/.
  *
- * What it is not: a check of which thread holds a lock.
+ * It does not check which thread holds a lock.
  *
  * Threads: lock_hook is each thread's own; it is called without that lock.
  */

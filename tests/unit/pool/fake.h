@@ -90,7 +90,7 @@ struct fake {
     void *user;
     unsigned int stop[FAKE_KINDS]; /* this call (from 1) of the kind waits; see fake_stop */
 
-    /* What happened. */
+    /* The events. */
     unsigned int waiting[FAKE_KINDS];
     unsigned int calls[FAKE_KINDS];
     unsigned int refused; /* alloc calls that returned -ENOMEM */
@@ -116,7 +116,7 @@ void fake_delete(struct fake *fake);
 /* The config for a pool over it; no limit, with an observer, any number of segments may be broken into, and what is
  * idle is kept. */
 struct pool_config fake_config(struct fake *fake);
-/* The same, for a pool that fills its blocks; FAKE_FILL's events have shared in live and fresh in held. */
+/* For a pool that fills its blocks; FAKE_FILL's events have shared in live and fresh in held. */
 struct pool_config fake_config_filling(struct fake *fake);
 
 /* The segment around addr, or NULL. Only valid until it is given back. */

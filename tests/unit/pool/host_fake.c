@@ -10,7 +10,7 @@
 
 #include "host_internal.h"
 
-/* What a token stands for. */
+/* The work that a token stands for. */
 struct work {
     unsigned long launched;
     atomic_uint users;
@@ -54,7 +54,7 @@ void host_fake_step(struct host_fake *fake)
         raise_to(&fake->completed, atomic_load(&fake->completed) + 1);
 }
 
-/* What every call does first; not 0: the result that it is to fail with. */
+/* The first step of every call; not 0: the result with which it is to fail. */
 static int enter(struct host_fake *fake, enum host_call call)
 {
     const unsigned long n = atomic_fetch_add(&fake->calls[call], 1) + 1;

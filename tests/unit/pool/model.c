@@ -232,7 +232,7 @@ void model_delete(struct model *model)
     free(model);
 }
 
-/* What the driver has been asked for so far. */
+/* The requests to the driver so far. */
 struct before {
     unsigned int allocs, frees, born, refused, failed, orders, orders_ok, waits, whole, collects;
 };
@@ -253,7 +253,7 @@ static struct before before(const struct fake *fake)
     };
 }
 
-/* What every call may have done to the counters. */
+/* The changes to the counters that every call may make. */
 static void count(struct model *model, const struct before *was)
 {
     const struct fake *fake = model->fake;

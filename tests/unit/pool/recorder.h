@@ -2,7 +2,7 @@
 /*
  * recorder.h - tables for a pool that add up each call with its arguments to a digest, and pass it to fake.h's.
  *
- * What it is not: it checks nothing, the fake does.
+ * It checks nothing; the fake does.
  *
  * Threads: one.
  */

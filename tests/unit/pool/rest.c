@@ -6,7 +6,7 @@
 #include "magazine.h"
 #include "state.h"
 
-/* What is found on the lists, to be compared with what the segments have. */
+/* The blocks on the lists, to be compared with those of the segments. */
 struct found {
     size_t binned;
 };

@@ -3,7 +3,7 @@
  * rest.h - what is true of a pool while no call is under way: nothing is held, nothing is on its way, and every list,
  * count and sum that pool_check does not look at agrees with the blocks.
  *
- * What it is not: a test of what the pool promises; model.h is. Tests call it after whatever they did.
+ * model.h tests the promises of the pool. Tests call rest_fault after their own steps.
  *
  * Threads: no other one may be inside a call on the pool.
  */

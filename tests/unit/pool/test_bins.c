@@ -111,7 +111,6 @@ static void test_find_in_idle_segment_is_for_large_requests(void **state)
     struct segment idle = {.addr = 0, .size = 2 * MIB};
     struct block block = {.size = 2 * MIB, .segment = &idle};
 
-    (void)state;
     bins_insert(&bins, &block);
     assert_ptr_equal(bins_find(&bins, 2 * MIB, ANY, true), &block);
     assert_null(bins_find(&bins, 2 * MIB - G, ANY, true)); /* it had better go back */

@@ -84,27 +84,23 @@ static void catch_up(void)
 
 static bool backend_collected(void *arg, size_t *ret_arriving)
 {
-    (void)arg;
     *ret_arriving = test.leaving_bytes;
     return !test.leaving_bytes;
 }
 
 static void backend_reclaim(void *arg)
 {
-    (void)arg;
     test.waits += test.behind;
     catch_up();
 }
 
 static int order_order(void *arg, enum pool_order_how how)
 {
-    (void)arg;
     return how == POOL_ORDER_ASK && test.behind ? -EBUSY : 0;
 }
 
 static bool order_frozen(void *arg)
 {
-    (void)arg;
     return false;
 }
 
@@ -332,37 +328,31 @@ static void check_runs(bool lags, unsigned int slack_percent, unsigned int threa
 
 static void test_held_is_bounded_by_what_the_driver_would_have(void **state)
 {
-    (void)state;
     check_runs(false, 0, 1, 0.95);
 }
 
 static void test_held_is_bounded_where_the_device_is_behind(void **state)
 {
-    (void)state;
     check_runs(true, 0, 1, 0.97);
 }
 
 static void test_held_is_bounded_with_slack(void **state)
 {
-    (void)state;
     check_runs(false, 10, 1, 0.88);
 }
 
 static void test_held_is_bounded_with_slack_where_the_device_is_behind(void **state)
 {
-    (void)state;
     check_runs(true, 10, 1, 0.9);
 }
 
 static void test_held_is_bounded_with_threads(void **state)
 {
-    (void)state;
     check_runs(false, 0, 4, 0.95);
 }
 
 static void test_held_is_bounded_with_threads_and_slack_where_the_device_is_behind(void **state)
 {
-    (void)state;
     check_runs(true, 10, 4, 0.9);
 }
 

@@ -19,9 +19,8 @@ static void pool_with(struct env *env, size_t break_max)
     env_pool(env, &config);
 }
 
-static void test_break_max_zero_never_breaks(void **state)
+ENV_CASE(test_break_max_zero_never_breaks)
 {
-    struct env *env = *state;
     uint64_t large;
 
     pool_with(env, 0);
@@ -35,9 +34,8 @@ static void test_break_max_zero_never_breaks(void **state)
 }
 
 /* Of a segment of 16 MiB a block of 10 exposes 6, one of 4 MiB exposes 12. A quarter is for those of up to 4 MiB. */
-static void test_break_max_is_the_sum_of_what_is_exposed(void **state)
+ENV_CASE(test_break_max_is_the_sum_of_what_is_exposed)
 {
-    struct env *env = *state;
     uint64_t whole[4];
 
     pool_with(env, 24 * MIB);
@@ -59,10 +57,8 @@ static void test_break_max_is_the_sum_of_what_is_exposed(void **state)
     assert_int_equal(env->fake->born, 7);
 }
 
-static void test_break_max_just_enough_breaks(void **state)
+ENV_CASE(test_break_max_just_enough_breaks)
 {
-    struct env *env = *state;
-
     for (int enough = 0; enough < 2; enough++) {
         const unsigned int born = env->fake->born;
 
@@ -74,10 +70,9 @@ static void test_break_max_just_enough_breaks(void **state)
 }
 
 /* Merged whole again, a segment no longer counts, and another may be broken into. */
-static void test_break_max_is_released_by_merging(void **state)
+ENV_CASE(test_break_max_is_released_by_merging)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    struct env *env = *state;
     uint64_t a, b, parts[3];
 
     pool_with(env, BREAK_ONCE(12 * MIB));
@@ -108,9 +103,8 @@ static void test_break_max_is_released_by_merging(void **state)
 }
 
 /* Kept blocks occupy their segment: it is not whole before they are published. */
-static void test_break_max_with_kept_block_is_released_by_order(void **state)
+ENV_CASE(test_break_max_with_kept_block_is_released_by_order)
 {
-    struct env *env = *state;
     uint64_t a, b, part;
 
     pool_with(env, 8 * MIB);
@@ -131,9 +125,8 @@ static void test_break_max_with_kept_block_is_released_by_order(void **state)
 }
 
 /* A trim takes whole segments only: what is broken into stays on the account. */
-static void test_break_max_after_trim_still_counts_what_is_broken(void **state)
+ENV_CASE(test_break_max_after_trim_still_counts_what_is_broken)
 {
-    struct env *env = *state;
     uint64_t part;
 
     pool_with(env, 12 * MIB);
@@ -152,10 +145,9 @@ static void test_break_max_after_trim_still_counts_what_is_broken(void **state)
 
 /* Full to a half, a quarter may be exposed: 12 of 48 MiB, so that an idle segment of 30 stays whole; without a capacity
  * it does not. */
-static void test_break_max_shrinks_as_capacity_is_handed_out(void **state)
+ENV_CASE(test_break_max_shrinks_as_capacity_is_handed_out)
 {
     static const size_t capacities[] = {1024 * MIB, 0};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 2; i++) {
         struct pool_config config = fake_config(env->fake);
@@ -172,9 +164,8 @@ static void test_break_max_shrinks_as_capacity_is_handed_out(void **state)
 }
 
 /* A block that was the smallest of its segment exposes nothing once it is free. */
-static void test_smallest_block_that_goes_exposes_no_more(void **state)
+ENV_CASE(test_smallest_block_that_goes_exposes_no_more)
 {
-    struct env *env = *state;
     uint64_t small;
 
     pool_with(env, SIZE_MAX / 2);
@@ -188,9 +179,8 @@ static void test_smallest_block_that_goes_exposes_no_more(void **state)
     assert_int_equal(env->pool->exposed, 6 * MIB);
 }
 
-static void test_smallest_block_that_stays_exposes_the_rest(void **state)
+ENV_CASE(test_smallest_block_that_stays_exposes_the_rest)
 {
-    struct env *env = *state;
     uint64_t first;
 
     pool_with(env, SIZE_MAX / 2);
@@ -204,9 +194,8 @@ static void test_smallest_block_that_stays_exposes_the_rest(void **state)
 }
 
 /* A small block that was let in when the driver had no more: when all have gone nothing is exposed. */
-static void test_segment_of_small_blocks_that_have_gone_exposes_nothing(void **state)
+ENV_CASE(test_segment_of_small_blocks_that_have_gone_exposes_nothing)
 {
-    struct env *env = *state;
     uint64_t large, small;
 
     pool_with(env, SIZE_MAX / 2);
@@ -223,9 +212,8 @@ static void test_segment_of_small_blocks_that_have_gone_exposes_nothing(void **s
 }
 
 /* One small block would expose all of it. */
-static void test_hole_of_packed_segment_does_not_serve_small_request(void **state)
+ENV_CASE(test_hole_of_packed_segment_does_not_serve_small_request)
 {
-    struct env *env = *state;
     uint64_t part;
 
     release(alloc(env->pool, 16 * MIB));
@@ -233,10 +221,8 @@ static void test_hole_of_packed_segment_does_not_serve_small_request(void **stat
     assert_ptr_not_equal(fake_segment_of(env->fake, alloc(env->pool, MIB)), fake_segment_of(env->fake, part));
 }
 
-static void test_idle_segment_does_not_serve_small_request(void **state)
+ENV_CASE(test_idle_segment_does_not_serve_small_request)
 {
-    struct env *env = *state;
-
     pool_with(env, 40 * MIB);
     release(alloc(env->pool, UNIT));
     release(alloc(env->pool, 4 * MIB));
@@ -245,9 +231,8 @@ static void test_idle_segment_does_not_serve_small_request(void **state)
 }
 
 /* The limit is no refusal of the driver's. */
-static void test_limit_does_not_break_beyond_break_max(void **state)
+ENV_CASE(test_limit_does_not_break_beyond_break_max)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     config.limit = 16 * MIB;
@@ -260,10 +245,9 @@ static void test_limit_does_not_break_beyond_break_max(void **state)
 
 /* --- against the driver alone */
 
-/* What was broken into in need must not be in the way for good: the driver alone would have 4 of 8 MiB left. */
-static void test_refusal_that_breaks_does_not_cost_later_requests(void **state)
+/* A segment that was split in need must not be in the way for good: the driver alone would have 4 of 8 MiB left. */
+ENV_CASE(test_refusal_that_breaks_does_not_cost_later_requests)
 {
-    struct env *env = *state;
     uint64_t parts[4];
 
     pool_with(env, 0);
@@ -377,7 +361,10 @@ static void native_run(bool by_limit)
     native.env.pool = pool_new(&config);
     for (unsigned long i = 0; i < steps; i++) {
         native_step(&native);
-        /* What is not idle is what the driver alone would hold; a refusal breaks segments, and then it may be more. */
+        /*
+         * The pool's segments that are not idle are no more than the driver alone would hold; a refusal splits
+         * segments, and then they may be more.
+         */
         if (by_limit && native.env.fake->in_use - native.env.fake->idle != native.used)
             fail_msg("step %lu: %zu bytes in segments in use, the driver alone would hold %zu", i,
                      native.env.fake->in_use - native.env.fake->idle, native.used);

@@ -18,10 +18,9 @@ static void decay_nothing(struct env *env, unsigned int age, unsigned int times)
 
 /* --- ages */
 
-static void test_decay_gives_back_at_call_of_its_age(void **state)
+POOL_CASE(test_decay_gives_back_at_call_of_its_age)
 {
     static const unsigned int ages[] = {1, 2, 7, 1};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 4; i++) {
         release(alloc(env->pool, 8 * MIB));
@@ -39,19 +38,16 @@ static void test_decay_gives_back_at_call_of_its_age(void **state)
     }
 }
 
-static void test_decay_of_age_zero_gives_back_at_once(void **state)
+POOL_CASE(test_decay_of_age_zero_gives_back_at_once)
 {
-    struct env *env = *state;
-
     release(alloc(env->pool, 8 * MIB));
     release(alloc(env->pool, 512));
     assert_int_equal(pool_decay(env->pool, 0), 10 * MIB);
     assert_int_equal(env->fake->in_use, 0);
 }
 
-static void test_decay_takes_each_segment_at_its_own_age(void **state)
+POOL_CASE(test_decay_takes_each_segment_at_its_own_age)
 {
-    struct env *env = *state;
     uint64_t addrs[5];
 
     for (size_t i = 0; i < 5; i++)
@@ -71,9 +67,8 @@ static void test_decay_takes_each_segment_at_its_own_age(void **state)
 }
 
 /* The age of another call counts from the same moment. */
-static void test_decay_with_smaller_age_takes_what_is_older(void **state)
+POOL_CASE(test_decay_with_smaller_age_takes_what_is_older)
 {
-    struct env *env = *state;
     const uint64_t old = alloc(env->pool, 8 * MIB), young = alloc(env->pool, 4 * MIB);
 
     release(old);
@@ -83,10 +78,9 @@ static void test_decay_with_smaller_age_takes_what_is_older(void **state)
     assert_int_equal(pool_decay(env->pool, 2), 4 * MIB);
 }
 
-static void test_decay_after_reuse_counts_anew(void **state)
+POOL_CASE(test_decay_after_reuse_counts_anew)
 {
     static const size_t sizes[] = {8 * MIB, 512};
-    struct env *env = *state;
     uint64_t addr;
 
     for (size_t i = 0; i < 2; i++) {
@@ -104,10 +98,8 @@ static void test_decay_after_reuse_counts_anew(void **state)
     }
 }
 
-static void test_decay_while_frozen_gives_nothing_back(void **state)
+POOL_CASE(test_decay_while_frozen_gives_nothing_back)
 {
-    struct env *env = *state;
-
     release(alloc(env->pool, 8 * MIB));
     env->fake->frozen = true;
     decay_nothing(env, 3, 10);
@@ -118,9 +110,8 @@ static void test_decay_while_frozen_gives_nothing_back(void **state)
     assert_int_equal(pool_decay(env->pool, 12), 8 * MIB); /* the calls counted */
 }
 
-static void test_decay_keeps_segments_in_use(void **state)
+POOL_CASE(test_decay_keeps_segments_in_use)
 {
-    struct env *env = *state;
     const uint64_t small = alloc(env->pool, 512), shared = alloc(env->pool, 512);
     const uint64_t half = alloc(env->pool, 16 * MIB);
     uint64_t parts[2];
@@ -140,9 +131,8 @@ static void test_decay_keeps_segments_in_use(void **state)
 }
 
 /* Of a segment that is broken into the age counts from the last free, and the budget is free again afterwards. */
-static void test_decay_of_broken_segment_counts_from_last_free(void **state)
+POOL_CASE(test_decay_of_broken_segment_counts_from_last_free)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t parts[2];
 
@@ -165,9 +155,8 @@ static void test_decay_of_broken_segment_counts_from_last_free(void **state)
 }
 
 /* Kept back is not idle, and this is no call that orders. */
-static void test_decay_leaves_kept_blocks_alone(void **state)
+POOL_CASE(test_decay_leaves_kept_blocks_alone)
 {
-    struct env *env = *state;
     const uint64_t kept = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
     unsigned int orders;
 
@@ -182,10 +171,8 @@ static void test_decay_leaves_kept_blocks_alone(void **state)
     assert_int_equal(pool_decay(env->pool, 2), 10 * MIB);
 }
 
-static void test_decay_over_wrap_of_clock_takes_no_younger_segments(void **state)
+POOL_CASE(test_decay_over_wrap_of_clock_takes_no_younger_segments)
 {
-    struct env *env = *state;
-
     for (unsigned int before = 0; before < 5; before++) {
         const uint64_t addr = alloc(env->pool, 8 * MIB);
 
@@ -198,10 +185,8 @@ static void test_decay_over_wrap_of_clock_takes_no_younger_segments(void **state
 }
 
 /* A segment's descriptor is used again; its age is not. */
-static void test_decay_of_new_segment_counts_from_its_own_free(void **state)
+POOL_CASE(test_decay_of_new_segment_counts_from_its_own_free)
 {
-    struct env *env = *state;
-
     for (int i = 0; i < 20; i++) {
         release(alloc(env->pool, 8 * MIB));
         decay_nothing(env, 5, 4);
@@ -210,9 +195,8 @@ static void test_decay_of_new_segment_counts_from_its_own_free(void **state)
     assert_int_equal(env->fake->born, 20);
 }
 
-static void test_decay_without_observer_gives_back(void **state)
+POOL_CASE(test_decay_without_observer_gives_back)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     config.observer = NULL;
@@ -224,31 +208,26 @@ static void test_decay_without_observer_gives_back(void **state)
 }
 
 /* Two threads give back at the same time: each segment once; and the lock is free meanwhile. */
-static void test_decay_during_trim_takes_the_others(void **state)
+POOL_CASE(test_decay_during_trim_takes_the_others)
 {
-    struct env *env = *state;
     struct call trim = {.pool = env->pool, .why = "test"};
     const uint64_t other = alloc(env->pool, 4 * MIB);
 
     release(alloc(env->pool, 8 * MIB));
-    fake_stop(env->fake, FAKE_FREE);
-    call_start(&trim, call_trim);
-    fake_wait(env->fake, FAKE_FREE);
+    call_stop(env, FAKE_FREE, &trim, call_trim);
     assert_int_equal(pool_decay(env->pool, 0), 0);
     release(other);
     assert_int_equal(pool_decay(env->pool, 0), 4 * MIB);
-    fake_go(env->fake, FAKE_FREE);
-    call_join(&trim);
+    call_go(env, FAKE_FREE, &trim);
     assert_int_equal(trim.released, 8 * MIB);
     assert_int_equal(env->fake->in_use, 0);
 }
 
 /* --- scarce */
 
-static void test_scarce_free_gives_idle_segment_back_at_once(void **state)
+POOL_CASE(test_scarce_free_gives_idle_segment_back_at_once)
 {
     static const size_t sizes[] = {512, UNIT - 4096, 8 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 3; i++) {
         const uint64_t addr = alloc(env->pool, sizes[i]);
@@ -267,9 +246,8 @@ static void test_scarce_free_gives_idle_segment_back_at_once(void **state)
     assert_int_equal(env->fake->in_use, 8 * MIB);
 }
 
-static void test_scarce_free_gives_back_what_was_idle_before(void **state)
+POOL_CASE(test_scarce_free_gives_back_what_was_idle_before)
 {
-    struct env *env = *state;
     const uint64_t a = alloc(env->pool, 512), b = alloc(env->pool, 512);
 
     release(alloc(env->pool, 8 * MIB));
@@ -280,9 +258,8 @@ static void test_scarce_free_gives_back_what_was_idle_before(void **state)
     assert_int_equal(pool_live_size(b), 512);
 }
 
-static void test_scarce_free_keeps_segment_in_use(void **state)
+POOL_CASE(test_scarce_free_keeps_segment_in_use)
 {
-    struct env *env = *state;
     const uint64_t small[] = {alloc(env->pool, 512), alloc(env->pool, 512)};
     uint64_t parts[2];
 
@@ -297,9 +274,8 @@ static void test_scarce_free_keeps_segment_in_use(void **state)
     assert_int_equal(alloc(env->pool, 8 * MIB), parts[0]);
 }
 
-static void test_scarce_free_while_frozen_gives_nothing_back(void **state)
+POOL_CASE(test_scarce_free_while_frozen_gives_nothing_back)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
 
     env->fake->scarce = true;
@@ -312,9 +288,8 @@ static void test_scarce_free_while_frozen_gives_nothing_back(void **state)
     assert_int_equal(env->fake->in_use, 0);
 }
 
-static void test_scarce_free_that_is_kept_gives_back_when_published(void **state)
+POOL_CASE(test_scarce_free_that_is_kept_gives_back_when_published)
 {
-    struct env *env = *state;
     const uint64_t kept = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
 
     env->fake->scarce = true;
@@ -328,9 +303,8 @@ static void test_scarce_free_that_is_kept_gives_back_when_published(void **state
 
 static struct pool_backend_ops plain;
 
-static void test_backend_without_scarce_and_collect_is_served(void **state)
+POOL_CASE(test_backend_without_scarce_and_collect_is_served)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     plain = *config.backend;
@@ -349,9 +323,8 @@ static void test_backend_without_scarce_and_collect_is_served(void **state)
 
 /* --- collect */
 
-static void test_trim_collects_once_behind_all_it_gives_back(void **state)
+POOL_CASE(test_trim_collects_once_behind_all_it_gives_back)
 {
-    struct env *env = *state;
     uint64_t addrs[5];
 
     for (size_t i = 0; i < 5; i++)
@@ -366,19 +339,15 @@ static void test_trim_collects_once_behind_all_it_gives_back(void **state)
     assert_int_equal(fake_event_of(env->fake, FAKE_COLLECT, 0)->size, 30 * MIB);
 }
 
-static void test_decay_does_not_collect(void **state)
+POOL_CASE(test_decay_does_not_collect)
 {
-    struct env *env = *state;
-
     release(alloc(env->pool, 8 * MIB));
     assert_int_equal(pool_decay(env->pool, 1), 8 * MIB);
     assert_int_equal(env->fake->calls[FAKE_COLLECT], 0);
 }
 
-static void test_refusal_with_idle_segments_collects_before_it_asks_again(void **state)
+POOL_CASE(test_refusal_with_idle_segments_collects_before_it_asks_again)
 {
-    struct env *env = *state;
-
     env->fake->capacity = 16 * MIB;
     env->fake->late = true;
     release(alloc(env->pool, 8 * MIB));
@@ -393,14 +362,12 @@ static bool gives;
 
 static bool gives_frozen(void *arg)
 {
-    (void)arg;
     return gives;
 }
 
 /* While nothing may be ordered only who must have memory gets what is idle, if the backend can give it back then. */
-static void test_frozen_trim_gives_back_if_the_backend_does(void **state)
+POOL_CASE(test_frozen_trim_gives_back_if_the_backend_does)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     struct pool_backend_ops ops = *config.backend;
 
@@ -423,31 +390,5 @@ static void test_frozen_trim_gives_back_if_the_backend_does(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_decay_gives_back_at_call_of_its_age),
-        POOL_TEST(test_decay_of_age_zero_gives_back_at_once),
-        POOL_TEST(test_decay_takes_each_segment_at_its_own_age),
-        POOL_TEST(test_decay_with_smaller_age_takes_what_is_older),
-        POOL_TEST(test_decay_after_reuse_counts_anew),
-        POOL_TEST(test_decay_while_frozen_gives_nothing_back),
-        POOL_TEST(test_decay_keeps_segments_in_use),
-        POOL_TEST(test_decay_of_broken_segment_counts_from_last_free),
-        POOL_TEST(test_decay_leaves_kept_blocks_alone),
-        POOL_TEST(test_decay_over_wrap_of_clock_takes_no_younger_segments),
-        POOL_TEST(test_decay_of_new_segment_counts_from_its_own_free),
-        POOL_TEST(test_decay_without_observer_gives_back),
-        POOL_TEST(test_decay_during_trim_takes_the_others),
-        POOL_TEST(test_scarce_free_gives_idle_segment_back_at_once),
-        POOL_TEST(test_scarce_free_gives_back_what_was_idle_before),
-        POOL_TEST(test_scarce_free_keeps_segment_in_use),
-        POOL_TEST(test_scarce_free_while_frozen_gives_nothing_back),
-        POOL_TEST(test_scarce_free_that_is_kept_gives_back_when_published),
-        POOL_TEST(test_backend_without_scarce_and_collect_is_served),
-        POOL_TEST(test_trim_collects_once_behind_all_it_gives_back),
-        POOL_TEST(test_decay_does_not_collect),
-        POOL_TEST(test_refusal_with_idle_segments_collects_before_it_asks_again),
-        POOL_TEST(test_frozen_trim_gives_back_if_the_backend_does),
-    };
-
-    return cmocka_run_group_tests_name("decay", tests, NULL, NULL);
+    return pool_cases_run("decay");
 }

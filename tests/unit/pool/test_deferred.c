@@ -27,9 +27,8 @@ static int setup(void **state)
 #define KEPT_TEST(function) cmocka_unit_test_setup_teardown(function, setup, env_teardown)
 
 /* A share of the slack for each: side by side they keep no more than one. */
-static void test_slack_is_shared(void **state)
+ENV_CASE(test_slack_is_shared)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[64];
 
@@ -46,10 +45,11 @@ static void test_slack_is_shared(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What others keep although they may not, because nobody could order it, is ordered by who can. */
-static void test_others_order_what_is_too_much(void **state)
+/*
+ * Blocks that other threads keep beyond their share, because no thread could order them, are ordered by one that can.
+ */
+ENV_CASE(test_others_order_what_is_too_much)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[12];
 
@@ -69,10 +69,9 @@ static void test_others_order_what_is_too_much(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What waits in magazines that no thread comes to any more is ordered by and by, and has a share no longer. */
-static void test_what_ended_threads_kept_is_ordered(void **state)
+/* Blocks that wait in magazines to which no thread comes any more are ordered by and by, and have a share no longer. */
+ENV_CASE(test_what_ended_threads_kept_is_ordered)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
     uint64_t addr[MAGAZINES];
@@ -98,10 +97,9 @@ static void test_what_ended_threads_kept_is_ordered(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* Who has been driven from one to the next has all of the slack again after a while. */
-static void test_empty_magazines_have_no_share(void **state)
+/* A thread that has moved from one magazine to the next has all of the slack again after a while. */
+ENV_CASE(test_empty_magazines_have_no_share)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[8];
 
@@ -122,9 +120,8 @@ static void test_empty_magazines_have_no_share(void **state)
 }
 
 /* Threads that go on freeing order their own: nobody fetches it from them, and with it the lines of its blocks. */
-static void test_who_goes_on_is_left_alone(void **state)
+ENV_CASE(test_who_goes_on_is_left_alone)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
     const struct magazine *other;
@@ -146,10 +143,9 @@ static void test_who_goes_on_is_left_alone(void **state)
 
 /* Of the others, an order takes along what one of them keeps: each in its turn, if nobody has freed into it since its
  * last turn. */
-static void test_one_other_in_its_turn(void **state)
+ENV_CASE(test_one_other_in_its_turn)
 {
     enum { OTHERS = 3, ORDERS = 14 };
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[ORDERS];
 
@@ -179,9 +175,8 @@ static void test_one_other_in_its_turn(void **state)
 }
 
 /* While nothing can be ordered what is kept is not taken up, or each free would cost as much as all before it. */
-static void test_frozen_frees_leave_alone_what_is_kept(void **state)
+ENV_CASE(test_frozen_frees_leave_alone_what_is_kept)
 {
-    struct env *env = *state;
     const struct block *block;
     uint64_t addr[20];
 
@@ -199,9 +194,8 @@ static void test_frozen_frees_leave_alone_what_is_kept(void **state)
 }
 
 /* However small: once they are ordered there has to be place for them. */
-static void test_128_wait_at_the_most(void **state)
+ENV_CASE(test_128_wait_at_the_most)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[300];
 

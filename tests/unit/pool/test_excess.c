@@ -16,9 +16,8 @@ static void pool_with(struct env *env, size_t break_max, size_t excess_min)
     env_pool(env, &config);
 }
 
-static void test_growth_hands_back_before_it_asks_and_waits_for_nothing(void **state)
+POOL_CASE(test_growth_hands_back_before_it_asks_and_waits_for_nothing)
 {
-    struct env *env = *state;
     const struct fake_event *event;
     uint64_t a, b;
 
@@ -38,9 +37,8 @@ static void test_growth_hands_back_before_it_asks_and_waits_for_nothing(void **s
     assert_int_equal(env->fake->waits, 2); /* those of the two frees */
 }
 
-static void test_hit_hands_nothing_back(void **state)
+POOL_CASE(test_hit_hands_nothing_back)
 {
-    struct env *env = *state;
     uint64_t first;
 
     pool_with(env, SIZE_MAX / 2, 0);
@@ -52,9 +50,8 @@ static void test_hit_hands_nothing_back(void **state)
     assert_int_equal(env->fake->calls[FAKE_FREE], 0);
 }
 
-static void test_frozen_pool_hands_nothing_back(void **state)
+POOL_CASE(test_frozen_pool_hands_nothing_back)
 {
-    struct env *env = *state;
     uint64_t addr;
 
     pool_with(env, 0, 0);
@@ -83,9 +80,8 @@ static void program_step(struct pool *pool, size_t less)
         program_part(pool, (12 + 6 * part) * MIB - less, 400 * MIB / ((12 + 6 * part) * MIB));
 }
 
-static void test_program_that_repeats_itself_comes_to_need_no_driver(void **state)
+POOL_CASE(test_program_that_repeats_itself_comes_to_need_no_driver)
 {
-    struct env *env = *state;
     unsigned int calls = 0, last = 0;
 
     pool_with(env, 0, 0);
@@ -100,10 +96,8 @@ static void test_program_that_repeats_itself_comes_to_need_no_driver(void **stat
 }
 
 /* That the driver refuses first is no reason to count what it is asked for twice. */
-static void test_refused_growth_counts_once(void **state)
+POOL_CASE(test_refused_growth_counts_once)
 {
-    struct env *env = *state;
-
     pool_with(env, 0, 4 * MIB);
     release(alloc(env->pool, 40 * MIB));
     alloc(env->pool, 48 * MIB);
@@ -116,10 +110,8 @@ static void test_refused_growth_counts_once(void **state)
     assert_int_equal(env->pool->ghosts.streak, 1);
 }
 
-static void test_program_whose_sizes_change_does_not_make_the_pool_hold_more(void **state)
+POOL_CASE(test_program_whose_sizes_change_does_not_make_the_pool_hold_more)
 {
-    struct env *env = *state;
-
     pool_with(env, 0, 0);
     for (size_t i = 1; i < 60; i++)
         program_step(env->pool, i * 8 * 512);
@@ -128,10 +120,8 @@ static void test_program_whose_sizes_change_does_not_make_the_pool_hold_more(voi
 }
 
 /* A few large blocks are asked for again and again, but most of what is asked for is new. */
-static void test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more(void **state)
+POOL_CASE(test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more)
 {
-    struct env *env = *state;
-
     pool_with(env, 0, 0);
     for (size_t i = 1; i < 60; i++) {
         program_part(env->pool, 12 * MIB - i * 8 * 512, 12);
@@ -140,10 +130,9 @@ static void test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more(v
     assert_true(env->fake->peak <= stats_of(env->pool).peak_live / 20 * 22);
 }
 
-/* What was let hold more for the old sizes goes with new ones. */
-static void test_program_that_changes_makes_the_pool_hold_less_again(void **state)
+/* Memory that the bound allowed for the old sizes goes with new ones. */
+POOL_CASE(test_program_that_changes_makes_the_pool_hold_less_again)
 {
-    struct env *env = *state;
     size_t held;
 
     pool_with(env, 0, 0);
@@ -158,16 +147,5 @@ static void test_program_that_changes_makes_the_pool_hold_less_again(void **stat
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_growth_hands_back_before_it_asks_and_waits_for_nothing),
-        POOL_TEST(test_hit_hands_nothing_back),
-        POOL_TEST(test_frozen_pool_hands_nothing_back),
-        POOL_TEST(test_program_that_repeats_itself_comes_to_need_no_driver),
-        POOL_TEST(test_refused_growth_counts_once),
-        POOL_TEST(test_program_whose_sizes_change_does_not_make_the_pool_hold_more),
-        POOL_TEST(test_program_of_old_and_new_sizes_does_not_make_the_pool_hold_more),
-        POOL_TEST(test_program_that_changes_makes_the_pool_hold_less_again),
-    };
-
-    return cmocka_run_group_tests_name("excess", tests, NULL, NULL);
+    return pool_cases_run("excess");
 }

@@ -43,9 +43,8 @@ static void expect_calls(struct env *env, const char *want)
 
 /* --- what is announced */
 
-static void test_fill_of_fresh_segments_is_of_all_of_them(void **state)
+POOL_CASE(test_fill_of_fresh_segments_is_of_all_of_them)
 {
-    struct env *env = *state;
     uint64_t small, large;
 
     for (int filled = 0; filled < 2; filled++) {
@@ -64,9 +63,8 @@ static void test_fill_of_fresh_segments_is_of_all_of_them(void **state)
     }
 }
 
-static void test_fill_of_freed_blocks_is_of_all_of_them(void **state)
+POOL_CASE(test_fill_of_freed_blocks_is_of_all_of_them)
 {
-    struct env *env = *state;
     uint64_t small, large, unit;
 
     for (int filled = 0; filled < 2; filled++) {
@@ -92,9 +90,8 @@ static void test_fill_of_freed_blocks_is_of_all_of_them(void **state)
     }
 }
 
-static void test_fill_of_part_of_segment_is_of_that_part(void **state)
+POOL_CASE(test_fill_of_part_of_segment_is_of_that_part)
 {
-    struct env *env = *state;
     uint64_t parts[2];
 
     fill_with(env, 1);
@@ -128,8 +125,7 @@ static void fill_stops(struct env *env, enum fake_kind kind, unsigned int nth)
     assert_int_equal(pool_decay(env->pool, 0), 0);
     assert_int_equal(pool_free(call.addr), -EINVAL);
     assert_sound(env->pool, env->fake);
-    fake_go(env->fake, kind);
-    call_join(&call);
+    call_go(env, kind, &call);
     assert_int_equal(call.rc, 0);
     assert_int_equal(alloc(env->pool, 8 * MIB), call.addr);
 }
@@ -139,24 +135,23 @@ static void test_free_during_fill_does_not_reuse_block(void **state)
     fill_with(*state, 1);
     fill_stops(*state, FAKE_FILL, 1);
 }
+POOL_ROW(test_free_during_fill_does_not_reuse_block)
 
 static void test_free_during_order_of_fill_does_not_reuse_block(void **state)
 {
     fill_with(*state, 1);
     fill_stops(*state, FAKE_FILLED, 1);
 }
+POOL_ROW(test_free_during_order_of_fill_does_not_reuse_block)
 
 static void fresh_stops(struct env *env, enum fake_kind kind)
 {
     struct call call = {.pool = env->pool, .size = 700};
     uint64_t meanwhile;
 
-    fake_stop(env->fake, kind);
-    call_start(&call, call_alloc);
-    fake_wait(env->fake, kind);
+    call_stop(env, kind, &call, call_alloc);
     meanwhile = alloc(env->pool, 700); /* from a segment of its own */
-    fake_go(env->fake, kind);
-    call_join(&call);
+    call_go(env, kind, &call);
     assert_int_equal(call.rc, 0);
     assert_ptr_not_equal(fake_segment_of(env->fake, meanwhile), fake_segment_of(env->fake, call.addr));
 }
@@ -166,6 +161,7 @@ static void test_fresh_segment_during_fill_serves_nobody(void **state)
     fill_with(*state, 1);
     fresh_stops(*state, FAKE_FILL);
 }
+POOL_ROW(test_fresh_segment_during_fill_serves_nobody)
 
 /* --- failures */
 
@@ -201,11 +197,10 @@ static void test_free_with_fill_error_keeps_block(void **state)
         assert_int_equal(alloc(env->pool, 8 * MIB), addr);
     }
 }
+POOL_ROW(test_free_with_fill_error_keeps_block)
 
-static void test_free_with_error_of_order_of_fill_keeps_block(void **state)
+POOL_CASE(test_free_with_error_of_order_of_fill_keeps_block)
 {
-    struct env *env = *state;
-
     for (int i = 0; i < 2; i++) {
         uint64_t addr, other;
 
@@ -248,10 +243,9 @@ static void expect_fresh_goes_back(struct env *env)
     assert_null(pool_of(env->fake->base));
 }
 
-static void test_fresh_segment_with_fill_error_goes_back(void **state)
+POOL_CASE(test_fresh_segment_with_fill_error_goes_back)
 {
     static const int errors[] = {-EIO, -EBUSY, -ENOMEM};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 3; i++) {
         fill_with(env, errors[i]);
@@ -262,10 +256,9 @@ static void test_fresh_segment_with_fill_error_goes_back(void **state)
     }
 }
 
-/* What was asked for and went back is not counted against the limit. */
-static void test_fresh_segment_that_went_back_is_off_the_limit(void **state)
+/* Memory that was requested and went back does not count against the limit. */
+POOL_CASE(test_fresh_segment_that_went_back_is_off_the_limit)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config_filling(env->fake);
     uint64_t addr;
 
@@ -279,9 +272,8 @@ static void test_fresh_segment_that_went_back_is_off_the_limit(void **state)
 
 /* --- what was kept back */
 
-static void test_flush_fills_kept_blocks_and_orders_once(void **state)
+POOL_CASE(test_flush_fills_kept_blocks_and_orders_once)
 {
-    struct env *env = *state;
     uint64_t kept[3];
 
     fill_with(env, 1);
@@ -312,9 +304,8 @@ static void test_flush_fills_kept_blocks_and_orders_once(void **state)
 }
 
 /* All or none: who was filled before the failure has not been ordered behind it. */
-static void test_flush_with_fill_error_keeps_all(void **state)
+POOL_CASE(test_flush_with_fill_error_keeps_all)
 {
-    struct env *env = *state;
     uint64_t kept[3];
 
     fill_with(env, 1);
@@ -338,9 +329,8 @@ static void test_flush_with_fill_error_keeps_all(void **state)
 }
 
 /* Somebody outside may still read it. */
-static void test_flush_does_not_fill_what_is_withdrawn(void **state)
+POOL_CASE(test_flush_does_not_fill_what_is_withdrawn)
 {
-    struct env *env = *state;
     uint64_t kept[2];
 
     fill_with(env, 1);
@@ -358,9 +348,8 @@ static void test_flush_does_not_fill_what_is_withdrawn(void **state)
     assert_null(fake_event_of(env->fake, FAKE_FILL, 1));
 }
 
-static void test_trim_fills_kept_blocks_before_it_gives_back(void **state)
+POOL_CASE(test_trim_fills_kept_blocks_before_it_gives_back)
 {
-    struct env *env = *state;
     uint64_t kept;
 
     fill_with(env, 1);
@@ -397,10 +386,8 @@ static uint64_t keep_one(struct env *env)
     return addr;
 }
 
-static void test_free_and_trim_may_wait(void **state)
+POOL_CASE(test_free_and_trim_may_wait)
 {
-    struct env *env = *state;
-
     env->fake->prompt = true;
     release(alloc(env->pool, 512));
     expect_waits(env, "w");
@@ -409,20 +396,16 @@ static void test_free_and_trim_may_wait(void **state)
     expect_waits(env, "w");
 }
 
-static void test_flush_may_not_wait(void **state)
+POOL_CASE(test_flush_may_not_wait)
 {
-    struct env *env = *state;
-
     env->fake->prompt = true;
     keep_one(env);
     pool_flush(env->pool);
     expect_waits(env, "-");
 }
 
-static void test_flush_that_fills_may_not_wait(void **state)
+POOL_CASE(test_flush_that_fills_may_not_wait)
 {
-    struct env *env = *state;
-
     fill_with(env, 1);
     env->fake->prompt = true;
     keep_one(env);
@@ -431,10 +414,8 @@ static void test_flush_that_fills_may_not_wait(void **state)
 }
 
 /* cudaMalloc does not wait for the device, so an allocation does not either: not before the driver has refused. */
-static void test_alloc_that_is_not_refused_may_not_wait(void **state)
+POOL_CASE(test_alloc_that_is_not_refused_may_not_wait)
 {
-    struct env *env = *state;
-
     for (int prompt = 0; prompt < 2; prompt++) {
         uint64_t kept;
 
@@ -448,9 +429,8 @@ static void test_alloc_that_is_not_refused_may_not_wait(void **state)
     }
 }
 
-static void test_alloc_that_is_refused_may_wait(void **state)
+POOL_CASE(test_alloc_that_is_refused_may_wait)
 {
-    struct env *env = *state;
     const uint64_t kept = keep_one(env);
     uint64_t addr;
 
@@ -467,27 +447,5 @@ static void test_alloc_that_is_refused_may_wait(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_fill_of_fresh_segments_is_of_all_of_them),
-        POOL_TEST(test_fill_of_freed_blocks_is_of_all_of_them),
-        POOL_TEST(test_fill_of_part_of_segment_is_of_that_part),
-        POOL_TEST(test_free_during_fill_does_not_reuse_block),
-        POOL_TEST(test_free_during_order_of_fill_does_not_reuse_block),
-        POOL_TEST(test_fresh_segment_during_fill_serves_nobody),
-        POOL_TEST(test_free_with_fill_error_keeps_block),
-        POOL_TEST(test_free_with_error_of_order_of_fill_keeps_block),
-        POOL_TEST(test_fresh_segment_with_fill_error_goes_back),
-        POOL_TEST(test_fresh_segment_that_went_back_is_off_the_limit),
-        POOL_TEST(test_flush_fills_kept_blocks_and_orders_once),
-        POOL_TEST(test_flush_with_fill_error_keeps_all),
-        POOL_TEST(test_flush_does_not_fill_what_is_withdrawn),
-        POOL_TEST(test_trim_fills_kept_blocks_before_it_gives_back),
-        POOL_TEST(test_free_and_trim_may_wait),
-        POOL_TEST(test_flush_may_not_wait),
-        POOL_TEST(test_flush_that_fills_may_not_wait),
-        POOL_TEST(test_alloc_that_is_not_refused_may_not_wait),
-        POOL_TEST(test_alloc_that_is_refused_may_wait),
-    };
-
-    return cmocka_run_group_tests_name("fill", tests, NULL, NULL);
+    return pool_cases_run("fill");
 }

@@ -145,9 +145,8 @@ static void test_descriptors_come_back(void **state)
 }
 
 /* Each descriptor that was made is one of a block or a spare one. */
-static void test_descriptors_are_all_there(void **state)
+ENV_CASE(test_descriptors_are_all_there)
 {
-    struct env *env = *state;
     size_t count = env->pool->spares.count + env->pool->spares_common.count;
 
     for (size_t i = 0; i < 3 * SPARES_CHUNK; i++)
@@ -229,7 +228,6 @@ static void test_host_memory_that_is_refused(void **state)
             pool_destroy(pool);
             fake_delete(fake);
         }
-    (void)state;
 }
 
 int main(void)

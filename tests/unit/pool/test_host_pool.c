@@ -27,7 +27,6 @@ static struct host_fake fake;
 
 static int setup(void **state)
 {
-    (void)state;
     alarm(DEADLOCK_S);
     host_fake_init(&fake, 0, BOUND);
     return 0;
@@ -45,7 +44,6 @@ static void assert_sound(void)
 
 static int teardown(void **state)
 {
-    (void)state;
     assert_sound();
     host_fake_done(&fake);
     assert_sound();
@@ -78,7 +76,6 @@ static void test_size_classes_waste_little(void **state)
 {
     size_t last = 0;
 
-    (void)state;
     for (unsigned int class = 0; class < HOST_CLASSES; class ++) {
         const size_t size = host_class_size(class);
 
@@ -133,7 +130,6 @@ static void test_no_reuse_before_work_is_over(void **state)
 {
     static const size_t sizes[] = {100, 64 * KIB, MIB, 64 * MIB};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const uint64_t first = get(sizes[i]);
         uint64_t second, third;
@@ -157,7 +153,6 @@ static void test_small_blocks_share_and_merge(void **state)
     enum { COUNT = 15 };
     uint64_t blocks[COUNT], large;
 
-    (void)state;
     for (int i = 0; i < COUNT; i++)
         blocks[i] = get(128 * KIB);
     assert_int_equal(fake.calls[HOST_CALL_ALLOC], 1);
@@ -175,7 +170,6 @@ static void test_wrong_frees(void **state)
 {
     static const size_t sizes[] = {1000, 300 * KIB, 4 * MIB};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const size_t size = sizes[i];
         const uint64_t addr = get(size), segment = addr / HOST_SLAB * HOST_SLAB;
@@ -217,7 +211,6 @@ static void test_keys_are_kept_apart(void **state)
         {.owner = 1}, {.owner = 2}, {.owner = 1, .flags = 4}, {.owner = 1, .place = 1}};
     uint64_t addr[4];
 
-    (void)state;
     for (int size = 0; size < 2; size++)
         for (int i = 0; i < 4; i++) {
             PASSES(program_alloc(&fake, &keys[i], size ? 2 * MIB : 4096, ID, &addr[i]));
@@ -238,7 +231,6 @@ static void test_owner_takes_its_memory_along(void **state)
     const struct host_key other = {.owner = 2};
     uint64_t mine = get(1000), theirs, large;
 
-    (void)state;
     PASSES(program_alloc(&fake, &other, 1000, ID, &theirs));
     PASSES(program_alloc(&fake, &other, 4 * MIB, ID, &large));
     put(large, 4 * MIB);
@@ -254,7 +246,6 @@ static void test_memory_freed_past_the_pool(void **state)
 {
     const uint64_t small = get(1000), large = get(3 * MIB), kept = get(5 * MIB);
 
-    (void)state;
     host_pool_disown(fake.pool, large - HOST_PAGE, HOST_PAGE);
     assert_int_equal(fake.lost, 0);
     host_pool_disown(fake.pool, large + MIB, MIB);
@@ -270,7 +261,6 @@ static void test_captures(void **state)
     uint64_t ready = get(MIB), addr = get(2 * MIB), other;
     unsigned long queries;
 
-    (void)state;
     put(ready, MIB);
     assert_int_equal(get(MIB), ready);
     put(ready, MIB);
@@ -295,7 +285,6 @@ static void test_free_that_waits(void **state)
 {
     const uint64_t addr = get(2 * MIB);
 
-    (void)state;
     host_fake_launch(&fake);
     PASSES(program_free(&fake, addr, 2 * MIB, ID, true));
     assert_int_equal(fake.completed, fake.launched);
@@ -316,7 +305,6 @@ static void assert_within(size_t limit)
 /* The host is ahead of its device: it never waits for work of its last free or earlier, unless the bound is met. */
 static void test_bound_waits_for_own_frees_only(void **state)
 {
-    (void)state;
     for (int i = 0; i < 100; i++) {
         const uint64_t addr = get(16 * MIB);
 
@@ -334,7 +322,6 @@ static void test_bound_never_waits_for_later_work(void **state)
 {
     uint64_t a[6], b;
 
-    (void)state;
     for (int i = 0; i < 6; i++)
         a[i] = get(30 * MIB);
     for (int i = 0; i < 6; i++)
@@ -353,7 +340,6 @@ static void test_bound_never_waits_for_later_work(void **state)
 
 static void *free_often(void *arg)
 {
-    (void)arg;
     for (int i = 0; i < 200; i++) {
         host_fake_launch(&fake);
         put(get(512), 512);
@@ -367,7 +353,6 @@ static void test_bound_never_waits_for_others_work(void **state)
     uint64_t a[6], b;
     pthread_t other;
 
-    (void)state;
     fake.alone = false;
     for (int i = 0; i < 6; i++)
         a[i] = get(30 * MIB);
@@ -386,7 +371,6 @@ static void test_bound_gives_back_longest_idle_first(void **state)
 {
     const uint64_t old = get(40 * MIB), young = get(50 * MIB);
 
-    (void)state;
     put(old, 40 * MIB);
     (void)host_pool_decay(fake.pool, 100);
     put(young, 50 * MIB);
@@ -400,7 +384,6 @@ static void test_limit(void **state)
 {
     uint64_t a, b;
 
-    (void)state;
     host_pool_destroy(fake.pool);
     host_fake_init(&fake, 32 * MIB, BOUND);
     a = get(24 * MIB);
@@ -419,7 +402,6 @@ static void test_refusal(void **state)
 {
     uint64_t a[3], b;
 
-    (void)state;
     fake.capacity = 64 * MIB;
     for (int i = 0; i < 3; i++)
         a[i] = get(20 * MIB);
@@ -437,7 +419,6 @@ static void test_decay(void **state)
 {
     uint64_t a = get(4 * MIB), b = get(1000);
 
-    (void)state;
     put(a, 4 * MIB);
     put(b, 1000);
     assert_int_equal(host_pool_decay(fake.pool, 2), 0);
@@ -456,7 +437,6 @@ static void test_many_tokens(void **state)
     enum { COUNT = 500 };
     uint64_t addr[COUNT];
 
-    (void)state;
     for (int i = 0; i < COUNT; i++)
         addr[i] = get(512);
     for (int i = 0; i < COUNT; i++) {

@@ -211,20 +211,17 @@ static void run(size_t limit, size_t offset)
 
 static void test_random(void **state)
 {
-    (void)state;
     run(0, 0);
 }
 
 static void test_random_with_limit(void **state)
 {
-    (void)state;
     run(24 * MIB, 0);
 }
 
 /* The driver's small allocations need not begin at a multiple of 2 MiB. */
 static void test_random_unaligned(void **state)
 {
-    (void)state;
     run(0, 3 * HOST_PAGE);
 }
 
@@ -257,7 +254,6 @@ static void test_fault_at_every_call(void **state)
 {
     static const int errors[] = {-ENOMEM, -EBUSY, -EIO};
 
-    (void)state;
     alarm(DEADLOCK_S);
     for (int call = 0; call < HOST_CALLS; call++)
         for (int e = 0; e < 3; e++)
@@ -325,7 +321,6 @@ static void test_threads(void **state)
 {
     pthread_t threads[THREADS];
 
-    (void)state;
     alarm(DEADLOCK_S);
     host_fake_init(&shared, 0, BOUND);
     shared.alone = false;

@@ -2,9 +2,8 @@
 /* test_ladder.c - what the pool does when the driver refuses, and when its limit is reached. */
 #include "unit.h"
 
-static void test_refusal_with_idle_segments_gives_them_back_and_succeeds(void **state)
+POOL_CASE(test_refusal_with_idle_segments_gives_them_back_and_succeeds)
 {
-    struct env *env = *state;
     const struct fake_event *event;
 
     env->fake->capacity = 64 * MIB;
@@ -23,19 +22,16 @@ static void test_refusal_with_idle_segments_gives_them_back_and_succeeds(void **
     assert_int_equal(stats_of(env->pool).failed, 0);
 }
 
-static void test_refusal_of_small_gives_large_idle_segment_back(void **state)
+POOL_CASE(test_refusal_of_small_gives_large_idle_segment_back)
 {
-    struct env *env = *state;
-
     env->fake->capacity = 8 * MIB;
     release(alloc(env->pool, 8 * MIB));
     alloc(env->pool, 512);
     assert_int_equal(env->fake->in_use, 2 * MIB);
 }
 
-static void test_refusal_for_good_returns_enomem_and_counts_once(void **state)
+POOL_CASE(test_refusal_for_good_returns_enomem_and_counts_once)
 {
-    struct env *env = *state;
     uint64_t live = alloc(env->pool, 4 * MIB), addr = 42;
 
     release(alloc(env->pool, 6 * MIB));
@@ -50,9 +46,8 @@ static void test_refusal_for_good_returns_enomem_and_counts_once(void **state)
     alloc(env->pool, 10 * MIB + 3);
 }
 
-static void test_refusal_does_not_count_as_held(void **state)
+POOL_CASE(test_refusal_does_not_count_as_held)
 {
-    struct env *env = *state;
     uint64_t addr;
 
     alloc(env->pool, 4 * MIB);
@@ -63,10 +58,8 @@ static void test_refusal_does_not_count_as_held(void **state)
 }
 
 /* Breaking it would serve this request too, but could keep the rest of it from a later one. */
-static void test_refusal_with_big_idle_segment_gives_it_back(void **state)
+POOL_CASE(test_refusal_with_big_idle_segment_gives_it_back)
 {
-    struct env *env = *state;
-
     env->fake->capacity = 64 * MIB;
     release(alloc(env->pool, 64 * MIB));
     alloc(env->pool, 2 * MIB);
@@ -100,19 +93,17 @@ static void test_refusal_with_fitting_small_block_behind_others_uses_it(void **s
 {
     fitting_block_behind_others(*state, 100 * 512, 103 * 512, 512);
 }
+POOL_ROW(test_refusal_with_fitting_small_block_behind_others_uses_it)
 
-static void test_refusal_with_fitting_large_block_behind_others_uses_it(void **state)
+POOL_CASE(test_refusal_with_fitting_large_block_behind_others_uses_it)
 {
-    struct env *env = *state;
-
     release(alloc(env->pool, 640 * MIB)); /* one segment to carve all of them from */
     alloc(env->pool, 80 * MIB);           /* breaks it: from now on anything may */
     fitting_block_behind_others(env, 48 * MIB, 49 * MIB, 2 * MIB);
 }
 
-static void test_refusal_with_kept_blocks_publishes_them(void **state)
+POOL_CASE(test_refusal_with_kept_blocks_publishes_them)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
@@ -130,9 +121,8 @@ static void test_refusal_with_kept_blocks_publishes_them(void **state)
 }
 
 /* Not prompt: an order() that may wait, as the last resort. */
-static void test_refusal_not_prompt_with_kept_blocks_publishes_them(void **state)
+POOL_CASE(test_refusal_not_prompt_with_kept_blocks_publishes_them)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
     env->fake->capacity = 8 * MIB;
@@ -144,9 +134,8 @@ static void test_refusal_not_prompt_with_kept_blocks_publishes_them(void **state
     assert_int_equal(stats_of(env->pool).oom, 0);
 }
 
-static void test_refusal_with_kept_blocks_that_stay_kept_returns_enomem(void **state)
+POOL_CASE(test_refusal_with_kept_blocks_that_stay_kept_returns_enomem)
 {
-    struct env *env = *state;
     uint64_t addr = alloc(env->pool, 8 * MIB);
 
     env->fake->capacity = 8 * MIB;
@@ -156,9 +145,8 @@ static void test_refusal_with_kept_blocks_that_stay_kept_returns_enomem(void **s
     assert_int_equal(env->fake->in_use, 8 * MIB);
 }
 
-static void test_refusal_at_call_k_still_serves_all(void **state)
+POOL_CASE(test_refusal_at_call_k_still_serves_all)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     for (unsigned int k = 1; k <= 12; k++) {
@@ -177,10 +165,9 @@ static void test_refusal_at_call_k_still_serves_all(void **state)
     env->fake->fail_at = 0;
 }
 
-static void test_backend_error_at_call_k_returns_eagain_at_once(void **state)
+POOL_CASE(test_backend_error_at_call_k_returns_eagain_at_once)
 {
     static const int errors[] = {-EBUSY, -EIO, -EAGAIN, -EINVAL};
-    struct env *env = *state;
     uint64_t addr = 42;
 
     release(alloc(env->pool, 4 * MIB));
@@ -200,9 +187,8 @@ static void test_backend_error_at_call_k_returns_eagain_at_once(void **state)
     assert_int_equal(stats_of(env->pool).failed, 4);
 }
 
-static void test_backend_error_of_small_request_asks_once(void **state)
+POOL_CASE(test_backend_error_of_small_request_asks_once)
 {
-    struct env *env = *state;
     uint64_t addr;
 
     while (env->fake->in_use < 256 * MIB)
@@ -217,9 +203,8 @@ static void test_backend_error_of_small_request_asks_once(void **state)
     assert_int_equal(env->fake->calls[FAKE_ALLOC], env->fake->fail_at);
 }
 
-static void test_refusal_of_small_comes_when_capacity_is_used_up(void **state)
+POOL_CASE(test_refusal_of_small_comes_when_capacity_is_used_up)
 {
-    struct env *env = *state;
     uint64_t addr;
 
     while (env->fake->in_use < 256 * MIB)
@@ -232,9 +217,8 @@ static void test_refusal_of_small_comes_when_capacity_is_used_up(void **state)
 
 /* --- the limit */
 
-static void test_limit_is_never_passed(void **state)
+POOL_CASE(test_limit_is_never_passed)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr = 42;
 
@@ -254,9 +238,8 @@ static void test_limit_is_never_passed(void **state)
     assert_int_equal(stats_of(env->pool).peak_held, 10 * MIB);
 }
 
-static void test_limit_with_idle_segments_gives_them_back(void **state)
+POOL_CASE(test_limit_with_idle_segments_gives_them_back)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     config.limit = 10 * MIB;
@@ -269,9 +252,8 @@ static void test_limit_with_idle_segments_gives_them_back(void **state)
     assert_int_equal(stats_of(env->pool).peak_held, 10 * MIB);
 }
 
-static void test_limit_below_unit_refuses_all(void **state)
+POOL_CASE(test_limit_below_unit_refuses_all)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
@@ -281,9 +263,8 @@ static void test_limit_below_unit_refuses_all(void **state)
     assert_int_equal(env->fake->calls[FAKE_ALLOC], 0);
 }
 
-static void test_limit_during_backend_alloc_counts_what_is_asked_for(void **state)
+POOL_CASE(test_limit_during_backend_alloc_counts_what_is_asked_for)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     struct call call = {.size = 8 * MIB};
     uint64_t addr;
@@ -292,12 +273,9 @@ static void test_limit_during_backend_alloc_counts_what_is_asked_for(void **stat
     config.limit = 10 * MIB;
     env_pool(env, &config);
     call.pool = env->pool;
-    fake_stop(env->fake, FAKE_ALLOC);
-    call_start(&call, call_alloc);
-    fake_wait(env->fake, FAKE_ALLOC);
+    call_stop(env, FAKE_ALLOC, &call, call_alloc);
     rc = pool_alloc(env->pool, 8 * MIB, &addr);
-    fake_go(env->fake, FAKE_ALLOC);
-    call_join(&call);
+    call_go(env, FAKE_ALLOC, &call);
     assert_int_equal(call.rc, 0);
     assert_int_equal(rc, -EAGAIN);
     assert_int_equal(env->fake->peak, 8 * MIB);
@@ -305,26 +283,5 @@ static void test_limit_during_backend_alloc_counts_what_is_asked_for(void **stat
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_refusal_with_idle_segments_gives_them_back_and_succeeds),
-        POOL_TEST(test_refusal_of_small_gives_large_idle_segment_back),
-        POOL_TEST(test_refusal_for_good_returns_enomem_and_counts_once),
-        POOL_TEST(test_refusal_does_not_count_as_held),
-        POOL_TEST(test_refusal_with_big_idle_segment_gives_it_back),
-        POOL_TEST(test_refusal_with_fitting_small_block_behind_others_uses_it),
-        POOL_TEST(test_refusal_with_fitting_large_block_behind_others_uses_it),
-        POOL_TEST(test_refusal_with_kept_blocks_publishes_them),
-        POOL_TEST(test_refusal_not_prompt_with_kept_blocks_publishes_them),
-        POOL_TEST(test_refusal_with_kept_blocks_that_stay_kept_returns_enomem),
-        POOL_TEST(test_refusal_at_call_k_still_serves_all),
-        POOL_TEST(test_backend_error_at_call_k_returns_eagain_at_once),
-        POOL_TEST(test_backend_error_of_small_request_asks_once),
-        POOL_TEST(test_refusal_of_small_comes_when_capacity_is_used_up),
-        POOL_TEST(test_limit_is_never_passed),
-        POOL_TEST(test_limit_with_idle_segments_gives_them_back),
-        POOL_TEST(test_limit_below_unit_refuses_all),
-        POOL_TEST(test_limit_during_backend_alloc_counts_what_is_asked_for),
-    };
-
-    return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);
+    return pool_cases_run("ladder");
 }

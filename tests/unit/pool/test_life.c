@@ -2,9 +2,8 @@
 /* test_life.c - several pools, and the end of one. */
 #include "unit.h"
 
-static void test_destroy_reports_every_segment_lost(void **state)
+POOL_CASE(test_destroy_reports_every_segment_lost)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addrs[4], base, segment;
     size_t size;
@@ -31,9 +30,8 @@ static void test_destroy_reports_every_segment_lost(void **state)
     }
 }
 
-static void test_destroy_empty_pool_reports_nothing(void **state)
+POOL_CASE(test_destroy_empty_pool_reports_nothing)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     env_pool(env, &config);
@@ -43,10 +41,9 @@ static void test_destroy_empty_pool_reports_nothing(void **state)
     assert_int_equal(env->fake->calls[FAKE_SEGMENT_LOST], 0);
 }
 
-static void test_create_after_destroy_starts_afresh(void **state)
+POOL_CASE(test_create_after_destroy_starts_afresh)
 {
     static const struct pool_stats zero;
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     struct pool_stats stats;
     uint64_t old[3], addr;
@@ -78,10 +75,9 @@ static void test_create_after_destroy_starts_afresh(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What a pool had broken into when it went is not on the next one's account. */
-static void test_create_after_destroy_has_broken_nothing(void **state)
+/* Segments that a pool had split when it went do not count against the next pool. */
+POOL_CASE(test_create_after_destroy_has_broken_nothing)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     config.break_max = BREAK_ONCE(8 * MIB);
@@ -93,9 +89,8 @@ static void test_create_after_destroy_has_broken_nothing(void **state)
     }
 }
 
-static void test_create_after_destroy_recycles_descriptor(void **state)
+POOL_CASE(test_create_after_destroy_recycles_descriptor)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     struct pool *const old = env->pool;
 
@@ -107,9 +102,8 @@ static void test_create_after_destroy_recycles_descriptor(void **state)
     }
 }
 
-static void test_destroy_one_pool_leaves_other_alone(void **state)
+POOL_CASE(test_destroy_one_pool_leaves_other_alone)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     struct pool *second = pool_new(&config); /* over the same driver, so that segments touch */
     const uint64_t first_addr = alloc(env->pool, 8 * MIB), second_addr = alloc(second, 8 * MIB);
@@ -122,9 +116,8 @@ static void test_destroy_one_pool_leaves_other_alone(void **state)
     release(first_addr);
 }
 
-static void test_two_pools_free_goes_to_owner(void **state)
+POOL_CASE(test_two_pools_free_goes_to_owner)
 {
-    struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
@@ -147,9 +140,8 @@ static void test_two_pools_free_goes_to_owner(void **state)
     fake_delete(fake);
 }
 
-static void test_two_pools_kept_block_waits_for_own_order(void **state)
+POOL_CASE(test_two_pools_kept_block_waits_for_own_order)
 {
-    struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
@@ -164,9 +156,8 @@ static void test_two_pools_kept_block_waits_for_own_order(void **state)
 }
 
 /* The driver knows best: what it hands out somebody must have given back past us, with everything in it. */
-static void test_segment_that_the_driver_hands_out_again_is_forgotten(void **state)
+POOL_CASE(test_segment_that_the_driver_hands_out_again_is_forgotten)
 {
-    struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
@@ -220,16 +211,17 @@ static void test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten
 {
     kept_is_forgotten(*state, /* alone: */ false);
 }
+POOL_ROW(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten)
 
 static void test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten(void **state)
 {
     kept_is_forgotten(*state, /* alone: */ true);
 }
+POOL_ROW(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten)
 
 /* But not while a thread is freeing a block of it. */
-static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void **state)
+POOL_CASE(test_segment_that_is_handed_out_again_during_a_free_is_refused)
 {
-    struct env *env = *state;
     struct fake *fake = fake_new();
     struct pool_config config = fake_config(fake);
     struct pool *second = pool_new(&config);
@@ -241,9 +233,7 @@ static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void 
     release(kept);
     env->fake->order_rc = 0;
 
-    fake_stop(env->fake, FAKE_ORDER);
-    call_start(&call, call_free);
-    fake_wait(env->fake, FAKE_ORDER);
+    call_stop(env, FAKE_ORDER, &call, call_free);
     fake->base = env->fake->base;
     assert_int_equal(pool_alloc(second, 8 * MIB, &addr), -EAGAIN);
     assert_int_equal(fake->in_use, 0); /* given back */
@@ -252,8 +242,7 @@ static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void 
     assert_int_equal(stats_of(second).held, 0);
     assert_int_equal(pool_free(kept), -EINVAL);
     assert_sound(second, fake);
-    fake_go(env->fake, FAKE_ORDER);
-    call_join(&call);
+    call_go(env, FAKE_ORDER, &call);
     release(a);
     assert_int_equal(pool_trim(env->pool, "test"), 2 * MIB);
     assert_sound(env->pool, env->fake);
@@ -262,10 +251,9 @@ static void test_segment_that_is_handed_out_again_during_a_free_is_refused(void 
 }
 
 /* Addresses beyond what the map holds. */
-static void test_segment_beyond_48_bits_is_refused(void **state)
+POOL_CASE(test_segment_beyond_48_bits_is_refused)
 {
     static const uint64_t bases[] = {1ull << 48, (1ull << 48) - 4 * MIB, 1ull << 60};
-    struct env *env = *state;
     const uint64_t base = env->fake->base;
     uint64_t addr;
 
@@ -282,21 +270,5 @@ static void test_segment_beyond_48_bits_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_destroy_reports_every_segment_lost),
-        POOL_TEST(test_destroy_empty_pool_reports_nothing),
-        POOL_TEST(test_create_after_destroy_starts_afresh),
-        POOL_TEST(test_create_after_destroy_has_broken_nothing),
-        POOL_TEST(test_create_after_destroy_recycles_descriptor),
-        POOL_TEST(test_destroy_one_pool_leaves_other_alone),
-        POOL_TEST(test_two_pools_free_goes_to_owner),
-        POOL_TEST(test_two_pools_kept_block_waits_for_own_order),
-        POOL_TEST(test_segment_that_the_driver_hands_out_again_is_forgotten),
-        POOL_TEST(test_segment_with_a_kept_block_that_is_handed_out_again_is_forgotten),
-        POOL_TEST(test_segment_with_the_kept_block_that_is_handed_out_again_is_forgotten),
-        POOL_TEST(test_segment_that_is_handed_out_again_during_a_free_is_refused),
-        POOL_TEST(test_segment_beyond_48_bits_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("life", tests, NULL, NULL);
+    return pool_cases_run("life");
 }

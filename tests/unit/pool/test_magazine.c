@@ -72,10 +72,9 @@ static void test_peak_is_exact(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What was freed and waits to be ordered is not in the program's hands. */
-static void test_peak_is_without_what_waits(void **state)
+/* Blocks that were freed and wait to be ordered are not in the program's hands. */
+ENV_CASE(test_peak_is_without_what_waits)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[2];
 
@@ -165,7 +164,7 @@ static void test_more_than_fits(void **state)
     assert_int_equal(stats_of(env->pool).live, 0);
 }
 
-/* What one thread frees is there for another, before the driver is asked. */
+/* A block that one thread frees is there for another, before the pool asks the driver. */
 static void test_others_find_it(void **state)
 {
     struct env *env = env_plain(state);
@@ -181,7 +180,7 @@ static void test_others_find_it(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What was freed while it could not be ordered is ordered by whoever can. */
+/* A block that could not be ordered when it was freed is ordered by a thread that can. */
 static void test_others_order_it(void **state)
 {
     struct env *env = env_plain(state);
@@ -206,9 +205,8 @@ static size_t hits_close_at_hand(struct pool *pool)
 }
 
 /* Frees that wait for company do not make requests look any further than others do. */
-static void test_what_waited_comes_back_close_at_hand(void **state)
+ENV_CASE(test_what_waited_comes_back_close_at_hand)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
 
@@ -226,9 +224,8 @@ static void test_what_waited_comes_back_close_at_hand(void **state)
 }
 
 /* Large blocks wait for few others: there is slack for many more. */
-static void test_few_large_ones_wait(void **state)
+ENV_CASE(test_few_large_ones_wait)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
 
@@ -266,10 +263,9 @@ static void test_another_size_joins_nothing(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What was kept, and turns out to be over when a request asks, stays close at hand but for the one. */
-static void test_what_was_asked_for_stays_close_at_hand(void **state)
+/* Kept blocks whose work is over when a request looks stay in the magazine, except the one that serves it. */
+ENV_CASE(test_what_was_asked_for_stays_close_at_hand)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[20];
 
@@ -290,9 +286,8 @@ static void test_what_was_asked_for_stays_close_at_hand(void **state)
 }
 
 /* Once the slack is used up by other sizes, what was kept serves a request before the driver does. */
-static void test_kept_serves_when_the_slack_is_used_up(void **state)
+ENV_CASE(test_kept_serves_when_the_slack_is_used_up)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[4], last;
 

@@ -72,7 +72,6 @@ static void test_segment_add_of_no_whole_units_returns_einval(void **state)
 {
     const uint64_t addr = BASE + 7 * LEAF;
 
-    (void)state;
     for (uint64_t odd = 1; odd < UNIT; odd *= 2) {
         assert_int_equal(map_segment_add(addr + odd, UNIT, &one), -EINVAL);
         assert_int_equal(map_segment_add(addr, UNIT + odd, &one), -EINVAL);

@@ -2,68 +2,55 @@
 /* test_order.c - a freed block comes back only after order() has succeeded; what is kept; captures (frozen). */
 #include "unit.h"
 
-static void test_free_during_order_does_not_reuse_block(void **state)
+POOL_CASE(test_free_during_order_does_not_reuse_block)
 {
     static const size_t sizes[] = {512, UNIT - POOL_GRANULE, 8 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 3; i++) {
         struct call call = {.addr = alloc(env->pool, sizes[i])};
         uint64_t meanwhile;
 
-        fake_stop(env->fake, FAKE_ORDER);
-        call_start(&call, call_free);
-        fake_wait(env->fake, FAKE_ORDER);
+        call_stop(env, FAKE_ORDER, &call, call_free);
         meanwhile = alloc(env->pool, sizes[i]);
         assert_int_not_equal(meanwhile, call.addr);
         assert_int_equal(pool_live_size(call.addr), 0);
         assert_int_equal(pool_free(call.addr), -EINVAL); /* a double free, not a second order */
         assert_sound(env->pool, env->fake);
-        fake_go(env->fake, FAKE_ORDER);
-        call_join(&call);
+        call_go(env, FAKE_ORDER, &call);
         assert_int_equal(call.rc, 0);
         assert_int_equal(alloc(env->pool, sizes[i]), call.addr);
     }
 }
 
-static void test_trim_during_order_keeps_segment(void **state)
+POOL_CASE(test_trim_during_order_keeps_segment)
 {
-    struct env *env = *state;
     struct call call = {.addr = alloc(env->pool, 8 * MIB)};
 
-    fake_stop(env->fake, FAKE_ORDER);
-    call_start(&call, call_free);
-    fake_wait(env->fake, FAKE_ORDER);
+    call_stop(env, FAKE_ORDER, &call, call_free);
     assert_int_equal(pool_trim(env->pool, "test"), 0);
     assert_int_equal(env->fake->in_use, 8 * MIB);
-    fake_go(env->fake, FAKE_ORDER);
-    call_join(&call);
+    call_go(env, FAKE_ORDER, &call);
     assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
 }
 
 /* A block that is kept back while another thread is inside order(): that call does not cover it. */
-static void test_kept_during_order_of_other_thread_stays_kept(void **state)
+POOL_CASE(test_kept_during_order_of_other_thread_stays_kept)
 {
-    struct env *env = *state;
     const uint64_t kept = alloc(env->pool, 8 * MIB);
     struct call call = {.addr = alloc(env->pool, 16 * MIB)};
 
-    fake_stop(env->fake, FAKE_ORDER);
-    call_start(&call, call_free);
-    fake_wait(env->fake, FAKE_ORDER);
+    call_stop(env, FAKE_ORDER, &call, call_free);
     env->fake->order_rc = -EBUSY;
     release(kept);
     env->fake->order_rc = 0;
-    fake_go(env->fake, FAKE_ORDER);
-    call_join(&call);
+    call_go(env, FAKE_ORDER, &call);
     assert_int_not_equal(alloc(env->pool, 8 * MIB), kept);
     release(call.addr = alloc(env->pool, 16 * MIB));
     assert_int_equal(alloc(env->pool, 8 * MIB), kept);
 }
 
-static void test_free_while_busy_keeps_blocks_until_next_success(void **state)
+POOL_CASE(test_free_while_busy_keeps_blocks_until_next_success)
 {
-    struct env *env = *state;
     uint64_t kept[20], fresh;
 
     for (size_t i = 0; i < 20; i++)
@@ -89,9 +76,8 @@ static void test_free_while_busy_keeps_blocks_until_next_success(void **state)
     assert_int_equal(pool_trim(env->pool, "test"), 20 * 3 * MIB + 2 * MIB);
 }
 
-static void test_free_with_order_error_returns_it_and_keeps_block(void **state)
+POOL_CASE(test_free_with_order_error_returns_it_and_keeps_block)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
 
     env->fake->order_rc = -EIO;
@@ -107,9 +93,8 @@ static void test_free_with_order_error_returns_it_and_keeps_block(void **state)
 }
 
 /* As natively, where a cudaFree that returns the error of a lost context has freed nothing. */
-static void test_free_that_never_works_leaves_block_live(void **state)
+POOL_CASE(test_free_that_never_works_leaves_block_live)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB), kept = alloc(env->pool, 512);
 
     env->fake->order_rc = -EBUSY;
@@ -124,9 +109,8 @@ static void test_free_that_never_works_leaves_block_live(void **state)
 }
 
 /* Frees wait for company up to the slack; what exceeds it is ordered once, with all that waited. */
-static void test_free_with_slack_orders_once_for_many(void **state)
+POOL_CASE(test_free_with_slack_orders_once_for_many)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[9];
 
@@ -149,15 +133,14 @@ static void test_free_with_slack_orders_once_for_many(void **state)
     /* The next ones wait again. */
     release(alloc(env->pool, 2 * MIB));
     assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
-    /* What waits is not lost to a request that the driver refuses. */
+    /* Waiting blocks are not lost to a request that the driver refuses. */
     env->fake->capacity = 9 * 2 * MIB;
     assert_int_not_equal(alloc(env->pool, 18 * MIB), 0);
     assert_sound(env->pool, env->fake);
 }
 
-static void test_free_with_slack_in_percent_of_the_peak(void **state)
+POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[40];
 
@@ -176,9 +159,8 @@ static void test_free_with_slack_in_percent_of_the_peak(void **state)
 }
 
 /* A large block is ordered at once, with all that waited: few could wait beside it. */
-static void test_large_blocks_wait_for_nobody(void **state)
+POOL_CASE(test_large_blocks_wait_for_nobody)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr, large;
 
@@ -196,7 +178,7 @@ static void test_large_blocks_wait_for_nobody(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What is kept does not count as in use, or the slack would feed itself. */
+/* Kept blocks do not count as in use, or the slack would feed itself. */
 static void test_slack_is_of_what_is_in_use(void **state)
 {
     static const struct {
@@ -228,11 +210,11 @@ static void test_slack_is_of_what_is_in_use(void **state)
         assert_int_equal(stats_of(env->pool).held, 0);
     }
 }
+POOL_ROW(test_slack_is_of_what_is_in_use)
 
 /* A request that finds nothing asks what was kept again and again, however it was freed. */
-static void test_slack_with_frees_that_wait_for_nothing_does_not_grow(void **state)
+POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     config.slack_min = 32 * MIB;
@@ -245,9 +227,8 @@ static void test_slack_with_frees_that_wait_for_nothing_does_not_grow(void **sta
     assert_sound(env->pool, env->fake);
 }
 
-static void test_context_that_failed_defers_nothing(void **state)
+POOL_CASE(test_context_that_failed_defers_nothing)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
@@ -259,9 +240,8 @@ static void test_context_that_failed_defers_nothing(void **state)
     assert_int_equal(pool_free(addr), -ENOTRECOVERABLE);
 }
 
-static void test_alloc_prompt_publishes_kept(void **state)
+POOL_CASE(test_alloc_prompt_publishes_kept)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
@@ -276,9 +256,8 @@ static void test_alloc_prompt_publishes_kept(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-static void test_alloc_prompt_without_kept_does_not_order(void **state)
+POOL_CASE(test_alloc_prompt_without_kept_does_not_order)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     env->fake->prompt = true;
@@ -288,9 +267,8 @@ static void test_alloc_prompt_without_kept_does_not_order(void **state)
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
 }
 
-static void test_alloc_not_prompt_does_not_order(void **state)
+POOL_CASE(test_alloc_not_prompt_does_not_order)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
     env->fake->order_rc = -EBUSY;
@@ -300,9 +278,8 @@ static void test_alloc_not_prompt_does_not_order(void **state)
     assert_int_equal(env->fake->calls[FAKE_ORDER], 1);
 }
 
-static void test_frozen_miss_returns_eagain(void **state)
+POOL_CASE(test_frozen_miss_returns_eagain)
 {
-    struct env *env = *state;
     uint64_t addr = 42;
 
     env->fake->frozen = true;
@@ -316,9 +293,8 @@ static void test_frozen_miss_returns_eagain(void **state)
     alloc(env->pool, 512);
 }
 
-static void test_frozen_hit_is_served(void **state)
+POOL_CASE(test_frozen_hit_is_served)
 {
-    struct env *env = *state;
     const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB);
 
     release(large);
@@ -327,10 +303,8 @@ static void test_frozen_hit_is_served(void **state)
     assert_int_equal(alloc(env->pool, 512), small + 512);
 }
 
-static void test_frozen_trim_returns_zero(void **state)
+POOL_CASE(test_frozen_trim_returns_zero)
 {
-    struct env *env = *state;
-
     release(alloc(env->pool, 8 * MIB));
     env->fake->frozen = true;
     assert_int_equal(pool_trim(env->pool, "test"), 0);
@@ -340,9 +314,8 @@ static void test_frozen_trim_returns_zero(void **state)
     assert_int_equal(pool_trim(env->pool, "test"), 8 * MIB);
 }
 
-static void test_frozen_over_limit_gives_nothing_back(void **state)
+POOL_CASE(test_frozen_over_limit_gives_nothing_back)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
@@ -361,37 +334,28 @@ static void use_during(struct env *env, enum fake_kind kind, struct call *call, 
     const uint64_t other = alloc(env->pool, 700);
     char text[64];
 
-    fake_stop(env->fake, kind);
-    call_start(call, function);
-    fake_wait(env->fake, kind);
+    call_stop(env, kind, call, function);
     /* Any of these would hang, and alarm() ends the test. */
     stats_of(env->pool);
     pool_check(env->pool, text, sizeof(text));
     if (kind != FAKE_ORDER)
         release(other);
     alloc(env->pool, 700);
-    fake_go(env->fake, kind);
-    call_join(call);
+    call_go(env, kind, call);
 }
 
-static void test_lock_during_backend_alloc_is_free(void **state)
+POOL_CASE(test_lock_during_backend_alloc_is_free)
 {
-    struct env *env = *state;
-
     use_during(env, FAKE_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
 }
 
-static void test_lock_during_segment_alloc_is_free(void **state)
+POOL_CASE(test_lock_during_segment_alloc_is_free)
 {
-    struct env *env = *state;
-
     use_during(env, FAKE_SEGMENT_ALLOC, &(struct call){.pool = env->pool, .size = 8 * MIB}, call_alloc);
 }
 
-static void test_lock_during_order_is_free(void **state)
+POOL_CASE(test_lock_during_order_is_free)
 {
-    struct env *env = *state;
-
     use_during(env, FAKE_ORDER, &(struct call){.addr = alloc(env->pool, 8 * MIB)}, call_free);
 }
 
@@ -408,105 +372,65 @@ static void test_lock_during_backend_free_is_free(void **state)
 {
     lock_during_trim(*state, FAKE_FREE);
 }
+POOL_ROW(test_lock_during_backend_free_is_free)
 
 static void test_lock_during_segment_free_is_free(void **state)
 {
     lock_during_trim(*state, FAKE_SEGMENT_FREE);
 }
+POOL_ROW(test_lock_during_segment_free_is_free)
 
 static void test_lock_during_trim_event_is_free(void **state)
 {
     lock_during_trim(*state, FAKE_TRIM);
 }
+POOL_ROW(test_lock_during_trim_event_is_free)
 
 /* --- what others see of a segment that is coming or going */
 
-static void test_alloc_before_segment_is_announced_does_not_use_it(void **state)
+POOL_CASE(test_alloc_before_segment_is_announced_does_not_use_it)
 {
-    struct env *env = *state;
     struct call call = {.pool = env->pool, .size = 512};
     uint64_t addr;
 
-    fake_stop(env->fake, FAKE_SEGMENT_ALLOC);
-    call_start(&call, call_alloc);
-    fake_wait(env->fake, FAKE_SEGMENT_ALLOC);
+    call_stop(env, FAKE_SEGMENT_ALLOC, &call, call_alloc);
     addr = alloc(env->pool, 512);
-    fake_go(env->fake, FAKE_SEGMENT_ALLOC);
-    call_join(&call);
+    call_go(env, FAKE_SEGMENT_ALLOC, &call);
     assert_int_equal(fake_segment_of(env->fake, call.addr)->index, 0);
     assert_int_equal(fake_segment_of(env->fake, addr)->index, 1);
 }
 
-static void test_alloc_during_trim_does_not_use_going_segment(void **state)
+POOL_CASE(test_alloc_during_trim_does_not_use_going_segment)
 {
-    struct env *env = *state;
     struct call call = {.pool = env->pool, .why = "test"};
     const uint64_t going = alloc(env->pool, 8 * MIB);
     uint64_t addr;
 
     release(going);
-    fake_stop(env->fake, FAKE_SEGMENT_FREE);
-    call_start(&call, call_trim);
-    fake_wait(env->fake, FAKE_SEGMENT_FREE);
+    call_stop(env, FAKE_SEGMENT_FREE, &call, call_trim);
     addr = alloc(env->pool, 8 * MIB);
     assert_int_not_equal(addr, going);
     assert_int_equal(pool_free(going), -ENOENT);
     assert_null(pool_of(going));
-    fake_go(env->fake, FAKE_SEGMENT_FREE);
-    call_join(&call);
+    call_go(env, FAKE_SEGMENT_FREE, &call);
     assert_int_equal(call.released, 8 * MIB);
     assert_int_equal(pool_live_size(addr), 8 * MIB);
 }
 
 /* pool_check and pool_stats_get may be called from any thread at any time. */
-static void test_check_during_backend_alloc_finds_no_fault(void **state)
+POOL_CASE(test_check_during_backend_alloc_finds_no_fault)
 {
-    struct env *env = *state;
     struct call call = {.pool = env->pool, .size = 8 * MIB};
     char text[128] = "";
 
-    fake_stop(env->fake, FAKE_ALLOC);
-    call_start(&call, call_alloc);
-    fake_wait(env->fake, FAKE_ALLOC);
+    call_stop(env, FAKE_ALLOC, &call, call_alloc);
     assert_int_equal(stats_of(env->pool).held, 0); /* bytes in segments */
     if (pool_check(env->pool, text, sizeof(text)))
         fail_msg("pool_check while another thread asks the driver: %s", text);
-    fake_go(env->fake, FAKE_ALLOC);
-    call_join(&call);
+    call_go(env, FAKE_ALLOC, &call);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_free_during_order_does_not_reuse_block),
-        POOL_TEST(test_trim_during_order_keeps_segment),
-        POOL_TEST(test_kept_during_order_of_other_thread_stays_kept),
-        POOL_TEST(test_free_while_busy_keeps_blocks_until_next_success),
-        POOL_TEST(test_free_with_order_error_returns_it_and_keeps_block),
-        POOL_TEST(test_free_that_never_works_leaves_block_live),
-        POOL_TEST(test_free_with_slack_orders_once_for_many),
-        POOL_TEST(test_free_with_slack_in_percent_of_the_peak),
-        POOL_TEST(test_large_blocks_wait_for_nobody),
-        POOL_TEST(test_slack_is_of_what_is_in_use),
-        POOL_TEST(test_slack_with_frees_that_wait_for_nothing_does_not_grow),
-        POOL_TEST(test_context_that_failed_defers_nothing),
-        POOL_TEST(test_alloc_prompt_publishes_kept),
-        POOL_TEST(test_alloc_prompt_without_kept_does_not_order),
-        POOL_TEST(test_alloc_not_prompt_does_not_order),
-        POOL_TEST(test_frozen_miss_returns_eagain),
-        POOL_TEST(test_frozen_hit_is_served),
-        POOL_TEST(test_frozen_trim_returns_zero),
-        POOL_TEST(test_frozen_over_limit_gives_nothing_back),
-        POOL_TEST(test_lock_during_backend_alloc_is_free),
-        POOL_TEST(test_lock_during_segment_alloc_is_free),
-        POOL_TEST(test_lock_during_order_is_free),
-        POOL_TEST(test_lock_during_backend_free_is_free),
-        POOL_TEST(test_lock_during_segment_free_is_free),
-        POOL_TEST(test_lock_during_trim_event_is_free),
-        POOL_TEST(test_alloc_before_segment_is_announced_does_not_use_it),
-        POOL_TEST(test_alloc_during_trim_does_not_use_going_segment),
-        POOL_TEST(test_check_during_backend_alloc_finds_no_fault),
-    };
-
-    return cmocka_run_group_tests_name("order", tests, NULL, NULL);
+    return pool_cases_run("order");
 }

@@ -30,9 +30,8 @@ static void pool_packs(struct env *env, size_t break_max)
     pool_trim(env->pool, "test");
 }
 
-static void test_blocks_that_leave_much_share_a_segment(void **state)
+POOL_CASE(test_blocks_that_leave_much_share_a_segment)
 {
-    struct env *env = *state;
     uint64_t first, second;
 
     pool_packs(env, ANY);
@@ -81,22 +80,19 @@ static void test_block_has_a_segment_of_its_own(void **state)
         env->pool->config.limit = cases[i].limit;
         env->pool->freed = cases[i].freed;
         alloc(env->pool, 30 * MIB);
-        fake_stop(env->fake, FAKE_ALLOC);
-        call_start(&other, call_alloc);
-        fake_wait(env->fake, FAKE_ALLOC);
+        call_stop(env, FAKE_ALLOC, &other, call_alloc);
         alloc(env->pool, cases[i].size);
         held = stats_of(env->pool).held;
-        fake_go(env->fake, FAKE_ALLOC);
-        call_join(&other);
+        call_go(env, FAKE_ALLOC, &other);
         if (held != 30 * MIB + cases[i].segment)
             fail_msg("case %zu: %zu MiB", i, held / MIB);
     }
 }
+POOL_ROW(test_block_has_a_segment_of_its_own)
 
 /* A segment for two that the limit forbids hands nothing back, either. */
-static void test_segment_for_two_over_the_limit(void **state)
+POOL_CASE(test_segment_for_two_over_the_limit)
 {
-    struct env *env = *state;
     struct call other = {.size = 20 * MIB};
 
     for (size_t limit = 64 * MIB; limit <= 66 * MIB; limit += 2 * MIB) {
@@ -110,23 +106,19 @@ static void test_segment_for_two_over_the_limit(void **state)
         idle = alloc(env->pool, 2 * MIB);
         alloc(env->pool, 4 * MIB);
         release(idle);
-        fake_stop(env->fake, FAKE_ALLOC);
-        call_start(&other, call_alloc);
-        fake_wait(env->fake, FAKE_ALLOC);
+        call_stop(env, FAKE_ALLOC, &other, call_alloc);
         env->pool->config.limit = limit;
         env->pool->config.excess_min = 0;
         alloc(env->pool, 5 * MIB); /* 62 of 60 and 3, with the other's; or 66 */
         assert_int_equal(env->fake->calls[FAKE_FREE] - frees, limit == 66 * MIB);
         assert_int_equal(stats_of(env->pool).held, limit == 66 * MIB ? 44 * MIB : 42 * MIB);
-        fake_go(env->fake, FAKE_ALLOC);
-        call_join(&other);
+        call_go(env, FAKE_ALLOC, &other);
     }
 }
 
 /* Only blocks that leave much count. */
-static void test_what_has_been_freed_of_them(void **state)
+POOL_CASE(test_what_has_been_freed_of_them)
 {
-    struct env *env = *state;
     const size_t sizes[] = {3 * MIB, 2 * MIB, 3 * MIB + 512, MIB, 20 * MIB + 512, 5 * MIB};
 
     pool_with(env, ANY);
@@ -136,9 +128,8 @@ static void test_what_has_been_freed_of_them(void **state)
     assert_int_equal(env->pool->freed, 28 * MIB + 512);
 }
 
-static void test_blocks_of_a_program_that_exports_them_have_their_own(void **state)
+POOL_CASE(test_blocks_of_a_program_that_exports_them_have_their_own)
 {
-    struct env *env = *state;
     uint64_t small;
 
     pool_packs(env, ANY);
@@ -159,9 +150,8 @@ static void test_blocks_of_a_program_that_exports_them_have_their_own(void **sta
 }
 
 /* The program has freed it past the pool. */
-static void test_packed_segment_that_is_disowned_exposes_nothing(void **state)
+POOL_CASE(test_packed_segment_that_is_disowned_exposes_nothing)
 {
-    struct env *env = *state;
     uint64_t addr;
 
     pool_packs(env, ANY);
@@ -172,10 +162,8 @@ static void test_packed_segment_that_is_disowned_exposes_nothing(void **state)
 }
 
 /* The driver has no 10 MiB for two, but 6 for one. */
-static void test_refused_segment_for_two_becomes_one_for_one(void **state)
+POOL_CASE(test_refused_segment_for_two_becomes_one_for_one)
 {
-    struct env *env = *state;
-
     pool_packs(env, ANY);
     env->fake->capacity = 8 * MIB;
     alloc(env->pool, 4 * MIB + 512);
@@ -218,19 +206,9 @@ static void test_segments_for_two_at_the_bound(void **state)
     }
     env->fake->arriving = 0;
 }
+POOL_ROW(test_segments_for_two_at_the_bound)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_blocks_that_leave_much_share_a_segment),
-        POOL_TEST(test_block_has_a_segment_of_its_own),
-        POOL_TEST(test_segment_for_two_over_the_limit),
-        POOL_TEST(test_what_has_been_freed_of_them),
-        POOL_TEST(test_blocks_of_a_program_that_exports_them_have_their_own),
-        POOL_TEST(test_packed_segment_that_is_disowned_exposes_nothing),
-        POOL_TEST(test_refused_segment_for_two_becomes_one_for_one),
-        POOL_TEST(test_segments_for_two_at_the_bound),
-    };
-
-    return cmocka_run_group_tests_name("pairs", tests, NULL, NULL);
+    return pool_cases_run("pairs");
 }

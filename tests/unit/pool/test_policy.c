@@ -69,7 +69,6 @@ static struct fake *reclaimed;
 
 static void backend_reclaim(void *arg)
 {
-    (void)arg;
     reclaims++;
     reclaimed->arriving /= 2; /* some is behind other threads' work */
 }
@@ -211,7 +210,7 @@ static void idle_add(uint64_t addr, size_t size)
     account.live -= size - tail_of(kind_of(size));
 }
 
-/* What was kept has been ordered. */
+/* The kept blocks have been ordered. */
 static void publish(void)
 {
     const bool any = account.deferred_count;
@@ -329,7 +328,7 @@ static void give(struct env *env, unsigned int kind, uint64_t addr)
         idle_add(addr, size_of(kind));
     }
     assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0); /* it joins, and nothing goes */
-    /* What joined together did so in any order. */
+    /* Blocks join in any order. */
     for (const struct segment *segment = env->pool->idle_first; segment; segment = segment->idle_next, i++) {
         account.idle[i] = segment->addr;
         account.idle_size[i] = segment->size;
@@ -362,9 +361,7 @@ static void other_begins(struct env *env, enum other what, struct call *call)
         return;
     if (what == LEAVING)
         release(alloc(env->pool, 40 * MIB));
-    fake_stop(env->fake, what == LEAVING ? FAKE_FREE : FAKE_ALLOC);
-    call_start(call, what == LEAVING ? call_trim : call_alloc);
-    fake_wait(env->fake, what == LEAVING ? FAKE_FREE : FAKE_ALLOC);
+    call_stop(env, what == LEAVING ? FAKE_FREE : FAKE_ALLOC, call, what == LEAVING ? call_trim : call_alloc);
 }
 
 static void go_on(struct env *env)
@@ -390,9 +387,8 @@ static void go_on(struct env *env)
     }
 }
 
-static void test_what_goes_is_as_on_a_second_account(void **state)
+POOL_CASE(test_what_goes_is_as_on_a_second_account)
 {
-    struct env *env = *state;
     size_t streak = 0, waits = 0, credit = 0;
 
     for (const struct run *run = runs; run < runs + sizeof(runs) / sizeof(*runs); run++) {
@@ -421,8 +417,7 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
         assert_int_equal(waits_told, account.waits);
         credit = most(credit, account.credit);
         if (run->other != NOBODY) {
-            fake_go(env->fake, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC);
-            call_join(&other);
+            call_go(env, run->other == LEAVING ? FAKE_FREE : FAKE_ALLOC, &other);
         }
         config = fake_config(env->fake);
         env_pool(env, &config); /* ops and observer go */
@@ -431,9 +426,8 @@ static void test_what_goes_is_as_on_a_second_account(void **state)
 }
 
 /* Sizes that share a place among what the pool has handed back are not taken for each other. */
-static void test_sizes_that_share_a_place_in_memory(void **state)
+POOL_CASE(test_sizes_that_share_a_place_in_memory)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     size_t places = 0, sizes = 0;
 
@@ -457,8 +451,5 @@ static void test_sizes_that_share_a_place_in_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {POOL_TEST(test_what_goes_is_as_on_a_second_account),
-                                       POOL_TEST(test_sizes_that_share_a_place_in_memory)};
-
-    return cmocka_run_group_tests_name("policy", tests, NULL, NULL);
+    return pool_cases_run("policy");
 }

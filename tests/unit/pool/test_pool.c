@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_pool.c - blocks: handing out, splitting, merging, freeing, finding; the counters. One thread, no refusals. */
+/* test_pool.c - blocks: handing out, splitting, merging, freeing, finding. One thread, no refusals. */
 #include "unit.h"
 
-static void test_alloc_after_free_returns_same_block(void **state)
+POOL_CASE(test_alloc_after_free_returns_same_block)
 {
     static const size_t sizes[] = {1, 512, 100 * KIB, 2 * MIB, 3 * MIB + 17, 64 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         const uint64_t addr = alloc(env->pool, sizes[i]);
@@ -20,11 +19,10 @@ static void test_alloc_after_free_returns_same_block(void **state)
     assert_int_equal(stats_of(env->pool).hits, 2 + 6);
 }
 
-/* What was freed last comes back first, and its neighbours only join when something else is asked for. */
-static void test_alloc_of_freed_sizes_takes_the_last_of_each(void **state)
+/* The block freed last comes back first, and its neighbours only join when another size is requested. */
+POOL_CASE(test_alloc_of_freed_sizes_takes_the_last_of_each)
 {
     static const size_t sizes[] = {4 * KIB, 4 * KIB, 12 * KIB, 2 * MIB, 2 * MIB, 3 * MIB};
-    struct env *env = *state;
     uint64_t addr[6];
     unsigned int asked;
 
@@ -48,9 +46,8 @@ static void test_alloc_of_freed_sizes_takes_the_last_of_each(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-static void test_alloc_any_size_is_aligned_and_live(void **state)
+POOL_CASE(test_alloc_any_size_is_aligned_and_live)
 {
-    struct env *env = *state;
     uint64_t rng = 7;
 
     for (int i = 0; i < 2000; i++) {
@@ -66,10 +63,9 @@ static void test_alloc_any_size_is_aligned_and_live(void **state)
     }
 }
 
-static void test_alloc_large_in_new_pool_starts_at_segment_base(void **state)
+POOL_CASE(test_alloc_large_in_new_pool_starts_at_segment_base)
 {
     static const size_t sizes[] = {2 * MIB, 2 * MIB + 1, 3 * MIB, 4 * MIB, 5 * MIB - 512, 33 * MIB, 1024 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         assert_int_equal(offset_of(env->fake, alloc(env->pool, sizes[i])), 0);
@@ -77,19 +73,15 @@ static void test_alloc_large_in_new_pool_starts_at_segment_base(void **state)
     }
 }
 
-static void test_alloc_small_never_returns_segment_base(void **state)
+POOL_CASE(test_alloc_small_never_returns_segment_base)
 {
-    struct env *env = *state;
-
     for (int i = 0; i < 3 * 4096; i++)
         assert_true(offset_of(env->fake, alloc(env->pool, 1 + (size_t)i % 512)) >= POOL_GRANULE);
     assert_sound(env->pool, env->fake);
 }
 
-static void test_alloc_small_fills_all_but_first_granule(void **state)
+POOL_CASE(test_alloc_small_fills_all_but_first_granule)
 {
-    struct env *env = *state;
-
     for (size_t i = 0; i < UNIT / POOL_GRANULE - 1; i++)
         alloc(env->pool, POOL_GRANULE);
     assert_int_equal(env->fake->born, 1);
@@ -99,9 +91,8 @@ static void test_alloc_small_fills_all_but_first_granule(void **state)
 
 /* As many as the driver puts into one of its pages: skipping the first granule would cost every second block of 1 MiB.
  */
-static void test_alloc_of_powers_of_two_wastes_none(void **state)
+POOL_CASE(test_alloc_of_powers_of_two_wastes_none)
 {
-    struct env *env = *state;
     unsigned int before = 0;
 
     for (size_t size = 128 * KIB; size <= MIB; size *= 2) {
@@ -112,10 +103,8 @@ static void test_alloc_of_powers_of_two_wastes_none(void **state)
     }
 }
 
-static void test_alloc_just_below_unit_fits_one_unit(void **state)
+POOL_CASE(test_alloc_just_below_unit_fits_one_unit)
 {
-    struct env *env = *state;
-
     for (size_t size = UNIT - 1024; size <= UNIT; size += 256) {
         const uint64_t addr = alloc(env->pool, size);
 
@@ -125,10 +114,8 @@ static void test_alloc_just_below_unit_fits_one_unit(void **state)
 }
 
 /* However much the pool holds already. */
-static void test_alloc_small_always_asks_for_one_unit(void **state)
+POOL_CASE(test_alloc_small_always_asks_for_one_unit)
 {
-    struct env *env = *state;
-
     alloc(env->pool, 256 * MIB);
     while (env->fake->born < 200) {
         fake_events_clear(env->fake);
@@ -138,10 +125,9 @@ static void test_alloc_small_always_asks_for_one_unit(void **state)
     }
 }
 
-static void test_free_in_any_order_merges_small(void **state)
+POOL_CASE(test_free_in_any_order_merges_small)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    struct env *env = *state;
 
     for (int i = 0; i < 6; i++) {
         uint64_t addrs[3], whole;
@@ -163,9 +149,8 @@ static void test_free_in_any_order_merges_small(void **state)
     assert_int_equal(env->fake->in_use, 0);
 }
 
-static void test_free_in_any_order_merges_large(void **state)
+POOL_CASE(test_free_in_any_order_merges_large)
 {
-    struct env *env = *state;
     uint64_t addrs[8], rng = 3;
 
     release(alloc(env->pool, 16 * MIB));
@@ -189,9 +174,8 @@ static void test_free_in_any_order_merges_large(void **state)
     assert_int_equal(pool_trim(env->pool, "test"), 16 * MIB);
 }
 
-static void test_free_beside_other_segment_does_not_merge(void **state)
+POOL_CASE(test_free_beside_other_segment_does_not_merge)
 {
-    struct env *env = *state;
     const uint64_t first = alloc(env->pool, 2 * MIB), second = alloc(env->pool, 2 * MIB);
 
     assert_int_equal(second, first + 2 * MIB); /* the fake hands out touching segments */
@@ -202,9 +186,8 @@ static void test_free_beside_other_segment_does_not_merge(void **state)
     assert_int_equal(env->fake->born, 3);
 }
 
-static void test_free_everything_leaves_all_segments_idle(void **state)
+POOL_CASE(test_free_everything_leaves_all_segments_idle)
 {
-    struct env *env = *state;
     uint64_t addrs[500], rng = 11;
 
     for (int i = 0; i < 500; i++)
@@ -222,9 +205,8 @@ static void test_free_everything_leaves_all_segments_idle(void **state)
     assert_null(pool_of(addrs[0]));
 }
 
-static void test_trim_with_live_block_keeps_its_segment(void **state)
+POOL_CASE(test_trim_with_live_block_keeps_its_segment)
 {
-    struct env *env = *state;
     const uint64_t live = alloc(env->pool, 512), idle = alloc(env->pool, 4 * MIB);
 
     release(idle);
@@ -235,9 +217,8 @@ static void test_trim_with_live_block_keeps_its_segment(void **state)
     assert_int_equal(env->fake->calls[FAKE_TRIM], 1); /* nothing given back, nothing to tell */
 }
 
-static void test_trim_after_trim_uses_returned_address_again(void **state)
+POOL_CASE(test_trim_after_trim_uses_returned_address_again)
 {
-    struct env *env = *state;
     uint64_t addr = alloc(env->pool, 4 * MIB);
 
     for (int i = 0; i < 10; i++) {
@@ -249,9 +230,8 @@ static void test_trim_after_trim_uses_returned_address_again(void **state)
     }
 }
 
-static void test_alloc_of_small_part_leaves_large_idle_segment_whole(void **state)
+POOL_CASE(test_alloc_of_small_part_leaves_large_idle_segment_whole)
 {
-    struct env *env = *state;
     const uint64_t large = alloc(env->pool, 64 * MIB);
 
     release(large);
@@ -259,9 +239,8 @@ static void test_alloc_of_small_part_leaves_large_idle_segment_whole(void **stat
     assert_int_equal(alloc(env->pool, 64 * MIB), large);
 }
 
-static void test_alloc_of_large_part_splits_idle_segment(void **state)
+POOL_CASE(test_alloc_of_large_part_splits_idle_segment)
 {
-    struct env *env = *state;
     const uint64_t large = alloc(env->pool, 64 * MIB);
 
     release(large);
@@ -271,9 +250,8 @@ static void test_alloc_of_large_part_splits_idle_segment(void **state)
 }
 
 /* With a small block there, nothing of the segment could go back. */
-static void test_alloc_leaving_less_than_unit_of_segment_leaves_it_to_nobody(void **state)
+POOL_CASE(test_alloc_leaving_less_than_unit_of_segment_leaves_it_to_nobody)
 {
-    struct env *env = *state;
     uint64_t large, small, addr;
 
     release(alloc(env->pool, 4 * MIB));
@@ -310,11 +288,11 @@ static void test_free_of_wild_address_returns_enoent(void **state)
     assert_int_equal(pool_free(addr + (1ull << 48)), -ENOENT);
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
 }
+POOL_ROW(test_free_of_wild_address_returns_enoent)
 
-static void test_free_of_interior_address_returns_einval(void **state)
+POOL_CASE(test_free_of_interior_address_returns_einval)
 {
     static const size_t offsets[] = {1, 8, 511, 512, 1024, 2 * MIB - 512, 2 * MIB, 4 * MIB - 1};
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 4 * MIB);
 
     for (size_t i = 0; i < sizeof(offsets) / sizeof(*offsets); i++) {
@@ -327,19 +305,17 @@ static void test_free_of_interior_address_returns_einval(void **state)
     assert_int_equal(env->fake->calls[FAKE_ORDER], 0);
 }
 
-static void test_free_of_unused_part_of_segment_returns_einval(void **state)
+POOL_CASE(test_free_of_unused_part_of_segment_returns_einval)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 512);
 
     assert_int_equal(pool_free(fake_segment_of(env->fake, addr)->addr), -EINVAL); /* nobody's granule */
     assert_int_equal(pool_free(addr + 512), -EINVAL);                             /* the free rest */
 }
 
-static void test_free_twice_returns_einval(void **state)
+POOL_CASE(test_free_twice_returns_einval)
 {
     static const size_t sizes[] = {512, 8 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 2; i++) {
         const uint64_t before = alloc(env->pool, sizes[i]), addr = alloc(env->pool, sizes[i]);
@@ -354,9 +330,8 @@ static void test_free_twice_returns_einval(void **state)
     assert_int_equal(stats_of(env->pool).frees, 4);
 }
 
-static void test_free_of_merged_and_resplit_address_returns_einval(void **state)
+POOL_CASE(test_free_of_merged_and_resplit_address_returns_einval)
 {
-    struct env *env = *state;
     const uint64_t first = alloc(env->pool, 512), second = alloc(env->pool, 512);
 
     release(first);
@@ -367,10 +342,9 @@ static void test_free_of_merged_and_resplit_address_returns_einval(void **state)
     release(first);
 }
 
-static void test_alloc_too_large_returns_enomem(void **state)
+POOL_CASE(test_alloc_too_large_returns_enomem)
 {
     static const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 511, SIZE_MAX / 2, (size_t)1 << 62, ((size_t)1 << 47) + 1};
-    struct env *env = *state;
     uint64_t addr = 42;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -385,10 +359,9 @@ static void test_alloc_too_large_returns_enomem(void **state)
     }
 }
 
-static void test_block_find_inside_live_block_returns_it(void **state)
+POOL_CASE(test_block_find_inside_live_block_returns_it)
 {
     static const size_t sizes[] = {1, 700, 100 * KIB, 2 * MIB, 9 * MIB + 5};
-    struct env *env = *state;
     uint64_t addrs[5], base, segment;
     size_t size;
 
@@ -406,9 +379,8 @@ static void test_block_find_inside_live_block_returns_it(void **state)
     }
 }
 
-static void test_block_find_outside_live_block_returns_enoent(void **state)
+POOL_CASE(test_block_find_outside_live_block_returns_enoent)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 512), freed = alloc(env->pool, 512), kept = alloc(env->pool, 4 * MIB);
     uint64_t base = 1, segment = 2;
     size_t size = 3;
@@ -423,165 +395,7 @@ static void test_block_find_outside_live_block_returns_enoent(void **state)
     assert_true(base == 1 && size == 3 && segment == 2);
 }
 
-static void test_stats_after_each_step_match_to_the_byte(void **state)
-{
-    struct env *env = *state;
-    uint64_t small, large, other;
-    struct pool_stats want = {0}, got;
-
-#define SAME()                                                                                                         \
-    do {                                                                                                               \
-        got = stats_of(env->pool);                                                                                     \
-        assert_memory_equal(&got, &want, sizeof(got));                                                                 \
-    } while (0)
-    SAME();
-    small = alloc(env->pool, 513);
-    want.allocs = want.misses = want.segments_alloc = 1;
-    want.live = want.peak_live = 1024;
-    want.held = want.peak_held = 2 * MIB;
-    SAME();
-    large = alloc(env->pool, 6 * MIB);
-    want.allocs = want.misses = want.segments_alloc = 2;
-    want.live = want.peak_live = 6 * MIB + 1024;
-    want.held = want.peak_held = 8 * MIB;
-    SAME();
-    other = alloc(env->pool, 1);
-    want.allocs = 3;
-    want.hits = 1;
-    want.live = want.peak_live = 6 * MIB + 1536;
-    SAME();
-    release(large);
-    want.frees = want.order = 1;
-    want.live = 1536;
-    want.idle = 6 * MIB;
-    SAME();
-    assert_int_equal(pool_free(large), -EINVAL);
-    assert_int_equal(pool_free(0), -ENOENT);
-    SAME();
-    large = alloc(env->pool, 2 * MIB);
-    want.allocs = 4;
-    want.hits = 2;
-    want.live = 2 * MIB + 1536;
-    want.idle = 0;
-    SAME();
-    release(large);
-    release(small);
-    release(other);
-    want.frees = want.order = 4;
-    want.live = 0;
-    want.idle = 8 * MIB;
-    SAME();
-    pool_trim(env->pool, "test");
-    want.held = want.idle = 0;
-    want.segments_free = 2;
-    SAME();
-    pool_trim(env->pool, "test");
-    SAME();
-#undef SAME
-}
-
-static void test_observer_of_trim_hears_of_segments_first(void **state)
-{
-    struct env *env = *state;
-    const struct fake_event *event;
-
-    release(alloc(env->pool, 4 * MIB));
-    release(alloc(env->pool, 512));
-    assert_int_equal(env->fake->events[0].kind, FAKE_ALLOC);
-    assert_int_equal(env->fake->events[1].kind, FAKE_SEGMENT_ALLOC);
-    fake_events_clear(env->fake);
-    pool_trim(env->pool, "why not");
-    assert_int_equal(env->fake->events_count, 6);
-    assert_int_equal(env->fake->events[0].kind, FAKE_SEGMENT_FREE);
-    assert_int_equal(env->fake->events[4].kind, FAKE_COLLECT);
-    assert_int_equal(env->fake->events[5].kind, FAKE_TRIM);
-    event = fake_event_of(env->fake, FAKE_TRIM, 0);
-    assert_int_equal(event->size, 6 * MIB);
-    assert_string_equal(event->why, "why not");
-    assert_int_equal(fake_event_of(env->fake, FAKE_SEGMENT_FREE, 0)->addr,
-                     fake_event_of(env->fake, FAKE_FREE, 0)->addr);
-}
-
-/* Every path on which an observer would be called. */
-static void without_observer(struct env *env, struct pool_config *config)
-{
-    uint64_t addr;
-
-    env->fake->observed = false;
-    env_pool(env, config);
-    release(alloc(env->pool, 4 * MIB));
-    assert_int_equal(pool_trim(env->pool, "test"), 4 * MIB);
-    env->fake->refuse = true;
-    assert_int_equal(pool_alloc(env->pool, 4 * MIB, &addr), -ENOMEM);
-    env->fake->refuse = false;
-    alloc(env->pool, 4 * MIB);
-}
-
-static void test_observer_missing_is_not_called(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-
-    config.observer = NULL;
-    without_observer(env, &config);
-}
-
-static void test_observer_without_functions_is_not_called(void **state)
-{
-    static const struct pool_observer_ops none;
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-
-    config.observer = &none;
-    without_observer(env, &config);
-}
-
-static void test_create_copies_config(void **state)
-{
-    struct env *env = *state;
-    struct pool_config config = fake_config(env->fake);
-
-    env_pool(env, &config);
-    memset(&config, 0xff, sizeof(config));
-    assert_ptr_equal(pool_arg(env->pool), env->fake);
-    release(alloc(env->pool, 1));
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_alloc_after_free_returns_same_block),
-        POOL_TEST(test_alloc_of_freed_sizes_takes_the_last_of_each),
-        POOL_TEST(test_alloc_any_size_is_aligned_and_live),
-        POOL_TEST(test_alloc_large_in_new_pool_starts_at_segment_base),
-        POOL_TEST(test_alloc_small_never_returns_segment_base),
-        POOL_TEST(test_alloc_small_fills_all_but_first_granule),
-        POOL_TEST(test_alloc_of_powers_of_two_wastes_none),
-        POOL_TEST(test_alloc_just_below_unit_fits_one_unit),
-        POOL_TEST(test_alloc_small_always_asks_for_one_unit),
-        POOL_TEST(test_free_in_any_order_merges_small),
-        POOL_TEST(test_free_in_any_order_merges_large),
-        POOL_TEST(test_free_beside_other_segment_does_not_merge),
-        POOL_TEST(test_free_everything_leaves_all_segments_idle),
-        POOL_TEST(test_trim_with_live_block_keeps_its_segment),
-        POOL_TEST(test_trim_after_trim_uses_returned_address_again),
-        POOL_TEST(test_alloc_of_small_part_leaves_large_idle_segment_whole),
-        POOL_TEST(test_alloc_of_large_part_splits_idle_segment),
-        POOL_TEST(test_alloc_leaving_less_than_unit_of_segment_leaves_it_to_nobody),
-        POOL_TEST(test_free_of_wild_address_returns_enoent),
-        POOL_TEST(test_free_of_interior_address_returns_einval),
-        POOL_TEST(test_free_of_unused_part_of_segment_returns_einval),
-        POOL_TEST(test_free_twice_returns_einval),
-        POOL_TEST(test_free_of_merged_and_resplit_address_returns_einval),
-        POOL_TEST(test_alloc_too_large_returns_enomem),
-        POOL_TEST(test_block_find_inside_live_block_returns_it),
-        POOL_TEST(test_block_find_outside_live_block_returns_enoent),
-        POOL_TEST(test_stats_after_each_step_match_to_the_byte),
-        POOL_TEST(test_observer_of_trim_hears_of_segments_first),
-        POOL_TEST(test_observer_missing_is_not_called),
-        POOL_TEST(test_observer_without_functions_is_not_called),
-        POOL_TEST(test_create_copies_config),
-    };
-
-    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+    return pool_cases_run("pool");
 }

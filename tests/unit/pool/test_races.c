@@ -23,7 +23,6 @@ static struct two {
 
 static void another_thread(struct lock *lock)
 {
-    (void)lock;
     lock_hook = NULL;
     assert_true(pool_trim(two.first, "race") > 0);
     if (!two.moves)
@@ -46,7 +45,7 @@ static void prepare(bool moves)
     lock_hook = another_thread;
 }
 
-/* Whatever was called, it has done nothing. */
+/* The call has had no effect. */
 static void see(void)
 {
     assert_null(lock_hook); /* or nothing happened before the lock */
@@ -94,7 +93,6 @@ static void test_calls_find_the_segment_gone(void **state)
 {
     void (*const calls[])(void) = {withdraw, disown, segment_find, block_find};
 
-    (void)state;
     alarm(DEADLOCK_SECONDS);
     for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
         for (int moves = 0; moves < 2; moves++) {

@@ -83,7 +83,6 @@ static void test_one_thread_gets_the_same_places_anywhere(void **state)
     enum { SLOTS = 64, OPS = 4000 };
     static size_t places_of[2][OPS];
 
-    (void)state;
     for (unsigned int run = 0; run < 2; run++) {
         struct fake *fake = fake_new();
         const struct pool_config config = fake_config(fake);
@@ -148,7 +147,7 @@ static void test_what_others_have_serves(void **state)
     }
 }
 
-/* What another one has freed is handed out by its magazine, wherever that is, and stays there whole. */
+/* A block that another thread has freed is handed out by its magazine, in every shard, and stays there whole. */
 static void test_what_another_one_freed_is_found_there(void **state)
 {
     for (unsigned int i = 0; i < 9; i++) {
@@ -177,7 +176,7 @@ static void test_the_rest_of_what_came_is_carved(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-/* What another thread has freed waits in its magazine, whatever the size, and joins before the pool grows. */
+/* A block that another thread has freed waits in its magazine, for every size, and joins before the pool grows. */
 static void test_what_another_thread_freed_joins(void **state)
 {
     static const size_t sizes[] = {4 * KIB, 100 * KIB, 300 * KIB, UNIT / 2, 3 * MIB};

@@ -56,9 +56,8 @@ static void test_close_sizes_find_each_other(void **state)
 }
 
 /* Sizes that never come again: most requests and frees take no lock but their magazine's. */
-static void test_random_sizes_are_close_at_hand(void **state)
+ENV_CASE(test_random_sizes_are_close_at_hand)
 {
-    struct env *env = *state;
     uint64_t addr[256] = {0}, seed = 1;
     size_t allocs = 0;
 
@@ -78,10 +77,9 @@ static void test_random_sizes_are_close_at_hand(void **state)
 
 /* Large ones of sizes that never come again join with the next request that takes the lock; until then nothing is lost,
  * and in the end nothing is asked for twice. */
-static void test_large_sizes_of_all_kinds(void **state)
+ENV_CASE(test_large_sizes_of_all_kinds)
 {
     enum { COUNT = 2 * CACHED_MAX };
-    struct env *env = *state;
     static uint64_t addr[COUNT];
 
     for (int round = 0; round < 3; round++) {
@@ -100,10 +98,9 @@ static void test_large_sizes_of_all_kinds(void **state)
     assert_int_equal(stats_of(env->pool).held, 300 * MIB);
 }
 
-/* What has just been freed and is large serves the next large request, before anything larger is broken into. */
-static void test_large_ones_join_for_large_ones(void **state)
+/* A large block that has just been freed serves the next large request, before a larger one is split. */
+ENV_CASE(test_large_ones_join_for_large_ones)
 {
-    struct env *env = *state;
     const uint64_t larger = alloc(env->pool, 32 * MIB), close = alloc(env->pool, 8 * MIB),
                    small = alloc(env->pool, 4 * KIB);
 
@@ -121,10 +118,9 @@ static void test_large_ones_join_for_large_ones(void **state)
 
 /* Large sizes that share a list: none is taken for the other, and there is an end to those for which there is no list.
  */
-static void test_large_sizes_of_one_list(void **state)
+ENV_CASE(test_large_sizes_of_one_list)
 {
     enum { COUNT = STRAY_MAX + 8 };
-    struct env *env = *state;
     const struct magazine *own = &env->pool->magazines[magazine_index % MAGAZINES];
     uint64_t addr[COUNT];
     size_t sizes[COUNT], size = 2 * MIB;
@@ -156,9 +152,8 @@ static void test_large_sizes_of_one_list(void **state)
 }
 
 /* A small block in what is free of a large segment: a large request does not take the rest as if it were not there. */
-static void test_small_ones_in_large_segments_join(void **state)
+ENV_CASE(test_small_ones_in_large_segments_join)
 {
-    struct env *env = *state;
     const uint64_t base = alloc(env->pool, 8 * MIB);
     uint64_t small, large;
 
@@ -176,10 +171,9 @@ static void test_small_ones_in_large_segments_join(void **state)
 }
 
 /* A magazine that is full makes place among the sizes that would not come again. */
-static void test_close_sizes_stay_when_a_magazine_is_full(void **state)
+ENV_CASE(test_close_sizes_stay_when_a_magazine_is_full)
 {
     enum { MAX = 512, CLOSE = 20, COUNT = MAX + 10 };
-    struct env *env = *state;
     const struct magazine *own = &env->pool->magazines[magazine_index % MAGAZINES];
     static uint64_t close[CLOSE], large[COUNT];
     size_t hits;
@@ -208,7 +202,6 @@ static void test_lists_of_all_sizes(void **state)
 {
     unsigned int count[LISTS] = {0}, list, again;
 
-    (void)state;
     for (size_t requested = POOL_GRANULE; requested < 8 * MIB; requested += POOL_GRANULE) {
         const size_t size = size_class(requested, &list);
 

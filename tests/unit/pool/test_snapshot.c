@@ -5,8 +5,8 @@
  * every so many steps, and compared with snapshot.inc. Ranks of a job rely on that: they lay memory out alike only
  * while equal requests lead to equal decisions, on every machine.
  *
- * What it is not: a test that a decision is right. model.c, test_policy.c and the other tests say that. A change that
- * is meant to decide otherwise fails here, too; look at what else fails, then record: CUPOOL_TEST_RECORD=snapshot.inc.
+ * The test does not tell whether a decision is right; model.c, test_policy.c and the other tests do. A change that is
+ * meant to decide otherwise fails here, too; look at the other failures, then record: CUPOOL_TEST_RECORD=snapshot.inc.
  *
  * One thread, which uses several magazines in turn. With `meanwhile` the program goes on inside the tables' functions,
  * as another thread would: the pool holds no lock then. The clock moves only when it is read, so that waits end.
@@ -26,7 +26,7 @@
 #define LIVE  400u
 #define NEVER (SIZE_MAX / 2)
 
-/* What is so. */
+/* The state of the program. */
 #define FILLS     1u  /* contents matter */
 #define SPARSE    2u  /* the tables have no optional function */
 #define LATE      4u  /* memory given back arrives later */
@@ -36,7 +36,7 @@
 
 enum sizes { SMALL, LARGE, PHASES, PAIRS, ANY, SIZES };
 
-/* What a program and its pool are like. 0 in bytes: as pool_config says. */
+/* The shape of a program and its pool. 0 in bytes: as in pool_config. */
 static const struct setting {
     const char *name;
     enum sizes sizes;
@@ -216,7 +216,7 @@ static uint64_t take_out(void)
     return addr;
 }
 
-/* What the pool has forgotten together with a segment is not the program's any more. */
+/* Blocks that the pool has forgotten together with a segment are not the program's any more. */
 static void forget_lost(void)
 {
     for (unsigned int i = 0; i < run.count;)
@@ -391,7 +391,6 @@ static void test_decisions_are_those_recorded(void **state)
 {
     const struct snapshot snapshot = {SETTINGS, name, play, recorded};
 
-    (void)state;
     alarm(DEADLOCK_SECONDS);
     on_wait = tick;
     lock_hook = see_lock;

@@ -3,7 +3,7 @@
  * test_sound.c - pool_check finds what is broken: each of its verdicts, on books that the test has falsified. Every
  * other test of the pool relies on it.
  *
- * What it is not: a test of the pool, which never breaks its books like this.
+ * The pool itself never breaks its books like this.
  */
 #include "unit.h"
 
@@ -20,7 +20,7 @@
 #define IDLE  "the list of idle segments is wrong"
 
 /*
- * What the pool has: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
+ * The pool's books: a shared segment with two live blocks of 64 KiB and, between them, one that was freed and is
  * cached; a large live block, with a tail; two idle segments; and a magazine more, with a segment of its own.
  */
 static struct segment *shared, *large, *idle;
@@ -100,7 +100,6 @@ static void exposed(struct pool *pool) { pool->exposed++; }
 /* On the list of no size, though it has a list of its own. */
 static void stray_of_close_size(struct pool *pool)
 {
-    (void)pool;
     magazine->cached[recent->list] = NULL;
     magazine->cached_set[recent->list / 64] = 0;
     magazine->strays = recent;
@@ -112,7 +111,6 @@ static void unmerged(struct pool *pool)
     struct block *rest = recent->next->next; /* what is free behind the last live block */
 
     assert_true(is_free(rest));
-    (void)pool;
     atomic_store(&recent->next->state, BLOCK_FREE);
     map_block_set(recent->next->addr, NULL);
 }
@@ -122,7 +120,6 @@ static void two(struct pool *pool)
 {
     struct block *tail = large->first->next;
 
-    (void)pool;
     atomic_store(&tail->state, BLOCK_LIVE);
     map_block_set(tail->addr, tail);
     large->used += tail->size;
@@ -143,7 +140,6 @@ static void third(struct pool *pool)
     static struct block block;
     struct block *tail = large->first->next;
 
-    (void)pool;
     tail->size -= POOL_GRANULE;
     tail->next = &block;
     block = (struct block){.addr = tail->addr + tail->size, .size = POOL_GRANULE, .segment = large, .prev = tail};
@@ -156,7 +152,6 @@ static void wide_tail(struct pool *pool)
 {
     struct block *tail = large->first->next;
 
-    (void)pool;
     large->first->size -= UNIT - tail->size;
     large->used -= UNIT - tail->size;
     tail->addr -= UNIT - tail->size;
@@ -209,7 +204,6 @@ static const struct {
 /* Each on a pool of its own, which is left behind: nobody could destroy it. */
 static void test_each_verdict(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct fake *fake = fake_new();
         const struct pool_config config = fake_config(fake);

@@ -25,17 +25,15 @@ static void assert_holes(struct pool *pool, uint64_t holes, uint64_t ranges, uin
     assert_int_equal(s.largest, largest);
 }
 
-static void test_survey_of_nothing(void **state)
+ENV_CASE(test_survey_of_nothing)
 {
-    struct env *env = *state;
     const struct pool_survey s = survey_of(env->pool);
 
     assert_int_equal(s.held + s.largest + s.ranges + s.segments, 0);
 }
 
-static void test_survey_of_a_small_block(void **state)
+ENV_CASE(test_survey_of_a_small_block)
 {
-    struct env *env = *state;
     uint64_t a = alloc(env->pool, 1000);
     struct pool_survey s = survey_of(env->pool);
 
@@ -49,9 +47,8 @@ static void test_survey_of_a_small_block(void **state)
     assert_holes(env->pool, 0, 0, 0, UNIT - 512);
 }
 
-static void test_survey_counts_holes_and_their_segments(void **state)
+ENV_CASE(test_survey_counts_holes_and_their_segments)
 {
-    struct env *env = *state;
     uint64_t a[16], b;
 
     for (int i = 0; i < 16; i++)
@@ -69,9 +66,8 @@ static void test_survey_counts_holes_and_their_segments(void **state)
     assert_holes(env->pool, 4 * (UNIT / 8), 3, 2, 3 * UNIT);
 }
 
-static void test_survey_of_what_is_kept_back(void **state)
+ENV_CASE(test_survey_of_what_is_kept_back)
 {
-    struct env *env = *state;
     const uint64_t a = alloc(env->pool, 4 * UNIT), b = alloc(env->pool, 2 * UNIT);
     struct pool_survey s;
 
@@ -89,9 +85,8 @@ static void test_survey_of_what_is_kept_back(void **state)
     assert_int_equal(s.largest, 4 * UNIT);
 }
 
-static void test_survey_of_what_is_withdrawn(void **state)
+ENV_CASE(test_survey_of_what_is_withdrawn)
 {
-    struct env *env = *state;
     const uint64_t a = alloc(env->pool, UNIT / 4), b = alloc(env->pool, UNIT / 4), c = alloc(env->pool, UNIT / 4);
     struct pool_survey s;
 
@@ -106,29 +101,24 @@ static void test_survey_of_what_is_withdrawn(void **state)
     assert_int_equal(survey_of(env->pool).held, 0);
 }
 
-static void test_survey_while_memory_is_leaving(void **state)
+ENV_CASE(test_survey_while_memory_is_leaving)
 {
-    struct env *env = *state;
     struct call trim = {.pool = env->pool, .why = "test"};
     struct pool_survey s;
 
     alloc(env->pool, UNIT);
     release(alloc(env->pool, 5 * UNIT));
-    fake_stop(env->fake, FAKE_FREE);
-    call_start(&trim, call_trim);
-    fake_wait(env->fake, FAKE_FREE);
+    call_stop(env, FAKE_FREE, &trim, call_trim);
     s = survey_of(env->pool);
     assert_int_equal(s.leaving, 5 * UNIT);
     assert_int_equal(s.idle + s.largest, 0);
-    fake_go(env->fake, FAKE_FREE);
-    call_join(&trim);
+    call_go(env, FAKE_FREE, &trim);
     assert_int_equal(survey_of(env->pool).leaving, 0);
 }
 
-/* Whatever was done before, the parts are the whole. */
-static void test_survey_adds_up_at_random(void **state)
+/* The parts add up to the whole after every sequence. */
+ENV_CASE(test_survey_adds_up_at_random)
 {
-    struct env *env = *state;
     uint64_t live[64] = {0}, seed = 7;
 
     for (int i = 0; i < 4000; i++) {

@@ -40,7 +40,7 @@ static struct kept *kept[POOLS];
 static _Atomic(const char *) fault;
 static atomic_uint order_mood; /* calls fail while its bit 10 and some others are set */
 static unsigned long steps;
-/* What this thread is freeing, for order(). */
+/* The block that this thread is freeing, for order(). */
 static _Thread_local const struct parcel *freeing;
 
 static void expect(bool good, const char *what)
@@ -322,9 +322,8 @@ static void *free_contested(void *arg)
     return NULL;
 }
 
-static void test_threads_freeing_same_block_succeed_once(void **state)
+ENV_CASE(test_threads_freeing_same_block_succeed_once)
 {
-    struct env *env = *state;
     unsigned int bad = 0, round = 0;
     pthread_t thread;
     int theirs = 0, ours;
@@ -361,9 +360,8 @@ static void *withdraw_contested(void *arg)
     return NULL;
 }
 
-static void test_threads_withdrawing_while_freeing_gives_back(void **state)
+ENV_CASE(test_threads_withdrawing_while_freeing_gives_back)
 {
-    struct env *env = *state;
     const uint64_t keeper = alloc(env->pool, 64 * KIB); /* its segment is the one that stays */
     unsigned int bad = 0, left = 0, round = 0;
     pthread_t thread;

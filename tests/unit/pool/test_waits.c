@@ -17,7 +17,7 @@ static void much_later(void)
     atomic_fetch_add(&now, 1000000000);
 }
 
-/* What the other thread is about when it is stopped. */
+/* The step at which the other thread is stopped. */
 enum about {
     IDLE, /* not stopped: it has freed the block */
     GONE, /* not stopped: it has given the block back */
@@ -162,6 +162,7 @@ static void test_what_another_thread_gives_back_is_waited_for(void **state)
         play();
     }
 }
+POOL_ROW(test_what_another_thread_gives_back_is_waited_for)
 
 static int alloc_freezes(void *arg, unsigned int kind, size_t size, uint64_t *ret_addr)
 {
@@ -194,13 +195,13 @@ static void test_frozen_pool_waits_for_nobody(void **state)
     config.backend = backend;
     env_pool(stage, &config); /* ops goes */
 }
+POOL_ROW(test_frozen_pool_waits_for_nobody)
 
 /* A signal handler may have interrupted the holder of a lock: the numbers are there after a while, and the lock is
  * still his. */
-static void test_statistics_do_not_wait_for_ever(void **state)
+POOL_CASE(test_statistics_do_not_wait_for_ever)
 {
     enum { LOCKS = 3 };
-    struct env *env = *state;
     struct lock *const locks[LOCKS] = {&env->pool->lock, &env->pool->magazines[0].lock, &env->pool->magazines[1].lock};
     struct pool_stats free, got;
 
@@ -251,10 +252,9 @@ static void visitor_goes(void)
 }
 
 /* A thread waits for a visitor of its magazine, but not for another thread that uses it, nor for ever. */
-static void test_visitors_are_waited_for(void **state)
+POOL_CASE(test_visitors_are_waited_for)
 {
     static void (*const yields[])(void) = {visitor_goes, NULL};
-    struct env *env = *state;
 
     alloc(env->pool, 512);
     for (unsigned int i = 0; i < 4; i++) {
@@ -323,9 +323,8 @@ static void observe_trim(void *arg, size_t released, uint64_t ns, const char *wh
 }
 
 /* Observers are told how long the driver took. */
-static void test_durations(void **state)
+POOL_CASE(test_durations)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     struct pool_backend_ops ops = *config.backend;
 
@@ -354,13 +353,5 @@ static void test_durations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_what_another_thread_gives_back_is_waited_for),
-        POOL_TEST(test_frozen_pool_waits_for_nobody),
-        POOL_TEST(test_statistics_do_not_wait_for_ever),
-        POOL_TEST(test_visitors_are_waited_for),
-        POOL_TEST(test_durations),
-    };
-
-    return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
+    return pool_cases_run("waits");
 }

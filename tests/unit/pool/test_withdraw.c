@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_withdraw.c - segments that somebody outside has got hold of: they serve nobody any more and go back whole. */
+/* test_withdraw.c - segments that another process or library has got hold of: they serve no request any more and go
+ * back whole. */
 #include "unit.h"
 
 #include "state.h" /* withdrawn: while it is not 0, every free looks at all segments */
@@ -21,9 +22,8 @@ static void halve(struct env *env, size_t size, uint64_t ret_parts[2])
     assert_ptr_equal(fake_segment_of(env->fake, ret_parts[0]), fake_segment_of(env->fake, ret_parts[1]));
 }
 
-static void test_withdraw_outside_of_pool_returns_enoent(void **state)
+POOL_CASE(test_withdraw_outside_of_pool_returns_enoent)
 {
-    struct env *env = *state;
     const uint64_t gone = alloc(env->pool, 8 * MIB);
 
     assert_int_equal(pool_withdraw(0), -ENOENT);
@@ -36,9 +36,8 @@ static void test_withdraw_outside_of_pool_returns_enoent(void **state)
 
 /* --- out of service */
 
-static void test_withdrawn_shared_segment_serves_no_more(void **state)
+POOL_CASE(test_withdrawn_shared_segment_serves_no_more)
 {
-    struct env *env = *state;
     const uint64_t a = alloc(env->pool, 512), b = alloc(env->pool, 4096), c = alloc(env->pool, 512);
 
     release(b); /* free blocks of several sizes */
@@ -51,9 +50,8 @@ static void test_withdrawn_shared_segment_serves_no_more(void **state)
     assert_int_equal(pool_live_size(a), 512);
 }
 
-static void test_withdrawn_broken_segment_serves_no_more(void **state)
+POOL_CASE(test_withdrawn_broken_segment_serves_no_more)
 {
-    struct env *env = *state;
     uint64_t parts[2];
 
     halve(env, 16 * MIB, parts);
@@ -66,9 +64,8 @@ static void test_withdrawn_broken_segment_serves_no_more(void **state)
 }
 
 /* Not in need either: of the driver's refusals some look at every free block, some at large ones for small requests. */
-static void test_withdrawn_segment_serves_no_more_after_refusal(void **state)
+POOL_CASE(test_withdrawn_segment_serves_no_more_after_refusal)
 {
-    struct env *env = *state;
     const uint64_t shared = alloc(env->pool, 512);
     uint64_t parts[2], addr = 42;
 
@@ -83,10 +80,8 @@ static void test_withdrawn_segment_serves_no_more_after_refusal(void **state)
     assert_sound(env->pool, env->fake);
 }
 
-static void test_withdrawn_idle_segment_serves_no_more_and_goes(void **state)
+POOL_CASE(test_withdrawn_idle_segment_serves_no_more_and_goes)
 {
-    struct env *env = *state;
-
     for (int how = 0; how < 3; how++) {
         const uint64_t other = alloc(env->pool, 512), addr = alloc(env->pool, 8 * MIB);
 
@@ -110,9 +105,8 @@ static void test_withdrawn_idle_segment_serves_no_more_and_goes(void **state)
 
 /* --- what lives on */
 
-static void test_withdrawn_segment_goes_back_with_its_last_block(void **state)
+POOL_CASE(test_withdrawn_segment_goes_back_with_its_last_block)
 {
-    struct env *env = *state;
     uint64_t addrs[6], base, segment;
     size_t size;
 
@@ -141,9 +135,8 @@ static void test_withdrawn_segment_goes_back_with_its_last_block(void **state)
     assert_int_equal(stats_of(env->pool).idle, 0);
 }
 
-static void test_withdrawn_whole_segment_goes_back_at_free(void **state)
+POOL_CASE(test_withdrawn_whole_segment_goes_back_at_free)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 16 * MIB);
 
     withdraw(addr);
@@ -154,10 +147,9 @@ static void test_withdrawn_whole_segment_goes_back_at_free(void **state)
     assert_int_equal(alloc(env->pool, 16 * MIB), other);
 }
 
-static void test_withdraw_twice_is_withdraw_once(void **state)
+POOL_CASE(test_withdraw_twice_is_withdraw_once)
 {
     static const size_t sizes[] = {512, 8 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 2; i++) {
         const uint64_t a = alloc(env->pool, sizes[i]);
@@ -184,9 +176,8 @@ static void test_withdraw_twice_is_withdraw_once(void **state)
 
 /* --- the account of what may be broken into */
 
-static void test_withdraw_of_broken_segment_returns_its_budget(void **state)
+POOL_CASE(test_withdraw_of_broken_segment_returns_its_budget)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t whole[3], parts[2];
 
@@ -213,9 +204,8 @@ static void test_withdraw_of_broken_segment_returns_its_budget(void **state)
 }
 
 /* Of what is not broken into there is nothing to return. */
-static void test_withdraw_of_other_segments_leaves_budget_alone(void **state)
+POOL_CASE(test_withdraw_of_other_segments_leaves_budget_alone)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t whole[4];
     unsigned int born;
@@ -239,9 +229,8 @@ static void test_withdraw_of_other_segments_leaves_budget_alone(void **state)
 }
 
 /* Free neighbours stay apart there, whatever the order in which they become free. */
-static void test_withdrawn_broken_segment_goes_back_after_any_order_of_frees(void **state)
+POOL_CASE(test_withdrawn_broken_segment_goes_back_after_any_order_of_frees)
 {
-    struct env *env = *state;
     uint64_t parts[4];
 
     for (unsigned int order = 0; order < 256 * 5; order++) {
@@ -274,10 +263,8 @@ static void test_withdrawn_broken_segment_goes_back_after_any_order_of_frees(voi
 
 /* --- kept blocks, captures */
 
-static void test_withdrawn_with_kept_block_goes_back_when_published(void **state)
+POOL_CASE(test_withdrawn_with_kept_block_goes_back_when_published)
 {
-    struct env *env = *state;
-
     for (int how = 0; how < 3; how++) {
         const uint64_t a = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
 
@@ -302,9 +289,8 @@ static void test_withdrawn_with_kept_block_goes_back_when_published(void **state
 }
 
 /* Nothing is given back by an allocation, but the next free does it. */
-static void test_withdrawn_with_kept_block_flushed_goes_back_at_next_free(void **state)
+POOL_CASE(test_withdrawn_with_kept_block_flushed_goes_back_at_next_free)
 {
-    struct env *env = *state;
     const uint64_t a = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
 
     env->fake->prompt = true;
@@ -320,48 +306,39 @@ static void test_withdrawn_with_kept_block_flushed_goes_back_at_next_free(void *
     assert_int_equal(env->fake->in_use, 10 * MIB);
 }
 
-static void test_withdraw_during_order_of_last_free_gives_back(void **state)
+POOL_CASE(test_withdraw_during_order_of_last_free_gives_back)
 {
     static const size_t sizes[] = {512, 8 * MIB};
-    struct env *env = *state;
 
     for (size_t i = 0; i < 2; i++) {
         struct call call = {.addr = alloc(env->pool, sizes[i])};
 
-        fake_stop(env->fake, FAKE_ORDER);
-        call_start(&call, call_free);
-        fake_wait(env->fake, FAKE_ORDER);
+        call_stop(env, FAKE_ORDER, &call, call_free);
         withdraw(call.addr);
         assert_sound(env->pool, env->fake);
-        fake_go(env->fake, FAKE_ORDER);
-        call_join(&call);
+        call_go(env, FAKE_ORDER, &call);
         assert_int_equal(call.rc, 0);
         assert_int_equal(env->fake->in_use, 0);
     }
 }
 
-static void test_withdraw_during_trim_of_segment_returns_enoent(void **state)
+POOL_CASE(test_withdraw_during_trim_of_segment_returns_enoent)
 {
-    struct env *env = *state;
     struct call trim = {.pool = env->pool, .why = "test"};
     const uint64_t addr = alloc(env->pool, 8 * MIB);
     int rc;
 
     release(addr);
-    fake_stop(env->fake, FAKE_FREE);
-    call_start(&trim, call_trim);
-    fake_wait(env->fake, FAKE_FREE);
+    call_stop(env, FAKE_FREE, &trim, call_trim);
     rc = pool_withdraw(addr);
-    fake_go(env->fake, FAKE_FREE);
-    call_join(&trim);
+    call_go(env, FAKE_FREE, &trim);
     assert_int_equal(rc, -ENOENT);
     release(alloc(env->pool, 512));
     assert_int_equal(env->fake->in_use, UNIT);
 }
 
-static void test_withdrawn_while_frozen_stays_until_thaw(void **state)
+POOL_CASE(test_withdrawn_while_frozen_stays_until_thaw)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB), other = alloc(env->pool, 512);
 
     env->fake->frozen = true;
@@ -378,9 +355,8 @@ static void test_withdrawn_while_frozen_stays_until_thaw(void **state)
 
 /* --- together with the rest */
 
-static void test_withdrawn_in_use_is_left_by_trim_and_decay(void **state)
+POOL_CASE(test_withdrawn_in_use_is_left_by_trim_and_decay)
 {
-    struct env *env = *state;
     uint64_t parts[2];
 
     halve(env, 16 * MIB, parts);
@@ -397,9 +373,8 @@ static void test_withdrawn_in_use_is_left_by_trim_and_decay(void **state)
     assert_int_equal(env->fake->in_use, 0);
 }
 
-static void test_withdrawn_over_limit_is_given_back(void **state)
+POOL_CASE(test_withdrawn_over_limit_is_given_back)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
     uint64_t a, refused = 42;
 
@@ -414,9 +389,8 @@ static void test_withdrawn_over_limit_is_given_back(void **state)
     assert_int_equal(stats_of(env->pool).peak_held, 16 * MIB);
 }
 
-static void test_destroy_with_withdrawn_segments_loses_them(void **state)
+POOL_CASE(test_destroy_with_withdrawn_segments_loses_them)
 {
-    struct env *env = *state;
     struct pool_config config = fake_config(env->fake);
 
     for (int i = 0; i < 3; i++) { /* descriptors of pool and segments are recycled */
@@ -442,11 +416,10 @@ static void test_destroy_with_withdrawn_segments_loses_them(void **state)
 }
 
 /* Hundreds of blocks in withdrawn segments, again and again: their descriptors come back, too. */
-static void test_withdrawn_segments_of_many_blocks_are_forgotten(void **state)
+POOL_CASE(test_withdrawn_segments_of_many_blocks_are_forgotten)
 {
     enum { BLOCKS = 600 };
     static uint64_t addrs[BLOCKS];
-    struct env *env = *state;
     uint64_t rng = 1;
 
     for (int round = 0; round < 100; round++) {
@@ -490,9 +463,8 @@ static void expect_no_segment(uint64_t addr)
     assert_int_equal(size, 43);
 }
 
-static void test_segment_find_of_segment_in_use_returns_it(void **state)
+POOL_CASE(test_segment_find_of_segment_in_use_returns_it)
 {
-    struct env *env = *state;
     const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB + 1);
 
     expect_segment(env, small);
@@ -507,9 +479,8 @@ static void test_segment_find_of_segment_in_use_returns_it(void **state)
     expect_no_segment(large);
 }
 
-static void test_segment_find_of_nothing_in_use_returns_enoent(void **state)
+POOL_CASE(test_segment_find_of_nothing_in_use_returns_enoent)
 {
-    struct env *env = *state;
     const uint64_t addr = alloc(env->pool, 8 * MIB);
 
     expect_no_segment(0);
@@ -523,120 +494,7 @@ static void test_segment_find_of_nothing_in_use_returns_enoent(void **state)
     expect_no_segment(addr); /* gone */
 }
 
-/* --- kinds */
-
-static void test_kind_of_old_segments_serves_no_more(void **state)
-{
-    struct env *env = *state;
-    const uint64_t small = alloc(env->pool, 512), large = alloc(env->pool, 8 * MIB), kept = alloc(env->pool, 4 * MIB);
-    uint64_t addr;
-
-    release(alloc(env->pool, 512)); /* in a magazine */
-    release(alloc(env->pool, 16 * MIB));
-    env->fake->order_rc = -EBUSY;
-    release(kept); /* kept back */
-    env->fake->order_rc = 0;
-    assert_int_equal(pool_kind_get(env->pool), 0);
-    pool_kind_set(env->pool, 7, SIZE_MAX / 2, SIZE_MAX / 2);
-    assert_int_equal(pool_kind_get(env->pool), 7);
-    assert_sound(env->pool, env->fake);
-    fake_events_clear(env->fake);
-    for (size_t size = 512; size <= 16 * MIB; size *= 2) {
-        addr = alloc(env->pool, size);
-        assert_int_equal(fake_segment_of(env->fake, addr)->kind, 7);
-    }
-    /* What is idle and of the old kind goes with the next free, the rest when nothing of it is handed out. */
-    release(large);
-    assert_null(fake_segment_of(env->fake, large));
-    assert_null(fake_segment_of(env->fake, kept));
-    assert_int_equal(fake_segment_of(env->fake, small)->kind, 0);
-    release(small);
-    assert_null(fake_segment_of(env->fake, small));
-    assert_sound(env->pool, env->fake);
-}
-
-static void test_kind_back_and_forth_leaves_each_segment_its_own(void **state)
-{
-    struct env *env = *state;
-    uint64_t addrs[6];
-
-    for (unsigned int i = 0; i < 6; i++) {
-        pool_kind_set(env->pool, i % 2, SIZE_MAX / 2, SIZE_MAX / 2);
-        addrs[i] = alloc(env->pool, 2 * MIB);
-        assert_int_equal(fake_segment_of(env->fake, addrs[i])->kind, i % 2);
-    }
-    /* The last switch left only one segment that serves. */
-    release(addrs[5]);
-    assert_int_equal(alloc(env->pool, 2 * MIB), addrs[5]);
-    pool_kind_set(env->pool, 1, SIZE_MAX / 2, SIZE_MAX / 2); /* no change */
-    for (unsigned int i = 0; i < 6; i++)
-        release(addrs[i]);
-    assert_int_equal(env->fake->in_use, 2 * MIB);
-    assert_int_equal(pool_trim(env->pool, "test"), 2 * MIB);
-}
-
-struct growth {
-    struct env *env;
-    uint64_t addr;
-};
-
-static void *grow_thread(void *arg)
-{
-    struct growth *growth = arg;
-
-    growth->addr = alloc(growth->env->pool, 512);
-    return NULL;
-}
-
-static void test_kind_changes_while_the_backend_is_asked(void **state)
-{
-    struct env *env = *state;
-    struct growth growth = {.env = env};
-    pthread_t thread;
-
-    fake_stop(env->fake, FAKE_ALLOC);
-    assert_int_equal(pthread_create(&thread, NULL, grow_thread, &growth), 0);
-    fake_wait(env->fake, FAKE_ALLOC);
-    pool_kind_set(env->pool, 1, SIZE_MAX / 2, SIZE_MAX / 2);
-    fake_go(env->fake, FAKE_ALLOC);
-    pthread_join(thread, NULL);
-    /* That request began before; what its segment has left is not for those that begin now. */
-    assert_int_equal(fake_segment_of(env->fake, growth.addr)->kind, 0);
-    assert_int_equal(fake_segment_of(env->fake, alloc(env->pool, 512))->kind, 1);
-    assert_sound(env->pool, env->fake);
-    release(growth.addr);
-    assert_null(fake_segment_of(env->fake, growth.addr));
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        POOL_TEST(test_withdraw_outside_of_pool_returns_enoent),
-        POOL_TEST(test_withdrawn_shared_segment_serves_no_more),
-        POOL_TEST(test_withdrawn_broken_segment_serves_no_more),
-        POOL_TEST(test_withdrawn_segment_serves_no_more_after_refusal),
-        POOL_TEST(test_withdrawn_idle_segment_serves_no_more_and_goes),
-        POOL_TEST(test_withdrawn_segment_goes_back_with_its_last_block),
-        POOL_TEST(test_withdrawn_whole_segment_goes_back_at_free),
-        POOL_TEST(test_withdraw_twice_is_withdraw_once),
-        POOL_TEST(test_withdraw_of_broken_segment_returns_its_budget),
-        POOL_TEST(test_withdraw_of_other_segments_leaves_budget_alone),
-        POOL_TEST(test_withdrawn_broken_segment_goes_back_after_any_order_of_frees),
-        POOL_TEST(test_withdrawn_with_kept_block_goes_back_when_published),
-        POOL_TEST(test_withdrawn_with_kept_block_flushed_goes_back_at_next_free),
-        POOL_TEST(test_withdraw_during_order_of_last_free_gives_back),
-        POOL_TEST(test_withdraw_during_trim_of_segment_returns_enoent),
-        POOL_TEST(test_withdrawn_while_frozen_stays_until_thaw),
-        POOL_TEST(test_withdrawn_in_use_is_left_by_trim_and_decay),
-        POOL_TEST(test_withdrawn_over_limit_is_given_back),
-        POOL_TEST(test_destroy_with_withdrawn_segments_loses_them),
-        POOL_TEST(test_withdrawn_segments_of_many_blocks_are_forgotten),
-        POOL_TEST(test_kind_of_old_segments_serves_no_more),
-        POOL_TEST(test_kind_back_and_forth_leaves_each_segment_its_own),
-        POOL_TEST(test_kind_changes_while_the_backend_is_asked),
-        POOL_TEST(test_segment_find_of_segment_in_use_returns_it),
-        POOL_TEST(test_segment_find_of_nothing_in_use_returns_enoent),
-    };
-
-    return cmocka_run_group_tests_name("withdraw", tests, NULL, NULL);
+    return pool_cases_run("withdraw");
 }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -176,6 +177,20 @@ static inline void call_join(struct call *call)
     assert_int_equal(pthread_join(call->thread, NULL), 0);
 }
 
+/* Has a call start in its thread, and returns when it is inside the fake's function of that kind, until call_go. */
+static inline void call_stop(struct env *env, enum fake_kind kind, struct call *call, void *(*function)(void *))
+{
+    fake_stop(env->fake, kind);
+    call_start(call, function);
+    fake_wait(env->fake, kind);
+}
+
+static inline void call_go(struct env *env, enum fake_kind kind, struct call *call)
+{
+    fake_go(env->fake, kind);
+    call_join(call);
+}
+
 /* Threads that meet leave at the same moment, unlike those of a pthread_barrier: for races of a few instructions. */
 struct meeting {
     atomic_uint arrived;
@@ -193,5 +208,40 @@ static inline void meet(struct meeting *meeting, unsigned int threads, unsigned 
 }
 
 #define POOL_TEST(function) cmocka_unit_test_setup_teardown(function, env_setup, env_teardown)
+
+/* A test on an env of its own, which it calls env. */
+#define ENV_CASE(name)                                                                                                 \
+    static void name##_on(struct env *env);                                                                            \
+    static void name(void **state)                                                                                     \
+    {                                                                                                                  \
+        name##_on(*state);                                                                                             \
+    }                                                                                                                  \
+    static void name##_on(struct env *env)
+
+/* Puts a test into a section of the program, which pool_cases_run goes through: no list can forget it. */
+#define POOL_ROW(name)                                                                                                 \
+    static void name(void **state);                                                                                    \
+    static const struct CMUnitTest name##_row = POOL_TEST(name);                                                       \
+    static const struct CMUnitTest *const name##_place __attribute__((used, section("pool_cases"))) = &name##_row;
+
+#define POOL_CASE(name)                                                                                                \
+    POOL_ROW(name)                                                                                                     \
+    ENV_CASE(name)
+
+#define POOL_CASES_MAX 64
+
+extern const struct CMUnitTest *const __start_pool_cases[] __attribute__((weak));
+extern const struct CMUnitTest *const __stop_pool_cases[] __attribute__((weak));
+
+static inline int pool_cases_run(const char *group)
+{
+    struct CMUnitTest tests[POOL_CASES_MAX];
+    size_t n = 0;
+
+    for (const struct CMUnitTest *const *at = __start_pool_cases; at < __stop_pool_cases && n < POOL_CASES_MAX; at++)
+        tests[n++] = **at;
+    assert(n > 0 && n < POOL_CASES_MAX);
+    return _cmocka_run_group_tests(group, tests, n, NULL, NULL);
+}
 
 #endif

@@ -90,7 +90,7 @@ static CUresult script(size_t function)
         log_add(__VA_ARGS__);                                                                                          \
         ASKED(name);                                                                                                   \
     } while (0)
-/* The same for a question, which leaves no word in the log. */
+/* For a query, which leaves no word in the log. */
 #define ASKED(name)                                                                                                    \
     do {                                                                                                               \
         const CUresult scripted_ = script(FN(name));                                                                   \

@@ -3,12 +3,11 @@
  * fake_driver.h - a driver, a clock and a trace for unit tests of the library, which is linked without
  * shim/real/ but for caller.c.
  *
- * What it is: devices, contexts, streams, events and memory as a few tables; each call of the driver that has an effect
+ * It has devices, contexts, streams, events and memory as a few tables; each call of the driver that has an effect
  * leaves a word in a log ("record:c0,e0"), may be scripted to fail, to be missing, or to run a function of the test
- * first, which stands for what other threads do meanwhile. Time stands still but for what waiting costs: so each limit
- * is met exactly, at once, and on a loaded machine too.
- *
- * What it is not: the simulated GPU of tests/sim, which programs under the preload run on.
+ * first, which stands for the calls of other threads meanwhile. Time stands still except for the cost of waiting: so
+ * each limit is met exactly, at once, and on a loaded machine too. Programs under the preload run on the simulated GPU
+ * of tests/sim instead.
  *
  * Threads: the clock is atomic; everything else belongs to the thread that runs, of which tests have one at a time.
  */

@@ -62,7 +62,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
 {
     const uint64_t ns = atomic_fetch_add(&fake.ns, fake.step);
 
-    (void)clock;
     ts->tv_sec = (time_t)(ns / SECOND_NS);
     ts->tv_nsec = (long)(ns % SECOND_NS);
     return 0;
@@ -70,7 +69,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
 
 void __wrap_lock_relax(unsigned int times)
 {
-    (void)times;
     atomic_fetch_add(&fake.ns, fake.relax_step);
     if (++fake.relaxes > RELAXES_MAX) {
         fprintf(stderr, "a wait without a limit\n");
@@ -126,13 +124,11 @@ void __wrap_trace_frequent(const char *event, const char *format, ...)
 
 void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...)
 {
-    (void)clock;
     TRACED();
 }
 
 void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
 {
-    (void)segment;
     TRACED();
 }
 
@@ -285,20 +281,16 @@ void *real_find(enum real_symbol symbol)
 
 void *real_find_for(enum real_symbol symbol, const void *caller)
 {
-    (void)caller;
     return real_find(symbol);
 }
 
 const struct real_nccl *real_nccl_get(const void *caller)
 {
-    (void)caller;
     return fake.nccl;
 }
 
 void *real_nccl_find(enum real_nccl_symbol symbol, const void *caller)
 {
-    (void)symbol;
-    (void)caller;
     abort();
 }
 
@@ -314,6 +306,5 @@ bool real_is_loaded(const char *name)
 
 enum real_symbol real_symbol_of(const void *function)
 {
-    (void)function;
     return REAL_COUNT;
 }

@@ -3,7 +3,7 @@
  * isolated.h - runs each unit test of the library in a process of its own, because settings are read once and contexts
  * stay known; and cmocka's includes.
  *
- * What it is not: a harness for programs under the preload; tests here call the library's functions directly.
+ * Tests call the library's functions directly; programs under the preload are in tests/behaviour and tests/e2e.
  *
  * Threads: isolated_run is called by main alone, before there is another thread.
  */

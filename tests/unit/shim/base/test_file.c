@@ -37,7 +37,7 @@ static void test_closed(void **state)
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
-/* What lay on the stack is no answer. */
+/* Old bytes of the stack are no answer. */
 static __attribute__((noinline)) void stack_fill(void)
 {
     volatile char text[4096];
@@ -50,7 +50,6 @@ static void test_unknown_caller(void **state)
 {
     void *const code = calloc(1, 64);
 
-    (void)state;
     stack_fill();
     assert_int_equal(caller_of(code), CALLER_PROGRAM);
     stack_fill();

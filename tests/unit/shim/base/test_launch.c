@@ -155,7 +155,6 @@ static void test_names(void **state)
     struct launch launch;
     char host[256] = "", path[PATH_MAX] = "";
 
-    (void)state;
     memset(&launch, 0x7f, sizeof(launch));
     launch_detect(&launch);
     assert_int_equal(gethostname(host, sizeof(host)), 0);
@@ -170,7 +169,6 @@ static void test_odd_names(void **state)
     static char longest[2001];
     struct launch launch;
 
-    (void)state;
     memset(longest, 'h', sizeof(longest) - 1);
     fake.host = longest;
     fake.exe = longest;
@@ -199,7 +197,6 @@ static void test_files_closed(void **state)
     const int before = dup(STDIN_FILENO);
     int after;
 
-    (void)state;
     close(before);
     launch_detect(&launch);
     after = dup(STDIN_FILENO);
@@ -228,7 +225,6 @@ static void test_expand(void **state)
         {"%r%p", NULL},
     };
 
-    (void)state;
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
     for (size_t i = 0; i < COUNT(patterns); i++) {
         memset(text, 'x', sizeof(text));

@@ -225,7 +225,6 @@ static const struct value {
 
 static void test_values(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(values); i++) {
         const struct conf_row *row = row_of(values[i].setting);
         uint64_t number = BAD;
@@ -242,7 +241,6 @@ static void test_length(void **state)
     char text[CONF_TEXT_MAX + 1];
     uint64_t number;
 
-    (void)state;
     memset(text, 'x', sizeof(text));
     text[CONF_TEXT_MAX] = '\0';
     assert_int_equal(conf_parse(row_of("TRACE_FILE"), text, &number), -EINVAL);
@@ -256,7 +254,6 @@ static void test_no_type(void **state)
     const struct conf_row row = {"NONE", (enum conf_type)99, "", "", ""};
     uint64_t number;
 
-    (void)state;
     assert_int_equal(conf_parse(&row, "1", &number), -EINVAL);
 }
 
@@ -268,7 +265,6 @@ static void test_defaults(void **state)
         1, FREE_AUTO, BACKEND_CUDA, REGISTER_OFF, 10, HOOK_AUTO, 0, 10, FILL_OFF, 0, 0, TRACE_SEGMENT, G, 0,
         0, 0,         LOG_WARN,     UNSET};
 
-    (void)state;
     assert_int_equal(conf_count, COUNT(numbers));
     for (unsigned int i = 0; i < conf_count; i++) {
         assert_int_equal(conf_value_get(i)->number, numbers[i]);
@@ -281,7 +277,6 @@ static void test_defaults(void **state)
 
 static void test_taken(void **state)
 {
-    (void)state;
     assert_int_equal(conf_get()->free.number, FREE_STRICT);
     assert_string_equal(conf_get()->free.text, "STRICT");
     assert_true(conf_get()->free.from_env && !conf_get()->free.invalid);
@@ -299,7 +294,6 @@ static void test_taken(void **state)
 
 static void test_secure(void **state)
 {
-    (void)state;
     fake.secure = true;
     assert_int_equal(conf_get()->enable.number, 0);
     assert_int_equal(conf_get()->free.number, FREE_STRICT);
@@ -367,7 +361,6 @@ static void test_nearest(void **state)
         {"CUPOOL_FEE", "CUPOOL_FREE"},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const char *nearest = conf_nearest(rows[i].name);
 

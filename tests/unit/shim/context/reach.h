@@ -2,7 +2,7 @@
 /*
  * reach.h - what unit tests of strict devices start from: contexts on two devices, and memory of each kind.
  *
- * What it is not: for other rooms than tests/unit/shim/context. Threads: a test's own.
+ * Only tests/unit/shim/context includes it. Threads: a test's own.
  */
 #ifndef CUPOOL_TESTS_SHIM_REACH_H
 #define CUPOOL_TESTS_SHIM_REACH_H

@@ -63,7 +63,6 @@ static unsigned int closed(void)
 
 static void test_begin(void **state)
 {
-    (void)state;
     ready();
     assert_false(capture_active() || capture_active_now());
     assert_ptr_equal(order_capture_begin(s0), fake_context(0));
@@ -80,7 +79,6 @@ static void test_begin(void **state)
 
 static void test_end(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     capture_check(s0, false, 1); /* an end that failed: it still captures */
@@ -99,7 +97,6 @@ static void test_end(void **state)
 
 static void test_end_without_driver_question(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     fake_lack(FN(cuStreamIsCapturing));
@@ -109,7 +106,6 @@ static void test_end_without_driver_question(void **state)
 
 static void test_destroyed(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
@@ -122,7 +118,6 @@ static void test_destroyed(void **state)
 
 static void test_several(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     begin(s1);
@@ -142,7 +137,6 @@ static void test_handle_reused(void **state)
 {
     unsigned int before;
 
-    (void)state;
     ready();
     atomic_store(&capture_total, *state ? UINT_MAX - 1 : 0); /* the number may begin anew */
     begin(s0);
@@ -171,7 +165,6 @@ static void *begin_per_thread(void *arg)
 
 static void test_per_thread(void **state)
 {
-    (void)state;
     ready();
     begin(CU_STREAM_PER_THREAD);
     elsewhere(begin_per_thread, NULL);
@@ -184,7 +177,6 @@ static void test_per_thread(void **state)
 
 static void test_dead_thread(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     begin(CU_STREAM_PER_THREAD);
@@ -206,7 +198,6 @@ static void test_dead_thread(void **state)
 
 static void test_ask(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     begin(s1);
@@ -236,7 +227,6 @@ static void test_ask(void **state)
 
 static void test_ask_some(void **state)
 {
-    (void)state;
     ready();
     begin(CU_STREAM_PER_THREAD); /* which only its own thread can ask about */
     for (unsigned int i = 0; i < ASK_MAX + 1; i++)
@@ -253,7 +243,6 @@ static void test_ask_some(void **state)
 
 static void test_ask_nobody(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -302,7 +291,6 @@ static bool sleeps(int thread)
 /* While the driver is asked about a stream, another thread is about to destroy it. */
 static void beside_destroy(void *arg)
 {
-    (void)arg;
     assert_int_equal(pthread_create(&race.destroyer, NULL, destroy, NULL), 0);
     while (!atomic_load(&race.thread) || (!sleeps(atomic_load(&race.thread)) && !atomic_load(&race.paused)))
         sched_yield();
@@ -311,7 +299,6 @@ static void beside_destroy(void *arg)
 
 static void test_ask_beside_destroy(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     atomic_fetch_add(&fake.ns, ASK_NS);
@@ -324,7 +311,6 @@ static void test_ask_beside_destroy(void **state)
 /* Nobody asks until the last of several such calls is over. */
 static void test_ask_paused(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -345,7 +331,6 @@ static void test_ask_beside_context_end(void **state)
 {
     struct context *context;
 
-    (void)state;
     ready();
     for (int primary = 0; primary < 2; primary++) {
         begin(other);
@@ -368,7 +353,6 @@ static void test_ask_beside_context_end(void **state)
 /* Before the next one begins. */
 static void test_begin_asks(void **state)
 {
-    (void)state;
     ready();
     begin(s0);
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -385,7 +369,6 @@ static void test_forget(void **state)
 {
     unsigned int before;
 
-    (void)state;
     ready();
     begin(s0);
     before = atomic_load(&capture_total);
@@ -403,7 +386,6 @@ static void test_forget(void **state)
 
 static void test_forget_unpooled(void **state)
 {
-    (void)state;
     ready();
     capture_forget_unpooled();
     begin(s0);
@@ -417,7 +399,6 @@ static void test_forget_unpooled(void **state)
 /* A thread without a context gets one by the call that begins the capture. */
 static void test_no_context(void **state)
 {
-    (void)state;
     ready();
     fake_current(NULL);
     assert_null(order_capture_begin(CU_STREAM_LEGACY));
@@ -432,7 +413,6 @@ static void test_no_context(void **state)
 
 static void test_no_driver(void **state)
 {
-    (void)state;
     ready();
     fake.absent = true;
     assert_null(order_capture_begin(s0));
@@ -448,7 +428,6 @@ static void test_no_driver(void **state)
 
 static void test_active_on(void **state)
 {
-    (void)state;
     ready();
     of(s0)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     assert_false(capture_active_on(s0)); /* the gate is open: nothing is asked */
@@ -483,7 +462,6 @@ static void test_drains(void **state)
     static const unsigned int slots[] = {0, SLOTS - 1, SLOT_COMBINER, SLOT_ASK};
     int left;
 
-    (void)state;
     busy = ready();
     for (unsigned int i = 0; i < COUNT(slots); i++) {
         atomic_store(&busy->slots[slots[i]].seq, 2 * i + 1);
@@ -499,12 +477,11 @@ static void test_drains(void **state)
     assert_int_equal(fake.relaxes, 0);
 }
 
-/* Who has been waiting on the host disturbs no capture, and may wait for what comes after its begin: a second. */
+/* A thread that has been waiting on the host disturbs no capture, and may wait for work after its begin: a second. */
 static void test_drains_waiters(void **state)
 {
     uint64_t start;
 
-    (void)state;
     busy = ready();
     for (unsigned int i = 3; i < 6; i++) { /* a second for all of them together */
         atomic_store(&busy->slots[i].seq, 1);
@@ -519,7 +496,6 @@ static void test_drains_all(void **state)
 {
     int left = 3;
 
-    (void)state;
     busy = ready();
     fake_current(NULL); /* nobody knows which context the call will be in */
     atomic_store(&busy->slots[7].seq, 1);

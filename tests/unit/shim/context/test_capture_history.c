@@ -43,7 +43,6 @@ static bool captured(const char *course, uint64_t addr)
 
 static void test_courses(void **state)
 {
-    (void)state;
     for (unsigned int i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (captured(rows[i].course, 4096) != rows[i].captured)
             fail_msg("%s", rows[i].course);
@@ -52,7 +51,6 @@ static void test_courses(void **state)
 /* Each has a time of its own, whichever goes first. */
 static void test_many(void **state)
 {
-    (void)state;
     atomic_store(&capture_count, 0);
     for (unsigned int i = 0; i < SEGMENTS; i++)
         capture_history_add(i * 4096, i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and nobody
- * depends on it. shim/context/order.c alone, with a driver that is made up here.
+ * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
+ * nobody depends on it. shim/context/order.c alone, with a driver that is made up here.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -141,7 +141,6 @@ atomic_uint capture_count, capture_total;
 
 bool context_stays(const struct context *of)
 {
-    (void)of;
     return true;
 }
 
@@ -188,13 +187,11 @@ struct context *context_next(unsigned int *i, int device)
 
 CUcontext capture_close(CUstream stream)
 {
-    (void)stream;
     return NULL;
 }
 
 void context_unpin(struct context *of)
 {
-    (void)of;
 }
 
 void context_changed(void)
@@ -203,20 +200,16 @@ void context_changed(void)
 
 void pool_defer_never(struct pool *pool)
 {
-    (void)pool;
 }
 
 void log_write(enum conf_log_level level, const char *format, ...)
 {
-    (void)level;
-    (void)format;
 }
 
 /* --- tests --- */
 
 static int setup(void **state)
 {
-    (void)state;
     memset(&fake, 0, sizeof(fake));
     memset(&context, 0, sizeof(context));
     sem_init(&fake.blocked, 0, 0);
@@ -267,7 +260,6 @@ static void test_one_orders_for_others(void **state)
 {
     const struct told told = together(frees);
 
-    (void)state;
     assert_int_equal(told.wrong, 0);
     assert_int_equal(told.ordered, THREADS * FREES);
     assert_true(atomic_load(&fake.records) < THREADS * FREES);
@@ -278,7 +270,6 @@ static void test_nobody_follows_what_failed(void **state)
 {
     struct told told;
 
-    (void)state;
     atomic_store(&fake.fails, true);
     told = together(frees);
     assert_int_equal(told.wrong, 0);
@@ -288,7 +279,6 @@ static void test_nobody_follows_what_failed(void **state)
 /* A capture is under way: nothing is recorded, and nobody is told that something was. */
 static void test_nobody_follows_beside_a_capture(void **state)
 {
-    (void)state;
     atomic_store(&capture_count, 1);
     assert_int_equal(together(frees).ordered, 0);
     assert_int_equal(atomic_load(&fake.records), 0);
@@ -296,7 +286,6 @@ static void test_nobody_follows_beside_a_capture(void **state)
 
 static void test_who_waits_waits_himself(void **state)
 {
-    (void)state;
     atomic_store(&waits, true);
     assert_int_equal(together(frees).wrong, 0);
     assert_int_equal(atomic_load(&fake.waits), THREADS * FREES);
@@ -316,7 +305,6 @@ static void test_nobody_depends_on_who_leads(void **state)
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     atomic_store(&fake.blocks, true);
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     sem_wait(&fake.blocked);
@@ -341,14 +329,15 @@ static void *look_at_all(void *arg)
     return NULL;
 }
 
-/* Who wants to know what came before his frees waits for the turn that ordered the last of them, as long as it takes,
- * and not for what others have ordered since; who has freed nothing does not wait. */
+/*
+ * A thread that asks which work came before its frees waits for the turn that ordered the last of them, as long as it
+ * takes, and not for frees that others have ordered since; a thread without frees does not wait.
+ */
 static void test_what_came_before_ones_frees(void **state)
 {
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     one(&told);
     assert_int_equal(pthread_create(&thread, NULL, look, &told), 0);
     pthread_join(thread, NULL);
@@ -381,21 +370,19 @@ static void *frees_and_looks(void *arg)
     return NULL;
 }
 
-/* The same with many threads, whoever has ordered it and however often he has ordered since. */
+/* Many threads wait so, for any thread that has ordered the free and however often it has ordered since. */
 static void test_what_came_before_frees_together(void **state)
 {
-    (void)state;
     atomic_store(&fake.slow, true);
     assert_int_equal(together(frees_and_looks).wrong, 0);
 }
 
-/* Who makes a device strict sees every order, finished or not. */
+/* A thread that makes a device strict sees every order, finished or not. */
 static void test_what_came_before_everybodys_frees(void **state)
 {
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(pthread_create(&thread, NULL, one, &told), 0);
     pthread_join(thread, NULL);
     atomic_store(&fake.not_ready, 100);
@@ -410,7 +397,6 @@ static void test_what_came_before_is_not_forgotten(void **state)
     struct told told = {0};
     pthread_t thread;
 
-    (void)state;
     one(&told);
     for (unsigned int i = 0; i < 2; i++) {
         atomic_store(&capture_count, i == 0);

@@ -20,7 +20,6 @@ static void test_first_sight(void **state)
 {
     struct context *context;
 
-    (void)state;
     fake_start();
     context = context_current(&fake.driver);
     assert_non_null(context);
@@ -115,12 +114,11 @@ static void probed(void *arg)
     *(unsigned int *)arg = atomic_load(&contexts.probing[0]);
 }
 
-/* Whoever looks whether the primary context has gone waits until our reference is given back. */
+/* A thread that looks whether the primary context has gone waits until our reference is given back. */
 static void test_probing_is_said(void **state)
 {
     unsigned int during = 0, after = 0;
 
-    (void)state;
     fake_start();
     fake_before(FN(cuDevicePrimaryCtxRetain), probed, &during);
     fake_before(FN(cuDevicePrimaryCtxRelease_v2), probed, &after);
@@ -131,7 +129,6 @@ static void test_probing_is_said(void **state)
 
 static void test_no_id(void **state)
 {
-    (void)state;
     fake_start();
     fake_fail(FN(cuCtxGetId), CUDA_ERROR_UNKNOWN, 1);
     assert_int_equal(context_current(&fake.driver)->id, 0);
@@ -186,7 +183,6 @@ static void test_config(void **state)
 
 static void test_no_pool(void **state)
 {
-    (void)state;
     fake_start();
     fake.pools_refused = 1;
     assert_null(context_current(&fake.driver));
@@ -202,7 +198,6 @@ static void test_entry_again(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].event, (CUevent)&fake.events[i]);
     for (unsigned int i = 0; i < SLOTS; i++) {
@@ -243,7 +238,6 @@ static void test_entry_in_use(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     gone(0);
     atomic_store(&context->ending, true);
     assert_ptr_not_equal(pooled(0), context);
@@ -252,7 +246,6 @@ static void test_entry_in_use(void **state)
 
 static void test_crowd(void **state)
 {
-    (void)state;
     fake_start();
     for (unsigned int i = 0; i < CONTEXTS_MAX; i++)
         assert_non_null(pooled(i));
@@ -268,7 +261,6 @@ static void test_second_on_device(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_false(policy_is_strict(&context->policy));
     pooled(1);
     assert_false(policy_is_strict(&context->policy));
@@ -283,7 +275,6 @@ static void test_exempt(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     context_exempt(fake_context(10));
     fake_current(fake_context(10));
     assert_null(context_current(&fake.driver));
@@ -309,7 +300,6 @@ static void test_none_current(void **state)
 {
     struct pins *own = NULL;
 
-    (void)state;
     ready();
     fake_current(NULL);
     fake.scripts[FN(cuCtxGetDevice)].calls = 0;
@@ -327,7 +317,6 @@ static void test_back(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     context_exempt(fake_context(10));
     assert_false(context_backed_by_nccl(context));
     context_back(MEMORY_NCCL);

@@ -16,7 +16,6 @@ static void test_goes(void **state)
     const uint64_t addr = block(context, 1000);
     const unsigned int epoch = atomic_load(&contexts.epoch), ended = atomic_load(&contexts.ended);
 
-    (void)state;
     capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     fake_log();
     found = context_leaving(fake_context(0));
@@ -44,7 +43,6 @@ static void test_goes(void **state)
 /* The next one of the device is the only one, and its frees need not wait. */
 static void test_goes_alone(void **state)
 {
-    (void)state;
     ready();
     context_gone(context_leaving(fake_context(0)), true);
     assert_false(policy_is_strict(&pooled(4)->policy));
@@ -58,7 +56,6 @@ static void test_stays(void **state)
     const uint64_t addr = block(context, 1000);
     unsigned int epoch;
 
-    (void)state;
     capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     epoch = atomic_load(&contexts.epoch);
@@ -76,7 +73,6 @@ static void test_captures_since(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     capture_begun(order_capture_begin(fake_stream(0, 0)), fake_stream(0, 0), true);
     context_leaving(fake_context(0));
     capture_begun(order_capture_begin(fake_stream(1, 0)), fake_stream(1, 0), true);
@@ -112,7 +108,6 @@ static void test_exempt_goes(void **state)
 {
     struct context *found;
 
-    (void)state;
     ready();
     context_exempt(fake_context(10));
     found = context_leaving(fake_context(10));
@@ -127,7 +122,6 @@ static void test_goes_twice(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     assert_ptr_equal(context_leaving(fake_context(0)), context);
     assert_int_equal(atomic_load(&contexts_closing), 2);
@@ -183,7 +177,6 @@ static void test_primary_probed(void **state)
 {
     struct context *found;
 
-    (void)state;
     ready();
     found = context_leaving_primary(0);
     atomic_store(&contexts.probing[0], 1);
@@ -198,7 +191,6 @@ static void test_which_primary(void **state)
 {
     struct context *context = ready(), *second, *unknown;
 
-    (void)state;
     fake.contexts[1].active = true;
     second = pooled(1);
     pooled(4);
@@ -218,7 +210,6 @@ static void test_sweep(void **state)
     struct context *context = ready(), *second = pooled(1), *third = pooled(4);
     struct context_sweep sweep;
 
-    (void)state;
     fake.contexts[1].active = true;
     context_exempt(fake_context(10));
     memset(&sweep, 0xff, sizeof(sweep));
@@ -245,7 +236,6 @@ static void test_sweep_many(void **state)
 {
     struct context_sweep sweep;
 
-    (void)state;
     ready();
     for (unsigned int i = 10; i < 90; i++)
         pooled(i)->primary = i % 32 == 15;
@@ -277,7 +267,6 @@ static void test_may_free(void **state)
     struct context *context = ready();
     const uint64_t addr = block(context, 1000), later = now() + 100;
 
-    (void)state;
     assert_int_equal(context_may_free(addr, later), FREE_NOW);
     assert_int_equal(context_may_free(0x1000, 0), FREE_NOW);
     atomic_store(&context->leaving, 1);
@@ -312,7 +301,6 @@ static void test_context_stays(void **state)
     struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context);
 
-    (void)state;
     assert_true(context_stays(context));
     atomic_store(&context->leaving, 1);
     context_endings = 1;
@@ -360,7 +348,6 @@ static void test_stats(void **state)
 {
     struct context *context, *beside;
 
-    (void)state;
     ready();
     context_gone(context_leaving(fake_context(0)), true);
     look(false);
@@ -404,7 +391,6 @@ static void test_stats_beside(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     block(context, 1000);
     atomic_store(&context->ending, true);
     look(false);

@@ -16,7 +16,6 @@ static void test_enter(void **state)
     struct context *context = ready();
     struct visit visit;
 
-    (void)state;
     assert_int_equal(context_enter(context, &visit), 0);
     assert_true(!visit.pushed && visit.relaxed && visit.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_false(fake_thread_is_clean(context->handle));

@@ -19,7 +19,6 @@ static void context_goes(void *arg)
 
 static void test_no_context(void **state)
 {
-    (void)state;
     fake_start();
     assert_false(context_wait_frees(CONTEXT_ALL, true));
     ready_all();
@@ -35,7 +34,6 @@ static void test_own(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     works(0, 5000);
     free_one(context);
     works(0, 1); /* what was launched since is not waited for */
@@ -52,7 +50,6 @@ static void test_others(void **state)
     struct context *context = ready_all();
     uint64_t start = now();
 
-    (void)state;
     works(0, 5000);
     elsewhere(free_one, context);
     assert_true(context_wait_frees(0, false));
@@ -85,7 +82,6 @@ static void test_own_recorded_again(void **state)
     struct context *context = ready_all();
     uint64_t start;
 
-    (void)state;
     works(0, 5000);
     free_one(context); /* turn 1 of the lead, which this thread's event stands for */
     atomic_store(&context->batches[1].seq, 0);
@@ -100,7 +96,6 @@ static void test_led_found(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     fake.contexts[0].launched = 10;
     elsewhere(free_one, context);
     free_one(context);
@@ -117,7 +112,6 @@ static void test_context_goes(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     fake.contexts[0].launched = 1;
     free_one(context);
     fake.relax = context_goes;
@@ -137,7 +131,6 @@ static void test_own_slot(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     lead_take(context);
     works(0, 10000);
     free_one(context);
@@ -148,12 +141,11 @@ static void test_own_slot(void **state)
     assert_int_equal(fake.contexts[0].over, 10000);
 }
 
-/* What was recorded there for something else is no free's. */
+/* A record made there for another purpose is no free's. */
 static void test_own_slot_used(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     lead_take(context);
     fake.contexts[0].launched = 10;
     free_one(context);
@@ -179,7 +171,6 @@ static void test_own_by_another(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     lead_take(context);
     fake.relax = lead_covers;
     fake.relax_arg = context;
@@ -204,7 +195,6 @@ static void test_own_slot_recorded_again(void **state)
     struct context *context = ready_all();
     uint64_t start;
 
-    (void)state;
     lead_take(context);
     fake.contexts[0].launched = 1;
     free_one(context);
@@ -221,7 +211,6 @@ static void test_others_slot(void **state)
     struct context *context = ready_all();
     uint64_t start;
 
-    (void)state;
     lead_take(context);
     works(0, 0);
     fake.contexts[0].launched = 10;
@@ -248,7 +237,7 @@ static void slot_records(void *arg)
 
     if (fake.relaxes != 5)
         return;
-    /* What it was about to record: 3 units of work, which end one after the other. */
+    /* The work that it was about to record: 3 units, which end one after the other. */
     atomic_store(&context->slots[0].event, (CUevent)&fake.events[7]);
     fake.events[7] = (struct fake_event){.context = &fake.contexts[0], .at = 3};
     fake.contexts[0].launched = 3;
@@ -263,7 +252,6 @@ static void test_others_about_to_record(void **state)
     struct context *context = ready_all();
     uint64_t start;
 
-    (void)state;
     atomic_store(&context->slots[0].seq, 1);
     assert_true(context_wait_frees(0, false));
     assert_int_equal(fake.relaxes, 0);
@@ -298,7 +286,6 @@ static void test_lead_about_to_record(void **state)
     struct context *context = ready_all();
     uint64_t start;
 
-    (void)state;
     lead_take(context);
     start = now();
     assert_true(context_wait_frees(0, false));
@@ -323,7 +310,6 @@ static void test_order_wait_own(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     assert_true(order_wait_own(context)); /* nobody has ordered anything */
     elsewhere(free_one, context);         /* the first thread that does: this one will be the second */
     assert_false(order_wait_own(context));
@@ -356,7 +342,6 @@ static void test_nothing_after_a_wait(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     works(0, 10);
     free_one(context);
     context->policy.strict = true;

@@ -14,7 +14,6 @@ static void test_begin(void **state)
     struct context *context = ready(), *other;
     struct pins *own = NULL;
 
-    (void)state;
     assert_ptr_equal(context_begin(&fake.driver, &own), context);
     assert_true(busy(context, true));
     pin_end(own);
@@ -50,7 +49,6 @@ static void test_each(void **state)
     struct context *found[8] = {NULL}, *first;
     unsigned int n = 0;
 
-    (void)state;
     first = ready();
     pooled(1);
     pooled(4);
@@ -81,7 +79,6 @@ static void test_stream(void **state)
 {
     const CUstream stream = (ready(), fake_stream(0, 1));
 
-    (void)state;
     assert_ptr_equal(context_stream(&fake.driver, stream), fake_context(1));
     assert_ptr_equal(context_stream(&fake.driver, CU_STREAM_LEGACY), fake_context(0));
     assert_ptr_equal(context_stream(&fake.driver, CU_STREAM_PER_THREAD), fake_context(0));
@@ -124,7 +121,6 @@ static bool disturbs; /* a question was asked that would end a capture */
 
 static void stream_moves(void *arg)
 {
-    (void)arg;
     fake.streams[0].over++;
 }
 
@@ -173,7 +169,6 @@ static void test_foreign_limit(void **state)
     struct context *context = ready();
     const uint64_t start = atomic_load(&fake.ns);
 
-    (void)state;
     pooled(1);
     fake_stream(0, 1);
     fake.streams[0].launched = 1;
@@ -198,7 +193,6 @@ static void test_beside_leaving(void **state)
     uint64_t start = atomic_load(&fake.ns);
     unsigned int i = 0;
 
-    (void)state;
     atomic_store(&context->leaving, 1);
     context_changed();
     assert_null(context_current(&fake.driver));
@@ -234,7 +228,6 @@ static void test_beside_ending(void **state)
 {
     uint64_t start;
 
-    (void)state;
     fake_start();
     atomic_store(&contexts.endings, 1);
     start = atomic_load(&fake.ns);
@@ -262,10 +255,9 @@ static void ending_passes(void *arg)
         atomic_store((atomic_uint *)arg, 0);
 }
 
-/* What was found out while one ended is found out anew. */
+/* An answer found while a context ended is looked up anew. */
 static void test_ended_meanwhile(void **state)
 {
-    (void)state;
     fake_start();
     fake_before(FN(cuMemGetInfo_v2), ending_passes, &contexts.endings);
     fake.relax = leaving_ends;
@@ -292,7 +284,6 @@ static void test_seen_meanwhile(void **state)
 {
     struct context *other = NULL, *own;
 
-    (void)state;
     fake_start();
     fake_before(FN(cuMemGetInfo_v2), seen_elsewhere, &other);
     own = context_current(&fake.driver);

@@ -15,7 +15,6 @@ static void test_scarce(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_false(segment_ops.scarce(context));
     atomic_store(&context->device_free, FAKE_CAPACITY / 128);
     assert_false(segment_ops.scarce(context));
@@ -27,7 +26,6 @@ static void test_scarce_always(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_true(segment_ops.scarce(context));
 }
 
@@ -35,7 +33,6 @@ static void test_never_scarce(void **state)
 {
     struct context *context = ready(); /* ranks have to agree */
 
-    (void)state;
     atomic_store(&context->device_free, 0);
     assert_false(segment_ops.scarce(context));
 }
@@ -44,7 +41,6 @@ static void test_gives_frozen(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_true(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, false);
     assert_false(segment_ops.gives_frozen(context));
@@ -61,7 +57,6 @@ static void test_trim(void **state)
     const unsigned int before = context_arrivals();
     uint64_t addr;
 
-    (void)state;
     assert_false(context_trim(before));
     addr = block(context, 3 * MIB);
     assert_false(context_trim(context_arrivals()));
@@ -87,7 +82,6 @@ static void test_release(void **state)
     struct context *context = ready(), *far = pooled(1);
     uint64_t addr = block(context, 3 * MIB), other = block(far, 3 * MIB);
 
-    (void)state;
     assert_int_equal(context_release(CONTEXT_ALL, "test"), 0);
     assert_int_equal(pool_free(addr) + pool_free(other), 0);
     atomic_store(&capture_count, 1);
@@ -106,7 +100,6 @@ static void test_idle_bytes(void **state)
     struct pool_survey survey;
     uint64_t addr = block(context, 3 * MIB), other = block(second, 5 * MIB), live;
 
-    (void)state;
     live = block(context, 1000);
     assert_int_equal(context_idle_bytes(0), 0);
     assert_int_equal(pool_free(addr) + pool_free(other), 0);
@@ -136,13 +129,12 @@ static void test_idle_bytes(void **state)
     assert_int_equal(survey.held, 0);
 }
 
-/* What was kept back, and the device has come past by now. */
+/* Blocks that were kept back, and that the device has passed by now. */
 static void test_kept_ask(void **state)
 {
     struct context *context = ready(), *second = pooled(1);
     const uint64_t addr = block(context, 3 * MIB), other = block(second, 3 * MIB);
 
-    (void)state;
     assert_int_equal(pool_free_later(addr) + pool_free_later(other), 0);
     fake.contexts[0].launched = 1;
     fake_log();
@@ -178,7 +170,6 @@ static void test_decay_waits(void **state)
     struct context *context = ready();
     const uint64_t addr = block(context, 3 * MIB);
 
-    (void)state;
     assert_int_equal(pool_free(addr), 0);
     atomic_store(&context->defers, false); /* it would hold up the program's launches */
     for (unsigned int i = 0; i < 5; i++)
@@ -192,7 +183,6 @@ static void test_write(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s0 sync:s0");
     fake_fail(FN(cuStreamSynchronize), CUDA_ERROR_UNKNOWN, 1);
@@ -217,7 +207,6 @@ static void test_read(void **state)
     struct context *context = ready();
     unsigned char byte = 0;
 
-    (void)state;
     assert_int_equal(context_read(context, 0x1000, &byte, 1, 0), 0);
     assert_string_equal(fake_log(), "sync:c0 stream:c0,1 read:0x1000,1,s0 sync:s0");
     assert_int_equal(byte, 0x5a);
@@ -292,7 +281,6 @@ static void test_stream_meanwhile(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuStreamCreate), stream_made, context);
     assert_int_equal(context_write(context, 0x1000, 7, 99), 0);
     assert_string_equal(fake_log(), "stream:c0,1 set:0x1000,7,99,s5 sync:s5");

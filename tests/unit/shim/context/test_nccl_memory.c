@@ -101,7 +101,6 @@ static void test_comes_and_goes(void **state)
     const unsigned int arrivals = context_arrivals();
     uint64_t addr = born(context);
 
-    (void)state;
     assert_string_equal(fake_log(), "");
     assert_int_equal(addr, 0x600000000000 + SEGMENT);
     assert_int_equal(go_back(context, &addr, 1), 1);
@@ -121,7 +120,7 @@ static void test_comes_and_goes(void **state)
     assert_true(fake_thread_is_clean(fake_context(0)));
 }
 
-/* What was there during a capture stays; what came after it goes. */
+/* Memory that was there during a capture stays; memory that came after it goes. */
 static void test_captured(void **state)
 {
     const bool stays = *state == NULL; /* else NCCL registers nothing for graphs */
@@ -147,7 +146,6 @@ static void test_born_again(void **state)
     struct context *context = with_nccl();
     const uint64_t addr = born(context);
 
-    (void)state;
     capture();
     nccl.next = addr;
     assert_int_equal(born(context), addr);
@@ -160,7 +158,6 @@ static void test_many(void **state)
     struct context *context = with_nccl();
     uint64_t addrs[200];
 
-    (void)state;
     for (unsigned int i = 0; i < COUNT(addrs); i++) {
         if (i == 130)
             capture();
@@ -182,14 +179,13 @@ static void set_current(CUcontext handle)
         fake.driver.cuCtxPushCurrent_v2(handle);
 }
 
-/* Whatever NCCL leaves current: behind it that is what was current before. */
+/* NCCL may leave another context current; afterwards the one from before is current again. */
 static void test_visit(void **state)
 {
     const CUcontext handles[] = {NULL, (fake_start(), fake_context(0)), fake_context(1)};
     struct nccl_visit visit;
     CUcontext now;
 
-    (void)state;
     fake_current(NULL);
     for (unsigned int i = 0; i < COUNT(handles) * COUNT(handles); i++) {
         set_current(handles[i % 3]);

@@ -31,7 +31,6 @@ static struct context *ready(void)
 
 static void capture_starts(void *arg)
 {
-    (void)arg;
     atomic_store(&capture_count, 1);
 }
 
@@ -146,7 +145,6 @@ static void test_event_is_kept(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_string_equal(fake_log(), FIRST " wait:c0,e0 record:c0,e0 wait:c0,e0 record:c0,e0 wait:c0,e0");
@@ -160,7 +158,6 @@ static void test_debt(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     hazard_host_work(fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_DEVICE), 0); /* all is over: it need not wait */
     fake.contexts[0].launched = 1;
@@ -174,7 +171,7 @@ static void test_debt(void **state)
     assert_string_equal(fake_log(), "sync:c0 event:c0,2 record:c0,e2 wait:c0,e2");
 }
 
-/* What began while one waited is not paid by that. */
+/* A wait does not pay for work that began during it. */
 static void more_work(void *arg)
 {
     hazard_host_work(arg);
@@ -184,7 +181,6 @@ static void test_debt_meanwhile(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     hazard_host_work(fake_stream(0, 0));
     fake_before(FN(cuCtxSynchronize), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -198,7 +194,6 @@ static void test_debt_on_device(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuCtxRecordEvent), more_work, fake_stream(0, 0));
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     fake_before(FN(cuCtxRecordEvent), NULL, NULL);
@@ -218,7 +213,6 @@ static void test_sticky(void **state)
         CUDA_ERROR_TENSOR_MEMORY_LEAK};
     unsigned int found = 0;
 
-    (void)state;
     for (int error = 0; error < 1000; error++) {
         struct context *context = ready();
         bool is_sticky = false;
@@ -246,7 +240,6 @@ static void test_capture_meanwhile(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuEventCreate), capture_starts, NULL);
     fake_fail(FN(cuEventCreate), CUDA_ERROR_OUT_OF_MEMORY, 1);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -256,7 +249,7 @@ static void test_capture_meanwhile(void **state)
     assert_false(order_ops.frozen(context));
 }
 
-/* Whoever begins a capture waits for the slots, but not for those that wait. */
+/* A thread that begins a capture waits for the slots, but not for threads that wait. */
 static void slots_look(void *arg)
 {
     const struct context *context = arg;
@@ -273,7 +266,6 @@ static void test_slot_says_that_it_waits(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake_before(FN(cuCtxRecordEvent), slots_look, context);
     fake_before(FN(cuCtxSynchronize), slots_look, context);
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
@@ -290,7 +282,6 @@ static unsigned int slept;
 
 static void sleep_look(void *arg)
 {
-    (void)arg;
     slept += atomic_load(&pins_own->sleeps);
 }
 
@@ -300,7 +291,6 @@ static void test_sleeps(void **state)
     struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context);
 
-    (void)state;
     atomic_store(&context->stream, fake_stream(0, 0));
     for (size_t i = 0; i < COUNT(waits); i++)
         fake_before(waits[i], sleep_look, NULL);
@@ -330,7 +320,6 @@ static void lead_moves(void *arg)
 {
     struct slot *slot = &lead.context->slots[SLOT_COMBINER];
 
-    (void)arg;
     if (fake.relaxes != lead.after)
         return;
     atomic_store(&slot->seq, lead.turn);
@@ -396,7 +385,6 @@ static void test_slot_found(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     fake.relax_step = 1000;
     for (unsigned int i = 0; i < SLOTS_ALL; i++)
         atomic_store(&context->slots[i].seq, i != 5);
@@ -413,12 +401,11 @@ static void test_slot_found(void **state)
     assert_int_equal(order_ops.order(context, POOL_ORDER_ASK), -EBUSY); /* taken: it does not wait for that */
 }
 
-/* Who waits on the host gives the lead away first. */
+/* A thread that waits on the host gives the lead away first. */
 static void test_waits_outside_the_lead(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     assert_int_equal(order_ops.order(context, POOL_ORDER_FREE), 0);
     assert_int_equal(context->slots[SLOT_COMBINER].seq, 2);
     assert_int_equal(context->slots[SLOT_COMBINER].done, 0);

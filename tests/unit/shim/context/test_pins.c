@@ -51,7 +51,6 @@ static void call_finish(void)
 
 static void call_relax(void *arg)
 {
-    (void)arg;
     if (fake.relaxes == other.after)
         call_finish();
 }
@@ -76,7 +75,6 @@ static void test_calls(void **state)
     const uint64_t addr = block(context, 3 * MIB), far = block(second, 1000);
     struct pins *own;
 
-    (void)state;
     assert_false(busy(context, true));
     own = pin_begin((uintptr_t)context);
     assert_true(busy(context, true));
@@ -109,7 +107,6 @@ static void test_pins(void **state)
     struct context *context = ready(), *second = pooled(1);
     struct pins *own;
 
-    (void)state;
     own = pin_begin((uintptr_t)context);
     for (unsigned int i = 1; i < PINS_MAX; i++)
         assert_true(context_pin(i % 2 ? context : second));
@@ -135,7 +132,6 @@ static void test_pin_refused(void **state)
     struct context *context = ready();
     struct pool *pool = context->pool;
 
-    (void)state;
     atomic_store(&context->leaving, 1);
     assert_false(context_pin(context));
     atomic_store(&context->leaving, 0);
@@ -149,14 +145,13 @@ static void test_pin_refused(void **state)
     assert_true(context_pin(context));
 }
 
-/* Who sleeps is in a call for those who destroy a pool alone. */
+/* A thread that sleeps counts as being in a call only for the destruction of a pool. */
 static void test_sleepers(void **state)
 {
     static const enum in ins[] = {IN_CALL, IN_FREE, IN_PIN, IN_SLEEP};
     struct context *context = ready();
     const uint64_t addr = block(context, 1000);
 
-    (void)state;
     for (size_t i = 0; i < COUNT(ins); i++) {
         call_start(ins[i], context, addr);
         assert_true(busy(context, true));
@@ -192,7 +187,6 @@ static void test_thread_ends(void **state)
     struct context *context = ready();
     struct pins *own = pin_begin((uintptr_t)context), *first, *second;
 
-    (void)state;
     pin_end(own);
     elsewhere(call_left_open, context);
     first = ended.record;
@@ -220,7 +214,6 @@ static void test_sleep_resolves(void **state)
     struct context *context = ready(), *second = pooled(1);
     struct pins *own = pin_begin(PIN_ADDRESS(0x1000));
 
-    (void)state;
     assert_true(busy(second, true));
     pin_sleep(context);
     assert_true(busy(context, true));
@@ -249,7 +242,6 @@ static void test_without_membarrier(void **state)
     struct context *context;
     struct pins *own;
 
-    (void)state;
     fake_start();
     fake.fences = true;
     context = context_current(&fake.driver);
@@ -290,7 +282,6 @@ static void test_no_memory(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     elsewhere(thread_without_record, context);
     assert_false(busy(context, true));
 }
@@ -306,7 +297,6 @@ static void test_waits_before(void **state)
     } rows[] = {{IN_CALL, 5, 5}, {IN_FREE, 5, 5}, {IN_PIN, 5, 5}, {IN_CALL, 5000, 1000}, {IN_SLEEP, 5000, 0}};
     struct context *context = ready();
 
-    (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const uint64_t start = now();
 
@@ -345,7 +335,6 @@ static void test_lingers(void **state)
     struct pool *pool = context->pool;
     uint64_t start;
 
-    (void)state;
     other.after = 0;
     context_leaving(fake_context(0));
     call_start(IN_SLEEP, context, 0);

@@ -93,7 +93,6 @@ static void test_init_strict_device(void **state)
     const char *why = NULL;
     struct policy policy = {0};
 
-    (void)state;
     fake_start();
     policy_strict(1, why_it_is);
     assert_string_equal(fake.said, "");
@@ -113,7 +112,6 @@ static void test_init_again(void **state)
     const char *why;
     uint64_t debts;
 
-    (void)state;
     fake_start();
     policy_init(&policy, 0, true, &why);
     assert_true(policy_waits(&policy, &debts));
@@ -363,7 +361,6 @@ static void test_beside_capture(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     pay(NULL);
     capture_begun(order_capture_begin(stream_of('b')), stream_of('b'), true);
     hazard_host_work(stream_of('a'));
@@ -376,7 +373,6 @@ static void test_no_effect(void **state)
     struct context *context = ready();
     const bool waits = owes(&context->policy);
 
-    (void)state;
     fake_range_add(HOST, 4096, CU_MEMORYTYPE_HOST, 0);
     fake.absent = conf_get()->free.number == FREE_AUTO;
     if (fake.absent)
@@ -401,7 +397,6 @@ static void test_strict_owes_nothing(void **state)
 {
     struct context *context = ready();
 
-    (void)state;
     policy_strict(0, "test");
     hazard_host_work(stream_of('a'));
     assert_int_equal(context->policy.host_work_seq, 1);

@@ -68,7 +68,6 @@ static void test_reach_untold(void **state)
 /* The stream's context is current, and not pooled. */
 static void test_reach_current(void **state)
 {
-    (void)state;
     ready();
     fake_current(fake_context(2));
     hazard_foreign_access(FAR, CU_STREAM_LEGACY);
@@ -106,7 +105,6 @@ static void test_reach_many(void **state)
     CUdeviceptr to[] = {NEAR, NEAR, HOST}, from[] = {HOST, NEAR, NEAR};
     CUstream stream;
 
-    (void)state;
     ready();
     stream = fake_stream(0, 0);
     hazard_foreign_accesses(to, from, 3, stream);
@@ -125,7 +123,6 @@ static void test_reach_many_from(void **state)
 {
     const CUdeviceptr to[] = {NEAR, NEAR}, from[] = {HOST, FAR};
 
-    (void)state;
     ready();
     hazard_foreign_accesses(to, from, 2, fake_stream(0, 0));
     assert_int_equal(strict(), 3);
@@ -210,7 +207,6 @@ static void test_access_alone(void **state)
     const CUmemAccessDesc there = {.location = {.type = ON, .id = 1}, .flags = RW};
     const CUmemAccessDesc host = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST}, .flags = RW};
 
-    (void)state;
     ready();
     fake.devices = 1;
     hazard_access(NEAR, &there, 1);
@@ -225,7 +221,6 @@ static void test_access_elsewhere(void **state)
 {
     const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
 
-    (void)state;
     ready();
     fake_current(fake_context(1));
     hazard_access(NEAR, &access, 1);
@@ -239,7 +234,6 @@ static void test_access_untold(void **state)
 {
     const CUmemAccessDesc access = {.location = {.type = ON, .id = 0}, .flags = RW};
 
-    (void)state;
     ready();
     fake_fail(FN(cuCtxGetDevice), CUDA_ERROR_INVALID_CONTEXT, 1);
     hazard_access(UNKNOWN, &access, 1);
@@ -263,7 +257,6 @@ static void test_places(void **state)
         {7, 1, -1, false},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const CUmemLocation location = {.type = (CUmemLocationType)rows[i].type, .id = rows[i].id};
 

@@ -18,7 +18,6 @@ static void test_defers(void **state)
     static const size_t needed[] = {FN(cuMemFreeAsync), FN(cuStreamQuery), FN(cuStreamSynchronize),
                                     FN(cuDeviceGetAttribute)};
 
-    (void)state;
     fake_start();
     assert_true(segments_defer(&fake.driver, 0));
     assert_false(segments_defer(&fake.driver, 1)); /* there is no such device */
@@ -40,7 +39,6 @@ static void test_comes(void **state)
     struct context *context = ready();
     uint64_t addr = 0;
 
-    (void)state;
     fake.free = 100 * MIB;
     assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, 4 * MIB, &addr), 0);
     assert_int_equal(addr, FIRST);
@@ -62,7 +60,6 @@ static void test_refused(void **state)
     struct context *context = ready();
     uint64_t addr = 1;
 
-    (void)state;
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
     assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -ENOMEM);
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_UNKNOWN, 1);
@@ -74,7 +71,6 @@ static void test_refused(void **state)
 
 static void arrives(void *arg)
 {
-    (void)arg;
     if (fake_calls(FN(cuMemAlloc_v2)) == 1)
         context_arrived();
 }
@@ -85,7 +81,6 @@ static void test_refused_again(void **state)
     struct context *context = ready(), *other = pooled(4), *far = pooled(1);
     uint64_t addr = 0, idle[3] = {block(other, 3 * MIB), block(context, 3 * MIB), block(far, 3 * MIB)};
 
-    (void)state;
     fake.scripts[FN(cuMemAlloc_v2)].calls = 0;
     fake_before(FN(cuMemAlloc_v2), arrives, NULL);
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
@@ -121,7 +116,6 @@ static void test_goes(void **state)
     const unsigned int arrivals = context_arrivals();
     size_t arriving = 1;
 
-    (void)state;
     fake_log();
     assert_true(segment_ops.collected(context, &arriving));
     assert_int_equal(arriving, 0);
@@ -261,7 +255,6 @@ static void test_collect_since(void **state)
     struct context *context = with_gone(5000);
     uint64_t start;
 
-    (void)state;
     elsewhere(free_one, context);
     segment_ops.collect(context);
     segment_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT); /* more went: it may be another's */
@@ -276,7 +269,6 @@ static void test_reclaim(void **state)
     struct context *context = with_gone(2000);
     uint64_t start = now();
 
-    (void)state;
     segment_ops.reclaim(context);
     assert_int_equal(now() - start, SECOND_NS);
     elsewhere(free_one, context);
@@ -292,7 +284,6 @@ static void test_collect_refused(void **state)
 {
     struct context *context = with_gone(0);
 
-    (void)state;
     atomic_store(&capture_count, 1);
     fake_lack(FN(cuThreadExchangeStreamCaptureMode)); /* it would disturb a capture */
     device_collect(0);
@@ -322,7 +313,6 @@ static void test_collect_context_goes(void **state)
 {
     struct context *context = with_gone(100);
 
-    (void)state;
     fake.relax = context_goes;
     fake.relax_arg = context;
     segment_ops.collect(context);
@@ -333,7 +323,6 @@ static void test_settle_device(void **state)
 {
     struct context *context = with_gone(0);
 
-    (void)state;
     pooled(1);
     fake_log();
     device_collect(1);

@@ -11,7 +11,6 @@
 
 static void test_strict(void **state)
 {
-    (void)state;
     ready();
     policy_strict(1, "a reason");
     policy_strict(1, "another one");
@@ -32,7 +31,6 @@ static void test_strict_no_effect(void **state)
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
-    (void)state;
     ready();
     policy_strict(POLICY_ALL, "test");
     policy_strict_memory(NEAR, "test");
@@ -47,7 +45,6 @@ static void test_strict_memory(void **state)
 {
     static const CUdeviceptr none[] = {0, HOST, MANAGED, UNKNOWN};
 
-    (void)state;
     ready();
     for (size_t i = 0; i < COUNT(none); i++)
         policy_strict_memory(none[i], "test");
@@ -91,7 +88,6 @@ static struct context *with_free(void)
 
 static void test_waits_for_earlier_frees(void **state)
 {
-    (void)state;
     with_free();
     policy_strict(1, "the other device");
     assert_int_equal(fake.contexts[0].over, 0);
@@ -118,10 +114,9 @@ static void meanwhile(void *arg)
     elsewhere(strict_too, arg);
 }
 
-/* Whoever comes while the first one waits, waits as well. */
+/* A thread that comes while the first one waits, waits as well. */
 static void test_second_waits_too(void **state)
 {
-    (void)state;
     with_free();
     fake_before(FN(cuEventQuery), meanwhile, NULL);
     policy_strict(0, "test");
@@ -148,7 +143,6 @@ static void reach_meanwhile(void *arg)
 
 static void test_reach_waits_too(void **state)
 {
-    (void)state;
     with_free();
     fake_before(FN(cuEventQuery), reach_meanwhile, NULL);
     policy_strict(0, "test");
@@ -159,7 +153,6 @@ static void test_reach_waits_too(void **state)
 
 static void test_second_context(void **state)
 {
-    (void)state;
     fake_start();
     policy_context_seen(fake_context(0), 0);
     policy_context_seen(fake_context(0), 0);

@@ -26,7 +26,6 @@ static void test_order_wait(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     assert_int_equal(order_wait(context), CUDA_SUCCESS);
     assert_string_equal(fake_log(), "sync:c0");
     assert_int_equal(context->slots[1].done, 1);
@@ -50,7 +49,6 @@ static void test_wait_device(void **state)
 {
     struct context *context = ready_all();
 
-    (void)state;
     assert_true(context_wait_device(0));
     assert_string_equal(fake_log(), "sync:c0 push:c4 sync:c4 pop");
     assert_true(context_wait_device(1));
@@ -96,7 +94,6 @@ static void test_wait_until(void **state)
     struct context *context = ready_all();
     uint64_t start;
 
-    (void)state;
     fake.relax_step = MS;
     assert_true(order_wait_until(context, 0));
     assert_string_equal(fake_log(), "event:c0,2 record:c0,e0");
@@ -125,7 +122,6 @@ static void test_wait_until_refused(void **state)
     static const size_t lacks[] = {FN(cuCtxRecordEvent), FN(cuEventQuery)};
     struct context *context;
 
-    (void)state;
     for (size_t i = 0; i < COUNT(lacks); i++) {
         context = ready_all();
         fake_lack(lacks[i]);
@@ -155,7 +151,6 @@ static void test_wait_until_beside_capture(void **state)
     unsigned int ends = 20;
     uint64_t start;
 
-    (void)state;
     atomic_store(&capture_count, 1);
     start = now();
     assert_false(order_wait_until(context, start + 5 * MS));
@@ -189,7 +184,6 @@ static void test_wait_device_for(void **state)
 {
     uint64_t start;
 
-    (void)state;
     ready_all();
     fake.relax_step = MS;
     assert_true(context_wait_device_for(0, 10));

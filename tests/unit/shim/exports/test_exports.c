@@ -3,8 +3,7 @@
  * test_exports.c - shim/exports/ and shim/serve/core.c: what the exported functions do around the real ones for
  * captures, for the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
  *
- * What it is not: a test of each row of hooks.def, or of the ways in which a program reaches a hook; tests/rows has
- * these.
+ * tests/rows tests each row of hooks.def, and the ways in which a program reaches a hook.
  */
 #include <string.h>
 
@@ -115,7 +114,7 @@ static void test_begin(void **state)
         assert_int_equal(form->call(streams[i]), 1);
         assert_int_equal(closed, 1);
         assert_int_equal(atomic_load(&capture_count), 0);
-        /* What was kept back, and the device has come past, can be used by the capture. */
+        /* The capture can use blocks that were kept back and that the device has passed. */
         addr = block(context, 3 * MIB);
         assert_int_equal(pool_free_later(addr), 0);
         result = 0;
@@ -259,7 +258,6 @@ static void test_info_passive(void **state)
     struct context *context = ready();
     size_t free, total;
 
-    (void)state;
     fake.next_of[REAL_cudaMemGetInfo] = (void *)next_info;
     fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info;
     driver_free = MIB;
@@ -284,7 +282,6 @@ static void test_info_again(void **state)
 {
     size_t free, total;
 
-    (void)state;
     ready();
     fake.next_of[REAL_cuMemGetInfo_v2] = (void *)next_info_arrives;
     assert_int_equal(cuMemGetInfo_v2(&free, &total), 0);
@@ -308,7 +305,6 @@ static void test_green(void **state)
 {
     CUcontext handle = NULL;
 
-    (void)state;
     ready();
     fake.next_of[REAL_cuCtxFromGreenCtx] = (void *)next_green;
     fake.next_of[REAL_cuGreenCtxDestroy] = (void *)next_ok;
@@ -335,7 +331,6 @@ static uint64_t given;
 
 static int next_alloc(CUdeviceptr *ptr, size_t size)
 {
-    (void)size;
     *ptr = given;
     return result;
 }
@@ -369,7 +364,6 @@ static void test_destroyed(void **state)
     static CUresult (*const functions[])(CUcontext context) = {cuCtxDestroy, cuCtxDestroy_v2};
     static const enum real_symbol symbols[] = {REAL_cuCtxDestroy, REAL_cuCtxDestroy_v2};
 
-    (void)state;
     ready();
     for (unsigned int i = 0; i < 2 * COUNT(functions); i++) {
         const int device = 10 + (int)i;
@@ -394,7 +388,6 @@ static void test_none(void **state)
     CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
     size_t size;
 
-    (void)state;
     fake.next_of[REAL_cuPointerGetAttributes] = (void *)next_ok;
     assert_int_equal(cuPointerGetAttributes(1, NULL, (void *[]){&size}, addr), 0);
     assert_int_equal(cuPointerGetAttributes(1, &attribute, NULL, addr), 0);
@@ -412,7 +405,6 @@ static void test_late(void **state)
 {
     CUmemGenericAllocationHandle handle;
 
-    (void)state;
     ready();
     fake.step = 0;
     result = CUDA_ERROR_INVALID_VALUE;

@@ -25,7 +25,6 @@ static void test_table(void **state)
     static uint64_t addrs[BLOCKS];
     unsigned int seed = 17, next, look;
 
-    (void)state;
     started();
     for (unsigned int i = 0; i < BLOCKS; i++)
         addrs[i] = ((uint64_t)rand_r(&seed) << 12 | (i + 1)) * 512;
@@ -52,7 +51,6 @@ static void test_table(void **state)
 
 static void test_padded(void **state)
 {
-    (void)state;
     started();
     for (size_t size = 1; size < 5000; size++) {
         assert_int_equal(guard_padded(size) % 512, 0);
@@ -69,7 +67,6 @@ static void frees_after_that(void)
 /* A program's exit handler that is older than ours runs behind it, and may free. */
 static void test_exit(void **state)
 {
-    (void)state;
     atexit(frees_after_that);
     started();
     guard_alloc(NULL, 0x1000, 100, (const void *)test_exit);

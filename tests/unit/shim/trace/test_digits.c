@@ -26,7 +26,6 @@ static void test_edges(void **state)
 {
     uint64_t ten = 1;
 
-    (void)state;
     for (int i = 0; i < 20; i++, ten *= 10)
         for (uint64_t d = 0; d < 3; d++)
             same(ten + d - 1);
@@ -40,7 +39,6 @@ static void test_many(void **state)
 {
     uint64_t n = 0x9e3779b97f4a7c15;
 
-    (void)state;
     for (unsigned int i = 0; i < 300000; i++) {
         same(n >> i % 64);
         n ^= n << 13;

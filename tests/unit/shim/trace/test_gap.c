@@ -22,7 +22,7 @@ static void start(uint64_t limit, bool rated)
     gap_start(&gap, limit, rated, now);
 }
 
-/* What trace.c does with one line. */
+/* Writes one line as trace.c does. */
 static enum gap_verdict line(enum gap_kind kind)
 {
     const enum gap_verdict verdict = gap_judge(&gap, kind, 1, LEN, now);
@@ -40,7 +40,6 @@ static void told(bool open)
 
 static void test_no_limit(void **state)
 {
-    (void)state;
     start(0, false);
     for (unsigned int i = 0; i < 10 * GAP_BURST; i++)
         assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
@@ -48,7 +47,6 @@ static void test_no_limit(void **state)
 
 static void test_limit(void **state)
 {
-    (void)state;
     start(10 * LEN, false);
     for (unsigned int i = 0; i < 10; i++)
         assert_int_equal(line(GAP_BLOCKS), GAP_WRITE);
@@ -77,7 +75,6 @@ static void test_limit(void **state)
 
 static void test_rate(void **state)
 {
-    (void)state;
     start(0, true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
         assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
@@ -96,7 +93,6 @@ static void test_rate(void **state)
 
 static void test_rate_that_is_bearable(void **state)
 {
-    (void)state;
     start(0, true);
     for (unsigned int i = 0; i < 10 * GAP_BURST; i++) {
         now += SECOND / GAP_RATE_S;
@@ -106,7 +102,6 @@ static void test_rate_that_is_bearable(void **state)
 
 static void test_limit_ends_what_the_rate_began(void **state)
 {
-    (void)state;
     start((uint64_t)LEN * GAP_BURST, true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
         line(GAP_SEGMENTS);
@@ -119,7 +114,6 @@ static void test_limit_ends_what_the_rate_began(void **state)
 
 static void test_error(void **state)
 {
-    (void)state;
     start(0, false);
     gap_fail(&gap, now);
     assert_true(gap.open && gap.why == GAP_ERROR);
@@ -134,7 +128,6 @@ static void test_text(void **state)
     char text[2048];
     size_t len;
 
-    (void)state;
     start(LEN, false);
     line(GAP_SEGMENTS);
     line(GAP_SEGMENTS);
@@ -159,7 +152,6 @@ static void test_more_than_can_be_told(void **state)
     unsigned int lines = 0;
     size_t len;
 
-    (void)state;
     start(1, false);
     for (int i = 0; i < 2 * (int)GAP_TALLIES; i++)
         gap_tally(1000 + i, "cuda", 10, true);
@@ -176,7 +168,6 @@ static void test_more_than_can_be_told(void **state)
 /* Time that does not pass, or goes back, gives no credit. */
 static void test_a_clock_that_stands(void **state)
 {
-    (void)state;
     start(0, true);
     for (unsigned int i = 1; i <= 10; i++) {
         now -= i / 5;

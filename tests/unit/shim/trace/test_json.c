@@ -35,7 +35,6 @@ static void test_characters(void **state)
     unsigned char text[8];
     char expected[16];
 
-    (void)state;
     for (unsigned int n = 1; n < 0x110000; n++) {
         const unsigned int len = encode(n, text);
 
@@ -58,7 +57,6 @@ static void test_none(void **state)
 {
     unsigned char text[8] = {0};
 
-    (void)state;
     for (unsigned int first = 0x80; first < 0x100; first++)
         for (unsigned int second = 0x80; second < 0xc0; second++) {
             const unsigned int len = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
@@ -87,7 +85,6 @@ static void test_room(void **state)
                                                                                   "a\xc3\xa9\xe2\x82\xac"};
     char to[16];
 
-    (void)state;
     for (size_t len = 1; len <= COUNT(expected); len++) {
         memset(to, 'x', sizeof(to));
         json_text(to, len, text);
@@ -100,7 +97,6 @@ static void test_clean(void **state)
 {
     char text[256], clean[256];
 
-    (void)state;
     for (unsigned int c = 1; c < 256; c++) {
         text[c - 1] = (char)c;
         clean[c - 1] = (char)(c < 32 || c > 126 || c == '"' || c == '\\' ? '?' : c);

@@ -17,7 +17,7 @@
 #define THREADS 4
 #define EACH    20000
 #define ALL     8192 /* records that fit */
-/* What the two clocks may differ by, in nanoseconds: far more than they do. */
+/* The allowed difference of the two clocks, in nanoseconds: far more than the real one. */
 #define CLOCKS 100000
 
 static char text[64 << 10];
@@ -76,7 +76,6 @@ static void test_lines(void **state)
     const char *line;
     uint32_t turn;
 
-    (void)state;
     record = reserve(&turn);
     assert_non_null(record);
     record->tid = 77;
@@ -108,13 +107,12 @@ static void test_lines(void **state)
     }
 }
 
-/* What is stamped lies between what the other clock says before and after it, whenever it is taken. */
+/* A stamp lies between the times of the other clock before and after it, at every moment. */
 static void test_clock(void **state)
 {
     static const unsigned int naps_us[] = {0, 0, 10, 2000, 0, 500, 30000, 0, 1000, 0};
     unsigned long long t;
 
-    (void)state;
     for (unsigned int i = 0; i < sizeof(naps_us) / sizeof(naps_us[0]); i++) {
         const struct timespec nap = {.tv_nsec = naps_us[i] * 1000L};
         uint64_t before, after;
@@ -135,7 +133,6 @@ static void test_full(void **state)
     unsigned int n = 0, lines = 0;
     size_t len;
 
-    (void)state;
     assert_int_equal(records_fill(), 0);
     while (add(1, 1))
         n++;
@@ -157,13 +154,12 @@ static void test_full(void **state)
     assert_int_equal(records_fill(), 0);
 }
 
-/* What a thread has begun holds up what comes after it, and nobody who takes for long; nothing is lost. */
+/* A record that a thread has begun holds up those after it, and no reader for long; none is lost. */
 static void test_unfinished(void **state)
 {
     struct record *record;
     uint32_t turn;
 
-    (void)state;
     assert_true(add(1, 11));
     record = reserve(&turn);
     assert_non_null(record);
@@ -201,13 +197,12 @@ static void *publishes(void *arg)
     return NULL;
 }
 
-/* Who writes something else waits for what others have begun. */
+/* A thread that writes another line waits for the records that others have begun. */
 static void test_waited_for(void **state)
 {
     atomic_bool reserved = false;
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(pthread_create(&thread, NULL, publishes, &reserved), 0);
     while (!atomic_load(&reserved))
         sched_yield();
@@ -225,7 +220,6 @@ static void test_late(void **state)
     uint64_t early = records_clock();
     uint32_t turn;
 
-    (void)state;
     assert_true(add(5, 1));
     assert_int_equal(sscanf(take(), "{\"t\":%llu", &before), 1);
     for (int tid = 5; tid <= 6; tid++) {
@@ -260,7 +254,6 @@ static void test_threads(void **state)
     pthread_t threads[THREADS];
     int tid, used;
 
-    (void)state;
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, adds, (void *)(uintptr_t)(i + 1)), 0);
     while (all < THREADS * EACH) {
@@ -303,13 +296,14 @@ static void *takes_turns(void *arg)
     return NULL;
 }
 
-/* What a thread adds after it has seen what another one did after adding comes after that one's. */
+/*
+ * A record added after its thread has seen an effect of another thread's later step comes after that thread's record.
+ */
 static void test_what_depends(void **state)
 {
     unsigned long long n, last = 0;
     pthread_t threads[2];
 
-    (void)state;
     for (uintptr_t i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, takes_turns, (void *)i), 0);
     while (last < EACH) {

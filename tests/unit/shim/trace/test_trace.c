@@ -40,7 +40,6 @@ static void test_rate(void **state)
                 {MS / 2, false}, {MS / 4, false},         {MS, true}};
     uint64_t since = 0; /* what the time is counted from */
 
-    (void)state;
     fake_start();
     atomic_store(&fake.ns, START);
     records_start(START);
@@ -70,7 +69,6 @@ static void test_frames(void **state)
 {
     char text[4 * RECORDS_ROOM];
 
-    (void)state;
     fake_start();
     records_start(0);
     stacks_alloc(3, 0x1000, 4096, (const void *)test_frames);
@@ -87,7 +85,6 @@ static void test_observe(void **state)
 {
     struct context *context;
 
-    (void)state;
     fake_start();
     context = context_current(&fake.driver);
     fake.traced[0] = '\0';
@@ -116,7 +113,6 @@ static bool oom_is_told(void)
 /* The first time, after so many doublings, and each second; of each device. */
 static void test_oom(void **state)
 {
-    (void)state;
     fake_start();
     fake.step = 0;
     for (unsigned int time = 1; time <= 1100; time++)
@@ -130,12 +126,11 @@ static void test_oom(void **state)
     assert_true(oom_is_told());
 }
 
-/* What a context that cannot be made to stay has counted is not read, but at exit. */
+/* The counters of a context that cannot be made to stay are not read, except at exit. */
 static void test_tick(void **state)
 {
     struct context *context;
 
-    (void)state;
     fake_start();
     core_begin();
     context = context_current(&fake.driver);
@@ -151,14 +146,12 @@ static void test_tick(void **state)
     assert_non_null(strstr(fake.traced, ",\"why\":\"signal\"\n"));
 }
 
-/* Whatever file is or is not there: a thread can be cancelled behind it if it could before, and errno is the program's.
- */
+/* With every file and with none: a thread can be cancelled behind it if it could before, and errno is the program's. */
 static void test_thread_stays(void **state)
 {
     static void (*const functions[])(void) = {stats_page_open, stats_page_finish, __real_trace_open, trace_close};
     int before, after;
 
-    (void)state;
     fake_start();
     for (size_t i = 0; i < 2 * COUNT(functions); i++) {
         const int cancel = i % 2 ? PTHREAD_CANCEL_DISABLE : PTHREAD_CANCEL_ENABLE;

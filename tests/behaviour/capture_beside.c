@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * capture_beside.c - allocation by other threads while one captures: their calls do no harm to a thread-local or
+ * relaxed capture, and the capture none to their order.
+ *
+ * A capture of a thread of its own, and everything inside a capture, is in capture.c; many captures raced against many
+ * threads are in capture_race.c.
+ */
+#include "capture.h"
+
+/* A thread-local capture does not limit other threads. */
+static int beside_thread_local(void)
+{
+    struct bt_thread t;
+    struct cap c;
+    char *out;
+
+    TRY(cap_init(&c));
+    OK(cudaMalloc((void **)&out, N));
+    for (int i = 0; i < 3; i++) {
+        TRY(bt_fill(out, N, 0));
+        TRY(cap_begin(&c, cudaStreamCaptureModeThreadLocal));
+        TRY(bt_thread_start(&t, busy_allocation, out));
+        TRY(bt_thread_join(&t));
+        TRY(cap_end(&c));
+        TRY(bt_verify(out, N, 7));
+    }
+    OK(cudaFree(out));
+    return cap_fini(&c);
+}
+
+static int malloc_only(void *arg)
+{
+    *(int *)arg = (int)cudaMalloc(&(void *){NULL}, N);
+    return 0;
+}
+
+/* A global capture minds what others do: the answer and the capture's fate agree. */
+static int beside_global(void)
+{
+    struct bt_thread t;
+    struct cap c;
+    int rc = -1;
+
+    TRY(cap_init(&c));
+    TRY(cap_begin(&c, cudaStreamCaptureModeGlobal));
+    TRY(bt_thread_start(&t, malloc_only, &rc));
+    TRY(bt_thread_join(&t));
+    CHECK(rc == 0 || rc == cudaErrorStreamCaptureUnsupported);
+    CHECK(rc || bt_preloaded());
+    TRY(rc ? cap_end_dead(&c) : cap_end(&c));
+    return cap_fini(&c);
+}
+
+struct beside {
+    volatile int stop;
+};
+
+static int allocate_until(void *arg)
+{
+    struct beside *b = (struct beside *)arg;
+    uint64_t seed = 3;
+
+    while (!__atomic_load_n(&b->stop, __ATOMIC_ACQUIRE)) {
+        size_t n = 1 + bt_random(&seed) % 300000;
+        void *p;
+
+        OK(cudaMalloc(&p, n));
+        OK(cudaMemsetAsync(p, 1, n, cudaStreamPerThread));
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
+/* Captures begin and end while other threads allocate all the time: none is destroyed. */
+static int under_load(void)
+{
+    struct bt_thread t[2];
+    struct beside b = {0};
+    struct cap c;
+    int rc = 0;
+
+    TRY(cap_init(&c));
+    for (int i = 0; i < 2; i++)
+        TRY(bt_thread_start(&t[i], allocate_until, &b));
+    for (int i = 0; i < 60 && !rc; i++) {
+        enum cudaStreamCaptureMode mode = i % 2 ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeThreadLocal;
+
+        rc = cap_begin(&c, mode);
+        bt_nap(300);
+        capturing_change(c.s, NULL);
+        if (!rc && cudaStreamEndCapture(c.s, &c.graph))
+            rc = BT_FAIL("capture %d was destroyed", i);
+        if (!rc)
+            cudaGraphDestroy(c.graph);
+    }
+    __atomic_store_n(&b.stop, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++)
+        TRY(bt_thread_join(&t[i]));
+    TRY(rc);
+    return cap_fini(&c);
+}
+
+/* Nearly always inside a free. */
+static int free_until(void *arg)
+{
+    struct beside *b = (struct beside *)arg;
+    void *p;
+
+    while (!__atomic_load_n(&b->stop, __ATOMIC_ACQUIRE)) {
+        OK(cudaMalloc(&p, 4096));
+        OK(cudaFree(p));
+    }
+    return 0;
+}
+
+/* Threads that have no context when their capture begins, beside threads that free. */
+static int capture_once(void *arg)
+{
+    cudaGraph_t graph;
+
+    OK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
+    OK(cudaMemsetAsync(arg, 1, 64, cudaStreamPerThread));
+    OK(cudaMemsetAsync(arg, 2, 64, cudaStreamPerThread));
+    OK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
+    OK(cudaGraphDestroy(graph));
+    return 0;
+}
+
+static int by_new_threads(void)
+{
+    struct bt_thread t[2], captor;
+    struct beside b = {0};
+    int rc = 0;
+    void *p;
+
+    OK(cudaMalloc(&p, 64));
+    for (int i = 0; i < 2; i++)
+        TRY(bt_thread_start(&t[i], free_until, &b));
+    for (int i = 0; i < 4000 && !rc; i++) {
+        TRY(bt_thread_start(&captor, capture_once, p));
+        rc = bt_thread_join(&captor);
+    }
+    __atomic_store_n(&b.stop, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++)
+        TRY(bt_thread_join(&t[i]));
+    TRY(rc);
+    OK(cudaFree(p));
+    return 0;
+}
+
+/* Another thread's free waits for the device, which waits for what the host does once its capture has begun. */
+static int free_main(void *p)
+{
+    OK(cudaFree(p));
+    return 0;
+}
+
+static int beside_waiting_free(void)
+{
+    struct bt_thread t;
+    cudaStream_t waiting;
+    unsigned int *go;
+    struct cap c;
+    void *p;
+
+    if (!bt_preloaded())
+        SKIP("natively a capture begins when the free is over, so this would never end");
+    OK(cudaHostAlloc((void **)&go, 4096, cudaHostAllocMapped)); /* from now on frees wait on the host */
+    *go = 0;
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaStreamCreateWithFlags(&waiting, cudaStreamNonBlocking));
+    TRY(cap_init(&c));
+    if (cuStreamWaitValue32((CUstream)waiting, BT_ADDRESS(go), 1, CU_STREAM_WAIT_VALUE_GEQ))
+        SKIP("this device cannot wait for the host");
+    TRY(bt_thread_start(&t, free_main, p));
+    bt_nap(100000);
+    TRY(cap_begin(&c, cudaStreamCaptureModeRelaxed));
+    capturing_change(c.s, NULL);
+    OK(cudaStreamEndCapture(c.s, &c.graph));
+    cudaGraphDestroy(c.graph);
+    *(volatile unsigned int *)go = 1;
+    TRY(bt_thread_join(&t));
+    OK(cudaStreamSynchronize(waiting));
+    OK(cudaStreamDestroy(waiting));
+    OK(cudaFreeHost(go));
+    return cap_fini(&c);
+}
+
+static const struct bt_test tests[] = {
+    BT_TEST(beside_thread_local),
+    BT_TEST(beside_global),
+    BT_TEST(under_load),
+    BT_TEST(by_new_threads),
+    BT_TEST(beside_waiting_free), /* last: it makes the device strict */
+    {.name = NULL},
+};
+
+int main(int argc, char **argv)
+{
+    cudaFree(NULL);
+    bt_cleanup = capturing_end;
+    return bt_main(argc, argv, tests);
+}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cupool-info on simulated machines: what it finds, and what it says that would work. A list.
+
+Not here: --check, which is test_check. The programs and stand-ins are those of the build folder INFO_BUILD.
+"""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+from typing import Optional
+
+BUILD = Path(os.environ["INFO_BUILD"])
+SIM, NCCL = BUILD / "tests/sim", BUILD / "tests/simnccl"
+
+# Variables, libraries' folders, lines that must be there, lines that must not.
+MACHINES: "list[tuple[dict[str, str], list[Path], list[str], list[str]]]" = [
+    ({}, [SIM, NCCL], [rf"driver +{SIM}/libcuda\.so\.1, for CUDA 13\.0", r"GPU +0: Simulated GPU, 8\.0 GiB, compute capability 9\.0", r"GPU +1: .*",
+                       rf"cudart +{SIM}/libcudart\.so\.13, 13\.0", rf"NCCL +{NCCL}/libnccl\.so\.2, 2\.28\.9",
+                       r"hooks +driver: all \d+ functions that cupool intercepts are there", r"hooks +NCCL: \d+ of \d+ .*; not \w+, .* more",
+                       r"policies +auto, ordered, relaxed, strict", r"backends +cuda, nccl", r"register +possible, symmetric windows too; .*",
+                       r"limit +address space.*: (\d+|unlimited)", r"limit +processors for this process: \d+"], [r"GPU +2"]),
+    ({"SIMGPU_DEVICES": "1", "SIMGPU_MEMORY": "141G", "SIMGPU_NAME": "NVIDIA H200 MIG 1g.18gb"}, [SIM],
+     [r"GPU +0: NVIDIA H200 MIG 1g\.18gb, 141\.0 GiB, .*"], [r"GPU +1"]),
+    ({"SIMGPU_DRIVER_VERSION": "12040"}, [SIM], [r"driver +.*, for CUDA 12\.4", r"policies +strict alone: the others need a driver for CUDA 12\.5 or later"], []),
+    ({"SIMGPU_DEVICES": "0"}, [SIM], [r"GPU +none: cuInit returns 100"], [r"GPU +0"]),
+    ({"SIMGPU_FAULT": "cuInit:1+:999"}, [SIM], [r"GPU +none: cuInit returns 999"], [r"GPU +0"]),
+]
+
+
+class Info(unittest.TestCase):
+    def info(self, *args: str, status: int = 0, path: "Optional[list[Path]]" = None, **env: str) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run([BUILD / "shim/cupool-info", *args], capture_output=True, text=True, timeout=60,
+                              env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ":".join(map(str, path or [])), **env})
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def test_machines(self) -> None:
+        for env, path, there, absent in MACHINES:
+            with self.subTest(env):
+                done = self.info(path=path, **env)
+                self.assertEqual(done.stderr, "")
+                for pattern in there:
+                    self.assertRegex(done.stdout, re.compile(rf"^{pattern}$", re.M))
+                for pattern in absent:
+                    self.assertNotRegex(done.stdout, re.compile(rf"^{pattern}", re.M))
+
+    def test_without_any_library(self) -> None:
+        """Whatever the machine has, the report comes to its end."""
+        self.assertIn("\nlimit ", self.info().stdout)
+
+    def test_what_is_printed(self) -> None:
+        machine, settings, process = r"(?m)^cudart ", r"(?m)^CUPOOL_FREE=strict$", r"(?m)^host "
+        for options, there in (((), [machine]), (("-c",), [settings]), (("--settings",), [settings]), (("-a",), [machine, settings, process]),
+                               (("--all",), [machine, settings, process]), (("--process",), [process])):
+            out = self.info(*options, path=[SIM], CUPOOL_FREE="strict").stdout
+            for pattern in (machine, settings, process):
+                self.assertEqual(bool(re.search(pattern, out)), pattern in there, (options, pattern))
+        self.assertIn("CUPOOL_LIMITS (did you mean CUPOOL_LIMIT?)", self.info("-c", CUPOOL_LIMITS="1").stderr)
+
+    def test_accepts(self) -> None:
+        for assignment, status, printed in (("CUPOOL_FREE=strict", 0, ""), ("CUPOOL_FREE=x", 1, "auto | ordered | strict | relaxed\n"), ("CUPOOL_NONE=1", 2, ""),
+                                            ("CUPOOL_FREE", 2, ""), ("CUPOOL_LIMIT=5G", 0, ""), ("CUPOOL_LIMIT=5X", 1, "bytes, with K, M, G or T\n")):
+            self.assertEqual(self.info("--accepts", assignment, status=status, CUPOOL_FREE="bad").stdout, printed)
+
+    def test_wrong_usage(self) -> None:
+        for args in (("-x",), ("--accepts",), ("-a", "-c"), ("",)):
+            self.assertIn("usage:", self.info(*args, status=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of how cupool-trace reads its inputs, where it stops, and how much memory it takes."""
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+from made_traces import BASE, ROOT, TOOL, Case, ev, good, header, peak_kib, text, write_long
+
+
+class Inputs(Case):
+    def test_gzip(self) -> None:
+        packed = gzip.compress(text(good()))
+        self.check(packed, 0, "ok; complete; 17 lines")
+        self.assertEqual(self.run_tool("check", "-", stdin=packed).returncode, 0)
+
+    def test_gzip_cut(self) -> None:
+        events = good()[:9] + [ev(1000 + i, "trim", n=i * 7919 % 10007, why="oom") for i in range(2000)]
+        packed = gzip.compress(text(events))
+        self.check(packed[:len(packed) // 2], 0, r"killed or still running \(no end line, last line cut\)")
+        done = self.run_tool("check", self.write(packed[:100] + b"\0" * 50 + packed[150:]))
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_standard_input(self) -> None:
+        self.assertEqual(self.run_tool("check", "-", stdin=text(good())).returncode, 0)
+        self.assertEqual(self.run_tool("check", "-", "-", stdin=text(good())).returncode, 2)
+
+    def test_cannot_read(self) -> None:
+        for command in ("check", "summary"):
+            with self.subTest(command=command):
+                done = self.run_tool(command, str(self.dir / "none"), self.write(good()))
+                self.assertEqual(done.returncode, 2)
+                self.assertRegex(done.stderr, r"cupool-trace: .*none: No such file")
+                self.assertIn("complete", done.stdout)  # the other file is still reported
+                empty = self.dir / "empty"
+                empty.mkdir(exist_ok=True)
+                done = self.run_tool(command, str(empty))
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn("no *.jsonl or *.jsonl.gz in it", done.stderr)
+                done = self.run_tool(command, sys.executable)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn("not a cupool trace", done.stderr)
+                self.assertEqual(self.run_tool(command, self.write(b"just a text")).returncode, 2)
+
+    def test_folder(self) -> None:
+        """It stands for the traces in it."""
+        for rank in range(2):
+            self.write([header(rank), *good()[1:]], f"{rank}.jsonl")
+        (self.dir / "2.jsonl.gz").write_bytes(gzip.compress(text([header(2), *good()[1:]])))
+        self.write(b"not a trace", "notes.txt")
+        self.assertEqual([r["rank"] for r in self.summary(str(self.dir))["ranks"]], [0, 1, 2])
+
+    def test_what_merge_wrote_is_no_trace(self) -> None:
+        merged = self.run_tool("merge", self.write(good()))
+        done = self.run_tool("summary", self.write(merged.stdout.encode(), "merged.jsonl"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("merged.jsonl: written by merge; read the traces", done.stderr)
+
+    def test_usage(self) -> None:
+        self.assertEqual(self.run_tool().returncode, 2)
+        self.assertEqual(self.run_tool("nonsense").returncode, 2)
+        self.assertEqual(self.run_tool("check").returncode, 2)
+        for args in (["--help"], ["check", "--help"], ["summary", "--help"], ["--version"]):
+            done = self.run_tool(*args)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_version_is_the_projects(self) -> None:
+        found = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text())
+        assert found
+        self.assertEqual(self.run_tool("--version").stdout.strip(), f"cupool-trace {found[1]}")
+
+    def test_through_a_link_and_installed(self) -> None:
+        (self.dir / "bin").mkdir()
+        (self.dir / "share" / "cupool").mkdir(parents=True)
+        (self.dir / "bin" / "cupool-trace").write_bytes(TOOL.read_bytes())
+        (self.dir / "share" / "cupool" / "cupool_trace").symlink_to(ROOT / "scripts" / "cupool_trace")
+        (self.dir / "link").symlink_to(self.dir / "bin" / "cupool-trace")
+        done = subprocess.run([sys.executable, self.dir / "link", "check", self.write(good())], capture_output=True, cwd="/")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_every_module_is_installed(self) -> None:
+        listed = re.findall(r"cupool_trace/(\w+\.py)", (ROOT / "scripts" / "meson.build").read_text())
+        self.assertEqual(sorted(listed), sorted(p.name for p in (ROOT / "scripts" / "cupool_trace").glob("*.py")))
+
+    def test_broken_pipe_is_quiet(self) -> None:
+        events = [header(), *(ev(i, "free_requested", p=BASE, n=512) for i in range(500))]
+        path = self.write(events)
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            done = subprocess.run([sys.executable, str(TOOL), "check", path], stdout=write, stderr=subprocess.PIPE)
+        finally:
+            os.close(write)
+        self.assertEqual((done.returncode, done.stderr), (128 + signal.SIGPIPE, b""))
+
+    def test_interrupt_is_quiet(self) -> None:
+        with subprocess.Popen([sys.executable, str(TOOL), "check", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as child:
+            assert child.stdin and child.stderr
+            # Once more than a pipe holds is gone, the reader is at work.
+            child.stdin.write(text([header()]) + text([ev(1, "trim", n=1, why="oom")] * 4000))
+            child.stdin.flush()
+            child.send_signal(signal.SIGINT)
+            # Closed by us only after its death: otherwise the end of input could come first.
+            self.assertEqual(child.wait(timeout=30), 130)
+            self.assertEqual(child.stderr.read(), b"")
+            child.stdin.close()
+
+
+class Size(Case):
+    def test_memory_does_not_grow_with_the_trace(self) -> None:
+        used = []
+        for count in (20_000, 200_000):
+            path = self.dir / f"{count}.jsonl"
+            write_long(path, count, 10)
+            used.append(peak_kib("check", path))
+        self.assertLess(used[1], used[0] + 8 * 1024, used)
+
+
+if __name__ == "__main__":
+    unittest.main()
