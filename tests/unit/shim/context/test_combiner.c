@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and nobody
- * depends on it. shim/context/order.c alone, with a driver that is made up here.
+ * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
+ * nobody depends on it. shim/context/order.c alone, with a driver that is made up here.
  */
 #include <pthread.h>
 #include <sched.h>
