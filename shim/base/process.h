@@ -2,7 +2,7 @@
 /*
  * process.h - whether the library is at work in this process, and whether a thread is in a call of the library's own.
  *
- * What it is not: it decides nothing about a request (serve/core.h does), and knows no CUDA. Nothing is read, opened or
+ * It decides nothing about a request (serve/core.h does), and knows no CUDA. Nothing is read, opened or
  * started before process_start, which the first call that could be pooled makes.
  *
  * Threads: every function, from any thread. Locking: none; the state is atomic, the depth a thread's own. No function
@@ -27,8 +27,8 @@ extern atomic_int process_state;
 extern __thread unsigned int process_depth __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /*
- * What higher rooms do at these moments. serve/library.c defines it: data that the linker fills in, and no constructor,
- * because a preload's constructors run after those of libraries that may already allocate.
+ * The calls by which higher rooms take part in these moments. serve/library.c defines it: data that the linker fills
+ * in, and no constructor, because a preload's constructors run after those of libraries that may already allocate.
  */
 struct process_events {
     void (*started)(void); /* once, before the state is PROCESS_ACTIVE */
