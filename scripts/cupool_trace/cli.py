@@ -12,12 +12,13 @@ import sys
 from types import ModuleType
 from typing import Iterator
 
-from . import VERSION, check, diff, export, merge, offline, plot, siblings, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
+from . import VERSION, check, diff, export, leaks, merge, offline, plot, siblings, summary, to_csv, to_perfetto, to_pytorch, to_rmm, top
 from .reader import files_of
 
 COMMANDS: dict[str, ModuleType] = {
     "summary": summary,
     "check": check,
+    "leaks": leaks,
     "plot": plot,
     "top": top,
     "replay": offline,

@@ -135,6 +135,25 @@ class Many(Case):
         strict_one.write_text(strict_one.read_text().replace('"ordered"', '"strict"'))
         self.assertIn("out of line: none", self.out())
 
+    def test_leaks(self) -> None:
+        """What is not freed, by stack, over all ranks: the most bytes first."""
+        def leaky(events: "list[Event]") -> None:
+            events[1:1] = [{"t": 1, "e": "frame", "tid": 42, "f": f, "p": hex(f), "at": f"app+{f:#x}"} for f in (1, 2, 3)]
+            for e in events:
+                if e.get("e") == "alloc":
+                    e["f"] = [1, 2] if e["n"] == MIB else [3]
+            for n in (MIB, 4 * MIB):  # the last free of each
+                for kind in ("free_requested", "free_completed"):
+                    events.remove([e for e in events if e.get("e") == kind and e["n"] == n][-1])
+        self.job(12, dict.fromkeys(range(12), leaky), steps=4)
+        done = self.run_tool("leaks", str(self.dir))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "60.0 MiB in 24 blocks never freed, by 2 stacks\n\n48.0 MiB  12 blocks  12 ranks\n"
+                         "    app+0x3\n\n12.0 MiB  12 blocks  12 ranks\n    app+0x1\n    app+0x2\n", ""))
+        got = json.loads(self.run_tool("leaks", "--json", "--top", "1", str(self.dir)).stdout)
+        self.assertEqual([(o["bytes"], o["blocks"], o["ranks"]) for o in got["stacks"]], [(48 * MIB, 12, 12), (12 * MIB, 12, 12)])
+        self.job(2, steps=1)
+        self.assertEqual(self.run_tool("leaks", *map(str, sorted(self.dir.iterdir())[:2])).stdout, "nothing is left, as far as the traces tell\n")
+
     def test_json(self) -> None:
         self.job(12, {5: holds_more, 6: killed}, steps=4)
         got = json.loads(self.out("--json"))
