@@ -103,7 +103,7 @@ static void event_write(const struct event *event, const char *format, va_list a
         if (event->frequent || event->segment)
             trace_file_put_frequent(event->segment ? GAP_SEGMENTS : GAP_OTHERS, line, (size_t)used, t, event->segment);
         else
-            trace_file_put(line, (size_t)used);
+            trace_file_put_event(line, (size_t)used, t);
     }
     trace_file_unlock(cancel);
     errno = saved;

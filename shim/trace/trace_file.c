@@ -42,7 +42,7 @@ static struct {
     struct gap gap;
     bool torn; /* the last line in the file is incomplete */
     bool tried;
-    char text[64 << 10]; /* lines made from records, for trace_file_put() */
+    char text[64 << 10]; /* lines made from records, for put() */
     char line[1 << 14];  /* in static memory because a thread's stack may be too small */
 } trace = {.fd = -1};
 
@@ -99,8 +99,8 @@ static uint64_t lines_of(const char *data, size_t len)
     return lines;
 }
 
-/* write(2) all of data. Bytes that cannot be written are counted as dropped lines. With the lock. */
-bool trace_file_put(const char *data, size_t len)
+/* Write whole lines. False: some were lost, and are counted. With the lock. */
+static bool put(const char *data, size_t len)
 {
     struct file_quiet quiet;
     bool started = false, failed = false;
@@ -159,7 +159,7 @@ static bool gap_write(bool open, uint64_t t)
     const uint64_t dropped = trace.dropped;
     const size_t len = gap_text(&trace.gap, open, t, trace.gap.since - trace.t0, trace.line, sizeof(trace.line));
 
-    if (!trace_file_put(trace.line, len)) {
+    if (!put(trace.line, len)) {
         trace.dropped = dropped; /* the lines of a gap are not events and do not count as dropped */
         return false;
     }
@@ -183,12 +183,20 @@ void trace_file_put_frequent(enum gap_kind kind, const char *data, size_t len, u
     const enum gap_verdict verdict = gap_judge(&trace.gap, kind, lines, len, now_ns());
 
     if (verdict == GAP_WRITE || (verdict == GAP_RESUME && gap_write(/* open: */ false, t)))
-        trace_file_put(data, len);
+        put(data, len);
     else if (verdict == GAP_RESUME)
         trace.dropped += lines;
     tally(segment);
     if (verdict == GAP_TELL)
         gap_write(/* open: */ true, t);
+}
+
+void trace_file_put_event(const char *data, size_t len, uint64_t t)
+{
+    if (trace.gap.open && trace.gap.why == GAP_ERROR && !gap_write(/* open: */ false, t))
+        trace.dropped++;
+    else
+        put(data, len);
 }
 
 /* Write the records made so far to the file. wait: wait also for records that are being made. False: there were none.
@@ -232,7 +240,7 @@ static bool header_write(const struct launch *launch)
         used += (size_t)snprintf(line + used, room - used, "%s\"%s\":\"%s\"", i ? "," : "", conf_rows[i].name, text);
     }
     used += (size_t)snprintf(line + used, room - used, "}}\n");
-    return trace_file_put(line, used);
+    return put(line, used);
 }
 
 /* True if the setting names a file. */
@@ -330,7 +338,7 @@ void trace_close(void)
             gap_write(/* open: */ false, time_now());
         used = snprintf(line, sizeof(line), "{\"t\":%llu,\"e\":\"end\",\"tid\":%d,\"dropped\":%llu}\n", (ull)time_now(),
                         trace_tid(), (ull)trace.dropped + atomic_load(&lost));
-        trace_file_put(line, (size_t)used);
+        put(line, (size_t)used);
         file_close(trace.fd, &trace.file, /* done: */ true);
         trace.fd = -1;
     }

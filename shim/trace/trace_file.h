@@ -74,9 +74,10 @@ void trace_file_unlock(int cancel);
 bool trace_file_is_open(void);
 /* With the lock. The time in the file of a time of the monotonic clock, in nanoseconds. */
 uint64_t trace_file_since(uint64_t clock);
-/* With the lock. Write whole lines. False: some were lost, and are counted. */
-bool trace_file_put(const char *data, size_t len);
-/* With the lock. As trace_file_put, for lines of a kind that gap.h may leave out. segment: the segment that the line is
+/* With the lock. Write the line of an event that is never left out. t: its time. After an error the gap comes first, so
+ * that a reader knows why the line before it is half a line. */
+void trace_file_put_event(const char *data, size_t len, uint64_t t);
+/* With the lock. Write whole lines of a kind that gap.h may leave out. segment: the segment that the line is
  * about, or NULL; it counts as held unless the line itself is written. t: the time of the first line. */
 void trace_file_put_frequent(enum gap_kind kind, const char *data, size_t len, uint64_t t,
                              const struct trace_segment *segment);

@@ -86,10 +86,10 @@ class Limit(Base):
 
 class Rate(Base):
     def test_a_program_without_a_cache(self) -> None:
-        trace = self.one_trace(self.go(BIN / "report_shared", "churn:7000:5000000", **NO_CACHE))
+        trace = self.one_trace(self.go(BIN / "report_shared", "churn:20000:5000000", **NO_CACHE))
         written = len(trace.of("segment_alloc", "segment_free", "trim"))
         self.assertGreaterEqual(written, 16384)
-        self.assertLess(written, 24000)
+        self.assertLess(written, 16384 + 2000 * (1 + trace.events[-1]["t"] // 1000000000))
         self.assertEqual({g["why"] for g in self.gaps(trace)}, {"rate"})
         self.assert_all_counted(trace)
         self.checked(trace)
@@ -103,7 +103,12 @@ class Rate(Base):
 class Error(Base):
     def test_what_was_lost_is_no_fault(self) -> None:
         """Where the disk was full for a while, nobody takes what follows for contradictions."""
-        done = self.go(app("shared"), f"alloc:1:{3 * MIB}", "fsize:9000", "churn:100:5000000", "free:1", "fsize:-1", f"alloc:1:{7 * MIB}",
+        for then in [], ["reset"]:  # a rare event, or one of the frequent ones, is the first that can be written again
+            with self.subTest(then=then):
+                self.lost(then)
+
+    def lost(self, then: "list[str]") -> None:
+        done = self.go(app("shared"), f"alloc:1:{3 * MIB}", "fsize:9000", "churn:100:5000000", "free:1", "fsize:-1", *then, f"alloc:1:{7 * MIB}",
                        "churn:20:5000000", CUPOOL_TRACE_FILE="t.jsonl", **NO_CACHE)
         self.assertEqual(len(done.warnings), 1, done.err)
         text = (done.cwd / "t.jsonl").read_text()
