@@ -46,7 +46,7 @@ EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t size)
         return CUDA_SUCCESS;
     }
     result = real_next(cuMemAllocHost_v2)(ptr, size);
-    if (!result)
+    if (!result && ptr)
         serve_host_passed((uintptr_t)*ptr, size);
     return result;
 }
@@ -70,7 +70,7 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
         return CUDA_SUCCESS;
     }
     result = real_next(cuMemHostAlloc)(ptr, size, flags);
-    if (!result)
+    if (!result && ptr)
         serve_host_passed((uintptr_t)*ptr, size);
     return result;
 }

@@ -236,11 +236,11 @@ extern const struct CMUnitTest *const __stop_pool_cases[] __attribute__((weak));
 static inline int pool_cases_run(const char *group)
 {
     struct CMUnitTest tests[POOL_CASES_MAX];
-    size_t n = 0;
+    const size_t n = ((uintptr_t)__stop_pool_cases - (uintptr_t)__start_pool_cases) / sizeof(*__start_pool_cases);
 
-    for (const struct CMUnitTest *const *at = __start_pool_cases; at < __stop_pool_cases && n < POOL_CASES_MAX; at++)
-        tests[n++] = **at;
-    assert(n > 0 && n < POOL_CASES_MAX);
+    assert(n > 0 && n <= POOL_CASES_MAX);
+    for (size_t i = 0; i < n; i++)
+        tests[i] = *__start_pool_cases[i];
     return _cmocka_run_group_tests(group, tests, n, NULL, NULL);
 }
 
