@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture.h - the capture gate: which streams capture right now. It does not wait for calls in flight; order.c does.
+ * capture.h - the capture gate: which streams capture right now. It does not wait for calls in flight; free_order.c
+ * does.
  *
  * Threads: every function may be called from any thread. One lock, private to capture.c, is never held over a CUDA
  * call.

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "context/policy.h"
+#include "context/free_policy.h"
 #include "context/segments.h"
 #include "context/state.h"
 #include "trace/trace.h"

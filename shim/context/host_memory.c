@@ -3,7 +3,7 @@
  * host_memory.c - see host_memory.h.
  *
  * A token of the pool is an event on every pooled context. As every call that could disturb a capture, recording and
- * asking happen in a slot of the context (order.h), for which a beginning capture waits.
+ * asking happen in a slot of the context (free_order.h), for which a beginning capture waits.
  *
  * Locking: host.lock, a leaf lock, for the unused tokens and events; never held over a CUDA call.
  */
@@ -18,10 +18,10 @@
 #include "clock.h"
 #include "context/capture.h"
 #include "context/enter.h"
+#include "context/free_order.h"
+#include "context/free_policy.h"
 #include "context/host_place.h"
-#include "context/order.h"
 #include "context/pins.h"
-#include "context/policy.h"
 #include "context/registry.h"
 #include "context/state.h"
 #include "lock.h"

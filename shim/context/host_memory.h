@@ -34,7 +34,7 @@ int host_memory_alloc(struct context *context, unsigned int flags, size_t size, 
 /* The context that owns a live block. -ENOENT, -EINVAL: as for host_pool_free. */
 int host_memory_owner(uint64_t addr, struct context **ret_context);
 
-/* As natively before a free in this context: wait on the host if CUPOOL_FREE wants that (policy.h). */
+/* As natively before a free in this context: wait on the host if CUPOOL_FREE wants that (free_policy.h). */
 CUresult host_memory_wait(struct context *context);
 
 /* The context has ended, and its pinned memory with it. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* own_stream.c - see own_stream.h. No locks but slots of order.c. */
+/* own_stream.c - see own_stream.h. No locks but slots of free_order.c. */
 #include "context/own_stream.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "context/capture.h"
 #include "context/enter.h"
-#include "context/order.h"
+#include "context/free_order.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/state.h"

@@ -6,7 +6,7 @@
  * Ownership: the stream belongs to the context and ends with it.
  *
  * Threads: every function may be called from any thread that has pinned the context or is in a call on it. No locks but
- * slots of order.c.
+ * slots of free_order.c.
  */
 #ifndef CUPOOL_SHIM_CONTEXT_OWN_STREAM_H
 #define CUPOOL_SHIM_CONTEXT_OWN_STREAM_H

@@ -16,15 +16,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "context/free_policy.h"
 #include "context/limits.h"
-#include "context/policy.h"
 #include "pool.h"
 #include "real/hooks.h"
 #include "real/real.h"
 
 /* The number of frees that can be ordered at the same time in one context, each with an event of its own. */
 #define SLOTS         64
-#define SLOT_COMBINER SLOTS       /* the combiner's slot, in which one thread orders for all others; see order.c */
+#define SLOT_COMBINER SLOTS       /* the combiner's slot, in which one thread orders for all others; see free_order.c */
 #define SLOT_ASK      (SLOTS + 1) /* for order_pool with POOL_ORDER_ASK; no thread waits for its event */
 #define SLOTS_ALL     (SLOTS + 2)
 

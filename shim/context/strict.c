@@ -8,7 +8,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
-#include "context/policy.h"
+#include "context/free_policy.h"
 #include "context/registry.h"
 #include "context/wait.h"
 #include "pool.h"

@@ -2,14 +2,14 @@
 /*
  * wait.c - see wait.h.
  *
- * Locking: slots of order.c, held while an event is recorded.
+ * Locking: slots of free_order.c, held while an event is recorded.
  */
 #include "context/wait.h"
 
 #include "clock.h"
 #include "context/capture.h"
 #include "context/enter.h"
-#include "context/order.h"
+#include "context/free_order.h"
 #include "context/registry.h"
 #include "context/state.h"
 #include "lock.h"

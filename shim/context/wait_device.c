@@ -3,8 +3,8 @@
 #include "context/wait_device.h"
 
 #include "clock.h"
+#include "context/free_order.h"
 #include "context/lifetime.h"
-#include "context/order.h"
 #include "context/registry.h"
 #include "context/state.h"
 #include "context/wait.h"

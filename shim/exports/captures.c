@@ -6,7 +6,7 @@
  * Locking: none.
  */
 #include "context/capture.h"
-#include "context/order.h"
+#include "context/free_order.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "real/real.h"

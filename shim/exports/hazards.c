@@ -10,7 +10,7 @@
 
 #include "base/conf.h"
 #include "context/capture.h"
-#include "context/policy.h"
+#include "context/free_policy.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "pool.h"

@@ -2,7 +2,7 @@
 /*
  * hazards.h - what hooks report for CUPOOL_FREE=auto: work that host code or other devices can observe.
  *
- * It decides which reports matter, and keeps no policy; context/policy.h and context/strict.h do.
+ * It decides which reports matter, and keeps no policy; context/free_policy.h and context/strict.h do.
  *
  * Threads: every function may be called from any thread. No locks but those of a policy. No function fails.
  */

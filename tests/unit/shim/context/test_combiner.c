@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_combiner.c - threads that free together: one orders for the others, for nobody whom it does not cover, and
- * nobody depends on it. shim/context/order.c alone, with a driver that is made up here.
+ * nobody depends on it. shim/context/free_order.c alone, with a driver that is made up here.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "context/capture.h"
 #include "context/enter.h"
-#include "context/order.h"
+#include "context/free_order.h"
 #include "context/registry.h"
 #include "context/state.h"
 #include "context/wait.h"
@@ -132,7 +132,7 @@ static const struct real_driver driver = {.cuCtxGetCurrent = fake_get_current,
                                           .cuEventQuery = fake_query,
                                           .cuCtxSynchronize = fake_synchronize};
 
-/* --- what order.c asks of the rest of the library --- */
+/* --- what free_order.c asks of the rest of the library --- */
 
 static struct context context;
 static atomic_bool waits;

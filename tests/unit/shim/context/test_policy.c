@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy.c - shim/context/policy.c: what CUPOOL_FREE means with each driver, and the debts of CUPOOL_FREE=auto:
- * which work makes one, and which wait pays it. test_reach.c has what makes devices strict.
+ * test_policy.c - shim/context/free_policy.c: what CUPOOL_FREE means with each driver, and the debts of
+ * CUPOOL_FREE=auto: which work makes one, and which wait pays it. test_reach.c has what makes devices strict.
  */
 #include <stdio.h>
 #include <stdlib.h>

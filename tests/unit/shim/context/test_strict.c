@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_strict.c - shim/context/policy.c: devices that become strict: what is said of it, what that waits for, and a
- * second context on a device.
+ * test_strict.c - shim/context/free_policy.c: devices that become strict: what is said of it, what that waits for, and
+ * a second context on a device.
  */
 #include <string.h>
 

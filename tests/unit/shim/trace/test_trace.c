@@ -3,7 +3,7 @@
  * test_trace.c - what allocation events have in the trace. shim/trace/records.c: what is stamped with the processor's
  * counter gets times between those of a clock whose rate to the counter changes from moment to moment;
  * tests/unit/test_records.c has the rest, with the clock as it is. shim/trace/stacks.c: who called, where there is no
- * unwinder. shim/context/pool_events.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
+ * unwinder. shim/context/pool_observer.c: what the pool tells of. shim/report/oom.c: how often all is told. And what
  * writes files leaves a thread as it was.
  */
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "context/pool_events.h"
+#include "context/pool_observer.h"
 #include "context/room.h"
 #include "fake_driver.h"
 #include "isolated.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool_events.h - writes the events of a pool to the trace. It decides nothing. Threads: as struct pool_observer_ops;
+/* pool_observer.h - writes the events of a pool to the trace. It decides nothing. Threads: as struct pool_observer_ops;
  * no locks of its own. */
 #ifndef CUPOOL_SHIM_OBSERVE_H
 #define CUPOOL_SHIM_OBSERVE_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.c - the exported cuGetProcAddress, in both versions: a program or a cudart that asks it for a function of the
- * driver that is hooked gets our function. Pointers are compared, and not names, so that versions and forms for
- * per-thread default streams stay right.
+ * get_proc_address.c - the exported cuGetProcAddress, in both versions: a program or a cudart that asks it for a
+ * function of the driver that is hooked gets our function. Pointers are compared, and not names, so that versions and
+ * forms for per-thread default streams stay right.
  *
  * Locking: none.
  */

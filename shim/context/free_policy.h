@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.h - CUPOOL_FREE: does a free wait on the host?
+ * free_policy.h - CUPOOL_FREE: does a free wait on the host?
  *
  * A free natively waits until the device is idle. `ordered` keeps the effects that work of the same context can
  * observe. `auto` also keeps the effects that host code and other devices can observe, by the calls that hooks
@@ -13,10 +13,10 @@
  * If the user sets `ordered`, `relaxed` or `strict`, the reports have no effect.
  *
  * Here is the state alone. exports/hazards.h has the reports of the hooks, strict.h what a strict device waits for, and
- * order.h the wait of a free.
+ * free_order.h the wait of a free.
  *
- * Threads: every function may be called from any thread. A policy's lock is private to policy.c and never held over a
- * CUDA call.
+ * Threads: every function may be called from any thread. A policy's lock is private to free_policy.c and never held
+ * over a CUDA call.
  */
 #ifndef CUPOOL_SHIM_POLICY_H
 #define CUPOOL_SHIM_POLICY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host. See
- * context.h and state.h. policy.c decides whether a free waits on the host.
+ * free_order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
+ * See context.h and state.h. free_policy.c decides whether a free waits on the host.
  *
  * Flat combining: the thread that holds the slot SLOT_COMBINER, the combiner, orders the frees of all threads that came
  * before its batch began. The other threads wait for it for a short while and then take a slot of their own.
@@ -9,7 +9,7 @@
  * Locking: slots, taken with an atomic operation and held over the CUDA calls of one free. A thread never waits for a
  * slot that it holds itself, and it waits for the combiner's slot only for COMBINER_WAIT_NS.
  */
-#include "context/order.h"
+#include "context/free_order.h"
 
 #include <errno.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.c - see policy.h.
+ * free_policy.c - see free_policy.h.
  *
  * Locking: the reasons why devices are strict are atomic; each policy has a lock for its own members.
  */
-#include "context/policy.h"
+#include "context/free_policy.h"
 
 #include "base/conf.h"
 #include "base/log.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool_events.c - see pool_events.h. No locks of its own. */
-#include "context/pool_events.h"
+/* pool_observer.c - see pool_observer.h. No locks of its own. */
+#include "context/pool_observer.h"
 
 #include "context/events.h"
 #include "context/nccl_memory.h"

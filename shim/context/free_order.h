@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * order.h - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
+ * free_order.h - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
  *
- * It does not decide whether a free waits on the host (policy.h), and has no waits without a free (wait.h).
+ * It does not decide whether a free waits on the host (free_policy.h), and has no waits without a free (wait.h).
  *
  * Threads: every function may be called from any thread that has pinned the context or is in a call on it; the caller
  * holds no lock. Slots are held over the CUDA calls of one free; a thread never waits for a slot that it holds itself.
