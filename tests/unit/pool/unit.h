@@ -236,7 +236,7 @@ extern const struct CMUnitTest *const __stop_pool_cases[] __attribute__((weak));
 static inline int pool_cases_run(const char *group)
 {
     struct CMUnitTest tests[POOL_CASES_MAX];
-    const size_t n = ((uintptr_t)__stop_pool_cases - (uintptr_t)__start_pool_cases) / sizeof(*__start_pool_cases);
+    const size_t n = ((uintptr_t)__stop_pool_cases - (uintptr_t)__start_pool_cases) / sizeof(void *);
 
     assert(n > 0 && n <= POOL_CASES_MAX);
     for (size_t i = 0; i < n; i++)
