@@ -141,7 +141,7 @@ static const struct pool_backend_ops backend_sparse = {.alloc = tell_alloc, .fre
 static const struct pool_order_ops order = {.order = tell_order, .frozen = tell_frozen};
 static const struct pool_order_ops order_fills = {tell_order, tell_fill, tell_filled, tell_frozen};
 static const struct pool_observer_ops observer = {see_alloc, see_free, see_trim, see_bound, see_lost};
-static const struct pool_observer_ops observer_sparse = {NULL};
+static const struct pool_observer_ops observer_sparse = {.segment_alloc = NULL};
 
 struct pool_config recorder_config(bool fills, bool sparse)
 {
