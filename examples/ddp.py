@@ -5,9 +5,9 @@
 Usage: torchrun --nproc-per-node 2 ddp.py [--steps N] [--width W] [--layers L] [--batch B]
        torchrun --nproc-per-node 2 ddp.py --backend gloo --device cpu          (no GPU)
 
-What it is: each rank has a copy of a residual network and batches of its own; gradients are added up over ranks by NCCL. Prints
+Here: each rank has a copy of a residual network and batches of its own; gradients are added up over ranks by NCCL. Prints
 each step's loss as a hexadecimal number, all its bits: two runs computed the same if these lines are the same. Then the time of
-a step. What it is not: a benchmark, or aware of cupool. PyTorch has a cache of its own; to have the memory from cupool instead,
+a step. Not here: a benchmark, or aware of cupool. PyTorch has a cache of its own; to have the memory from cupool instead,
 switch that off: PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 """
 from __future__ import annotations

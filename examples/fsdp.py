@@ -5,9 +5,9 @@
 Usage: torchrun --nproc-per-node 2 fsdp.py [--steps N] [--width W] [--layers L] [--batch B]
        torchrun --nproc-per-node 2 fsdp.py --backend gloo --device cpu         (no GPU)
 
-What it is: the network of ddp.py. Parameters are gathered before a block of it is used and dropped after it, gradients are added
+Here: the network of ddp.py. Parameters are gathered before a block of it is used and dropped after it, gradients are added
 up and scattered, so memory comes and goes with every block. What it prints is as in ddp.py.
-What it is not: a benchmark, or aware of cupool.
+Not here: a benchmark, or aware of cupool.
 """
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 /*
  * job.h - what the examples share: which rank this is, rank 0's bytes for everybody, and errors that end the program.
  *
- * What it is: functions for one main file, static so that an example is still built by one line. With -DHAVE_MPI, and
+ * Here: functions for one main file, static so that an example is still built by one line. With -DHAVE_MPI, and
  * started by a launcher of MPI, ranks and bytes come from MPI. Else ranks come from the environment, as torchrun and
  * srun set it, and bytes go through a file that all ranks can read, or without one over TCP where torchrun's
  * environment says (meet.h).
  *
- * What it is not: part of the library, which no program needs to know of.
+ * Not here: part of the library, which no program needs to know of.
  *
  * Threads: the main one only.
  */
@@ -164,7 +164,8 @@ JOB_UNUSED static void job_file_read(const char *path, void *bytes, size_t size)
 
 #include "meet.h"
 
-/* What rank 0 has there, for every rank. file: where it goes round without MPI; rank 0 removes it when all have met. */
+/* Every rank gets the bytes that rank 0 has there. file: where it goes round without MPI; rank 0 removes it when all
+ * have met. */
 JOB_UNUSED static void job_share(void *bytes, size_t size, const char *file)
 {
     if (job.ranks == 1)

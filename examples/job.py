@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ddp.py and fsdp.py share: options, the ranks that torchrun starts, a network, and its training.
 
-What it is not: a program, or part of cupool, which no program needs to know of.
+Not here: a program, or part of cupool, which no program needs to know of.
 """
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 /*
  * meet.h - rank 0's bytes for all ranks over TCP, where torchrun's environment says: MASTER_ADDR and MASTER_PORT.
  *
- * What it is: the part of job.h for processes that have neither MPI nor a file. Rank 0 listens on that address alone
+ * Here: the part of job.h for processes that have neither MPI nor a file. Rank 0 listens on that address alone
  * and answers each rank once, if it says the right job, number of ranks and rank. Where torchrun's own store listens
  * on that port, the next one is taken.
  *
- * What it is not: protection against other users of the machine. NCCL's own connections are not protected either.
+ * Not here: protection against other users of the machine. NCCL's own connections are not protected either.
  *
  * Threads: the main one only.
  */

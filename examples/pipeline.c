@@ -8,7 +8,7 @@
  * Build: mpicc -O2 -DHAVE_MPI pipeline.c -o pipeline -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lnccl
  *        or without MPI: gcc -O2 pipeline.c -o pipeline with the same paths and libraries.
  *
- * What it is: each rank is a stage. A step has M micro-batches; for each a stage takes a receive buffer with
+ * Here: each rank is a stage. A step has M micro-batches; for each a stage takes a receive buffer with
  * cudaMalloc, receives from the stage before, computes, sends to the stage after, and the gradients go back the same
  * way. NCCL works on a stream of its own beside the computing one, and what was sent is freed as soon as the send was
  * enqueued: natively that is right, because cudaFree waits for the GPU; a careless pool hands such a buffer to the next
@@ -16,7 +16,7 @@
  * every byte that went through a buffer and goes into the next step's parameters, is the same in every right run with
  * the same number of ranks and options. Rank 0 prints it, and the time of a step of the slowest rank.
  *
- * What it is not: arithmetic. Layers are copies on the device, so that the same binary runs on the simulated GPU.
+ * Not here: arithmetic. Layers are copies on the device, so that the same binary runs on the simulated GPU.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>

@@ -8,13 +8,13 @@
  * Build: mpicc -O2 -DHAVE_MPI ring.c -o ring -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lnccl
  *        or without MPI: gcc -O2 ring.c -o ring with the same paths and libraries.
  *
- * What it is: for sizes from 1 KiB to 64 MiB, some iterations that each take two buffers with cudaMalloc, exchange,
+ * Here: for sizes from 1 KiB to 64 MiB, some iterations that each take two buffers with cudaMalloc, exchange,
  * look at every word that came, and give the buffers back with cudaFree. Rank 0 prints, for each size and the slowest
  * rank, the time that an iteration spent in cudaMalloc and cudaFree, that of the exchange, and bytes per second in each
  * direction. The first iteration of a size is not timed. Exit status 1 if a word was wrong. The digest depends on every
  * word that any rank received, so it is the same in every right run with these options.
  *
- * What it is not: aware of registration. That is what it is to show.
+ * Not here: aware of registration. That is what it is to show.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -36,7 +36,7 @@ struct result {
     double allocation, exchange; /* seconds, of all timed iterations */
 };
 
-/* What a rank sends in one iteration. No two words of a run are equal, but by chance. */
+/* A rank sends these words in one iteration. No two words of a run are equal, but by chance. */
 static uint64_t word(uint64_t key, size_t i)
 {
     return key + i * 0x9e3779b97f4a7c15u;
@@ -94,7 +94,7 @@ static void iteration(size_t size, int iter, struct result *result)
     }
 }
 
-/* What all ranks say together: the sum of counts, the longest times. */
+/* All ranks' figures together: the sum of counts, the longest times. */
 static void result_reduce(struct result *result)
 {
     uint64_t counts[2] = {result->wrong, result->digest};

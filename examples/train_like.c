@@ -4,7 +4,7 @@
  *
  * Usage: mpirun -n 2 train_like [--steps N] [--layers L] [--width BYTES] [--temps T] [--delay-us U]
  *
- * What it is: each rank has a model of L layers on its GPU. Each step allocates activations and workspaces with
+ * Here: each rank has a model of L layers on its GPU. Each step allocates activations and workspaces with
  * cudaMalloc going forward, frees them with cudaFree going backward, and has streams of its own working on them
  * meanwhile; ranks add up their gradients over MPI. Prints one JSON line per rank with a digest of all parameters, the
  * time of a step and the number of requests. The digest depends on every byte that was ever copied, so it is the same
@@ -12,7 +12,7 @@
  * after its use on a slow stream was enqueued, and a buffer of the same size is allocated and overwritten on another
  * stream at once. Natively that is right, because cudaFree waits for the GPU.
  *
- * What it is not: arithmetic on the GPU. There are no kernels, so that the same binary runs on the simulated GPU. Host
+ * Not here: arithmetic on the GPU. There are no kernels, so that the same binary runs on the simulated GPU. Host
  * functions in the streams update small pinned states that are copied into the buffers. Built without MPI it takes its
  * rank from the environment and adds up nothing.
  */
@@ -100,7 +100,7 @@ static void compute_into(struct layer *l, int way, uint64_t key, char *p, const 
     CU(cudaMemcpyAsync(p + l->n - STATE, l->state[way], STATE, cudaMemcpyHostToDevice, compute));
 }
 
-/* What real layers have plenty of: buffers that live for one operation. The first has the size of what was just freed.
+/* Real layers have many buffers that live for one operation. The first has the size of what was just freed.
  */
 static void temporaries(int step, int k)
 {
@@ -140,7 +140,7 @@ static void backward(int step, int k)
     temporaries(step, k);
 }
 
-/* What ranks exchange of a layer: a sum over everything that the slow stream saved. */
+/* Ranks exchange this of a layer: a sum over everything that the slow stream saved. */
 static uint64_t gradient_of(struct layer *l, uint64_t *host)
 {
     uint64_t sum = 0;

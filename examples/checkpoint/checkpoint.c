@@ -17,11 +17,11 @@
  * Build: mpicc -O2 -DHAVE_MPI *.c -o checkpoint -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -lpthread
  *        or without MPI: gcc -O2 with the same paths and libraries.
  *
- * What it is: what asynchronous checkpointing needs (pinned buffers, streams, events, threads, files) and nothing else.
+ * Here: what asynchronous checkpointing needs (pinned buffers, streams, events, threads, files) and nothing else.
  * The last line has a digest of the state, equal in each right run with these options, resumed or not. Exit status: 1
  * if a checkpoint was not saved, or none is intact; 2 wrong options; 3 --verify found none intact.
  *
- * What it is not: training; see state.c.
+ * Not here: training; see state.c.
  *
  * Threads: this is the training thread.
  */

@@ -2,11 +2,11 @@
 /*
  * checkpoint.h - what the files of the checkpointing example share.
  *
- * What it is: a checkpoint of step N is the folder step-N with a shard of each rank and a manifest, which rank 0 writes
+ * Here: a checkpoint of step N is the folder step-N with a shard of each rank and a manifest, which rank 0 writes
  * when all shards are there. Without the manifest it is none. Lowest first: files.c (operations on files), ranks.c
  * (MPI), state.c (what is trained), shard.c, manifest.c, writers.c (threads), save.c (synchronous and asynchronous).
  *
- * What it is not: a format for others. Nothing in it depends on time, so equal states make equal files.
+ * Not here: a format for others. Nothing in it depends on time, so equal states make equal files.
  *
  * Threads: the training thread, unless a function says more.
  */

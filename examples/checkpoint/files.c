@@ -2,10 +2,10 @@
 /*
  * files.c - operations on files, each of which can fail, and each of which a test can make fail or be the last.
  *
- * What it is: open, write, fsync, rename, mkdir and unlink with errors in words. files_fault chooses the operation that
+ * Here: open, write, fsync, rename, mkdir and unlink with errors in words. files_fault chooses the operation that
  * fails, or before which the process kills itself: a disk that is full and a job that is killed, at any moment.
  *
- * What it is not: a cache. Writes go out in pieces of 1 MiB, so that the moments between them count, too.
+ * Not here: a cache. Writes go out in pieces of 1 MiB, so that the moments between them count, too.
  *
  * Threads: any; the count is atomic.
  */

@@ -2,11 +2,11 @@
 /*
  * manifest.c - which checkpoints there are: a folder with a manifest is one, a folder without is none.
  *
- * What it is: the manifest has the header's checksum of each rank's shard and one of itself. It is written under
+ * Here: the manifest has the header's checksum of each rank's shard and one of itself. It is written under
  * another name, synchronised and renamed, so it is complete or absent. To remove a checkpoint is to remove its manifest
  * first.
  *
- * What it is not: a look into the shards; shard.c verifies them.
+ * Not here: a look into the shards; shard.c verifies them.
  *
  * Threads: see checkpoint.h.
  */

@@ -2,9 +2,9 @@
 /*
  * ranks.c - MPI, as far as the checkpointing example needs it.
  *
- * What it is: numbers of all ranks brought together. Without MPI there is one rank.
+ * Here: numbers of all ranks brought together. Without MPI there is one rank.
  *
- * What it is not: called by writer threads, but for ranks_now and ranks_fail: MPI is not initialised for that.
+ * Not here: called by writer threads, but for ranks_now and ranks_fail: MPI is not initialised for that.
  *
  * Threads: the training one.
  */

@@ -2,12 +2,12 @@
 /*
  * save.c - saving the state, synchronously or in the background.
  *
- * What it is: synchronous: wait for the device, copy to pageable memory, write. Asynchronous: an event on the compute
+ * Here: synchronous: wait for the device, copy to pageable memory, write. Asynchronous: an event on the compute
  * stream, for which a copy stream waits; copies into pinned buffers; for each tensor an event, for which a writer
  * thread waits before it writes, and the compute stream before it changes that tensor. One checkpoint is under way at a
  * time. It is complete when each rank's shard is, and rank 0's manifest after that.
  *
- * What it is not: fatal when a disk fails. The checkpoint is given up, all ranks hear of it, and training goes on.
+ * Not here: fatal when a disk fails. The checkpoint is given up, all ranks hear of it, and training goes on.
  *
  * Threads: `lock` guards what writers and the training thread share: left, finished, committing, trouble, times.
  */

@@ -2,10 +2,10 @@
 /*
  * shard.c - a rank's part of a checkpoint: a file that is complete under its own name, or not there.
  *
- * What it is: tensors are written as they come, by several threads. The header, which has their checksums, comes last;
+ * Here: tensors are written as they come, by several threads. The header, which has their checksums, comes last;
  * then the file is synchronised and gets its name, and its folder is synchronised.
  *
- * What it is not: a checkpoint. That takes the shards of all ranks (manifest.c).
+ * Not here: a checkpoint. That takes the shards of all ranks (manifest.c).
  *
  * Threads: see checkpoint.h.
  */

@@ -2,10 +2,10 @@
 /*
  * state.c - what is trained: tensors on the GPU of which a step changes each byte.
  *
- * What it is: a step reads each tensor into memory that serves one operation, changes an eighth there, and writes the
+ * Here: a step reads each tensor into memory that serves one operation, changes an eighth there, and writes the
  * halves back in each other's place. The state after a step therefore depends on each step before.
  *
- * What it is not: arithmetic. There are no kernels, so that the binary also runs on simulated GPUs.
+ * Not here: arithmetic. There are no kernels, so that the binary also runs on simulated GPUs.
  *
  * Threads: the training one.
  */

@@ -2,9 +2,9 @@
 /*
  * writers.c - threads in the background that run jobs in the order in which they came.
  *
- * What it is: a queue with room for the jobs of one checkpoint.
+ * Here: a queue with room for the jobs of one checkpoint.
  *
- * What it is not: aware of what jobs do, or whether they fail.
+ * Not here: aware of what jobs do, or whether they fail.
  *
  * Threads: writers_put by any; the others by the training one. `lock` guards all.
  */

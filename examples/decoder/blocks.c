@@ -2,10 +2,10 @@
 /*
  * blocks.c - a block of the decoder: norm, attention, norm, two linear layers with GELU between them.
  *
- * What it is: the order of operations, and which buffer lives until when. The way forward keeps what the way back
+ * Here: the order of operations, and which buffer lives until when. The way forward keeps what the way back
  * needs, and gives the rest back at once; the way back gives each buffer back after its last use.
  *
- * What it is not: aware of kernels.
+ * Not here: aware of kernels.
  *
  * Threads: see decoder.h.
  */

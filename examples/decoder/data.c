@@ -2,10 +2,10 @@
 /*
  * data.c - the decoder's tokens and first weights, made up from numbers.
  *
- * What it is: a word is followed by one that depends on it, seven times of eight, so that a model can learn. Each rank
+ * Here: a word is followed by one that depends on it, seven times of eight, so that a model can learn. Each rank
  * has sequences of its own in each step.
  *
- * What it is not: text.
+ * Not here: text.
  *
  * Threads: any.
  */

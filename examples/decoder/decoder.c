@@ -13,11 +13,11 @@
  *        with MPI: the same with -DHAVE_MPI and MPI's paths and libraries.
  *        For simulated GPUs: gcc -O2 with kernels_host.c in place of kernels.cu, -lcudart -lm -ldl.
  *
- * What it is: the training loop that cupool began with. Each step prints the mean loss of all ranks, as a number to
+ * Here: the training loop that cupool began with. Each step prints the mean loss of all ranks, as a number to
  * compare bit for bit. The table at the end has tokens per second by world size, and how much of a step the host spent
  * in cudaMalloc and cudaFree. The digest is one of all parameters.
  *
- * What it is not: fast natively. cudaMalloc and cudaFree wait for each other in all threads of a process. That is what
+ * Not here: fast natively. cudaMalloc and cudaFree wait for each other in all threads of a process. That is what
  * it is to show.
  *
  * Threads: one for each GPU, which share nothing but the options.

@@ -2,10 +2,10 @@
 /*
  * decoder.h - what the decoder's files share: its sizes, a rank's state, and errors that end the program.
  *
- * What it is: operations (ops.c) and the model made of them (model.c, blocks.c). Each operation takes its output with
+ * Here: operations (ops.c) and the model made of them (model.c, blocks.c). Each operation takes its output with
  * cudaMalloc and enqueues its kernel; what is no longer needed is given back with cudaFree, at once.
  *
- * What it is not: a cache of memory. That is what the program is to show.
+ * Not here: a cache of memory. That is what the program is to show.
  *
  * Threads: a rank belongs to one thread, which has made its device current.
  */

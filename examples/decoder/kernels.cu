@@ -2,11 +2,11 @@
 /*
  * kernels.cu - the decoder's kernels.
  *
- * What it is: plain kernels of 128 threads, in single precision. The product of matrices goes by tiles of 64 x 64 in
+ * Here: plain kernels of 128 threads, in single precision. The product of matrices goes by tiles of 64 x 64 in
  * shared memory, of which a thread computes 8 x 4 in registers. kernels_host.c compiles this file for the host;
  * target.h has the words that make that possible.
  *
- * What it is not: a contest with cuBLAS.
+ * Not here: a contest with cuBLAS.
  *
  * Threads: see kernels.h.
  */

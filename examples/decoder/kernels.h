@@ -2,11 +2,11 @@
 /*
  * kernels.h - the decoder's kernels as its operations call them: one struct of arguments and one function for each.
  *
- * What it is: the interface of kernels.cu, which nvcc compiles for GPUs and kernels_host.c for the host. A launch only
+ * Here: the interface of kernels.cu, which nvcc compiles for GPUs and kernels_host.c for the host. A launch only
  * enqueues. The structs list pointers first, all of them to device memory; no kernel reads what it writes but
  * optimizer.
  *
- * What it is not: aware of who allocates. Each sum has a fixed order, so equal inputs give equal bits.
+ * Not here: aware of who allocates. Each sum has a fixed order, so equal inputs give equal bits.
  *
  * Threads: any, on streams of their current device.
  */

@@ -2,9 +2,9 @@
 /*
  * kernels_host.c - the decoder's kernels, compiled for the host.
  *
- * What it is: kernels.cu in a C compiler's hands, for machines without nvcc and for simulated GPUs.
+ * Here: kernels.cu in a C compiler's hands, for machines without nvcc and for simulated GPUs.
  *
- * What it is not: for real GPUs, see target.h.
+ * Not here: for real GPUs, see target.h.
  *
  * Threads: see kernels.h.
  */

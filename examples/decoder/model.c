@@ -2,10 +2,10 @@
 /*
  * model.c - the decoder: parameters, a step of training, and the sum of gradients over ranks.
  *
- * What it is: embedding, blocks, a last norm, a linear layer to words, cross entropy; back again; NCCL's all-reduce of
+ * Here: embedding, blocks, a last norm, a linear layer to words, cross entropy; back again; NCCL's all-reduce of
  * all gradients in one group; AdamW, which gives each gradient back.
  *
- * What it is not: clever about when to reduce. Measure first.
+ * Not here: clever about when to reduce. Measure first.
  *
  * Threads: see decoder.h.
  */

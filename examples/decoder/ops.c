@@ -2,10 +2,10 @@
 /*
  * ops.c - the decoder's operations: memory for the output from cudaMalloc, then the kernel.
  *
- * What it is: sizes and layouts for the kernels of kernels.cu. What an operation needs for itself alone it takes and
+ * Here: sizes and layouts for the kernels of kernels.cu. What an operation needs for itself alone it takes and
  * gives back, too.
  *
- * What it is not: in place. Only the optimizer changes what is there.
+ * Not here: in place. Only the optimizer changes what is there.
  *
  * Threads: see decoder.h.
  */

@@ -2,7 +2,7 @@
 /*
  * target.h - lets one source of a kernel be code for a GPU and code for the host.
  *
- * What it is: a kernel is written as a block runs it: parts that each thread does (EACH_THREAD), with SYNC() between
+ * Here: a kernel is written as a block runs it: parts that each thread does (EACH_THREAD), with SYNC() between
  * parts that read what other threads wrote. On a GPU a part is done by the thread itself. On the host a loop does it
  * for one thread after the other, so a kernel's barriers hold without threads. A value that a thread keeps from part to
  * part is in an array of OWN elements, at [OF(t)].
@@ -10,7 +10,7 @@
  * On the host a launch is a host function in the stream. It asks the simulated GPU where device memory lies, which no
  * real GPU can answer: there the program has to be built by nvcc.
  *
- * What it is not: for any kernel. No warp functions, no atomics, no return before a SYNC().
+ * Not here: for any kernel. No warp functions, no atomics, no return before a SYNC().
  *
  * Threads: launches from any thread.
  */

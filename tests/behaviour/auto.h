@@ -44,7 +44,7 @@ struct auto_test {
     size_t n;
     auto_write_fn *write;
     auto_read_fn *read;
-    const char *library;
+    const char *object;
 };
 
 static const struct auto_test *auto_now;

@@ -24,13 +24,13 @@ static int card(void)
     return 0;
 }
 
-/* A communication library, auto_now->library. */
+/* A communication library, auto_now->object. */
 static int library(void)
 {
     void *lib;
 
     TRY(card());
-    TRY(auto_library(auto_now->library, &lib));
+    TRY(auto_library(auto_now->object, &lib));
     put = (int (*)(CUdeviceptr, const void *, size_t, poke_fn *))dlsym(lib, "standin_put");
     get = (int (*)(CUdeviceptr, void *, size_t, host_fn *))dlsym(lib, "standin_get");
     CHECK(put && get);
@@ -90,12 +90,12 @@ static int dmabuf_put(char *u, size_t n, int byte)
 
 /* clang-format off */
 static const struct auto_test tests[] = {
-    RACE(uct_receive, receive, .setup = library, .library = "libuct_standin.so"),
-    STALE(uct_send, transmit, .setup = library, .library = "libuct_standin.so"),
-    RACE(mca_receive, receive, .setup = library, .library = "mca_standin.so"),
-    STALE(mca_send, transmit, .setup = library, .library = "mca_standin.so"),
-    RACE(mpi_receive, receive, .setup = library, .library = "libmpi_standin.so"),
-    STALE(mpi_send, transmit, .setup = library, .library = "libmpi_standin.so"),
+    RACE(uct_receive, receive, .setup = library, .object = "libuct_standin.so"),
+    STALE(uct_send, transmit, .setup = library, .object = "libuct_standin.so"),
+    RACE(mca_receive, receive, .setup = library, .object = "mca_standin.so"),
+    STALE(mca_send, transmit, .setup = library, .object = "mca_standin.so"),
+    RACE(mpi_receive, receive, .setup = library, .object = "libmpi_standin.so"),
+    STALE(mpi_send, transmit, .setup = library, .object = "libmpi_standin.so"),
     RACE(sync_memops, sync_memops_put, .setup = card),
     RACE(dmabuf, dmabuf_put, .setup = card),
     AUTO_END,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of a job of many ranks, made up: eight ranks a host, each with one GPU and the events of some training steps, all alike.
 
-What it is not: a test, nor what the library writes to the byte; `check` finds them right.
+Not here: a test, nor what the library writes to the byte; `check` finds them right.
 """
 from __future__ import annotations
 
