@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Items that another process makes while this one works on those before them.
 
-What it is: made_ahead (an iterator that runs in a forked child; its items come through a pipe), and worthwhile (is a file long
-enough for that?). What it is not: it knows nothing of traces, and nobody depends on it: where no child can be had, or it cannot
+Here: made_ahead (an iterator that runs in a forked child; its items come through a pipe), and worthwhile (is a file long
+enough for that?). Not here: it knows nothing of traces, and nobody depends on it: where no child can be had, or it cannot
 go on, the items are made here.
 """
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """NCCL communicators and their registrations: does each event of one file match those before it, and between files, which ranks of
 communicators no file tells of?
 
-What it is not: NCCL's view. Only programs with CUPOOL_REGISTER write these events.
+Not here: NCCL's view. Only programs with CUPOOL_REGISTER write these events.
 """
 from __future__ import annotations
 

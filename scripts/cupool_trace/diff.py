@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace diff: what changed from one run to another.
 
-What it is: the figures of summary, twice, and where the sequences of segments part. What it is not: a judge; check is for what
+Here: the figures of summary, twice, and where the sequences of segments part. Not here: a judge; check is for what
 must not differ between the ranks of one run.
 """
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace export: statistics pages for Prometheus.
 
-What it is: the text format, to standard output, to a file for node_exporter, or over HTTP. What it is not: a reader of traces;
+Here: the text format, to standard output, to a file for node_exporter, or over HTTP. Not here: a reader of traces;
 its files are what CUPOOL_STATS_FILE names.
 """
 from __future__ import annotations

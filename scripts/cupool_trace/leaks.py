@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace leaks: what was never freed, by the stack that asked for it.
 
-What it is: the blocks that are live at the end of each trace. What it is not: a judge; memory that a program keeps until its end,
+Here: the blocks that are live at the end of each trace. Not here: a judge; memory that a program keeps until its end,
 and memory of a killed process, is listed too.
 """
 from __future__ import annotations

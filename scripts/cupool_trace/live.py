@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statistics page of a process (CUPOOL_STATS_FILE; layout: docs/live.md), running or gone.
 
-What it is: read_page. What it is not: a trace; a page has the latest counters and no history.
+Here: read_page. Not here: a trace; a page has the latest counters and no history.
 """
 from __future__ import annotations
 

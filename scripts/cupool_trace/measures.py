@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What replay counts with: bytes that ranges cover, memory that is registered with NCCL, and how long calls took.
 
-What it is: small containers in bounded memory. What it is not: it knows no events, and finds no faults.
+Here: small containers in bounded memory. Not here: it knows no events, and finds no faults.
 """
 from __future__ import annotations
 

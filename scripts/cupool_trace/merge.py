@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace merge: the traces of several ranks and hosts as one stream, by time.
 
-What it is: a merge of streams, for programs; of each file as many events are in memory as sorting needs. What it is not: a judge
+Here: a merge of streams, for programs; of each file as many events are in memory as sorting needs. Not here: a judge
 of clocks; it believes each header's.
 """
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace replay: what would other settings, or other allocators, have made of the requests in a trace?
 
-What it is: reads the requests of a trace (or of RMM's log), hands them to several cupool-replay processes at a time, one
-for each question, and prints what they answer beside what the trace itself says. What it is not: the allocator, which is in
+Here: reads the requests of a trace (or of RMM's log), hands them to several cupool-replay processes at a time, one
+for each question, and prints what they answer beside what the trace itself says. Not here: the allocator, which is in
 cupool-replay, and not `replay`, the module that follows what is live in a trace. Threads of one process are put in the order
 of their times.
 """

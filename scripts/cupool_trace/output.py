@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a conversion goes: standard output, or a file that has its name only once it is whole.
 
-What it is: the option -o, and what must be refused before a file is harmed. What it is not: it knows no format.
+Here: the option -o, and what must be refused before a file is harmed. Not here: it knows no format.
 """
 from __future__ import annotations
 

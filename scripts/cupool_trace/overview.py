@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job in a few lines, however many ranks it had: how it went in all, what is a problem, and which rank is unlike the others.
 
-What it is: text made of summary's figures. What it is not: it reads no events, and judges no run against another one (diff does).
+Here: text made of summary's figures. Not here: it reads no events, and judges no run against another one (diff does).
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory that a process takes past the pool, and where it maps it: NCCL's, PyTorch's expandable segments.
 
-What it is: Physical (what is taken after each event, of each device and of who took it) and Follow, a Replay that has one.
-What it is not: it knows nothing of segments and blocks. Memory of the pool that comes from NCCL shows here as well, by `cupool`.
+Here: Physical (what is taken after each event, of each device and of who took it) and Follow, a Replay that has one.
+Not here: it knows nothing of segments and blocks. Memory of the pool that comes from NCCL shows here as well, by `cupool`.
 
 An allocation lives as long as its handle is held or it is mapped somewhere. Handles of other processes' memory and of multicast
 objects are followed too, but no memory is counted for them. What cannot be goes to the file's problems.

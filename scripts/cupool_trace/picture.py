@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The curves of plot as a picture that does not move: SVG, or PNG by a rasteriser of filled rectangles and 5x7 letters.
 
-What it is: draw (data of plot.page_data -> rectangles, areas, text) and the two surfaces on which it draws. What it is not: the
+Here: draw (data of plot.page_data -> rectangles, areas, text) and the two surfaces on which it draws. Not here: the
 map of addresses and whatever needs a pointer; those are in the page. The PNG is plain because it needs no library; whoever
 wants a finer one converts the SVG.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a file to validated events, in the order in which they happened.
 
-What it is: Reader (one file, read once) and in_time_order (undoes the small disorder between threads), with the table of what
-docs/trace.md says each event has. What it is not: it gives no meaning to events; see replay.
+Here: Reader (one file, read once) and in_time_order (undoes the small disorder between threads), with the table of what
+docs/trace.md says each event has. Not here: it gives no meaning to events; see replay.
 
 Nearly all lines of a long trace are events of segments and blocks, which the library always writes in the same form. A regular
 expression takes these apart, many at a time, which is several times as fast as a parser of JSON and gives the same; everything

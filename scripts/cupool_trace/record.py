@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace of any length in a bounded amount of data: what a picture of it needs.
 
-What it is: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Follow that
-fills them. Peaks are never lost: a bucket keeps the least and the greatest value in it. What it is not: it draws nothing, and
+Here: Thinned (values over time in buckets), Largest (the boxes of the address-by-time map), and Recorder, a Follow that
+fills them. Peaks are never lost: a bucket keeps the least and the greatest value in it. Not here: it draws nothing, and
 it keeps no events. Everything is exact until its limit is reached; what had to be merged then can be told.
 """
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live segments and blocks of each device, followed through one file's events.
 
-What it is: Replay (the state after each event, and counters), Rank (one file, read to its end) and load (all files).
-What it is not: it keeps no events; memory is bounded by what is live. What cannot be, such as two live blocks that overlap,
+Here: Replay (the state after each event, and counters), Rank (one file, read to its end) and load (all files).
+Not here: it keeps no events; memory is bounded by what is live. What cannot be, such as two live blocks that overlap,
 goes to the file's problems and the replay goes on.
 """
 from __future__ import annotations

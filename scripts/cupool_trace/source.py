@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are read event by event, in step with others if need be.
 
-What it is: Source (one file, its header known before its first event is asked for, its clock placed among the others'), and
-what every conversion says at its end. What it is not: it follows no memory; see lives.
+Here: Source (one file, its header known before its first event is asked for, its clock placed among the others'), and
+what every conversion says at its end. Not here: it follows no memory; see lives.
 """
 from __future__ import annotations
 

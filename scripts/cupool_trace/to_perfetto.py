@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace to-perfetto: a timeline for ui.perfetto.dev and chrome://tracing (the trace-event format, JSON).
 
-What it is: counters, slices and marks, thinned out where there are too many to look at. What it is not: every event; to-csv is.
+Here: counters, slices and marks, thinned out where there are too many to look at. Not here: every event; to-csv is.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace to-pytorch: a memory snapshot for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
 
-What it is: the history of each device as entries of a few bytes, and a writer of the part of pickle that a snapshot needs.
-What it is not: a use of the module pickle, which would want millions of entries as dictionaries, all at once.
+Here: the history of each device as entries of a few bytes, and a writer of the part of pickle that a snapshot needs.
+Not here: a use of the module pickle, which would want millions of entries as dictionaries, all at once.
 """
 from __future__ import annotations
 

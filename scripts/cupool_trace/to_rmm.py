@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace to-rmm: the log that RMM's REPLAY_BENCHMARK plays to its own memory resources.
 
-What it is: requests in the words of RMM's log. What it is not: a replay of this pool; RMM decides itself where blocks go, and
+Here: requests in the words of RMM's log. Not here: a replay of this pool; RMM decides itself where blocks go, and
 times are only for people, as the replay goes as fast as it can.
 """
 from __future__ import annotations

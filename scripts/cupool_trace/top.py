@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace top: what running processes hold now.
 
-What it is: Follower (a growing trace file, read as far as it goes), figures (the one place where numbers come from) and their
-table on a terminal. What it is not: a connection to the program; it reads files and cannot disturb anybody.
+Here: Follower (a growing trace file, read as far as it goes), figures (the one place where numbers come from) and their
+table on a terminal. Not here: a connection to the program; it reads files and cannot disturb anybody.
 """
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 /*
  * heap.h - models of other allocators, to compare with.
  *
- * What it is: where PyTorch's caching allocator and the driver would put requests, by their documented rules, with
- * default settings and a single stream. What it is not: their code. PyTorch's waiting for events, its other settings
+ * Here: where PyTorch's caching allocator and the driver would put requests, by their documented rules, with
+ * default settings and a single stream. Not here: their code. PyTorch's waiting for events, its other settings
  * (expandable segments, garbage collection, limits on splitting) and the driver's own overhead are not in it.
  *
  * Threads: one.

@@ -2,7 +2,7 @@
 /*
  * ids.h - requests by the names that the input has for them.
  *
- * What it is: a hash table, open addressing. What it is not: ordered.
+ * Here: a hash table, open addressing. Not here: ordered.
  *
  * Threads: one.
  */

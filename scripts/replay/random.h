@@ -2,8 +2,8 @@
 /*
  * random.h - a random mix of requests: RMM's, with a choice of sizes.
  *
- * What it is: 73 of 100 steps allocate, as long as that keeps the live bytes under a cap; the others free one of the
- * live blocks, each as likely. The same seed gives the same mix everywhere. What it is not: like any program.
+ * Here: 73 of 100 steps allocate, as long as that keeps the live bytes under a cap; the others free one of the
+ * live blocks, each as likely. The same seed gives the same mix everywhere. Not here: like any program.
  *
  * Threads: one.
  */

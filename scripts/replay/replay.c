@@ -2,8 +2,8 @@
 /*
  * replay.c - cupool-replay: what would the pool, with these settings, have made of these requests?
  *
- * What it is: requests from standard input (or made up) run through the pool library, or a model of another allocator,
- * on devices that do not exist; one JSON object on standard output says how much memory that takes. What it is not: a
+ * Here: requests from standard input (or made up) run through the pool library, or a model of another allocator,
+ * on devices that do not exist; one JSON object on standard output says how much memory that takes. Not here: a
  * benchmark of speed, or a reader of traces; `cupool-trace replay` reads these and feeds this program.
  *
  * Locking: none, there is one thread.

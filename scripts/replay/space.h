@@ -2,8 +2,8 @@
 /*
  * space.h - the memory of a device that does not exist: pages of 2 MiB, so many and no more.
  *
- * What it is: addresses by first fit. There are several times as many addresses as pages: the driver maps pages from
- * anywhere side by side, so memory never runs out because of its order. What it is not: memory.
+ * Here: addresses by first fit. There are several times as many addresses as pages: the driver maps pages from
+ * anywhere side by side, so memory never runs out because of its order. Not here: memory.
  *
  * Threads: one.
  */
