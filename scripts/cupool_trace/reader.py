@@ -26,6 +26,7 @@ from . import ahead
 from .omitted import LEFT_OUT, Omitted
 
 FORMAT = 1
+EVENT_START = b'{"t":'
 MAX_LINE = 1 << 20  # a longer line is no event; keeps a file without newlines out of memory
 BLOCK = 1 << 16  # bytes that are taken apart at a time
 MOST_TAILS = 1 << 14  # ends of lines that are remembered, of each event
@@ -252,7 +253,7 @@ class Reader:
         if self.lines == 1:
             raise CannotRead(f"{self.path}: not a cupool trace")
         self._no_object()
-        if raw.startswith(b'{"t":'):
+        if raw and raw[:5] == EVENT_START[:len(raw)]:
             self._half = self.lines
         else:
             self.problems.add(self.lines, "not a JSON object")

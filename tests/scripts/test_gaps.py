@@ -204,7 +204,11 @@ class Errors(Case):
         return b"\n".join([*lines[:3], line, *lines[3:], b""])
 
     def test_half_a_line_is_explained(self) -> None:
-        self.check(self.torn(gap(140, 131, "error"), held(140, 8 * MIB, 4)), 0)
+        """Wherever the line ends, since a disk is full at any byte."""
+        whole = b'{"t":130,"e":"segment_alloc"'
+        for n in (1, 2, 4, 5, 6, 9, len(whole)):
+            with self.subTest(n=n):
+                self.check(self.torn(gap(140, 131, "error"), held(140, 8 * MIB, 4), line=whole[:n]), 0)
 
     def test_half_a_line_alone(self) -> None:
         said = r":4: not a JSON object"
@@ -212,6 +216,7 @@ class Errors(Case):
         self.check(self.torn(gap(140, 131, "rate"), held(140, 8 * MIB, 4)), 1, said)
         self.check(self.torn(ev(135, "mark", text="x"), gap(140, 131, "error"), held(140, 8 * MIB, 4)), 1, said)
         self.check(self.torn(gap(140, 131, "error"), line=b"nonsense"), 1, said)
+        self.check(self.torn(gap(140, 131, "error"), line=b""), 1, said)
 
 
 class Offline(Case):
