@@ -268,10 +268,11 @@ void host_join(struct host_pool *pool, struct host_family *family)
 
 int host_segment_attach(struct host_pool *pool, struct host_segment *segment)
 {
-    struct host_block *block = host_block_new(pool), *rest = segment->starts ? host_block_new(pool) : NULL;
+    const bool is_slab = segment->starts;
+    struct host_block *block = host_block_new(pool), *rest = is_slab ? host_block_new(pool) : NULL;
 
     segment->family = host_family_get(pool, &segment->key);
-    if (!block || (segment->starts && !rest) || !segment->family || host_table_add(pool, segment)) {
+    if (!block || (is_slab && !rest) || !segment->family || host_table_add(pool, segment)) {
         if (block)
             host_block_retire(pool, block);
         if (rest)
@@ -285,7 +286,7 @@ int host_segment_attach(struct host_pool *pool, struct host_segment *segment)
     pool->stats.idle += segment->size;
     pool->stats.segments++;
     pool->stats.passing += segment->passing ? segment->size : 0;
-    if (!segment->starts) {
+    if (!is_slab) {
         host_put(pool, block);
         return 0;
     }

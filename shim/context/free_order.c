@@ -156,8 +156,9 @@ CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event)
 static inline __attribute__((always_inline)) CUresult record(struct context *context, struct slot *slot,
                                                              CUevent *ret_event)
 {
-    struct batch *batch = slot == &context->slots[SLOT_COMBINER] ? &context->batches[thread_slot_get() % SLOTS] : NULL;
-    _Atomic(CUevent) *event_at = batch ? &batch->event : &slot->event;
+    const bool combines = slot == &context->slots[SLOT_COMBINER];
+    struct batch *batch = &context->batches[thread_slot_get() % SLOTS];
+    _Atomic(CUevent) *event_at = combines ? &batch->event : &slot->event;
     CUresult result = CUDA_SUCCESS;
 
     if (!atomic_load_explicit(event_at, memory_order_relaxed))
@@ -167,7 +168,7 @@ static inline __attribute__((always_inline)) CUresult record(struct context *con
         result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
     /* After the record: a thread that waits for an earlier batch must find that batch, or a later event that covers
      * it. */
-    if (!result && batch)
+    if (!result && combines)
         atomic_store_explicit(&batch->seq, atomic_load_explicit(&slot->seq, memory_order_relaxed),
                               memory_order_release);
     return result;
