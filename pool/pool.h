@@ -58,6 +58,7 @@ enum pool_order_how {
     POOL_ORDER_ASK,    /* only if all work has ended: neither the host nor the device waits */
     POOL_ORDER_FREE,   /* as for a cudaFree: the device waits, or the host where the device cannot */
     POOL_ORDER_DEVICE, /* the device may wait, the host may not */
+    POOL_ORDER_OWN,    /* as POOL_ORDER_DEVICE; the calling thread itself has freed all that this orders */
 };
 
 /* Makes a freed block safe to hand out again. */

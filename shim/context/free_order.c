@@ -353,9 +353,9 @@ static CUresult order_ask(struct context *context)
     return result;
 }
 
-/* Order on the device. Where that is not enough, nothing waits: CUDA_ERROR_NOT_READY unless all work has ended
- * already. */
-static CUresult order_device(struct context *context)
+/* Order deferred frees on the device; is_own: this thread made them all. Where the device's order is not enough,
+ * nothing waits: CUDA_ERROR_NOT_READY unless all work has ended already. */
+static CUresult order_device(struct context *context, bool is_own)
 {
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
@@ -366,6 +366,8 @@ static CUresult order_device(struct context *context)
     slot = order_slot_take(context);
     if (!capture_active())
         result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
+    if (!result) /* see order_wait_own */
+        atomic_store(&context->slots[SLOT_COMBINER].user, is_own ? thread_slot : SLOT_USER_OTHERS);
     order_slot_give(slot, result);
     return result;
 }
@@ -385,7 +387,7 @@ int order_pool(void *arg, enum pool_order_how how)
     uint64_t seq = 0;
     const CUresult result = how == POOL_ORDER_FREE  ? order_free(context, &seq)
                             : how == POOL_ORDER_ASK ? order_ask(context)
-                                                    : order_device(context);
+                                                    : order_device(context, how == POOL_ORDER_OWN);
 
     if (!result)
         policy_synced(&context->policy, seq);

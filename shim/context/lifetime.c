@@ -85,7 +85,8 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
     atomic_store(&context->arrived, atomic_load(&context->given));
-    atomic_store(&context->gave_up, 0);
+    atomic_store(&context->gave_up[0], 0);
+    atomic_store(&context->gave_up[1], 0);
     context->driver = as->driver;
     context->device = as->device;
     context->primary = as->primary;

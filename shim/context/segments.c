@@ -63,7 +63,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
         result = memory_get(context, kind, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
              (context_events.retry_parked_refused(context->device) || device_trim(context->device, context) ||
-              arrivals_collect_refused(context) || context_arrivals() != before));
+              arrivals_collect_own(context, ARRIVALS_OTHERS_NS) || context_arrivals() != before));
     return result;
 }
 
@@ -155,7 +155,7 @@ static void backend_collect(void *arg)
     struct context *context = arg;
 
     context_events.retry_parked(context->device);
-    arrivals_collect_refused(context);
+    arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
 }
 
 static bool backend_collected(void *arg, size_t *ret_arriving)
@@ -172,7 +172,7 @@ static void backend_reclaim(void *arg)
 {
     struct context *context = arg;
 
-    arrivals_collect(context, order_wait_own(context) ? ARRIVALS_WAIT_NS : 0);
+    arrivals_collect_own(context, 0);
 }
 
 /* During a capture, memory may go back through our own stream, which does not capture. NCCL's memory does not go back

@@ -27,6 +27,8 @@
 #define SLOT_COMBINER SLOTS       /* the combiner's slot, in which one thread orders for all others; see free_order.c */
 #define SLOT_ASK      (SLOTS + 1) /* for order_pool with POOL_ORDER_ASK; no thread waits for its event */
 #define SLOTS_ALL     (SLOTS + 2)
+/* In slot->user: threads that the thread which ordered their frees does not know, or several. */
+#define SLOT_USER_OTHERS UINT_MAX
 
 /* A thread holds a slot while it orders a free. Each slot has an event of its own, so that a thread never waits for
  * work that another thread has launched meanwhile. */
@@ -37,7 +39,8 @@ struct slot {
     _Atomic(uint64_t) done; /* the last batch that succeeded: all work launched before that batch began is in order */
     _Atomic(CUevent) event; /* made and recorded by the holder; other threads may query it. The combiner's slot has
                                none, see struct batch */
-    atomic_uint user;       /* thread_slot of the thread that last recorded the event for a free; 0: none */
+    atomic_uint user;       /* thread_slot of the thread that last recorded the event for a free; 0: none. In the
+                               combiner's slot: of the thread that has made the last free ordered in any slot */
     atomic_bool waits;      /* the holder waits on the host, or is about to */
 } __attribute__((aligned(64)));
 
@@ -65,19 +68,20 @@ struct context {
     const struct real_driver *driver;
     bool primary;
     struct policy policy;
-    size_t capacity;             /* of the device, in bytes */
-    _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for our segments since then */
-    _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
-    atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
-    _Atomic(uint64_t) given;     /* bytes given back through stream so far */
-    _Atomic(uint64_t) arrived;   /* of these, the bytes known to have reached the driver */
-    _Atomic(uint64_t) gave_up;   /* the value of given when a request last waited for them in vain */
-    atomic_bool failed;          /* the context has met a sticky error, from which it does not recover */
-    atomic_uint leaving;         /* number of threads in a call that may end the context */
-    atomic_uint captures;        /* capture_total when the last of these calls began */
-    atomic_bool undecided;       /* the driver could not say whether the context is gone; it stays marked as leaving */
-    atomic_bool ending;          /* the context is gone; set until its pool is destroyed, once no thread is in a call
-                                    on it */
+    size_t capacity;              /* of the device, in bytes */
+    _Atomic(size_t) device_free;  /* free bytes as the driver last said, adjusted for our segments since then */
+    _Atomic(CUstream) stream;     /* our own stream, for fills and for freeing segments; NULL: not created yet */
+    atomic_bool defers;           /* segments go back with cuMemFreeAsync on stream */
+    _Atomic(uint64_t) given;      /* bytes given back through stream so far */
+    _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
+    _Atomic(uint64_t) gave_up[2]; /* the value of given when a thread last waited in vain for memory that other
+                                     threads' frees released, and that its own frees did */
+    atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
+    atomic_uint leaving;          /* number of threads in a call that may end the context */
+    atomic_uint captures;         /* capture_total when the last of these calls began */
+    atomic_bool undecided;        /* the driver could not say whether the context is gone; it stays marked as leaving */
+    atomic_bool ending;           /* the context is gone; set until its pool is destroyed, once no thread is in a call
+                                     on it */
     _Atomic(struct pool *) lingering; /* the pool, if a thread stayed in such a call for more than a second */
     _Atomic(uint64_t) bypassed;
     struct slot slots[SLOTS_ALL];
