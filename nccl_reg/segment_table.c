@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "host.h"
+#include "clock_and_arrays.h"
 
 size_t reg_segment_after(const struct nccl_reg *reg, uint64_t addr)
 {

@@ -120,7 +120,7 @@ struct host_pool {
     struct host_stats stats;
 };
 
-/* --- host_memory.c: host memory for descriptors, and the table of segments. With the lock. --- */
+/* --- host_descriptors.c: host memory for descriptors, and the table of segments. With the lock. --- */
 
 void *host_pages(size_t size);
 struct host_block *host_block_new(struct host_pool *pool);

@@ -15,8 +15,8 @@
  * Threads: every function may be called from any thread, except pool_destroy (see there). The pool's own lock is never
  * held while a function of one of the tables runs. The tables may not call back into the same pool.
  */
-#ifndef CUPOOL_POOL_H
-#define CUPOOL_POOL_H
+#ifndef CUPOOL_POOL_POOL_H
+#define CUPOOL_POOL_POOL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -10,7 +10,7 @@
 #include "pool.h"
 #include "space.h"
 
-/* As in shim/context/lifetime.c, shim/context/segments.c and shim/report/background.c. */
+/* As in shim/context/lifetime.c, shim/context/segments.c and shim/report/background_thread.c. */
 #define BREAK_PART   16
 #define EXCESS_MIN   ((size_t)32 << 20)
 #define BOUND_MIN    ((size_t)64 << 20)

@@ -20,7 +20,7 @@
 #include "ids.h"
 #include "random.h"
 
-#define TICKS      8 /* of a decay time, as in shim/report/background.c */
+#define TICKS      8 /* of a decay time, as in shim/report/background_thread.c */
 #define NS         1000000000ull
 #define CAPACITY   ((size_t)80 << 30)
 #define NUMBERS    4

@@ -8,12 +8,12 @@
 
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/counters.h"
 #include "context/events.h"
 #include "context/facts.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "context/strict.h"
 #include "lock.h"
 

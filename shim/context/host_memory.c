@@ -17,13 +17,13 @@
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
 #include "context/host_place.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "lock.h"
 
 /* Held beyond the most that was live: as for device memory. */

@@ -7,12 +7,12 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 
 /* The stream for our own work in a context that has been entered; NULL: it cannot be made. */
 CUstream own_stream(struct context *context)

@@ -11,6 +11,7 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "context/arrivals.h"
+#include "context/context_state.h"
 #include "context/device.h"
 #include "context/enter.h"
 #include "context/events.h"
@@ -19,8 +20,7 @@
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
 

@@ -17,7 +17,7 @@
 #include "context/device.h"
 #include "context/nccl_memory.h"
 #include "nccl/comms.h"
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

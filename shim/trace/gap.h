@@ -8,8 +8,8 @@
  *
  * Locking: none; the lock of trace.c guards all of it.
  */
-#ifndef CUPOOL_SHIM_GAP_H
-#define CUPOOL_SHIM_GAP_H
+#ifndef CUPOOL_SHIM_TRACE_GAP_H
+#define CUPOOL_SHIM_TRACE_GAP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -20,13 +20,13 @@ CHECKER = module_from_spec(SPEC)
 sys.dont_write_bytecode = True
 SPEC.loader.exec_module(CHECKER)
 SOUND = {"pool/pool.h": "", "nccl_reg/nccl_reg.h": "", "shim/conf.def": "", "shim/base/log.h": "", "shim/real/real.h": '#include "base/log.h"\n',
-         "shim/real/loaded.c": '#include "real/real.h"\nvoid *f(void) { return dlsym(0, "f"); }\n', "shim/serve/core.h": "", "shim/nccl/nccl.h": "",
-         "shim/exports/api.c": '#include "serve/core.h"\n#include "base/log.h"\n', "shim/info/check.c": '#include "base/log.h"\n'}
+         "shim/real/loaded.c": '#include "real/real.h"\nvoid *f(void) { return dlsym(0, "f"); }\n', "shim/serve/serve.h": "", "shim/nccl/nccl.h": "",
+         "shim/exports/api.c": '#include "serve/serve.h"\n#include "base/log.h"\n', "shim/info/check.c": '#include "base/log.h"\n'}
 BREACHES = (
     ({"shim/base/log.c": '#include "nccl/nccl.h"\n'}, "base/ includes nccl/nccl.h of a higher room"),
-    ({"shim/real/caller.c": '#include <stdio.h>\n\n#include "serve/core.h"\n'}, "shim/real/caller.c:3: real/ includes serve/core.h of a higher room"),
+    ({"shim/real/caller.c": '#include <stdio.h>\n\n#include "serve/serve.h"\n'}, "shim/real/caller.c:3: real/ includes serve/serve.h of a higher room"),
     ({"shim/info/check.h": '#include "real/real.h"\n'}, "info/ includes real/real.h of a higher room"),
-    ({"shim/exports/export.c": '#include "serve/core.h"\n#include "info/check.h"\n'}, "exports/ includes info/check.h of a higher room"),
+    ({"shim/exports/export.c": '#include "serve/serve.h"\n#include "info/check.h"\n'}, "exports/ includes info/check.h of a higher room"),
     ({"shim/base/file.c": '#include "log.h"\n'}, "log.h without its room, base/"),
     ({"shim/new.c": ""}, "a source of shim/ lies in one of its rooms"),
     ({"shim/hooks/new.c": ""}, "a source of shim/ lies in one of its rooms"),

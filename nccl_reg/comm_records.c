@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * records.c - see records.h.
+ * comm_records.c - see comm_records.h.
  *
  * Locking: the communicator's lock.
  */
-#include "records.h"
+#include "comm_records.h"
 
 #include <stdlib.h>
 #include <string.h>

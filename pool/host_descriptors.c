@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memory.c - memory for the host pool's own descriptors, and the table that finds the segment of an address.
+ * host_descriptors.c - memory for the host pool's own descriptors, and the table that finds the segment of an address.
  *
  * Descriptors come from the system's pages, not from malloc: the program's malloc may be the caller. They are recycled
  * and never unmapped.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * background.c - see background.h.
+ * background_thread.c - see background_thread.h.
  *
  * Locking: none; atomics and a futex.
  */
-#include "report/background.h"
+#include "report/background_thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
