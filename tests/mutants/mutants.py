@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant("segments are given back in a capture", ["order"], [
         ("if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
-        ("return CORE_INVALID; return core_free_later(addr, stream);", "; return core_free_later(addr, stream);")]),
+        ("return SERVE_INVALID; return serve_free_later(addr, stream);", "; return serve_free_later(addr, stream);")]),
 
     # --- errors ---
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
         ("if (!size || process_is_passive())", "if (process_is_passive())")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
-        ("switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD)", "switch (core_alloc(size, CALLER, &addr))")]),
+        ("switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD)", "switch (serve_alloc(size, CALLER, &addr))")]),
 
     Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
@@ -186,7 +186,7 @@ MUTANTS = [
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("if (current_device(&device)) device_publish(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ('(core_release(device, "oom") || core_arrivals() != retry->arrivals)', "core_arrivals() != retry->arrivals")]),
+        ('(serve_release(device, "oom") || serve_arrivals() != retry->arrivals)', "serve_arrivals() != retry->arrivals")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
@@ -374,13 +374,13 @@ MUTANTS = [
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         ("if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("return retry_is_worth_it(retry, result) && core_give_back(retry->arrivals);", "return false;")]),
+        ("return retry_is_worth_it(retry, result) && serve_give_back(retry->arrivals);", "return false;")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         ("fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [
         ("pool->stats.held + pool->growing <= limit - size", "pool->stats.held <= limit - size")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
-        ("const uint64_t idle = core_idle_bytes();", "const uint64_t idle = 0;")]),
+        ("const uint64_t idle = serve_idle_bytes();", "const uint64_t idle = 0;")]),
 
     # --- contexts and processes ---
     Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
@@ -399,7 +399,7 @@ MUTANTS = [
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
-        ("if (caller_is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
+        ("if (caller_is_outside(caller_of(caller))) return SERVE_BYPASS;", "")]),
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
@@ -692,7 +692,7 @@ MUTANTS = [
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
         ("GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
     Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
-        ("core_begin();", ";", "call_ended")]),
+        ("serve_begin();", ";", "call_ended")]),
     Mutant("physical memory: the library's own calls are taken for NCCL's", ["vmm / Whose.test_nccl"], [
         ("if (process_is_inside())", "if (false)")]),
     Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
@@ -767,5 +767,5 @@ MUTANTS = [
     Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
         ("process_bypass_end(); /* the program's", "; /* the program's")]),
     Mutant("the driver says what freed memory was", ["driver static preloaded"], [
-        ("return core_is_freed(ptr, caller) ? NOWHERE : ptr;", "return core_is_freed(ptr, caller) ? ptr : ptr;")]),
+        ("return serve_is_freed(ptr, caller) ? NOWHERE : ptr;", "return serve_is_freed(ptr, caller) ? ptr : ptr;")]),
 ]
