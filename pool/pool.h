@@ -118,11 +118,11 @@ struct pool_config {
     size_t bound_min;
     /*
      * Batched frees: frees are deferred until this many bytes have been freed, and one order() serves them all. This
-     * budget is at least slack_min and slack_percent of peak_live. Threads that free side by side have a share of it
-     * each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
+     * budget is at least deferred_min and deferred_percent of peak_live. Threads that free side by side have a share of
+     * it each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
      */
-    size_t slack_min;
-    unsigned int slack_percent;
+    size_t deferred_min;
+    unsigned int deferred_percent;
 };
 
 struct pool_stats {

@@ -104,8 +104,8 @@ struct device *device_new(unsigned int number, const struct settings *settings)
         .bound_min = BOUND_MIN,
     };
     if (settings->slack != SLACK_OFF) {
-        device->config.slack_min = RELAXED_MIN;
-        device->config.slack_percent = (unsigned int)settings->slack;
+        device->config.deferred_min = RELAXED_MIN;
+        device->config.deferred_percent = (unsigned int)settings->slack;
     }
     if (!device->heap || (settings->allocator == ALLOCATOR_CUPOOL && pool_create(&device->config, &device->pool))) {
         device_delete(device);

@@ -21,7 +21,7 @@
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
-#include "context/host_place.h"
+#include "context/numa_policy.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "lock.h"
@@ -48,7 +48,7 @@ struct token {
     } events[CONTEXTS_MAX];
 };
 
-/* What an entry of the registry has of us. */
+/* The part of an entry of the registry that belongs to this file. */
 struct entry {
     unsigned int life; /* of the contexts that it has meant so far; events of earlier ones have ended with them */
     unsigned int count;
@@ -354,7 +354,7 @@ struct host_pool *host_memory_make(const struct real_driver *driver, uint64_t li
 
 int host_memory_alloc(struct context *context, unsigned int flags, size_t size, uint64_t *ret_addr)
 {
-    const struct host_key key = {.owner = (uintptr_t)context, .place = host_place(), .flags = flags};
+    const struct host_key key = {.owner = (uintptr_t)context, .numa = numa_policy(), .flags = flags};
 
     return host_pool_alloc(host_memory_pool(), &key, size, ret_addr);
 }

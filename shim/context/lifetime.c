@@ -38,8 +38,9 @@
 #define EXCESS_MIN ((size_t)32 << 20)
 /* Bytes by which a pool may exceed 1.10 times the driver's own use before a request waits for memory. */
 #define BOUND_MIN ((size_t)64 << 20)
-/* The least slack in bytes, because a percentage of a small program's memory would be next to nothing. */
-#define SLACK_MIN ((size_t)64 << 20)
+/* The least budget of deferred frees in bytes, because a percentage of a small program's memory would be next to
+ * nothing. */
+#define DEFERRED_MIN ((size_t)64 << 20)
 
 static __thread struct {
     CUcontext handle;
@@ -49,7 +50,7 @@ static __thread struct {
 
 /* Bounds of idle memory: no limit where giving memory back waits for the device, which a request must not do, and where
  * ranks have to lay memory out alike. */
-static size_t unless_kept(size_t least, bool defers)
+static size_t idle_bound(size_t least, bool defers)
 {
     return defers && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
 }
@@ -65,13 +66,13 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .break_max = as->capacity / BREAK_PART,
                                  .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
                                  .capacity = as->capacity,
-                                 .excess_min = unless_kept(EXCESS_MIN, as->defers),
-                                 .bound_min = unless_kept(BOUND_MIN, as->defers)};
+                                 .excess_min = idle_bound(EXCESS_MIN, as->defers),
+                                 .bound_min = idle_bound(BOUND_MIN, as->defers)};
     struct pool *pool;
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
-        config.slack_min = SLACK_MIN;
-        config.slack_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
+        config.deferred_min = DEFERRED_MIN;
+        config.deferred_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
     }
 
     /* The earlier context's events and stream were destroyed with it. */
@@ -221,8 +222,8 @@ void context_back(enum memory_kind kind)
         struct context *context = atomic_load(&contexts.entries[i]);
 
         if (context->pool)
-            pool_kind_set(context->pool, kind, unless_kept(EXCESS_MIN, atomic_load(&context->defers)),
-                          unless_kept(BOUND_MIN, atomic_load(&context->defers)));
+            pool_kind_set(context->pool, kind, idle_bound(EXCESS_MIN, atomic_load(&context->defers)),
+                          idle_bound(BOUND_MIN, atomic_load(&context->defers)));
     }
     pthread_mutex_unlock(&contexts.lock);
 }

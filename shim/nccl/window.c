@@ -2,7 +2,7 @@
 /*
  * window.c - see window.h.
  *
- * Locking: none of its own; nccl_reg's turn of the communicator.
+ * Locking: none of its own; a communicator's lock in nccl_reg.
  */
 #include "nccl/window.h"
 

@@ -31,16 +31,16 @@
 #include "trace/trace.h"
 
 /* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
-static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
+static __thread const void *runtime_caller __attribute__((tls_model("initial-exec")));
 
 void serve_call_from(const void *caller)
 {
-    begun_by = caller;
+    runtime_caller = caller;
 }
 
 const void *serve_caller(const void *caller)
 {
-    return begun_by ? begun_by : caller;
+    return runtime_caller ? runtime_caller : caller;
 }
 
 void serve_begin(void)
@@ -76,7 +76,7 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_ad
 
     if (!size || process_is_passive())
         return SERVE_FORWARD;
-    caller = begun_by ? begun_by : caller;
+    caller = serve_caller(caller);
     if (caller_is_outside(caller_of(caller)))
         return SERVE_BYPASS;
     driver = real_driver_get();
@@ -97,13 +97,13 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_ad
 bool serve_would_pool(const void *caller)
 {
     return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
-           !caller_is_outside(caller_of(begun_by ? begun_by : caller));
+           !caller_is_outside(caller_of(serve_caller(caller)));
 }
 
 void serve_bypassed(uint64_t addr, size_t size, const void *caller)
 {
     pool_disown(addr, size);
-    caller = begun_by ? begun_by : caller;
+    caller = serve_caller(caller);
     if (!caller_is_outside(caller_of(caller)))
         direct_allocated(addr, size);
     if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))

@@ -714,9 +714,9 @@ MUTANTS = [
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
         ("if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
     Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [
-        (".excess_min = unless_kept(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
+        (".excess_min = idle_bound(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
     Mutant("where ranks agree: there is a bound", ["api / Alike"], [
-        (".bound_min = unless_kept(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
+        (".bound_min = idle_bound(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
     Mutant("ranks need not agree without an NCCL", ["api / Alike"], [
         ("return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing", "return atomic_load_explicit(&state.backing")]),
     Mutant("ranks need not agree after a switch", ["api / Alike"], [
@@ -743,7 +743,7 @@ MUTANTS = [
     Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
         ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
-        ("pool_disown(addr, size); caller = begun_by ? begun_by : caller;", "caller = begun_by ? begun_by : caller;")]),
+        ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
     Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [
         ("for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {", "for (uint64_t at = addr; at == addr; at += POOL_SEGMENT_UNIT) {")]),
     Mutant("free memory may be more than all", ["meminfo static preloaded"], [
