@@ -154,24 +154,23 @@ static bool elapsed_again(bool *waited, CUresult result, const void *caller)
     return true;
 }
 
-EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+static CUresult elapsed(enum real_symbol symbol, float *ms, CUevent start, CUevent end, const void *caller)
 {
     bool waited = false;
     CUresult result;
 
     do
-        result = real_next(cuEventElapsedTime)(ms, start, end);
-    while (elapsed_again(&waited, result, CALLER));
+        result = ((__typeof__(&cuEventElapsedTime))real_find(symbol))(ms, start, end);
+    while (elapsed_again(&waited, result, caller));
     return result;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    return elapsed(REAL_cuEventElapsedTime, ms, start, end, CALLER);
 }
 
 EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 {
-    bool waited = false;
-    CUresult result;
-
-    do
-        result = real_next(cuEventElapsedTime_v2)(ms, start, end);
-    while (elapsed_again(&waited, result, CALLER));
-    return result;
+    return elapsed(REAL_cuEventElapsedTime_v2, ms, start, end, CALLER);
 }

@@ -388,9 +388,9 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
-        ("leaving(handle); const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)", "NULL; const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)")]),
+        ("leaving(handle);", "NULL;", "destroy")]),
     Mutant("a reset device keeps its pool", ["catch"], [
-        ("leaving_primary(device); return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)", "NULL; return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)"),
+        ("leaving_primary(device);", "NULL;", "primary_reset"),
         ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
