@@ -13,7 +13,7 @@
 
 static inline unsigned int bucket_of(const void *comm)
 {
-    return (unsigned int)(((uint64_t)(uintptr_t)comm * 0x9e3779b97f4a7c15u) >> 56) % BUCKETS;
+    return (unsigned int)(reg_hash((uintptr_t)comm) >> 56) % BUCKETS;
 }
 
 /* The entry of a communicator; NULL: not known. Without the communicator's lock it may end at any time. */

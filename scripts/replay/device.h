@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DEVICES_MAX 64u
+#include "context/limits.h"
 
 enum allocator {
     ALLOCATOR_CUPOOL,

@@ -21,13 +21,12 @@
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
+#include "context/limits.h"
 #include "context/numa_policy.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "lock.h"
 
-/* Held beyond the most that was live: as for device memory. */
-#define BOUND_MIN ((size_t)64 << 20)
 /* How long a request asks whether other threads' memory has become idle. */
 #define ASK_MS 300
 /* The pool has up to 64 tokens, and each thread may have one more that it is about to enter. */

@@ -17,6 +17,7 @@
 #include "context/facts.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
+#include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
@@ -27,20 +28,6 @@
 #include "lock.h"
 #include "pool.h"
 #include "trace/trace.h"
-
-/*
- * The part of the device's memory that large blocks sharing a segment may keep from going back while the device is
- * empty. It shrinks as the pool hands memory out, so that a program that fills the device finds nearly all the memory
- * that the driver would have.
- */
-#define BREAK_PART 16
-/* Idle bytes that a growing pool may keep in any case: a small program need not be sparing. */
-#define EXCESS_MIN ((size_t)32 << 20)
-/* Bytes by which a pool may exceed 1.10 times the driver's own use before a request waits for memory. */
-#define BOUND_MIN ((size_t)64 << 20)
-/* The least budget of deferred frees in bytes, because a percentage of a small program's memory would be next to
- * nothing. */
-#define DEFERRED_MIN ((size_t)64 << 20)
 
 static __thread struct {
     CUcontext handle;
@@ -63,7 +50,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .observer = &observe_ops,
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
-                                 .break_max = as->capacity / BREAK_PART,
+                                 .break_max = as->capacity / SHARED_PART,
                                  .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
                                  .capacity = as->capacity,
                                  .excess_min = idle_bound(EXCESS_MIN, as->defers),

@@ -756,9 +756,9 @@ MUTANTS = [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
         ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
-    Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / BREAK_PART,", ".break_max = 0,")]),
+    Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
-        (".break_max = as->capacity / BREAK_PART,", ".break_max = as->capacity,")]),
+        (".break_max = as->capacity / SHARED_PART,", ".break_max = as->capacity,")]),
     Mutant("what may be exposed is as much on a full device", ["stats / Packed"], [(".capacity = as->capacity, .excess_min", ".capacity = 0, .excess_min")]),
     Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("if (is_left_alone()) break;", "")]),
