@@ -382,7 +382,7 @@ CUresult host_memory_wait(struct context *context)
             policy_synced(&context->policy, seq);
     }
     context_unpin(context);
-    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is kept back */
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is deferred */
 }
 
 void host_memory_context_ended(const struct context *context)
