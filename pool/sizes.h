@@ -58,8 +58,7 @@ static inline size_t size_class(size_t requested, unsigned int *ret_list)
         return (last + 1) * POOL_GRANULE;
     }
     if (last >= CLOSE_MAX / POOL_GRANULE) {
-        *ret_list = (unsigned int)(hash_of(last + 1) >> 58) +
-                    (last < (LARGE_MIN - 1) / POOL_GRANULE ? LARGE_LISTS : 0);
+        *ret_list = (unsigned int)(hash_of(last + 1) >> 58) + (last < (LARGE_MIN - 1) / POOL_GRANULE ? LARGE_LISTS : 0);
         return (last + 1) * POOL_GRANULE;
     }
     shift = log2_of(last) - 4;
