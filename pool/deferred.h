@@ -10,7 +10,7 @@
 #ifndef CUPOOL_POOL_DEFERRED_H
 #define CUPOOL_POOL_DEFERRED_H
 #include "magazine.h"
-#include "state.h"
+#include "pool_state.h"
 
 /* The most deferred blocks in a magazine: once ordered they must fit among the cached ones. */
 #define DEFERRED_MAX (CACHED_MAX / 4)

@@ -15,8 +15,8 @@
  * Threads: every function may be called from any thread, except pool_destroy (see there). The pool's own lock is never
  * held while a function of one of the tables runs. The tables may not call back into the same pool.
  */
-#ifndef CUPOOL_POOL_H
-#define CUPOOL_POOL_H
+#ifndef CUPOOL_POOL_POOL_H
+#define CUPOOL_POOL_POOL_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -119,11 +119,11 @@ struct pool_config {
     size_t bound_min;
     /*
      * Batched frees: frees are deferred until this many bytes have been freed, and one order() serves them all. This
-     * budget is at least slack_min and slack_percent of peak_live. Threads that free side by side have a share of it
-     * each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
+     * budget is at least deferred_min and deferred_percent of peak_live. Threads that free side by side have a share of
+     * it each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
      */
-    size_t slack_min;
-    unsigned int slack_percent;
+    size_t deferred_min;
+    unsigned int deferred_percent;
 };
 
 struct pool_stats {

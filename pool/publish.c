@@ -112,7 +112,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
              !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
-        if (block && pool->config.slack_min)
+        if (block && pool->config.deferred_min)
             own = &pool->magazines[magazine_index % MAGAZINES];
         taken = deferred_take(pool, own, lists, &is_own);
     }
@@ -126,7 +126,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
         list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
-    if (rc == 0 && pool->config.slack_min) { /* fewer bytes are deferred now: see flush_if_due */
+    if (rc == 0 && pool->config.deferred_min) { /* fewer bytes are deferred now: see flush_if_due */
         budget_widen(pool);
         atomic_store_explicit(&pool->shown.flush_from,
                               atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,

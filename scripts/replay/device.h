@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DEVICES_MAX 64u
+#include "context/limits.h"
 
 enum allocator {
     ALLOCATOR_CUPOOL,
@@ -59,7 +59,7 @@ void device_delete(struct device *device);
 enum place device_alloc(struct device *device, size_t size, uint64_t *ret_block);
 void device_free(struct device *device, enum place place, uint64_t block);
 
-/* A tick of the clock that gives idle memory back (shim/report/background.c). */
+/* A tick of the clock that gives idle memory back (shim/report/background_thread.c). */
 void device_tick(struct device *device);
 /* Its context is gone, with everything in it. */
 void device_reset(struct device *device);

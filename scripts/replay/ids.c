@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Addresses differ in their middle bits; the product spreads these over the upper ones. */
+#include "hash.h"
+
+/* Addresses differ in their middle bits; the hash spreads these over the upper ones. */
 static size_t home(const struct ids *ids, uint64_t id)
 {
-    return (size_t)((id * 0x9e3779b97f4a7c15u) >> 32) & (ids->size - 1);
+    return (size_t)(hash_of(id) >> 32) & (ids->size - 1);
 }
 
 struct request *ids_find(const struct ids *ids, uint64_t id)

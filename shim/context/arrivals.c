@@ -6,10 +6,10 @@
 
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "lock.h"
 
 /* The longest wait for memory that a thread has waited for in vain before, in nanoseconds. */

@@ -4,11 +4,11 @@
 
 #include "context/arrivals.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/events.h"
 #include "context/nccl_memory.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "pool.h"
 #include "real/real.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * free_order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
- * See context.h and state.h. free_policy.c decides whether a free waits on the host.
+ * See context.h and context_state.h. free_policy.c decides whether a free waits on the host.
  *
  * Flat combining: the thread that holds the slot SLOT_COMBINER, the combiner, orders the frees of all threads that came
  * before its batch began. The other threads wait for it for a short while and then take a slot of their own.
@@ -17,10 +17,10 @@
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "lock.h"
 
 /* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */

@@ -11,22 +11,19 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "context/arrivals.h"
+#include "context/context_state.h"
 #include "context/device.h"
 #include "context/enter.h"
 #include "context/events.h"
 #include "context/free_order.h"
+#include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
-
-/* While less than this part of the device's memory is free, idle segments go back at once, for programs that cannot ask
- * us for memory. */
-#define RESERVE_PART 128
 
 bool segments_defer(const struct real_driver *driver, int device)
 {

@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant("segments are given back in a capture", ["order"], [
         ("if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
-        ("return CORE_INVALID; return core_free_later(addr, stream);", "; return core_free_later(addr, stream);")]),
+        ("return SERVE_INVALID; return serve_free_later(addr, stream);", "; return serve_free_later(addr, stream);")]),
 
     # --- errors ---
     Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
         ("if (!size || process_is_passive())", "if (process_is_passive())")]),
     Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
-        ("switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD)", "switch (core_alloc(size, CALLER, &addr))")]),
+        ("switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD)", "switch (serve_alloc(size, CALLER, &addr))")]),
 
     Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
         ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
@@ -186,7 +186,7 @@ MUTANTS = [
     Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
         ("if (current_device(&device)) device_publish(device);", "(void)device;")]),
     Mutant("a context that is refused is not asked for again", ["rows driver"], [
-        ('(core_release(device, "oom") || core_arrivals() != retry->arrivals)', "core_arrivals() != retry->arrivals")]),
+        ('(serve_release(device, "oom") || serve_arrivals() != retry->arrivals)', "serve_arrivals() != retry->arrivals")]),
     Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
         ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
     # --- blocks and segments ---
@@ -374,13 +374,13 @@ MUTANTS = [
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
         ("if (other == except) continue;", "if (other) continue;")]),
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("return retry_is_worth_it(retry, result) && core_give_back(retry->arrivals);", "return false;")]),
+        ("return retry_is_worth_it(retry, result) && serve_give_back(retry->arrivals);", "return false;")]),
     Mutant("the limit does not hold", ["ladder", "settings"], [
         ("fits = !limit || ", "fits = true || ")]),
     Mutant("several threads pass the limit together", ["ladder"], [
         ("pool->stats.held + pool->growing <= limit - size", "pool->stats.held <= limit - size")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
-        ("const uint64_t idle = core_idle_bytes();", "const uint64_t idle = 0;")]),
+        ("const uint64_t idle = serve_idle_bytes();", "const uint64_t idle = 0;")]),
 
     # --- contexts and processes ---
     Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
@@ -388,9 +388,9 @@ MUTANTS = [
     Mutant("the caller's context is not put back", ["contexts static strict"], [
         ("visit->pushed = result == CUDA_SUCCESS;", "")]),
     Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
-        ("leaving(handle); const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)", "NULL; const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)")]),
+        ("leaving(handle);", "NULL;", "destroy")]),
     Mutant("a reset device keeps its pool", ["catch"], [
-        ("leaving_primary(device); return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)", "NULL; return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)"),
+        ("leaving_primary(device);", "NULL;", "primary_reset"),
         ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
     Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
         ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
@@ -399,7 +399,7 @@ MUTANTS = [
 
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
-        ("if (caller_is_outside(caller_of(caller))) return CORE_BYPASS;", "")]),
+        ("if (caller_is_outside(caller_of(caller))) return SERVE_BYPASS;", "")]),
     Mutant("a request that is passed on is pooled further down", ["catch"], [
         ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
     Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
@@ -692,7 +692,7 @@ MUTANTS = [
     Mutant("physical memory: dlsym finds the driver's", ["vmm / Calls.test_every_call_is_there"], [
         ("GUARD(cuMemRelease,", "DRIVER(cuMemRelease,")]),
     Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
-        ("core_begin();", ";", "call_ended")]),
+        ("serve_begin();", ";", "call_ended")]),
     Mutant("physical memory: the library's own calls are taken for NCCL's", ["vmm / Whose.test_nccl"], [
         ("if (process_is_inside())", "if (false)")]),
     Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
@@ -714,9 +714,9 @@ MUTANTS = [
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
         ("if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
     Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [
-        (".excess_min = unless_kept(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
+        (".excess_min = idle_bound(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
     Mutant("where ranks agree: there is a bound", ["api / Alike"], [
-        (".bound_min = unless_kept(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
+        (".bound_min = idle_bound(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
     Mutant("ranks need not agree without an NCCL", ["api / Alike"], [
         ("return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing", "return atomic_load_explicit(&state.backing")]),
     Mutant("ranks need not agree after a switch", ["api / Alike"], [
@@ -743,7 +743,7 @@ MUTANTS = [
     Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
         ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
     Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
-        ("pool_disown(addr, size); caller = begun_by ? begun_by : caller;", "caller = begun_by ? begun_by : caller;")]),
+        ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
     Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [
         ("for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {", "for (uint64_t at = addr; at == addr; at += POOL_SEGMENT_UNIT) {")]),
     Mutant("free memory may be more than all", ["meminfo static preloaded"], [
@@ -756,9 +756,9 @@ MUTANTS = [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
         ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
-    Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / BREAK_PART,", ".break_max = 0,")]),
+    Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
-        (".break_max = as->capacity / BREAK_PART,", ".break_max = as->capacity,")]),
+        (".break_max = as->capacity / SHARED_PART,", ".break_max = as->capacity,")]),
     Mutant("what may be exposed is as much on a full device", ["stats / Packed"], [(".capacity = as->capacity, .excess_min", ".capacity = 0, .excess_min")]),
     Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("if (is_left_alone()) break;", "")]),
@@ -767,5 +767,5 @@ MUTANTS = [
     Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
         ("process_bypass_end(); /* the program's", "; /* the program's")]),
     Mutant("the driver says what freed memory was", ["driver static preloaded"], [
-        ("return core_is_freed(ptr, caller) ? NOWHERE : ptr;", "return core_is_freed(ptr, caller) ? ptr : ptr;")]),
+        ("return serve_is_freed(ptr, caller) ? NOWHERE : ptr;", "return serve_is_freed(ptr, caller) ? ptr : ptr;")]),
 ]

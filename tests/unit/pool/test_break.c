@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "state.h"
+#include "pool_state.h"
 
 static void pool_with(struct env *env, size_t break_max)
 {

@@ -114,7 +114,7 @@ POOL_CASE(test_free_with_slack_orders_once_for_many)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[9];
 
-    config.slack_min = 16 * MIB;
+    config.deferred_min = 16 * MIB;
     env_pool(env, &config);
     for (int i = 0; i < 9; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
@@ -144,8 +144,8 @@ POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[40];
 
-    config.slack_min = 2 * MIB;
-    config.slack_percent = 20;
+    config.deferred_min = 2 * MIB;
+    config.deferred_percent = 20;
     env_pool(env, &config);
     for (int i = 0; i < 40; i++)
         addr[i] = alloc(env->pool, 2 * MIB); /* 80 / 120 * 20 may wait */
@@ -164,7 +164,7 @@ POOL_CASE(test_large_blocks_wait_for_nobody)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr, large;
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     addr = alloc(env->pool, 8 * MIB);
     large = alloc(env->pool, 10 * MIB);
@@ -191,8 +191,8 @@ static void test_slack_is_of_what_is_in_use(void **state)
         struct pool_config config = fake_config(env->fake);
         uint64_t addr[50];
 
-        config.slack_min = 1;
-        config.slack_percent = cases[i].percent;
+        config.deferred_min = 1;
+        config.deferred_percent = cases[i].percent;
         env_pool(env, &config);
         env->fake->prompt = false;
         for (int n = 0; n < 50; n++)
@@ -217,8 +217,8 @@ POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
 {
     struct pool_config config = fake_config(env->fake);
 
-    config.slack_min = 32 * MIB;
-    config.slack_percent = 10;
+    config.deferred_min = 32 * MIB;
+    config.deferred_percent = 10;
     env->fake->prompt = true; /* the device is idle */
     env_pool(env, &config);
     for (int i = 0; i < 1000; i++)
@@ -232,7 +232,7 @@ POOL_CASE(test_context_that_failed_defers_nothing)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     addr = alloc(env->pool, MIB);
     pool_defer_never(env->pool);

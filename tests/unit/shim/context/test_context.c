@@ -177,8 +177,8 @@ static void test_config(void **state)
     assert_int_equal(fake.config.kind, MEMORY_CUDA);
     assert_int_equal(fake.config.excess_min, row->excess);
     assert_int_equal(fake.config.bound_min, row->bound);
-    assert_int_equal(fake.config.slack_min, row->slack);
-    assert_int_equal(fake.config.slack_percent, row->percent);
+    assert_int_equal(fake.config.deferred_min, row->slack);
+    assert_int_equal(fake.config.deferred_percent, row->percent);
 }
 
 static void test_no_pool(void **state)

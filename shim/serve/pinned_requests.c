@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * serve/host.c - see host.h.
+ * serve/pinned_requests.c - see pinned_requests.h.
  *
  * Locking: none.
  */
-#include "serve/host.h"
+#include "serve/pinned_requests.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 
 #include "base/conf.h"
-#include "base/machine.h"
+#include "base/memory_limit.h"
 #include "base/process.h"
 #include "context/host_memory.h"
 #include "context/lifetime.h"
@@ -18,7 +18,7 @@
 #include "context/registry.h"
 #include "real/caller.h"
 #include "real/real.h"
-#include "report/background.h"
+#include "report/background_thread.h"
 
 /* Idle memory is looked at so often in a decay time, and goes back after all looks but one. */
 #define LOOKS 8
@@ -41,7 +41,7 @@ static bool is_answered(const struct real_driver *driver)
     return driver->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
 }
 
-enum core_verdict serve_host_alloc(unsigned int flags, size_t size, const void *caller, uint64_t *ret_addr)
+enum serve_verdict serve_host_alloc(unsigned int flags, size_t size, const void *caller, uint64_t *ret_addr)
 {
     const struct real_driver *driver;
     struct context *context;
@@ -49,25 +49,25 @@ enum core_verdict serve_host_alloc(unsigned int flags, size_t size, const void *
     int rc;
 
     if (!size || process_is_passive() || !conf_get()->host_pool.number ||
-        caller_is_outside(caller_of(core_caller(caller))))
-        return CORE_FORWARD;
+        caller_is_outside(caller_of(serve_caller(caller))))
+        return SERVE_FORWARD;
     driver = real_driver_get();
     if (!driver || !is_answered(driver))
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     if (process_state_get() == PROCESS_NEW)
         process_start();
     if (!host_memory_pool() && !host_memory_make(driver, limit()))
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     context = context_begin(driver, &own);
     if (!context)
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     rc = host_memory_alloc(context, flags, size, ret_addr);
     pin_end(own);
     if (!rc && !atomic_load_explicit(&tick_at, memory_order_relaxed)) {
         atomic_store(&tick_at, 1);
         background_start();
     }
-    return rc ? CORE_FORWARD : CORE_DONE;
+    return rc ? SERVE_FORWARD : SERVE_DONE;
 }
 
 void serve_host_passed(uint64_t addr, size_t size)
@@ -78,25 +78,25 @@ void serve_host_passed(uint64_t addr, size_t size)
         host_pool_disown(pool, addr, size);
 }
 
-enum core_verdict serve_host_free(uint64_t addr)
+enum serve_verdict serve_host_free(uint64_t addr)
 {
     struct host_pool *pool = host_memory_pool();
     struct context *context;
     int rc;
 
     if (!pool || process_is_passive())
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     rc = host_memory_owner(addr, &context);
     if (rc == -ENOENT)
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     if (!is_answered(real_driver_get()))
-        return CORE_FAILED;
+        return SERVE_FAILED;
     if (rc)
-        return CORE_INVALID;
+        return SERVE_INVALID;
     if (context_failed(context) || host_memory_wait(context))
-        return CORE_FAILED;
+        return SERVE_FAILED;
     rc = host_pool_free(pool, addr, false);
-    return !rc ? CORE_DONE : rc == -EINVAL ? CORE_INVALID : rc == -ENOENT ? CORE_FORWARD : CORE_FAILED;
+    return !rc ? SERVE_DONE : rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED;
 }
 
 bool serve_host_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size)

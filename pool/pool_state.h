@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.h - the state of a pool: the structures that the files of pool/ share, and what guards each member. Private to
- * pool/. It holds no policy: ghosts.h, excess.h, large.h and publish.h do.
+ * pool_state.h - the state of a pool: the structures that the files of pool/ share, and what guards each member.
+ * Private to pool/. It holds no policy: ghosts.h, excess.h, large.h and publish.h do.
  *
  * Ownership: a pool owns its magazines and its segments.
  *
  * Locking: each member says what guards it. Order: the pool's lock, then those of magazines by index, then
  * spares_lock or idle_lock. No errors.
  */
-#ifndef CUPOOL_POOL_STATE_H
-#define CUPOOL_POOL_STATE_H
+#ifndef CUPOOL_POOL_POOL_STATE_H
+#define CUPOOL_POOL_POOL_STATE_H
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

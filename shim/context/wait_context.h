@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait.h - waits on the host, by polling, for work of a context: all of it, or the work before frees that were ordered
- * on the device.
+ * wait_context.h - waits on the host, by polling, for work of a context: all of it, or the work before frees that were
+ * ordered on the device.
  *
  * It orders nothing, and disturbs no capture.
  *
  * Threads: every function may be called from any thread that has pinned the context or is in a call on it; the caller
  * holds no lock. Errors: false, as each function says.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_WAIT_H
-#define CUPOOL_SHIM_CONTEXT_WAIT_H
+#ifndef CUPOOL_SHIM_CONTEXT_WAIT_CONTEXT_H
+#define CUPOOL_SHIM_CONTEXT_WAIT_CONTEXT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.c - see machine.h. No locks. */
-#include "base/machine.h"
+/* memory_limit.c - see memory_limit.h. No locks. */
+#include "base/memory_limit.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * records.h - the records of a communicator: its registrations, sorted by address, and which kinds of operations have
- * used them. Private to nccl_reg. It makes no call; registrations.h does.
+ * comm_records.h - the records of a communicator: its registrations, sorted by address, and which kinds of operations
+ * have used them. Private to nccl_reg. It makes no call; registrations.h does.
  *
  * Ownership: a record belongs to its communicator's array; a pointer to one is valid until a record is inserted or
  * deleted.
  *
  * Locking: every function needs the communicator's lock. No errors, except reg_record_insert's.
  */
-#ifndef CUPOOL_NCCL_REG_RECORDS_H
-#define CUPOOL_NCCL_REG_RECORDS_H
+#ifndef CUPOOL_NCCL_REG_COMM_RECORDS_H
+#define CUPOOL_NCCL_REG_COMM_RECORDS_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "registry.h"
+#include "nccl_reg_state.h"
 
 static inline bool holds(const struct record *record, uint64_t addr, size_t size)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segments.c - how segments go once no communicator has them registered, and how they are lost. See nccl_reg.h. How
- * they come is in segment_table.c.
+ * segment_release.c - how segments go once no communicator has them registered, and how they are lost. See nccl_reg.h.
+ * How they come is in segment_table.c.
  *
- * Locking: see registry.h. A thread that releases a segment claims it and takes the locks of all communicators of its
- * device.
+ * Locking: see nccl_reg_state.h. A thread that releases a segment claims it and takes the locks of all communicators of
+ * its device.
  */
 #include <errno.h>
 
+#include "comm_records.h"
 #include "entries.h"
 #include "groups.h"
-#include "records.h"
 #include "registrations.h"
 #include "segment_table.h"
 

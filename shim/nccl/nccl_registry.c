@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registry.c - see registry.h.
+ * nccl_registry.c - see nccl_registry.h.
  *
  * Locking: none of its own.
  */
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 
 #include <errno.h>
 #include <pthread.h>

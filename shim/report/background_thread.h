@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * background.h - the background thread: from the first segment until the process ends it gives idle memory back,
+ * background_thread.h - the background thread: from the first segment until the process ends it gives idle memory back,
  * collects released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the
  * program have ended, this thread ends as the last one, so that the process ends as it natively would. It does not
  * decide which memory is idle; the pools do.
  *
  * Threads: every function may be called from any thread. No locks.
  */
-#ifndef CUPOOL_SHIM_DECAY_H
-#define CUPOOL_SHIM_DECAY_H
+#ifndef CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
+#define CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
 
 #include <stdint.h>
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait.c - see wait.h.
+ * wait_context.c - see wait_context.h.
  *
  * Locking: slots of free_order.c, held while an event is recorded.
  */
-#include "context/wait.h"
+#include "context/wait_context.h"
 
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "lock.h"
 
 /* The longest wait for a capture, in nanoseconds. A capture of the calling thread itself would never end meanwhile. */

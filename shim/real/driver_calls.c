@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.c - the driver's functions that the library itself calls; see real.h.
+ * driver_calls.c - the driver's functions that the library itself calls; see real.h.
  *
  * Locking: real.lock guards the search for them; the rest is atomic.
  */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.h - struct context and the table of contexts. Private to the room; other rooms have pointers.
+ * context_state.h - struct context and the table of contexts. Private to the room; other rooms have pointers.
  *
  * It has no functions but slot_is_busy.
  *
  * Locking: contexts.lock, where a member says so. Members that are not atomic are written only while the entry is not
  * in use.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_INTERNAL_H
-#define CUPOOL_SHIM_CONTEXT_INTERNAL_H
+#ifndef CUPOOL_SHIM_CONTEXT_CONTEXT_STATE_H
+#define CUPOOL_SHIM_CONTEXT_CONTEXT_STATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.h - the clock, and arrays that grow. Private to nccl_reg. It knows nothing of segments or communicators.
+ * clock_and_arrays.h - the clock, and arrays that grow. Private to nccl_reg. It knows nothing of segments or
+ * communicators.
  *
  * Ownership: the array belongs to the caller, who frees it.
  *
  * Locking: that of the array. Errors: -ENOMEM, the array is unchanged.
  */
-#ifndef CUPOOL_NCCL_REG_HOST_H
-#define CUPOOL_NCCL_REG_HOST_H
+#ifndef CUPOOL_NCCL_REG_CLOCK_AND_ARRAYS_H
+#define CUPOOL_NCCL_REG_CLOCK_AND_ARRAYS_H
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comms.c - communicators come, are closed, and go; the registrations that the program itself makes. See nccl_reg.h.
+ * comm_lifetime.c - communicators come, are closed, and go; the registrations that the program itself makes. See
+ * nccl_reg.h.
  *
- * Locking: see registry.h; no caller holds a lock.
+ * Locking: see nccl_reg_state.h; no caller holds a lock.
  */
 #include <errno.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "clock_and_arrays.h"
+#include "comm_records.h"
 #include "entries.h"
 #include "groups.h"
-#include "host.h"
-#include "records.h"
 #include "registrations.h"
 
 /* The longest time, in nanoseconds, that the end of a communicator waits for a call of another thread: most take

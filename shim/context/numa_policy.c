@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_place.c - see host_place.h. No locks. */
-#include "context/host_place.h"
+/* numa_policy.c - see numa_policy.h. No locks. */
+#include "context/numa_policy.h"
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -28,12 +28,12 @@ static bool several_nodes(void)
     return n > 0 && strpbrk(text, "-,");
 }
 
-uint64_t host_place(void)
+uint64_t numa_policy(void)
 {
     static atomic_int several; /* 0: not known yet, 1: no, 2: yes */
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
     unsigned int cpu, node = 0;
-    uint64_t place;
+    uint64_t number;
     int mode = MPOL_DEFAULT;
 
     if (!atomic_load_explicit(&several, memory_order_relaxed))
@@ -42,8 +42,8 @@ uint64_t host_place(void)
         return 0;
     if (syscall(SYS_get_mempolicy, &mode, nodes, (unsigned long)NODES_MAX, NULL, 0L) || mode == MPOL_DEFAULT)
         return getcpu(&cpu, &node) ? 0 : (uint64_t)node + 1;
-    place = 0xcbf29ce484222325u ^ (uint64_t)mode; /* FNV-1a by words: equal policies get equal numbers */
+    number = 0xcbf29ce484222325u ^ (uint64_t)mode; /* FNV-1a by words: equal policies get equal numbers */
     for (unsigned int i = 0; i < NODES_MAX / WORD_BITS; i++)
-        place = (place ^ nodes[i]) * 0x100000001b3u;
-    return place | (uint64_t)1 << 63;
+        number = (number ^ nodes[i]) * 0x100000001b3u;
+    return number | (uint64_t)1 << 63;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * machine.h - how much host memory this process may take of the machine: by what the machine has, and by the limit of
- * the process's cgroup.
+ * memory_limit.h - how much host memory this process may take of the machine: by what the machine has, and by the limit
+ * of the process's cgroup.
  *
  * Threads: any thread. No state and no locks. Errors: where a file cannot be read, it counts as no limit.
  */
-#ifndef CUPOOL_SHIM_BASE_MACHINE_H
-#define CUPOOL_SHIM_BASE_MACHINE_H
+#ifndef CUPOOL_SHIM_BASE_MEMORY_LIMIT_H
+#define CUPOOL_SHIM_BASE_MEMORY_LIMIT_H
 
 #include <stdint.h>
 

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * exports/host.c - the exported functions for pinned host memory. serve/ makes the decisions; this file translates them
- * into the driver's results.
+ * exports/pinned_calls.c - the exported functions for pinned host memory. serve/ makes the decisions; this file
+ * translates them into the driver's results.
  *
  * The runtime's functions pass their calls on to those of the driver, which serve them; they only say whose call it is.
  * With CUPOOL_HOOK=runtime nothing is pooled.
  *
  * Locking: none.
  */
-#include "serve/host.h"
 #include "context/host_memory.h"
 #include "context/strict.h"
 #include "exports/export.h"
 #include "real/caller.h"
 #include "real/real.h"
-#include "serve/core.h"
+#include "serve/pinned_requests.h"
+#include "serve/serve.h"
 
 EXPORT cudaError_t cudaMallocHost(void **ptr, size_t size)
 {
     cudaError_t error;
 
-    core_call_from(CALLER);
+    serve_call_from(CALLER);
     error = real_runtime(cudaMallocHost, CALLER)(ptr, size);
-    core_call_from(NULL);
+    serve_call_from(NULL);
     return error;
 }
 
@@ -30,9 +30,9 @@ EXPORT cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned int flags)
 {
     cudaError_t error;
 
-    core_call_from(CALLER);
+    serve_call_from(CALLER);
     error = real_runtime(cudaHostAlloc, CALLER)(ptr, size, flags);
-    core_call_from(NULL);
+    serve_call_from(NULL);
     return error;
 }
 
@@ -41,7 +41,7 @@ EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t size)
     uint64_t addr;
     CUresult result;
 
-    if (ptr && process_hooks_driver() && serve_host_alloc(HOST_MEMORY_PLAIN, size, CALLER, &addr) == CORE_DONE) {
+    if (ptr && process_hooks_driver() && serve_host_alloc(HOST_MEMORY_PLAIN, size, CALLER, &addr) == SERVE_DONE) {
         *ptr = (void *)(uintptr_t)addr;
         return CUDA_SUCCESS;
     }
@@ -54,7 +54,7 @@ EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t size)
 /* Host memory that the device writes to is read without a call that could be seen. */
 static void mapped(unsigned int flags, const void *caller)
 {
-    if (flags & CU_MEMHOSTALLOC_DEVICEMAP && core_watches(caller) && caller_of(caller) == CALLER_PROGRAM)
+    if (flags & CU_MEMHOSTALLOC_DEVICEMAP && serve_watches(caller) && caller_of(caller) == CALLER_PROGRAM)
         policy_strict(POLICY_ALL, "mapped host memory");
 }
 
@@ -65,7 +65,7 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
 
     mapped(flags, CALLER);
     if (ptr && flags < HOST_MEMORY_PLAIN && process_hooks_driver() &&
-        serve_host_alloc(flags, size, CALLER, &addr) == CORE_DONE) {
+        serve_host_alloc(flags, size, CALLER, &addr) == SERVE_DONE) {
         *ptr = (void *)(uintptr_t)addr;
         return CUDA_SUCCESS;
     }
@@ -80,11 +80,11 @@ EXPORT CUresult cuMemFreeHost(void *ptr)
     size_t free, total;
 
     switch (serve_host_free((uintptr_t)ptr)) {
-    case CORE_DONE:
+    case SERVE_DONE:
         return CUDA_SUCCESS;
-    case CORE_FORWARD:
+    case SERVE_FORWARD:
         return real_next(cuMemFreeHost)(ptr);
-    case CORE_INVALID: /* the error is the driver's: a context that has failed has another one */
+    case SERVE_INVALID: /* the error is the driver's: a context that has failed has another one */
         return real_next(cuMemFreeHost)((void *)NOWHERE);
     default: /* the driver's own error, of the context or of the thread */
         return real_next(cuMemGetInfo_v2)(&free, &total);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cudart.c - which libcudart an object calls, where a process has several; see real_find_for in real.h.
+ * which_cudart.c - which libcudart an object calls, where a process has several; see real_find_for in real.h.
  *
  * Locking: none; the answer of several_cudarts is cached in an atomic word.
  */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * records.c - see records.h.
+ * comm_records.c - see comm_records.h.
  *
  * Locking: the communicator's lock.
  */
-#include "records.h"
+#include "comm_records.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "groups.h"
+#include "sorted.h"
 
 /* The index of the first record that starts behind addr. Used by each operation, so without branches that
  * mispredict. */
@@ -44,21 +44,14 @@ struct record *reg_record_at(const struct nccl_reg_comm *comm, uint64_t addr)
 
 void reg_record_insert(struct nccl_reg_comm *comm, const struct record *record)
 {
-    struct record *at = &comm->records[record_after(comm, record->addr)];
-
-    memmove(at + 1, at, (size_t)(comm->records + comm->record_count - at) * sizeof(*at));
-    *at = *record;
-    comm->record_count++;
+    sorted_insert(comm->records, &comm->record_count, sizeof(*record), record_after(comm, record->addr), record);
 }
 
 void reg_record_delete(struct nccl_reg_comm *comm, const struct record *record)
 {
-    const size_t i = (size_t)(record - comm->records);
-
     lookup_clear(&comm->lookup);
     free(record->wide);
-    comm->record_count--;
-    memmove(&comm->records[i], &comm->records[i + 1], (comm->record_count - i) * sizeof(*record));
+    sorted_delete(comm->records, &comm->record_count, sizeof(*record), (size_t)(record - comm->records));
 }
 
 bool reg_user_holds(const struct nccl_reg_comm *comm, uint64_t addr, size_t size)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.c - see host.h.
+ * clock_and_arrays.c - see clock_and_arrays.h.
  *
  * Locking: none of its own.
  */
-#include "host.h"
+#include "clock_and_arrays.h"
 
 #include <errno.h>
 #include <stdlib.h>

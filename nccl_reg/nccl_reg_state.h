@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registry.h - the structures that the files of this folder share, and what guards each member. Private to nccl_reg. It
- * decides nothing: registrations.h and segments.c do.
+ * nccl_reg_state.h - the structures that the files of this folder share, and what guards each member. Private to
+ * nccl_reg. It decides nothing: registrations.h and segment_release.c do.
  *
  * Segments and registrations are in arrays sorted by address. A communicator compares the registry's number of changes
  * with the number at its last comparison, and compares the arrays only if the two differ.
@@ -12,8 +12,8 @@
  * communicator's lock may be held when the registry's lock is taken, never the other way round. A thread that holds one
  * communicator's lock never waits for a second one. No errors.
  */
-#ifndef CUPOOL_NCCL_REG_REGISTRY_H
-#define CUPOOL_NCCL_REG_REGISTRY_H
+#ifndef CUPOOL_NCCL_REG_NCCL_REG_STATE_H
+#define CUPOOL_NCCL_REG_NCCL_REG_STATE_H
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>

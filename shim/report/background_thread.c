@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * background.c - see background.h.
+ * background_thread.c - see background_thread.h.
  *
  * Locking: none; atomics and a futex.
  */
-#include "report/background.h"
+#include "report/background_thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,12 +25,10 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/device.h"
+#include "context/limits.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
 
-/* The number of ticks in a decay time. Memory that was idle for all but one of them goes back, so none is kept
- * longer. */
-#define TICKS 8
 /* The longest time, in seconds, that exit waits for the thread's current CUDA call. */
 #define EXIT_WAIT_S 2
 /* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
@@ -98,7 +96,7 @@ static void *run(void *arg)
 {
     const uint64_t seconds = conf_get()->decay.number;
     const bool off = seconds == UINT64_MAX;
-    const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / TICKS : 100000000;
+    const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / DECAY_TICKS : 100000000;
     uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next;
 
     (void)arg;
@@ -114,7 +112,7 @@ static void *run(void *arg)
         if (atomic_load(&background.stop))
             break;
         if (now >= tick) {
-            context_decay_all(off ? 0 : TICKS - 1);
+            context_decay_all(off ? 0 : DECAY_TICKS - 1);
             tick = now_ns() + tick_ns;
         }
         if (now >= look) {

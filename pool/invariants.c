@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - pool_check of pool.h: the invariants of a pool. It changes nothing, and checks nothing that holds only
+ * invariants.c - pool_check of pool.h: the invariants of a pool. It changes nothing, and checks nothing that holds only
  * while no call is under way.
  *
  * Locking: all locks (locks_take).

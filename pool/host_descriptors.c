@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memory.c - memory for the host pool's own descriptors, and the table that finds the segment of an address.
+ * host_descriptors.c - memory for the host pool's own descriptors, and the table that finds the segment of an address.
  *
  * Descriptors come from the system's pages, not from malloc: the program's malloc may be the caller. They are recycled
  * and never unmapped.
@@ -102,7 +102,7 @@ struct host_family *host_family_get(struct host_pool *pool, const struct host_ke
     struct host_family *family;
 
     for (struct host_family **link = &pool->families; (family = *link); link = &family->next) {
-        if (family->key.owner != key->owner || family->key.place != key->place || family->key.flags != key->flags)
+        if (family->key.owner != key->owner || family->key.numa != key->numa || family->key.flags != key->flags)
             continue;
         *link = family->next; /* to the front: a program uses one or two */
         family->next = pool->families;
@@ -138,7 +138,7 @@ void host_families_retire(struct host_pool *pool, uint64_t owner)
     }
 }
 
-size_t host_table_place(const struct host_pool *pool, uint64_t addr)
+size_t host_table_index(const struct host_pool *pool, uint64_t addr)
 {
     size_t low = 0, high = pool->table_count;
 
@@ -155,15 +155,15 @@ size_t host_table_place(const struct host_pool *pool, uint64_t addr)
 
 struct host_segment *host_table_find(const struct host_pool *pool, uint64_t addr)
 {
-    const size_t place = host_table_place(pool, addr);
-    struct host_segment *segment = place ? pool->table[place - 1] : NULL;
+    const size_t index = host_table_index(pool, addr);
+    struct host_segment *segment = index ? pool->table[index - 1] : NULL;
 
     return segment && addr - segment->addr < segment->size ? segment : NULL;
 }
 
 int host_table_add(struct host_pool *pool, struct host_segment *segment)
 {
-    const size_t place = host_table_place(pool, segment->addr);
+    const size_t index = host_table_index(pool, segment->addr);
 
     if (pool->table_count == pool->table_room) {
         const size_t room = pool->table_room ? 2 * pool->table_room : CHUNK / ENTRY;
@@ -178,16 +178,16 @@ int host_table_add(struct host_pool *pool, struct host_segment *segment)
         pool->table = table;
         pool->table_room = room;
     }
-    memmove(&pool->table[place + 1], &pool->table[place], (pool->table_count - place) * ENTRY);
-    pool->table[place] = segment;
+    memmove(&pool->table[index + 1], &pool->table[index], (pool->table_count - index) * ENTRY);
+    pool->table[index] = segment;
     pool->table_count++;
     return 0;
 }
 
 void host_table_remove(struct host_pool *pool, struct host_segment *segment)
 {
-    const size_t place = host_table_place(pool, segment->addr);
+    const size_t index = host_table_index(pool, segment->addr);
 
-    memmove(&pool->table[place - 1], &pool->table[place], (pool->table_count - place) * ENTRY);
+    memmove(&pool->table[index - 1], &pool->table[index], (pool->table_count - index) * ENTRY);
     pool->table_count--;
 }
