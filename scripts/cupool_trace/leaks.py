@@ -11,8 +11,9 @@ import json
 import sys
 
 from .check import positive
+from .callers import UNKNOWN, Names, names_of
 from .reader import Event
-from .replay import UNKNOWN, Names, Rank, load, names_of
+from .replay import Rank, load
 from .text import count_of, human_size, table
 
 HELP = "what was never freed, by stack"

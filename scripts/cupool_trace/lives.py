@@ -6,8 +6,9 @@ blocks in one place. Not here: a judge; it leaves out or completes, and counts. 
 """
 from __future__ import annotations
 
+from .ranges import Ranges
 from .reader import Event
-from .replay import Ranges, block_size
+from .replay import block_size
 from .source import why_of
 
 TOP = 1 << 63  # addresses and sizes from here on are none of a device, and do not fit into other formats' signed numbers

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Callable, Optional
 
+from .ranges import Ranges
 from .reader import Event, Problems
-from .replay import Ranges, Replay
+from .replay import Replay
 
 
 class Taken:

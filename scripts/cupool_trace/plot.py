@@ -13,10 +13,11 @@ import sys
 from typing import Any
 
 from . import VERSION
+from .callers import names_of
 from .picture import png, svg
 from .reader import Event
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
-from .replay import Rank, load, names_of
+from .replay import Rank, load
 from .summary import device_summary
 from .text import count_of
 

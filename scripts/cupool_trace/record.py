@@ -11,8 +11,9 @@ import heapq
 from typing import Any, Callable, Optional
 
 from .physical import Follow
+from .ranges import Range, Ranges
 from .reader import Event, Problems
-from .replay import Device, Range, Ranges
+from .replay import Device
 from .text import human_size
 
 REGISTRATIONS = 8  # of one segment that are told, each communicator's last; others are counted
