@@ -12,8 +12,9 @@ import sys
 from typing import Any, Callable, Iterator, Optional
 
 from .check import first_difference
-from .reader import Event, files_of
+from .reader import files_of
 from .replay import KEEP_SEQUENCE, Device, Rank, load
+from .schema import Event
 from .summary import device_summary
 from .text import count_of, human_size, human_time, table
 

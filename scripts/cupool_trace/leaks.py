@@ -12,8 +12,8 @@ import sys
 
 from .check import positive
 from .callers import UNKNOWN, Names, names_of
-from .reader import Event
 from .replay import Rank, load
+from .schema import Event
 from .text import count_of, human_size, table
 
 HELP = "what was never freed, by stack"

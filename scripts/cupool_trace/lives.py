@@ -7,8 +7,8 @@ blocks in one place. Not here: a judge; it leaves out or completes, and counts. 
 from __future__ import annotations
 
 from .ranges import Ranges
-from .reader import Event
 from .replay import block_size
+from .schema import Event
 from .source import why_of
 
 TOP = 1 << 63  # addresses and sizes from here on are none of a device, and do not fit into other formats' signed numbers

@@ -12,7 +12,8 @@ import json
 from typing import Iterator
 
 from .output import CannotWrite, add_argument, guarded, text_output
-from .reader import WINDOW, Event
+from .reader import WINDOW
+from .schema import Event
 from .source import Source, Sources, known_keys
 
 HELP = "several traces as one stream by time"

@@ -20,7 +20,8 @@ import subprocess
 import sys
 from typing import Any, Iterator, Optional
 
-from .reader import STATS, CannotRead, Entry, Event, Problems, Reader, in_time_order
+from .reader import CannotRead, Entry, Problems, Reader, in_time_order
+from .schema import STATS, Event
 from .text import count_of, human_size, table
 
 HELP = "what other settings would have done"

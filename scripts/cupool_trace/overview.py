@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 from .check import OUTPUT_ONLY
 from .comms import ranks_missing
-from .reader import Event
 from .replay import Rank
+from .schema import Event
 from .text import count_of, human_size, human_time, table
 
 SHOWN = 10  # ranks out of line that are listed, and callers

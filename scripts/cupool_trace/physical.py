@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Callable, Optional
 
 from .ranges import Ranges
-from .reader import Event, Problems
+from .reader import Problems
 from .replay import Replay
+from .schema import Event
 
 
 class Taken:

@@ -13,7 +13,7 @@ import struct
 import zlib
 from typing import Optional, Protocol, Sequence, Union
 
-from .reader import Event
+from .schema import Event
 from .text import human_size
 
 WIDTH, HEIGHT, HEAD, FOOT, LEFT, RIGHT = 1400, 170, 46, 34, 120, 20

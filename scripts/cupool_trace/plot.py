@@ -15,9 +15,9 @@ from typing import Any
 from . import VERSION
 from .callers import names_of
 from .picture import png, svg
-from .reader import Event
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
 from .replay import Rank, load
+from .schema import Event
 from .summary import device_summary
 from .text import count_of
 

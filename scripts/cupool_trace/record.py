@@ -12,8 +12,9 @@ from typing import Any, Callable, Optional
 
 from .physical import Follow
 from .ranges import Range, Ranges
-from .reader import Event, Problems
+from .reader import Problems
 from .replay import Device
+from .schema import Event
 from .text import human_size
 
 REGISTRATIONS = 8  # of one segment that are told, each communicator's last; others are counted

@@ -16,7 +16,8 @@ from .callers import Caller, Stack
 from .comms import Comms
 from .measures import Durations, Registered
 from .ranges import Range, Ranges
-from .reader import KEEP, Brief, CannotRead, Event, NCCL, OOM_FREE, Problems, Reader, STATS, in_time_order
+from .reader import KEEP, Brief, CannotRead, Problems, Reader, in_time_order
+from .schema import NCCL, OOM_FREE, STATS, Event
 
 GRANULE = 512  # blocks are multiples of this
 

@@ -10,7 +10,8 @@ import sys
 import time
 from typing import Iterator, Optional
 
-from .reader import REQUIRED, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, optional_keys
+from .reader import WINDOW, CannotRead, Entry, Problems, Reader, in_time_order
+from .schema import REQUIRED, Event, optional_keys
 from .text import count_of
 
 # The keys of each event whose values the reader has looked at. Others may hold anything, also what no format can.

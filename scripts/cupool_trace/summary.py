@@ -12,8 +12,8 @@ from .callers import Names, caller_names, names_of
 from .check import of_other_runs, positive
 from .measures import Durations
 from .physical import Follow
-from .reader import Event
 from .replay import Device, Part, Rank, load
+from .schema import Event
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"

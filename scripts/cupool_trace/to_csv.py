@@ -9,7 +9,7 @@ import argparse
 import csv
 
 from .output import add_argument, guarded, text_output
-from .reader import STATS
+from .schema import STATS
 from .source import Sources, known_keys
 
 HELP = "events as a table"

@@ -12,8 +12,8 @@ from typing import Any, Optional, TextIO
 
 from .output import add_argument, guarded, text_output
 from .physical import Follow
-from .reader import Event
 from .replay import Device
+from .schema import Event
 from .source import Source, Sources, known_keys
 from .text import human_size
 

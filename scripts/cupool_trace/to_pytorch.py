@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Iterator, Optional
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, TOP, Lives
 from .output import add_argument, binary_output, guarded
 from .callers import UNKNOWN, split_frame
-from .reader import Event
+from .schema import Event
 from .source import Source, Sources
 from .text import count_of
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, Lives
 from .output import CannotWrite, add_argument, guarded, text_output
-from .reader import Event
+from .schema import Event
 from .source import Source, Sources
 
 HELP = "a log for RMM's replay benchmark"

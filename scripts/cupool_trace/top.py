@@ -18,8 +18,9 @@ import time
 from collections import deque
 from typing import Any, Iterator, Optional
 
-from .reader import MAX_LINE, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, whole_lines
+from .reader import MAX_LINE, WINDOW, CannotRead, Entry, Problems, Reader, in_time_order, whole_lines
 from .replay import Replay
+from .schema import Event
 from .text import count_of, human_size, table
 
 HELP = "what running processes hold now"

@@ -24,7 +24,7 @@ from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Tra
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
-from cupool_trace.reader import STATS  # noqa: E402
+from cupool_trace.schema import STATS  # noqa: E402
 
 REPORT = BIN / "report_shared"
 PAGE = {"CUPOOL_STATS_FILE": "p.%p.page"}
