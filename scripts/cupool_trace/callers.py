@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers: the stacks by which a program asked for memory of one device, how much each has, and what to call them.
+"""Callers: the stacks by which a program asked for memory of one device, the bytes of each, and their names.
 
 Not here: which frames there are; see the event `frame` and Replay.
 """
@@ -22,7 +22,7 @@ class Caller:
         self.requests = self.live = self._at_peak = self._peaks = 0
 
     def change(self, n: int, peaks: int) -> None:
-        """n bytes more are live, after so many peaks of the device. What was live at the last one is noted only when it changes."""
+        """n bytes more are live, after so many peaks of the device. The live bytes at the last peak are noted only when they change."""
         if self._peaks != peaks:
             self._peaks, self._at_peak = peaks, self.live
         self.live += n
@@ -36,7 +36,7 @@ _PARTS = re.compile(r"(.*)(\+0x[0-9a-f]+)(?: \((.*)\))?")
 
 
 def split_frame(at: str) -> tuple[str, str, str]:
-    """A frame's object, its offset there and its function, "" for what is not known."""
+    """A frame's object, its offset there and its function; "" for an unknown part."""
     parts = _PARTS.fullmatch(at)
     return (parts[1], parts[2], parts[3] or "") if parts else (at, "", "")
 
@@ -57,7 +57,7 @@ def names_of(stack: Stack, frames: dict[int, str]) -> Names:
 
 
 def caller_names(stacks: Iterable[Names]) -> dict[Names, str]:
-    """What to call each of these stacks: its innermost frame, and if others begin with that too, the frame from which on none is like it."""
+    """A name for each of these stacks: its innermost frame, and if others begin with that too, the first frame in which it differs."""
     every = sorted(set(stacks))
     alike = [0, *(len(os.path.commonprefix([a, b])) for a, b in zip(every, every[1:])), 0]
     out: dict[Names, str] = {}

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def left_of(ranks: list[Rank]) -> list[Event]:
-    """Each stack with what is live of it at the end."""
+    """Each stack with its blocks that are live at the end."""
     out: dict[Names, Event] = {}
     for r in ranks:
         for dev in r.replay.devices.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events -> what was got and given back, without contradictions.
+"""Events -> memory that was got and given back, without contradictions.
 
 Here: Lives, for formats whose readers fall over what cannot be: a block outside any segment, a free of nothing, two
 blocks in one place. Not here: a judge; it leaves out or completes, and counts. What was wrong is for replay and check.

@@ -42,7 +42,7 @@ def line_of(whose: Event, t: int, ev: Event) -> str:
         ev = {**ev, "comm_rank": ev["rank"]}
     try:
         return compact({**whose, **ev, "t": t, **whose})
-    except (ValueError, RecursionError):  # a key that nobody knows holds what is no JSON, or is too deep
+    except (ValueError, RecursionError):  # the value of an unknown key is no JSON, or is too deep
         return compact({**whose, **known_keys(ev), "t": t})
 
 

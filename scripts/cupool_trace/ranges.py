@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Address ranges that do not overlap: segments, or blocks, of one device.
 
-Not here: what is counted of them; see replay.
+Not here: counters of bytes; see replay.
 """
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Ranges:
         del self._rooms[start]
 
     def _forget_rooms(self) -> None:
-        """Those of ranges that went: they are so many that they would take more memory than what is there."""
+        """Forget the rooms of ranges that went: they are so many that they would take more memory than the ranges."""
         starts = [s for each in self._lists for s in each if s in self._of]
         self._rooms = {s: self._rooms[s] for s in starts}
         self._lists = [starts[i:i + LONG // 2] for i in range(0, len(starts), LONG // 2)] or [[]]
@@ -96,7 +96,7 @@ class Ranges:
         return self._of.pop(start, None)
 
     def pop(self, start: int) -> Range:
-        """The same, of one that is known to be there."""
+        """Take a range that is known to be there."""
         gone = self.take(start)
         assert gone
         return gone
@@ -113,7 +113,7 @@ class Ranges:
         """The start of the range that p lies in, if it lies in one; otherwise any number."""
         starts = self._lists[bisect.bisect_right(self._firsts, p)]
         i = bisect.bisect_right(starts, p)
-        return starts[i - 1] if i else 0  # a list begins at or before what is looked up in it, unless it is the first
+        return starts[i - 1] if i else 0  # a list begins at or before any address that is looked up in it, unless it is the first
 
     def end_of(self, p: int) -> int:
         """The end of the range that p lies in; 0 if it lies in none."""

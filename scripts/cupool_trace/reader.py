@@ -6,8 +6,8 @@ has; see schema. Nor what an event means; see replay.
 
 Nearly all lines of a long trace are events of segments and blocks, which the library always writes in the same form. A regular
 expression takes these apart, many at a time, which is several times as fast as a parser of JSON and gives the same; everything
-else goes through that parser. What such a line holds is looked up by its text as far as texts come again and again: its kind
-(event, thread and device), and what stands behind its size.
+else goes through that parser. Parts of such a line whose texts come again and again are looked up by their texts: its kind
+(event, thread and device), and the keys behind its size.
 """
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _HEAD = ("t", "e", "tid", "d", "p", "n")
 _LINE = re.compile(r'(?:{"t":([1-9][0-9]{0,18}),"e":"([a-z_]+","tid":[0-9]+,"d":[0-9]+),"p":"(0x[0-9a-fA-F]{1,16})",'
                    r'"n":([1-9][0-9]{0,18})(}|,.*)|(.*))\n')
 _KIND = re.compile(rf'({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},"d":{_NUMBER}')
-# What all lines of a kind have in common: event, thread, device, what is known of the rest, the thread's clock; is it wanted, and is that as a Brief.
+# All lines of a kind have these in common: event, thread, device, known ends of lines, the thread's clock; is it wanted, and as a Brief?
 Kind = tuple[str, int, int, dict[str, Event], list[int], bool, bool]
 
 
 class Problems:
-    """What is wrong with one file: the first KEEP are kept, all are counted."""
+    """The problems of one file: the first KEEP are kept, all are counted."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,10 +77,10 @@ def files_of(path: str) -> list[str]:
     return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIXES))
 
 
-# What is known of a file so far, and changes with each batch.
+# The state of a file, which changes with each batch.
 _KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out", "gaps")
-# What a child tells of it: a batch, the problems that came with it, how many more were only counted, what is known; why it cannot be
-# read on, which only the last one may have.
+# A message of the child: a batch, its problems, how many more were only counted, the state; why the file cannot be read on, which
+# only the last message may have.
 Told = tuple[list[Entry], list[tuple[int, str]], int, dict[str, Any], Optional[str]]
 
 
@@ -88,7 +88,7 @@ class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
     Whatever else stands in the file goes to `problems` and is skipped. A cut last line is no problem: the process was killed.
-    Events of the names in `unwanted` are checked and counted, and left out. brief: who asks takes a Brief for an event of a block.
+    Events of the names in `unwanted` are checked and counted, and left out. brief: events of blocks come as a Brief each.
     """
 
     AHEAD = True  # a child may read the file; not for those that are asked for events more than once
@@ -97,7 +97,7 @@ class Reader:
         self.path = path
         self.problems = problems
         self.left_out = 0
-        self.gaps: Event = {}  # what Omitted knows
+        self.gaps: Event = {}  # for Omitted
         self.header: Event = {}
         self.lines = 0
         self.cut = False
@@ -118,7 +118,7 @@ class Reader:
         return raw  # type: ignore[no-any-return]
 
     def _blocks(self) -> Iterator[bytes]:
-        """Whole lines, many at a time. What has no newline at its end is a piece of a line: the last of the file, or far too long."""
+        """Whole lines, many at a time. A piece without a newline at its end is a part of a line: the last of the file, or far too long."""
         try:
             with self._open() as raw:
                 # The content, not the name, says whether it is compressed: standard input has no name.
@@ -221,7 +221,7 @@ class Reader:
         return o
 
     def _tail(self, name: str, text: str) -> Optional[Event]:
-        """What an event has after its first six keys, from the text there; None if only a look at the whole line can tell."""
+        """The keys of an event after its first six, from their text; None if only a look at the whole line can tell."""
         known = self._tails[name]
         if text in known:
             return known[text]
@@ -282,7 +282,7 @@ class Reader:
         return itertools.chain.from_iterable(self._read())
 
     def _read(self) -> Iterator[list[Entry]]:
-        """The batches; what is known of the file, its problems too, is always as of the latest of them."""
+        """The batches. The file's state and its problems are always as of the latest batch."""
         if not self.AHEAD or self.path == "-" or not ahead.worthwhile(self.path):
             yield from self._batches()
             return
@@ -299,7 +299,7 @@ class Reader:
             raise CannotRead(f"{self.path}: {e}") from None
 
     def _tell(self) -> Iterator[Told]:
-        """For who reads through this one: each batch; at the end, what is known once more, that of threads as well."""
+        """Messages for the parent: one for each batch; at the end one with the state again, and the threads' clocks."""
         error = None
         try:
             for batch in self._batches():
@@ -371,7 +371,7 @@ class Reader:
 
     @property
     def order(self) -> tuple[bool, int, str]:
-        """By what files are sorted: rank, those without one last."""
+        """The key that files are sorted by: rank, those without one last."""
         rank = self.header.get("rank")
         return rank is None, rank or 0, str(self.header.get("host"))
 
@@ -393,7 +393,7 @@ class Reader:
 
 
 def whole_lines(f: BinaryIO) -> Iterator[bytes]:
-    """What stands in a file, in pieces of some size that end with a newline, but for the last and for lines longer than MAX_LINE."""
+    """The contents of a file in pieces that end with a newline, but for the last piece and for lines longer than MAX_LINE."""
     rest = b""
     while data := f.read1(BLOCK):  # type: ignore[attr-defined]
         rest += data

@@ -2,8 +2,8 @@
 """Live segments and blocks of each device, followed through one file's events.
 
 Here: Replay (the state after each event, and counters), Rank (one file, read to its end) and load (all files).
-Not here: it keeps no events; memory is bounded by what is live. What cannot be, such as two live blocks that overlap,
-goes to the file's problems and the replay goes on.
+Not here: it keeps no events; memory is bounded by the number of live ranges. Contradictions, such as two live blocks that overlap,
+go to the file's problems and the replay goes on.
 """
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GRANULE = 512  # blocks are multiples of this
 
 
 def block_size(n: int, more: Event) -> int:
-    """What a request for n bytes took: n rounded up, unless the event's other keys say otherwise."""
+    """The size of the block for a request of n bytes: n rounded up, unless the event's other keys say otherwise."""
     size = (n + GRANULE - 1) // GRANULE * GRANULE
     block: int = more.get("block", 0)
     return block if block > size else size
 
 
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
-PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so that what is so near is mostly in the same one
+PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so addresses so near to each other mostly lie in one segment
 MOST_PAGES = 1 << 16  # of which the segment is remembered
 MOST_STACKS = 1 << 14  # of a device that are told apart
 
@@ -44,7 +44,7 @@ class Part:
 
     def __init__(self) -> None:
         self.held = self.peak_held = self.live = self.peak_live = 0
-        self.asked = self.asked_at_peak = 0  # of what is live, and was at its peak: the bytes that were asked for
+        self.asked = self.asked_at_peak = 0  # requested bytes of the live blocks, now and at the peak
         self.live_at_peak_held = 0
         self.segments_alloc = self.segments_free = self.allocs = self.frees = 0
         self.driver_calls = 0
@@ -66,7 +66,7 @@ class Part:
             self.newest = p, p + n
 
     def give(self, us: float, died: bool) -> None:
-        """A segment went. died: with its context, so nobody called the driver."""
+        """A segment went. died: its context took it along, so the driver was not called."""
         self.segments_free += 1
         if not died:
             self.driver_calls += 1
@@ -81,14 +81,14 @@ class Part:
             self.peak_live = live
             self.asked_at_peak = self.asked
             self.peaks += 1
-        # A segment is got for a block that comes after it, so only then it is known what was live when most was held.
+        # A segment is got for a block that comes after it, so the live bytes at the time when most was held are known only then.
         if self.newest and self.newest[0] <= p < self.newest[1]:
             self.live_at_peak_held = live
             self.newest = None
 
 
 class Device(Part):
-    """What one process did on one device: live ranges, and counters taken from events."""
+    """One device of one process: live ranges, and counters taken from events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,11 +119,11 @@ class Device(Part):
 
     @property
     def backends(self) -> dict[str, Part]:
-        """What each backend has. All is the only one's, so nothing need be counted twice for that."""
+        """The memory of each backend. A single backend has all of it, so nothing is counted twice then."""
         return self._parts or ({} if self._backend is None else {self._backend: self})
 
     def part(self, backend: str) -> Optional[Part]:
-        """What is counted of one backend beside the whole; None while it is the only one."""
+        """The counters of one backend beside those of the device; None while it is the only backend."""
         if not self._parts:
             if self._backend is None or self._backend == backend:
                 self._backend = backend
@@ -155,7 +155,7 @@ class Device(Part):
                 each.peak_held, each.live_at_peak_held = each.held, each.live
 
     def told(self, backend: str, held: int, segments: int) -> None:
-        """What a backend holds after events were left out. Segments that were known may be gone, and others there."""
+        """A backend holds so many bytes and segments after events were left out. Known segments may be gone, and others there."""
         part = self.part(backend)
         self.change(backend, held - (part or self).held)
         known = [start for start, _, _ in self.segments.items() if self.segments.more(start) == backend]
@@ -168,7 +168,7 @@ class Device(Part):
         self.unseen = others + self._unseen[backend]
 
     def forget_segment(self, p: int) -> Optional[Range]:
-        """One that is gone, of which no event has told; what is held is known anyway."""
+        """A segment is gone without an event. The held bytes are known from elsewhere."""
         gone = self.segments.take(p)
         if gone:
             for b in self.blocks.overlapping(p, gone[0]):
@@ -233,7 +233,7 @@ class Device(Part):
 
 
 class Replay:
-    """Follows live segments and blocks through one file's events, in order; what cannot be is a problem."""
+    """Follows live segments and blocks through one file's events, in order; contradictions become problems."""
 
     IGNORES = frozenset(["free_completed"])
     BRIEF = True  # block() may be called in place of apply(); not for those that look at every event
@@ -244,7 +244,7 @@ class Replay:
         self.last_t = 0
         self.events = 0
         self.comms = Comms(problems.add)
-        self.gapped = False  # events were left out: what contradicts those before it is no problem
+        self.gapped = False  # events were left out: later ones may contradict earlier ones
         self._problems = problems
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
@@ -253,7 +253,7 @@ class Replay:
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
         self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap}  # events of no one device
-        self.nccl: Optional[Event] = None  # what the process's operations found, as of the last such event
+        self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
     def _add(self, line: int, text: str) -> None:
         if not self.gapped:
@@ -428,7 +428,7 @@ class Rank:
         self.path = path
         self.header = self.reader.header
         self.rank: Optional[int] = self.header.get("rank")
-        # A header that does not say what is traced (because it is missing) is no reason to believe that nothing was.
+        # A header without `events` (because it is missing) is no reason to believe that no allocation was traced.
         self.traces_allocs = "alloc" in self.header.get("events", "").split(",") or any(
             d.allocs for d in self.replay.devices.values())
         # After the first gap nobody knows which blocks are live.

@@ -13,7 +13,7 @@ from .omitted import LEFT_OUT
 FORMAT = 1
 BLOCKS, SEGMENTS = ("alloc", "free_requested", "free_completed"), ("segment_alloc", "segment_free")
 Event = dict[str, Any]
-Check = tuple[str, Callable[[Any], bool], str]  # a key, whether its value is right, and how to say what that has to be
+Check = tuple[str, Callable[[Any], bool], str]  # a key, whether its value is right, and how to name the right type
 
 # The library writes numbers of 64 bits; JSON knows larger ones, with which nobody could calculate.
 TOP = 1 << 64
@@ -62,7 +62,7 @@ _COUNT = (_is_size, "a count")
 
 # Of the event `nccl`, for a whole process.
 NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
-OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: what was free
+OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: the free memory
 STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, of later versions
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.

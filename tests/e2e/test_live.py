@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics page of real processes (CUPOOL_STATS_FILE): what is in it, while they run and after any end, and what it must
+"""The statistics page of real processes (CUPOOL_STATS_FILE): its contents, while they run and after any end, and what it must
 never do to the program; and cupool-trace export, which reads it.
 """
 from __future__ import annotations
@@ -343,7 +343,7 @@ class Export(Base):
             with self.assertRaises(urllib.error.HTTPError):
                 urllib.request.urlopen(url + "/else", timeout=30)
         finally:
-            server.terminate()  # not SIGINT, which whoever started the tests may have ignored
+            server.terminate()  # not SIGINT, which the tests may have inherited as ignored
             server.communicate(timeout=30)
 
     def test_listen_on_ipv6(self) -> None:
