@@ -3,7 +3,7 @@
  * device.h - one device, its memory, and who hands it out: the pool library or a model of something else.
  *
  * It does to one device as a process would. The pool is configured as shim/context/lifetime.c does; what it
- * refuses goes to the driver, as in shim/serve/serve.c. What it is not: several contexts, captures, other processes,
+ * refuses goes to the driver, as in shim/serve/serve.c. Not here: several contexts, captures, other processes,
  * time that driver calls or the program's own work take: with CUPOOL_FREE=relaxed what was launched is never over when
  * a request asks.
  *

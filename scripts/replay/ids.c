@@ -59,7 +59,7 @@ void ids_remove(struct ids *ids, struct request *request)
     const size_t mask = ids->size - 1;
     size_t hole = (size_t)(request - ids->slots);
 
-    /* Whoever is further from home than the hole is moves into it. */
+    /* An entry that is further from its home than the hole moves into the hole. */
     for (size_t at = (hole + 1) & mask; ids->slots[at].used; at = (at + 1) & mask) {
         if (((at - home(ids, ids->slots[at].id)) & mask) < ((at - hole) & mask))
             continue;

@@ -139,6 +139,54 @@ POOL_CASE(test_free_with_slack_orders_once_for_many)
     assert_sound(env->pool, env->fake);
 }
 
+static void free_elsewhere(uint64_t addr)
+{
+    struct call call = {.addr = addr};
+
+    call_start(&call, call_free);
+    call_join(&call);
+    assert_int_equal(call.rc, 0);
+}
+
+static enum pool_order_how how_of_trim(struct env *env)
+{
+    pool_trim(env->pool, "test");
+    return env->fake->how;
+}
+
+/* order() is told whether the calling thread has freed all deferred blocks. */
+POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
+{
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[9];
+
+    config.deferred_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 9; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    release(addr[0]);
+    release(addr[1]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    free_elsewhere(addr[2]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    free_elsewhere(addr[3]);
+    release(addr[4]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    /* A call that fails leaves the blocks to the threads that freed them. */
+    env->fake->order_rc = -EBUSY;
+    free_elsewhere(addr[5]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    env->fake->order_rc = 0;
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    env->fake->order_rc = -EBUSY;
+    release(addr[6]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    env->fake->order_rc = 0;
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    release(addr[7]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+}
+
 POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
 {
     struct pool_config config = fake_config(env->fake);
