@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "records.h"
+#include "comm_records.h"
 
 void reg_counters_add(struct counters *sum, const struct counters *more)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entries.h - the entries of communicators: found, locked, reused. Private to nccl_reg. It makes no call on a
- * communicator, and knows no rule about when one may go; comms.c does.
+ * communicator, and knows no rule about when one may go; comm_lifetime.c does.
  *
  * Ownership: entries belong to the registry and are never freed while it exists.
  *
@@ -9,11 +9,11 @@
  */
 #ifndef CUPOOL_NCCL_REG_ENTRIES_H
 #define CUPOOL_NCCL_REG_ENTRIES_H
-#include "registry.h"
+#include "nccl_reg_state.h"
 
 static inline unsigned int bucket_of(const void *comm)
 {
-    return (unsigned int)(((uint64_t)(uintptr_t)comm * 0x9e3779b97f4a7c15u) >> 56) % BUCKETS;
+    return (unsigned int)(reg_hash((uintptr_t)comm) >> 56) % BUCKETS;
 }
 
 /* The entry of a communicator; NULL: not known. Without the communicator's lock it may end at any time. */

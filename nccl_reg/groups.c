@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "host.h"
+#include "clock_and_arrays.h"
 
 /* The number of a group's communicators that need no memory from the heap. */
 #define GROUP_FIRST 4u

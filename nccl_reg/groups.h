@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "registry.h"
+#include "nccl_reg_state.h"
 
 /* A unique number of the calling thread's outermost group; 0: it is in none. */
 uint64_t reg_group(void);

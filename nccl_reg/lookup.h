@@ -47,13 +47,19 @@ void lookup_enter(struct lookup *lookup, uint64_t addr, size_t index, unsigned i
 void lookup_clear(struct lookup *lookup);
 void lookup_free(struct lookup *lookup);
 
+/* A multiplicative hash, whose upper bits depend on all bits of the key. */
+static inline uint64_t reg_hash(uint64_t key)
+{
+    return key * 0x9e3779b97f4a7c15u; /* 2^64 by the golden ratio */
+}
+
 /* The set for the range of addr; NULL: none. */
 static inline _Atomic(uint64_t) *lookup_set_of(const struct lookup *lookup, uint64_t addr)
 {
     lookup_set *sets = atomic_load_explicit(&lookup->sets, memory_order_acquire);
     const uint64_t range = addr >> RANGE_SHIFT;
 
-    return sets && range && range <= UINT32_MAX ? sets[range * 0x9e3779b97f4a7c15u >> (64 - LOOKUP_BITS)] : NULL;
+    return sets && range && range <= UINT32_MAX ? sets[reg_hash(range) >> (64 - LOOKUP_BITS)] : NULL;
 }
 
 /* The word for the range of addr; 0: none. */

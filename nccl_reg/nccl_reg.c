@@ -2,7 +2,7 @@
 /*
  * nccl_reg.c - the life of a registry, and its statistics; see nccl_reg.h.
  *
- * Locking: see registry.h.
+ * Locking: see nccl_reg_state.h.
  */
 #include "nccl_reg.h"
 
@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "comm_records.h"
 #include "entries.h"
 #include "lookup.h"
-#include "records.h"
 
 /* The longest time, in nanoseconds, that a reader of statistics waits for the registry's lock, whose holder a signal
  * handler may have interrupted. */

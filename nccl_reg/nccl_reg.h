@@ -21,8 +21,8 @@
  * over the calls of the table on that communicator and nothing else, and for which only operations of the same
  * communicator wait. The registry's lock is never held over a call. The functions of the table may not call back.
  */
-#ifndef CUPOOL_NCCL_REG_H
-#define CUPOOL_NCCL_REG_H
+#ifndef CUPOOL_NCCL_REG_NCCL_REG_H
+#define CUPOOL_NCCL_REG_NCCL_REG_H
 
 #include <stdbool.h>
 #include <stddef.h>

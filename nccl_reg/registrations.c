@@ -9,10 +9,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "clock_and_arrays.h"
+#include "comm_records.h"
 #include "groups.h"
-#include "host.h"
 #include "lookup.h"
-#include "records.h"
 #include "segment_table.h"
 
 /* The longest wait for the device, in milliseconds, of an operation. */

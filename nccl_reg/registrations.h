@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * registrations.h - the calls of the table that change what a communicator has registered, and the registrations that
- * an operation needs. Private to nccl_reg. It releases no segment; segments.c does.
+ * an operation needs. Private to nccl_reg. It releases no segment; segment_release.c does.
  *
- * Ownership: see registry.h.
+ * Ownership: see nccl_reg_state.h.
  *
  * Locking: every function needs the communicator's lock. Errors: each function says which.
  */
@@ -11,7 +11,7 @@
 #define CUPOOL_NCCL_REG_REGISTRATIONS_H
 #include <stdbool.h>
 
-#include "registry.h"
+#include "nccl_reg_state.h"
 
 /* See nccl_reg_comm_ask. */
 int reg_ask(const struct nccl_reg *reg, struct nccl_reg_comm *comm, void *key);

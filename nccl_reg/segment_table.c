@@ -7,23 +7,13 @@
 #include "segment_table.h"
 
 #include <errno.h>
-#include <string.h>
 
-#include "host.h"
+#include "clock_and_arrays.h"
+#include "sorted.h"
 
 size_t reg_segment_after(const struct nccl_reg *reg, uint64_t addr)
 {
-    size_t low = 0, high = reg->segment_count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (reg->segments[middle].addr <= addr)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return sorted_after(reg->segments, reg->segment_count, sizeof(*reg->segments), addr);
 }
 
 size_t reg_segment_from(const struct nccl_reg *reg, uint64_t addr)
@@ -42,10 +32,7 @@ struct segment *reg_segment_at(const struct nccl_reg *reg, uint64_t addr)
 
 void reg_segment_delete(struct nccl_reg *reg, const struct segment *segment)
 {
-    const size_t i = (size_t)(segment - reg->segments);
-
-    reg->segment_count--;
-    memmove(&reg->segments[i], &reg->segments[i + 1], (reg->segment_count - i) * sizeof(*segment));
+    sorted_delete(reg->segments, &reg->segment_count, sizeof(*segment), (size_t)(segment - reg->segments));
 }
 
 static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
@@ -57,24 +44,22 @@ static bool overlaps(const struct nccl_reg *reg, uint64_t addr, size_t size)
 
 int nccl_reg_segment_add(struct nccl_reg *reg, const struct nccl_reg_segment_info *info)
 {
-    struct segment *at;
+    const struct segment segment = {.addr = info->addr,
+                                    .size = info->size,
+                                    .front = info->front,
+                                    .device = info->device,
+                                    .plain = info->plain,
+                                    .own = info->own,
+                                    .owner = info->owner};
     int rc;
 
     pthread_mutex_lock(&reg->lock);
     rc = overlaps(reg, info->addr, info->size) ? -EEXIST : 0;
     if (!rc)
-        rc = reg_reserve((void **)&reg->segments, reg->segment_count, &reg->segment_room, sizeof(*at));
+        rc = reg_reserve((void **)&reg->segments, reg->segment_count, &reg->segment_room, sizeof(segment));
     if (!rc) {
-        at = &reg->segments[reg_segment_after(reg, info->addr)];
-        memmove(at + 1, at, (size_t)(reg->segments + reg->segment_count - at) * sizeof(*at));
-        *at = (struct segment){.addr = info->addr,
-                               .size = info->size,
-                               .front = info->front,
-                               .device = info->device,
-                               .plain = info->plain,
-                               .own = info->own,
-                               .owner = info->owner};
-        reg->segment_count++;
+        sorted_insert(reg->segments, &reg->segment_count, sizeof(segment), reg_segment_after(reg, info->addr),
+                      &segment);
         atomic_fetch_add(&reg->changes, 1);
     }
     pthread_mutex_unlock(&reg->lock);

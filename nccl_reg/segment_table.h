@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * segment_table.h - the table of segments, sorted by address. Private to nccl_reg. It decides nothing about when a
- * segment may go; segments.c does. nccl_reg_segment_add is in segment_table.c, too.
+ * segment may go; segment_release.c does. nccl_reg_segment_add is in segment_table.c, too.
  *
  * Ownership: a segment belongs to the registry's array; a pointer to one is valid while the registry's lock is held and
  * none is added or deleted.
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "registry.h"
+#include "nccl_reg_state.h"
 
 /* The index of the first segment that starts behind addr; of the first one that ends behind it. */
 size_t reg_segment_after(const struct nccl_reg *reg, uint64_t addr);

@@ -45,8 +45,8 @@ static void peak_raise(struct pool *pool, ptrdiff_t handed)
     if (handed <= (ptrdiff_t)pool->stats.peak_live)
         return;
     pool->stats.peak_live = (size_t)handed;
-    budget = (size_t)handed / 100 * pool->config.slack_percent;
-    budget = budget > pool->config.slack_min ? budget : pool->config.slack_min;
+    budget = (size_t)handed / 100 * pool->config.deferred_percent;
+    budget = budget > pool->config.deferred_min ? budget : pool->config.deferred_min;
     size_set(&pool->shown.budget, size_value(&pool->shown.budget) + budget - size_value(&pool->shown.budget_max));
     size_set(&pool->shown.budget_max, budget);
 }

@@ -12,7 +12,7 @@
 #define CUPOOL_POOL_ACCOUNTING_H
 #include <stddef.h>
 
-#include "state.h"
+#include "pool_state.h"
 
 /* The sums of the books of all segments; without locks they are approximate. */
 size_t live_bytes(const struct pool *pool);

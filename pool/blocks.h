@@ -12,7 +12,7 @@
 #define CUPOOL_POOL_BLOCKS_H
 #include <errno.h>
 
-#include "state.h"
+#include "pool_state.h"
 
 /* Put a free block into the bin where requests find it, if they may, and take it out again. */
 void block_bin(struct pool *pool, struct block *block);

@@ -7,7 +7,7 @@
  */
 #ifndef CUPOOL_POOL_COALESCE_H
 #define CUPOOL_POOL_COALESCE_H
-#include "state.h"
+#include "pool_state.h"
 
 /* Coalesce cached blocks that are on no list; with the lock of their segments. */
 void coalesce(struct pool *pool, struct block *block);

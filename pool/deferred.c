@@ -17,13 +17,15 @@ static bool is_abandoned(struct magazine *magazine)
     return abandoned;
 }
 
-unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES])
+unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
+                           bool *ret_is_own)
 {
     /* Also one other magazine in turn if it is abandoned, so that no block stays deferred in a magazine without
      * threads. */
     const unsigned int count = atomic_load(&pool->shown.magazine_count);
     const unsigned int probe = own ? (unsigned int)(size_value(&own->order) % count) : 0;
 
+    *ret_is_own = true;
     for (unsigned int i = 0; i < count; i++) {
         struct magazine *magazine = &pool->magazines[i];
 
@@ -36,8 +38,10 @@ unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct
             continue;
         magazine_visit(magazine);
         ret_deferred[i] = magazine->deferred;
-        if (magazine->deferred)
+        if (magazine->deferred) {
             atomic_fetch_sub(&pool->shown.deferring, 1);
+            *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;
+        }
         magazine->deferred = NULL;
         magazine->deferred_count = magazine->deferred_large = 0;
         size_set(&magazine->deferred_bytes, 0);

@@ -10,7 +10,7 @@
 #ifndef CUPOOL_POOL_DEFERRED_H
 #define CUPOOL_POOL_DEFERRED_H
 #include "magazine.h"
-#include "state.h"
+#include "pool_state.h"
 
 /* The most deferred blocks in a magazine: once ordered they must fit among the cached ones. */
 #define DEFERRED_MAX (CACHED_MAX / 4)
@@ -23,8 +23,12 @@
 /* With the magazine's lock: defer a PENDING block. */
 static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block)
 {
-    if (!magazine->deferred)
+    if (!magazine->deferred) {
         atomic_fetch_add(&pool->shown.deferring, 1);
+        magazine->deferred_by = &magazine_index;
+    } else if (magazine->deferred_by != &magazine_index) {
+        magazine->deferred_by = NULL;
+    }
     block->link = magazine->deferred;
     magazine->deferred = block;
     magazine->deferred_count++;
@@ -51,8 +55,10 @@ static inline bool magazine_has_room(const struct pool *pool, const struct magaz
 }
 
 /* With no lock: take over all blocks that this magazine defers (NULL: that any does), and those of magazines that defer
- * too much. Returns the number of magazines to look at in ret_deferred. */
-unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES]);
+ * too much. Returns the number of magazines to look at in ret_deferred, and in ret_is_own whether the calling thread
+ * has freed all of those blocks. */
+unsigned int deferred_take(struct pool *pool, const struct magazine *own, struct block *ret_deferred[MAGAZINES],
+                           bool *ret_is_own);
 /* The bytes that all magazines defer. With no lock, so the value may be out of date. */
 size_t deferred_bytes(const struct pool *pool);
 

@@ -12,7 +12,7 @@
 #define CUPOOL_POOL_DESCRIPTORS_H
 #include <stddef.h>
 
-#include "state.h"
+#include "pool_state.h"
 
 /* The number of spare blocks that move at once. One thread splits blocks where another one merges them, so a list with
  * too many spares shares them through the pool's common list. */

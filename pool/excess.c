@@ -31,7 +31,7 @@
 /* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */
 static size_t budget_of(const struct pool *pool)
 {
-    return pool->config.slack_min ? atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed) : 0;
+    return pool->config.deferred_min ? atomic_load_explicit(&pool->shown.budget_max, memory_order_relaxed) : 0;
 }
 
 /* The pool grows by size bytes; with all locks, and no cached blocks. Returns the bytes that may be held beyond
@@ -70,7 +70,7 @@ static void budget_narrow(struct pool *pool, size_t size)
 {
     const size_t budget = atomic_load_explicit(&pool->shown.budget, memory_order_relaxed);
 
-    if (pool->config.slack_min && deferred_bytes(pool) >= size)
+    if (pool->config.deferred_min && deferred_bytes(pool) >= size)
         atomic_store_explicit(&pool->shown.budget, budget - budget / BUDGET_NARROW, memory_order_relaxed);
 }
 

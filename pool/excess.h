@@ -7,7 +7,7 @@
  */
 #ifndef CUPOOL_POOL_EXCESS_H
 #define CUPOOL_POOL_EXCESS_H
-#include "state.h"
+#include "pool_state.h"
 
 /* Before the pool grows for a request of got_for bytes: give back idle segments beyond the excess that is worth
  * holding. No wait. second: this is the second call for the request. True: the pool would still grow beyond its bound.

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "hash.h"
 #include "sizes.h"
 
 /* A request of a new size counts as NEW_WEIGHT requests of sizes on the ghost list; readmission credit is given from
@@ -23,7 +24,7 @@ static size_t ghost_key(size_t got_for)
 
 static unsigned int ghost_index(size_t key)
 {
-    return (unsigned int)((uint64_t)(key / POOL_GRANULE) * 0x9e3779b97f4a7c15u >> 32) % GHOSTS;
+    return (unsigned int)(hash_of(key / POOL_GRANULE) >> 32) % GHOSTS;
 }
 
 /*

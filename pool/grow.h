@@ -10,7 +10,7 @@
  */
 #ifndef CUPOOL_POOL_GROW_H
 #define CUPOOL_POOL_GROW_H
-#include "state.h"
+#include "pool_state.h"
 
 /* Get a new segment, just large enough, and hand out a block of it. alone: for no second block. */
 int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t *ret_addr);

@@ -3,7 +3,7 @@
  * host_blocks.c - the blocks of the host pool: lists by size class, and slabs that are cut and merged.
  *
  * A freed block stays as it is, in the list of its class. Blocks of slabs are merged with their neighbours only when a
- * request finds no other memory (host_join).
+ * request finds no other memory (host_coalesce).
  *
  * Locking: the caller holds the pool's lock.
  */
@@ -225,7 +225,7 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
     return block;
 }
 
-void host_join_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest)
+void host_coalesce_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest)
 {
     *ret_oldest = *ret_newest = 0;
     for (unsigned int class = 0; class <= host_class_of(HOST_SMALL_MAX); class ++) {
@@ -240,7 +240,7 @@ void host_join_stamps(const struct host_family *family, uint64_t *ret_oldest, ui
     }
 }
 
-void host_join(struct host_pool *pool, struct host_family *family)
+void host_coalesce(struct host_pool *pool, struct host_family *family)
 {
     for (unsigned int class = 0; class <= host_class_of(HOST_SMALL_MAX); class ++) {
         struct host_list *const lists[] = {&family->ready[class], &family->waiting[class]};
@@ -268,10 +268,11 @@ void host_join(struct host_pool *pool, struct host_family *family)
 
 int host_segment_attach(struct host_pool *pool, struct host_segment *segment)
 {
-    struct host_block *block = host_block_new(pool), *rest = segment->starts ? host_block_new(pool) : NULL;
+    const bool is_slab = segment->starts;
+    struct host_block *block = host_block_new(pool), *rest = is_slab ? host_block_new(pool) : NULL;
 
     segment->family = host_family_get(pool, &segment->key);
-    if (!block || (segment->starts && !rest) || !segment->family || host_table_add(pool, segment)) {
+    if (!block || (is_slab && !rest) || !segment->family || host_table_add(pool, segment)) {
         if (block)
             host_block_retire(pool, block);
         if (rest)
@@ -285,7 +286,7 @@ int host_segment_attach(struct host_pool *pool, struct host_segment *segment)
     pool->stats.idle += segment->size;
     pool->stats.segments++;
     pool->stats.passing += segment->passing ? segment->size : 0;
-    if (!segment->starts) {
+    if (!is_slab) {
         host_put(pool, block);
         return 0;
     }

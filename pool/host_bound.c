@@ -108,12 +108,12 @@ size_t host_pool_decay(struct host_pool *pool, unsigned int age)
 /* With the lock: take the first segment out that is of this owner, or overlaps the memory. */
 static struct host_segment *lost_detach(struct host_pool *pool, const uint64_t *owner, uint64_t addr, size_t size)
 {
-    size_t place = owner ? 0 : host_table_place(pool, addr);
+    size_t index = owner ? 0 : host_table_index(pool, addr);
 
-    if (place)
-        place--; /* the segment before may reach into it */
-    for (; place < pool->table_count; place++) {
-        struct host_segment *segment = pool->table[place];
+    if (index)
+        index--; /* the segment before may extend into it */
+    for (; index < pool->table_count; index++) {
+        struct host_segment *segment = pool->table[index];
 
         if (owner ? segment->key.owner == *owner
                   : segment->addr < addr + size && addr < segment->addr + segment->size) {

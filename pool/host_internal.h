@@ -120,7 +120,7 @@ struct host_pool {
     struct host_stats stats;
 };
 
-/* --- host_memory.c: host memory for descriptors, and the table of segments. With the lock. --- */
+/* --- host_descriptors.c: host memory for descriptors, and the table of segments. With the lock. --- */
 
 void *host_pages(size_t size);
 struct host_block *host_block_new(struct host_pool *pool);
@@ -135,7 +135,7 @@ void host_families_retire(struct host_pool *pool, uint64_t owner);
 int host_table_add(struct host_pool *pool, struct host_segment *segment);
 void host_table_remove(struct host_pool *pool, struct host_segment *segment);
 /* The number of segments that begin at addr or before it. */
-size_t host_table_place(const struct host_pool *pool, uint64_t addr);
+size_t host_table_index(const struct host_pool *pool, uint64_t addr);
 /* The segment that contains addr, or NULL. */
 struct host_segment *host_table_find(const struct host_pool *pool, uint64_t addr);
 
@@ -145,10 +145,10 @@ struct host_segment *host_table_find(const struct host_pool *pool, uint64_t addr
  * complete, or 0. cut: take memory of slabs also if there is such a block. */
 struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, bool cut,
                              uint64_t *ret_stamp);
-/* The least and the greatest stamp of blocks that host_join would merge if they were complete, or 0. */
-void host_join_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest);
+/* The least and the greatest stamp of blocks that host_coalesce would merge if they were complete, or 0. */
+void host_coalesce_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest);
 /* Merge all complete small blocks of the family with their free neighbours. */
-void host_join(struct host_pool *pool, struct host_family *family);
+void host_coalesce(struct host_pool *pool, struct host_family *family);
 /* Put a freed block into the list for its stamp. */
 void host_put(struct host_pool *pool, struct host_block *block);
 /* Enter a segment into the table and its family, with free blocks. -ENOMEM: nothing is changed. */
@@ -183,10 +183,10 @@ bool host_tokens_ask(struct host_pool *pool, uint64_t stamp);
 /* Wait for the token of this epoch, or unless exact for a later one. -ESRCH: there is none. */
 int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact);
 /* The calling thread's frees up to this epoch are covered by its token, and no later work of this thread is. */
-void host_owed_set(const struct host_pool *pool, uint64_t epoch);
+void host_last_free_set(const struct host_pool *pool, uint64_t epoch);
 /* Wait for the work that the calling thread's last free would natively have waited for. False: there is nothing to be
  * waited for. */
-bool host_owed_wait(struct host_pool *pool);
+bool host_last_free_wait(struct host_pool *pool);
 
 /* --- host_bound.c: how much is held, and how it goes back. Without the lock, but for the first. --- */
 

@@ -40,8 +40,8 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
     return 0;
 }
 
-/* With the lock: serve the request from what there is. cut: see host_take. join: merge the blocks of slabs before. */
-static bool take(struct request *r, bool cut, bool join)
+/* With the lock: serve the request from what there is. cut: see host_take. coalesce: merge slabs' blocks first. */
+static bool take(struct request *r, bool cut, bool coalesce)
 {
     struct host_family *family = host_family_get(r->pool, &r->key);
     struct host_block *block;
@@ -49,8 +49,8 @@ static bool take(struct request *r, bool cut, bool join)
     r->stamp = 0;
     if (!family)
         return false;
-    if (join)
-        host_join(r->pool, family);
+    if (coalesce)
+        host_coalesce(r->pool, family);
     block = host_take(r->pool, family, r->size, cut, &r->stamp);
     if (!block)
         return false;
@@ -86,7 +86,7 @@ static bool serve(struct request *r)
 }
 
 /* As serve, after merging what is complete in slabs. */
-static bool serve_joined(struct request *r)
+static bool serve_coalesced(struct request *r)
 {
     struct host_pool *pool = r->pool;
     struct host_family *family;
@@ -98,7 +98,7 @@ static bool serve_joined(struct request *r)
     lock_take(&pool->lock);
     family = host_family_get(pool, &r->key);
     if (family)
-        host_join_stamps(family, &oldest, &newest);
+        host_coalesce_stamps(family, &oldest, &newest);
     lock_give(&pool->lock);
     if (newest && !host_tokens_ask(pool, newest) && oldest != newest)
         (void)host_tokens_ask(pool, oldest);
@@ -204,7 +204,7 @@ static enum outcome try_once(struct request *r, bool refused)
 {
     size_t all;
 
-    if (serve_joined(r))
+    if (serve_coalesced(r))
         return SERVED;
     if (refused)
         return host_release(r->pool, SIZE_MAX, 0, true) ? ROOM : NEITHER;
@@ -223,7 +223,7 @@ static enum outcome make_room(struct request *r, bool refused)
     size_t bytes, all;
     uint64_t limit;
 
-    if (outcome == NEITHER && host_owed_wait(pool))
+    if (outcome == NEITHER && host_last_free_wait(pool))
         outcome = try_once(r, refused);
     bytes = excess(r, &all);
     if (outcome != NEITHER || !all || (!refused && bytes > all))
@@ -283,7 +283,7 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
 
     if (!size || size > HOST_SIZE_MAX)
         return size ? -ENOMEM : -EINVAL;
-    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_joined(&r)))
+    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_coalesced(&r)))
         rc = serve_by_driver(&r);
     if (rc)
         count(pool, &pool->stats.failed);
@@ -366,7 +366,7 @@ static int record(struct host_pool *pool, uint64_t epoch, bool waits)
 
     if (rc)
         return rc == -EBUSY ? 0 : rc;
-    host_owed_set(pool, epoch);
+    host_last_free_set(pool, epoch);
     return waits ? host_tokens_wait(pool, epoch, false) : 0;
 }
 

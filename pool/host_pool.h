@@ -40,7 +40,7 @@ struct host_pool;
 /* Memory serves only requests with an equal key: the context that owns it, where its pages lie, the driver's flags. */
 struct host_key {
     uint64_t owner;
-    uint64_t place;
+    uint64_t numa;
     unsigned int flags;
 };
 

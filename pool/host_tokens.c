@@ -11,11 +11,11 @@
  */
 #include "host_internal.h"
 
-/* What the calling thread is owed: see host_owed_set. Pools are never freed at an address that another pool gets. */
+/* The calling thread's last free: see host_last_free_set. No pool gets the address of an earlier one. */
 static __thread struct {
     const struct host_pool *pool;
     uint64_t epoch;
-} owed __attribute__((tls_model("initial-exec")));
+} last_free __attribute__((tls_model("initial-exec")));
 
 /* With the lock: a token that is in no list. Dropped now, or by its last user. */
 static void token_remove(struct host_pool *pool, struct host_token *token, struct host_drops *drops)
@@ -176,16 +176,16 @@ int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
     return rc;
 }
 
-void host_owed_set(const struct host_pool *pool, uint64_t epoch)
+void host_last_free_set(const struct host_pool *pool, uint64_t epoch)
 {
-    owed.pool = pool;
-    owed.epoch = epoch;
+    last_free.pool = pool;
+    last_free.epoch = epoch;
 }
 
-bool host_owed_wait(struct host_pool *pool)
+bool host_last_free_wait(struct host_pool *pool)
 {
-    if (owed.pool != pool || host_tokens_wait(pool, owed.epoch, true))
+    if (last_free.pool != pool || host_tokens_wait(pool, last_free.epoch, true))
         return false;
-    owed.pool = NULL;
+    last_free.pool = NULL;
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * inspect.c - the functions of pool.h that only read: addresses and statistics. They change nothing, because the layout
- * of memory must not depend on the readers. check.c has the check of the invariants.
+ * of memory must not depend on the readers. invariants.c has the check of the invariants.
  *
  * Locking: each function takes the locks it needs; pool_of, pool_arg and pool_live take none.
  */

@@ -9,7 +9,7 @@
  */
 #ifndef CUPOOL_POOL_LARGE_H
 #define CUPOOL_POOL_LARGE_H
-#include "state.h"
+#include "pool_state.h"
 
 /*
  * Take a large block from free memory. refused: the driver has no more memory, so examine every block, but break no

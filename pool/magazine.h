@@ -5,13 +5,13 @@
  *
  * Ownership: a magazine owns no block; cached ones belong to their segments.
  *
- * Locking: each function says which lock its caller holds. state.h says what the locks guard. No errors: false or NULL
- * means that there is none.
+ * Locking: each function says which lock its caller holds. pool_state.h says what the locks guard. No errors: false or
+ * NULL means that there is none.
  */
 #ifndef CUPOOL_POOL_MAGAZINE_H
 #define CUPOOL_POOL_MAGAZINE_H
 #include "accounting.h"
-#include "state.h"
+#include "pool_state.h"
 
 /* The index of this thread's magazine, modulo MAGAZINES, in every pool; for magazine_enter. */
 extern __thread unsigned int magazine_index __attribute__((tls_model("initial-exec"), visibility("hidden")));

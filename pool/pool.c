@@ -300,10 +300,10 @@ int pool_create(const struct pool_config *config, struct pool **ret_pool)
     pool->config = *config;
     atomic_store(&pool->arg, config->arg);
     atomic_store(&pool->shown.kind, config->kind);
-    atomic_store(&pool->shown.budget, config->slack_min);
-    atomic_store(&pool->shown.budget_max, config->slack_min);
-    atomic_store(&pool->shown.flush_from, config->slack_min / 2);
-    atomic_store(&pool->shown.defers, config->slack_min != 0);
+    atomic_store(&pool->shown.budget, config->deferred_min);
+    atomic_store(&pool->shown.budget_max, config->deferred_min);
+    atomic_store(&pool->shown.flush_from, config->deferred_min / 2);
+    atomic_store(&pool->shown.defers, config->deferred_min != 0);
     lock_give(&pool->lock);
     *ret_pool = pool;
     return 0;

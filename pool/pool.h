@@ -15,8 +15,8 @@
  * Threads: every function may be called from any thread, except pool_destroy (see there). The pool's own lock is never
  * held while a function of one of the tables runs. The tables may not call back into the same pool.
  */
-#ifndef CUPOOL_POOL_H
-#define CUPOOL_POOL_H
+#ifndef CUPOOL_POOL_POOL_H
+#define CUPOOL_POOL_POOL_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,6 +58,7 @@ enum pool_order_how {
     POOL_ORDER_ASK,    /* only if all work has ended: neither the host nor the device waits */
     POOL_ORDER_FREE,   /* as for a cudaFree: the device waits, or the host where the device cannot */
     POOL_ORDER_DEVICE, /* the device may wait, the host may not */
+    POOL_ORDER_OWN,    /* as POOL_ORDER_DEVICE; the calling thread itself has freed all that this orders */
 };
 
 /* Makes a freed block safe to hand out again. */
@@ -118,11 +119,11 @@ struct pool_config {
     size_t bound_min;
     /*
      * Batched frees: frees are deferred until this many bytes have been freed, and one order() serves them all. This
-     * budget is at least slack_min and slack_percent of peak_live. Threads that free side by side have a share of it
-     * each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
+     * budget is at least deferred_min and deferred_percent of peak_live. Threads that free side by side have a share of
+     * it each, which they order by themselves. Both 0: every free is ordered, together with all deferred blocks.
      */
-    size_t slack_min;
-    unsigned int slack_percent;
+    size_t deferred_min;
+    unsigned int deferred_percent;
 };
 
 struct pool_stats {

@@ -60,8 +60,8 @@ void block_publish(struct pool *pool, struct block *block, int rc)
         magazine_put_or_coalesce(pool, magazine, block);
 }
 
-/* As block_publish, for the deferred blocks of a magazine. */
-static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, int rc)
+/* As block_publish, for the deferred blocks of a magazine; is_own: this thread has freed them all. */
+static void list_publish(struct pool *pool, struct magazine *magazine, struct block *block, bool is_own, int rc)
 {
     struct block *next;
 
@@ -69,10 +69,12 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
         magazine_lock(pool, magazine);
         for (; block; block = next) {
             next = block->link;
-            if (rc)
+            if (rc) {
                 magazine_defer(pool, magazine, block);
-            else if (!magazine_put(magazine, block))
+                magazine->deferred_by = is_own ? magazine->deferred_by : NULL;
+            } else if (!magazine_put(magazine, block)) {
                 break;
+            }
         }
         magazine_unlock(magazine);
         if (!block)
@@ -102,7 +104,7 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
     struct block *lists[MAGAZINES + 1] = {NULL};
     const struct magazine *own = NULL;
     unsigned int taken = 0;
-    bool taking;
+    bool taking, is_own = false;
     int rc;
 
     /* While order() would only fail, leave the lists alone: taking them and putting them back costs their length. */
@@ -110,19 +112,21 @@ int order_and_publish(struct pool *pool, struct block *block, enum pool_order_ho
              !pool->config.order->frozen(pool->config.arg);
     if (taking) {
         atomic_fetch_add(&pool->shown.ordering, 1);
-        if (block && pool->config.slack_min)
+        if (block && pool->config.deferred_min)
             own = &pool->magazines[magazine_index % MAGAZINES];
-        taken = deferred_take(pool, own, lists);
+        taken = deferred_take(pool, own, lists, &is_own);
     }
     if (block)
         block->link = NULL;
     lists[MAGAZINES] = block;
+    if (how == POOL_ORDER_DEVICE && is_own)
+        how = POOL_ORDER_OWN;
     rc = order_and_fill(pool, lists, MAGAZINES + 1, how);
     for (unsigned int i = 0; i < taken; i++)
-        list_publish(pool, &pool->magazines[i], lists[i], rc);
+        list_publish(pool, &pool->magazines[i], lists[i], is_own, rc);
     if (taking)
         atomic_fetch_sub(&pool->shown.ordering, 1);
-    if (rc == 0 && pool->config.slack_min) { /* fewer bytes are deferred now: see flush_if_due */
+    if (rc == 0 && pool->config.deferred_min) { /* fewer bytes are deferred now: see flush_if_due */
         budget_widen(pool);
         atomic_store_explicit(&pool->shown.flush_from,
                               atomic_load_explicit(&pool->shown.budget, memory_order_relaxed) / 2,

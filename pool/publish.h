@@ -9,7 +9,7 @@
  */
 #ifndef CUPOOL_POOL_PUBLISH_H
 #define CUPOOL_POOL_PUBLISH_H
-#include "state.h"
+#include "pool_state.h"
 
 /* Order, then publish block (NULL: none) and the deferred blocks. After an error see pool_free for the fate of block;
  * the others stay deferred. */

@@ -10,7 +10,7 @@
  */
 #ifndef CUPOOL_POOL_RELEASE_H
 #define CUPOOL_POOL_RELEASE_H
-#include "state.h"
+#include "pool_state.h"
 
 /* The longest time, in nanoseconds, that a refused request waits for other threads that are giving memory back or
  * ordering; natively it would not wait. Such a thread may be the caller itself, below a signal handler. */

@@ -5,7 +5,7 @@
  *
  * Ownership: descriptors.h makes and recycles descriptors; a block's belongs to its segment, a segment's to its pool.
  *
- * Locking: each member says what guards it. The functions need the lock of the segment's books (see state.h). No
+ * Locking: each member says what guards it. The functions need the lock of the segment's books (see pool_state.h). No
  * errors.
  */
 #ifndef CUPOOL_POOL_SEGMENT_H

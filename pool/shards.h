@@ -9,7 +9,7 @@
  */
 #ifndef CUPOOL_POOL_SHARDS_H
 #define CUPOOL_POOL_SHARDS_H
-#include "state.h"
+#include "pool_state.h"
 
 /* With the magazine's lock: hand out a block from free memory in its own segments. False: nothing fits. */
 bool magazine_carve(struct pool *pool, struct magazine *magazine, size_t size, size_t requested, uint64_t *ret_addr);

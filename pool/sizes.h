@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "hash.h"
 #include "pool.h"
 
 /*
@@ -57,8 +58,7 @@ static inline size_t size_class(size_t requested, unsigned int *ret_list)
         return (last + 1) * POOL_GRANULE;
     }
     if (last >= CLOSE_MAX / POOL_GRANULE) {
-        *ret_list = (unsigned int)((uint64_t)(last + 1) * 0x9e3779b97f4a7c15u >> 58) +
-                    (last < (LARGE_MIN - 1) / POOL_GRANULE ? LARGE_LISTS : 0);
+        *ret_list = (unsigned int)(hash_of(last + 1) >> 58) + (last < (LARGE_MIN - 1) / POOL_GRANULE ? LARGE_LISTS : 0);
         return (last + 1) * POOL_GRANULE;
     }
     shift = log2_of(last) - 4;

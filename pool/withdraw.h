@@ -8,7 +8,7 @@
  */
 #ifndef CUPOOL_POOL_WITHDRAW_H
 #define CUPOOL_POOL_WITHDRAW_H
-#include "state.h"
+#include "pool_state.h"
 
 /* The segment serves no more requests. coalesce_all coalesces blocks that threads cache meanwhile. */
 void segment_withdraw(struct pool *pool, struct segment *segment);

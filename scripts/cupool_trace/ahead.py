@@ -42,7 +42,7 @@ def worthwhile(path: str) -> bool:
 
 
 def made_ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """The same items. Nothing else that making them changes is changed here, but if they are made here after all."""
+    """Yields the items of `items`. Making them has side effects in this process only if no child could be had."""
     child = _start(items)
     kind, got = _HERE, 0
     if child:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace check: is the trace what docs/trace.md says, and do ranks agree?
 
-Rules for one line are in reader, rules for what is live in replay; here are those for whole files and between files.
+Rules for one line are in schema and reader, rules for live memory in replay; here are those for whole files and between files.
 """
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def positive(text: str) -> int:
 
 
 def check_one(rank: Rank) -> list[str]:
-    """Look at the file as a whole, after its last line. Returns warnings: what is odd but allowed."""
+    """Look at the file as a whole, after its last line. Returns warnings, which are about odd but allowed contents."""
     warnings = []
     if rank.header and rank.header.get("events") == "segment" and rank.traces_allocs:
         rank.problems.add(1, "allocation events, but the header says events are segment only")
@@ -67,7 +67,7 @@ def check_one(rank: Rank) -> list[str]:
 
 
 def check_missing(ranks: list[Rank], expected: Optional[int]) -> tuple[list[str], list[str], list[str]]:
-    """Whose trace is not there. Returns errors, warnings, information."""
+    """The ranks whose traces are missing. Returns errors, warnings, information."""
     known = {r.rank for r in ranks if r.rank is not None}
     comms = list(comms_missing((r.replay.comms for r in ranks), all(r.reader.complete for r in ranks)))
     numbers = ranks_missing(known, expected or max(known, default=-1) + 1)

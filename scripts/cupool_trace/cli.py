@@ -31,7 +31,7 @@ COMMANDS: dict[str, ModuleType] = {
     "to-rmm": to_rmm,
 }
 
-# What a command reads, and whether it has --json, unless its module says otherwise (FILES, JSON).
+# The files that a command reads, and whether it has --json, unless its module says otherwise (FILES, JSON).
 FILES = {"nargs": "+", "metavar": "FILE", "help": "a trace, plain or gzip, one per rank, or a folder of them; - is standard input"}
 FOLDERS_THEMSELVES = ("top", "export", "diff")  # commands that look into folders themselves
 JSON = True
@@ -66,7 +66,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def all_of(paths: list[str]) -> Iterator[str]:
-    """With the traces of a folder in its place; one that has none, or cannot be read, stays, and whoever opens it says so."""
+    """With the traces of a folder in its place. A folder that has none, or cannot be read, stays: opening it reports that."""
     for path in paths:
         try:
             yield from files_of(path) or [path]

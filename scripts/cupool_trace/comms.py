@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Callable, Iterable, Iterator, Optional
 
-from .reader import Event
+from .schema import Event
 from .text import count_of
 
 SHOWN = 8  # missing ranks that are named

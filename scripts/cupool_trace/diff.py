@@ -12,8 +12,9 @@ import sys
 from typing import Any, Callable, Iterator, Optional
 
 from .check import first_difference
-from .reader import Event, files_of
+from .reader import files_of
 from .replay import KEEP_SEQUENCE, Device, Rank, load
+from .schema import Event
 from .summary import device_summary
 from .text import count_of, human_size, human_time, table
 
@@ -26,7 +27,7 @@ by their number, those without one by the order of their files. Only figures tha
 cannot tell. To differ is no error: the exit status is 0."""
 FILES = {"nargs": 2, "metavar": "RUN", "help": "run A, then run B: a trace (- is standard input), or a folder of traces"}
 
-# Figure of summary, what to call it, how to print it.
+# Figure of summary, its name, how to print it.
 FIGURES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("requests", "requests", str), ("hits", "hits", str), ("misses", "misses", str), ("bypassed", "bypassed", str),
     ("peak_live", "peak live", human_size), ("peak_held", "peak held", human_size), ("held_at_end", "held at end", human_size),
@@ -42,7 +43,7 @@ Pair = tuple[Optional[Rank], Optional[Rank]]
 
 
 def pair_ranks(a: list[Rank], b: list[Rank]) -> Iterator[Pair]:
-    """Ranks of the same number; of what is left on both sides the first with the first, and so on."""
+    """Pairs of ranks with equal numbers; then the first remaining one of each side, and so on."""
     def keyed(ranks: list[Rank]) -> dict[tuple[int, int], Rank]:
         out: dict[tuple[int, int], Rank] = {}
         for r in ranks:
@@ -53,7 +54,7 @@ def pair_ranks(a: list[Rank], b: list[Rank]) -> Iterator[Pair]:
         return out
 
     of_a, of_b = keyed(a), keyed(b)
-    if len(a) == len(b) == 1:  # whatever their ranks: somebody wants to see these two
+    if len(a) == len(b) == 1:  # whatever their ranks: the user named these two
         yield a[0], b[0]
         return
     for key in sorted(of_a.keys() | of_b.keys(), key=lambda k: (k[0] < 0, k)):

@@ -27,7 +27,7 @@ Reads statistics pages (CUPOOL_STATS_FILE), not traces, and prints them in Prome
 at once, for node_exporter's textfile collector; with --listen each request of /metrics reads the pages anew.
 cupool_up is 1 while a process updates its page, 0 once it has ended or for 10 s has not."""
 
-# Name of a counter in the page: kind, name in Prometheus, what it is. Those that are not here are left out.
+# Name of a counter in the page: kind, name in Prometheus, help text. Other counters are left out.
 METRICS: "dict[str, tuple[str, str, str]]" = {
     "allocs": ("counter", "allocs_total", "Requests that the pool served."),
     "hits": ("counter", "hits_total", "Of these, without a call of the driver."),

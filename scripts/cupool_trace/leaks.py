@@ -11,8 +11,9 @@ import json
 import sys
 
 from .check import positive
-from .reader import Event
-from .replay import UNKNOWN, Names, Rank, load, names_of
+from .callers import UNKNOWN, Names, names_of
+from .replay import Rank, load
+from .schema import Event
 from .text import count_of, human_size, table
 
 HELP = "what was never freed, by stack"
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def left_of(ranks: list[Rank]) -> list[Event]:
-    """Each stack with what is live of it at the end."""
+    """Each stack with its blocks that are live at the end."""
     out: dict[Names, Event] = {}
     for r in ranks:
         for dev in r.replay.devices.values():

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events -> what was got and given back, without contradictions.
+"""Events -> memory that was got and given back, without contradictions.
 
 Here: Lives, for formats whose readers fall over what cannot be: a block outside any segment, a free of nothing, two
 blocks in one place. Not here: a judge; it leaves out or completes, and counts. What was wrong is for replay and check.
 """
 from __future__ import annotations
 
-from .reader import Event
-from .replay import Ranges, block_size
+from .ranges import Ranges
+from .replay import block_size
+from .schema import Event
 from .source import why_of
 
 TOP = 1 << 63  # addresses and sizes from here on are none of a device, and do not fit into other formats' signed numbers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replay counts with: bytes that ranges cover, memory that is registered with NCCL, and how long calls took.
+"""Measures that replay counts with: bytes that ranges cover, memory that is registered with NCCL, and how long calls took.
 
 Here: small containers in bounded memory. Not here: it knows no events, and finds no faults.
 """
@@ -63,7 +63,7 @@ class Registered:
         self._leave(p, n, comm)
 
     def end(self, comm: str) -> None:
-        """What it has still is gone with it."""
+        """The communicator has ended, and its registrations with it."""
         for p, n in [at for at, comms in self._of.items() if comm in comms]:
             self._leave(p, n, comm)
 

@@ -12,7 +12,8 @@ import json
 from typing import Iterator
 
 from .output import CannotWrite, add_argument, guarded, text_output
-from .reader import WINDOW, Event
+from .reader import WINDOW
+from .schema import Event
 from .source import Source, Sources, known_keys
 
 HELP = "several traces as one stream by time"
@@ -41,7 +42,7 @@ def line_of(whose: Event, t: int, ev: Event) -> str:
         ev = {**ev, "comm_rank": ev["rank"]}
     try:
         return compact({**whose, **ev, "t": t, **whose})
-    except (ValueError, RecursionError):  # a key that nobody knows holds what is no JSON, or is too deep
+    except (ValueError, RecursionError):  # the value of an unknown key is no JSON, or is too deep
         return compact({**whose, **known_keys(ev), "t": t})
 
 

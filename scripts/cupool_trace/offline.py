@@ -3,7 +3,7 @@
 
 Here: reads the requests of a trace (or of RMM's log), hands them to several cupool-replay processes at a time, one
 for each question, and prints what they answer beside what the trace itself says. Not here: the allocator, which is in
-cupool-replay, and not `replay`, the module that follows what is live in a trace. Threads of one process are put in the order
+cupool-replay, and not `replay`, the module that follows live ranges in a trace. Threads of one process are put in the order
 of their times.
 """
 from __future__ import annotations
@@ -20,7 +20,8 @@ import subprocess
 import sys
 from typing import Any, Iterator, Optional
 
-from .reader import STATS, CannotRead, Entry, Event, Problems, Reader, in_time_order
+from .reader import CannotRead, Entry, Problems, Reader, in_time_order
+from .schema import STATS, Event
 from .text import count_of, human_size, table
 
 HELP = "what other settings would have done"
@@ -35,7 +36,7 @@ Peak live is what the program asked for; peak held what that took from the devic
 
 RMM_HEAD = "Thread,Time,Action,Pointer,Size,Stream"
 DEFAULT_CAPACITY = "80G"
-LARGEST, LATEST = 1 << 60, 1 << 60  # bytes, nanoseconds: what a broken trace says beyond that is no news to anybody
+LARGEST, LATEST = 1 << 60, 1 << 60  # bytes, nanoseconds: larger figures of a broken trace mean nothing
 NAMELESS = 1 << 63  # where no device's addresses are
 BATCH = 4096  # lines that are handed over at once
 GUARD, UNIT = 256, 512  # CUPOOL_DEBUG=guard makes a request so much larger at least, and a multiple (shim/report/guard.c)
@@ -118,7 +119,7 @@ def find_program(named: Optional[str]) -> str:
 
 
 class Run:
-    """One cupool-replay process, and what it is asked."""
+    """One cupool-replay process, and its questions."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         self.name = name
@@ -149,7 +150,7 @@ class Run:
 # --- requests ---
 
 class Traced:
-    """What the trace itself says of one device."""
+    """The figures of one device from the trace itself."""
 
     def __init__(self) -> None:
         self.held = self.peak_held = self.segments_alloc = self.segments_free = 0
@@ -169,7 +170,7 @@ class Traced:
 
 
 class Source:
-    """A file as lines for cupool-replay; what else it says is in the members afterwards."""
+    """A file as lines for cupool-replay; its other facts are in the members afterwards."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -289,7 +290,7 @@ class TraceSource(Source):
             yield f"t {min(t, LATEST)}\n"
 
     def _bury(self, t: int) -> Iterator[str]:
-        """What was live in segments that are gone is gone too; with a device's last segment, so is its pool."""
+        """Blocks go with their segments; with a device's last segment its pool goes."""
         for d, ranges in self._lost.items():
             dev = self.devices[d]
             ranges.sort()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file's `gap` events say: the library has left events out, because the file reached its limit, because there were too
+"""The gaps of a file, from its `gap` events: the library has left events out, because the file reached its limit, because there were too
 many at a time, or because they could not be written (docs/trace.md).
 """
 from __future__ import annotations

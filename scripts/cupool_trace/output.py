@@ -23,7 +23,7 @@ def add_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 @contextlib.contextmanager
 def binary_output(path: Optional[str], inputs: list[str], text: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to. If what is done with it fails, a file that was there before still is."""
+    """A file to write to. If writing fails, a file that was there before is still there."""
     if path is None or path == "-":
         if not text and sys.stdout.isatty():
             raise CannotWrite("standard output is a terminal, which cannot show this; use -o FILE")
@@ -50,24 +50,24 @@ def binary_output(path: Optional[str], inputs: list[str], text: bool = False) ->
 
 @contextlib.contextmanager
 def text_output(path: Optional[str], inputs: list[str]) -> Iterator[TextIO]:
-    """The same for text. It is UTF-8 wherever it goes: a program reads it, in another place perhaps."""
+    """A text file to write to. It is UTF-8 in every locale: a program reads it, perhaps on another machine."""
     with binary_output(path, inputs, text=True) as raw:
-        # Not a TextIOWrapper: when that is gone it closes what is below it, which may be standard output.
+        # Not a TextIOWrapper: its destructor closes the file below it, which may be standard output.
         yield cast(TextIO, codecs.getwriter("utf-8")(raw, "backslashreplace"))
 
 
 def guarded(path: Optional[str], convert: Callable[[], int]) -> int:
-    """Run a whole conversion: what goes wrong with its output becomes a line on stderr and exit status 2."""
+    """Run a whole conversion: an error of its output becomes a line on stderr and exit status 2."""
     try:
         return convert()
     except CannotWrite as e:
         print(f"cupool-trace: {e}", file=sys.stderr)
     except BrokenPipeError:
         raise
-    except OSError as e:  # what goes wrong with an input is a CannotRead
+    except OSError as e:  # an error of an input is a CannotRead
         print(f"cupool-trace: {path or 'standard output'}: {e.strerror or e}", file=sys.stderr)
         with contextlib.suppress(OSError):
-            # What could not be written is written once more when Python ends, which must not fail again.
+            # Python writes unwritten bytes once more when it ends, which must not fail again.
             stdout = sys.stdout.fileno()
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
     return 2

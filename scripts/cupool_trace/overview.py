@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job in a few lines, however many ranks it had: how it went in all, what is a problem, and which rank is unlike the others.
+"""A job in a few lines, however many ranks it had: how it went in all, its problems, and which rank is unlike the others.
 
 Here: text made of summary's figures. Not here: it reads no events, and judges no run against another one (diff does).
 """
@@ -11,12 +11,12 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 from .check import OUTPUT_ONLY
 from .comms import ranks_missing
-from .reader import Event
 from .replay import Rank
+from .schema import Event
 from .text import count_of, human_size, human_time, table
 
 SHOWN = 10  # ranks out of line that are listed, and callers
-PART = 0.1  # of the median: what differs by less is in line
+PART = 0.1  # of the median: a smaller difference is normal
 SPREADS = 5  # times the median distance from the median: the same
 
 
@@ -57,7 +57,7 @@ def numbers_of(ranks: list[Rank]) -> str:
 
 
 def spread(rows: list[Row], key: str, show: Callable[[Any], str]) -> str:
-    """What each has: the median, and who has most, if that is more."""
+    """A figure of each rank: the median, and the rank with the most, if that is more."""
     known = [row for row in rows if row.figures[key] is not None]
     if not known:
         return "-"
@@ -114,7 +114,7 @@ def problems(ranks: list[Rank], rows: list[Row], others: list[str]) -> Iterator[
 
 
 def kinds_of(row: Row) -> dict[str, str]:
-    """What is the same in all ranks of a job, and no number."""
+    """Facts that hold for all ranks of a job alike, and are no numbers."""
     header, policy = row.rank.header, row.figures["policy"]
     settings = {k: str(v) for k, v in header.get("settings", {}).items() if k not in OUTPUT_ONLY}
     return {"program": str(header.get("exe")), "cupool": str(header.get("version")), "GPU": str(row.figures["name"]),
@@ -145,7 +145,7 @@ def out_of_line(rows: list[Row]) -> list[tuple[Row, list[str]]]:
 
 
 def callers(rows: list[Row]) -> Optional[str]:
-    """Who asked for memory, over all ranks."""
+    """Callers, over all ranks."""
     held: dict[str, list[int]] = {}
     for row in rows:
         for c in row.figures["callers"]:
@@ -162,7 +162,7 @@ def callers(rows: list[Row]) -> Optional[str]:
 
 
 def lines(ranks: list[Rank], rows: list[Row], total: Event, others: list[str]) -> Iterator[str]:
-    """others: what there is to say of ranks of other runs among these."""
+    """others: the remark on ranks of other runs among these."""
     yield heading(ranks, rows)
     if rows:
         yield from totals(rows, total)

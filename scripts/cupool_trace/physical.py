@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory that a process takes past the pool, and where it maps it: NCCL's, PyTorch's expandable segments.
 
-Here: Physical (what is taken after each event, of each device and of who took it) and Follow, a Replay that has one.
+Here: Physical (the bytes taken after each event, by device and by taker) and Follow, a Replay that has one.
 Not here: it knows nothing of segments and blocks. Memory of the pool that comes from NCCL shows here as well, by `cupool`.
 
 An allocation lives as long as its handle is held or it is mapped somewhere. Handles of other processes' memory and of multicast
-objects are followed too, but no memory is counted for them. What cannot be goes to the file's problems.
+objects are followed too, but no memory is counted for them. Contradictions go to the file's problems.
 """
 from __future__ import annotations
 
 from typing import Callable, Optional
 
-from .reader import Event, Problems
-from .replay import Ranges, Replay
+from .ranges import Ranges
+from .reader import Problems
+from .replay import Replay
+from .schema import Event
 
 
 class Taken:
@@ -34,7 +36,7 @@ class Taken:
 
 
 class Allocation:
-    """What a handle names. counts: those that its bytes are counted by."""
+    """The memory that a handle names. counts: the counters that its bytes are added to."""
 
     __slots__ = ("n", "line", "held", "maps", "counts")
 
@@ -60,7 +62,7 @@ class Physical:
         self.mapped = Ranges()
         self._add = add
         self._allocations: dict[int, Allocation] = {}  # by handle
-        self._handle_at: dict[int, int] = {}  # of what is mapped, by its address
+        self._handle_at: dict[int, int] = {}  # of mapped ranges, by their addresses
         self._on: dict[str, Callable[[int, Event], None]] = {
             "mem_create": self._create, "mem_import": self._import, "multicast_create": self._multicast,
             "mem_retain": self._retain, "mem_release": self._release, "mem_map": self._map, "mem_unmap": self._unmap,
@@ -96,7 +98,7 @@ class Physical:
                 taken.change(n)
 
     def _settle(self, h: int) -> None:
-        """Nothing is left of what is neither held nor mapped."""
+        """Memory that is neither held nor mapped is gone."""
         what = self._allocations[h]
         if not what.held and not what.maps:
             self._count(self._allocations.pop(h), -what.n)

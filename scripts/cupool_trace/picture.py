@@ -2,7 +2,7 @@
 """The curves of plot as a picture that does not move: SVG, or PNG by a rasteriser of filled rectangles and 5x7 letters.
 
 Here: draw (data of plot.page_data -> rectangles, areas, text) and the two surfaces on which it draws. Not here: the
-map of addresses and whatever needs a pointer; those are in the page. The PNG is plain because it needs no library; whoever
+map of addresses and everything that needs a pointer; those are in the page. The PNG is plain because it needs no library; whoever
 wants a finer one converts the SVG.
 """
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 import zlib
 from typing import Optional, Protocol, Sequence, Union
 
-from .reader import Event
+from .schema import Event
 from .text import human_size
 
 WIDTH, HEIGHT, HEAD, FOOT, LEFT, RIGHT = 1400, 170, 46, 34, 120, 20
@@ -33,7 +33,7 @@ COLORS = {
 NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered",
          "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "gap": "events left out",
          "end": "end", "killed": "no end line"}
-Span = Optional[tuple[float, float]]  # what of a column of pixels is filled, from its top to its bottom
+Span = Optional[tuple[float, float]]  # the filled part of a column of pixels, from its top to its bottom
 
 
 class Surface(Protocol):
@@ -229,7 +229,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         on.rect(x, top, 1, ground - top + 4, "grid")
         on.text(min(x, WIDTH - 60), ground + 17, f"{i * each / 1e9:.{digits}f} s", "dim", "middle")
     for name, (low, high) in curves.items():
-        if name == "registered":  # most of what is held: an area would hide the rest. With an edge, to be seen on any of them
+        if name == "registered":  # most of the held memory: an area would hide the rest. With an edge, to be seen on any of them
             tops = [None if v < 0 else up(v) for v in high]
             on.area(LEFT, line(tops, 3), "page")
             on.area(LEFT, line(tops, 1), name)
@@ -251,7 +251,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
 
 
 def legend(tracks: list[Event], letter: float) -> list[tuple[str, int, int]]:
-    """What there is, and where its sign stands: beside the title, in as many lines as that takes."""
+    """The keys of the legend, and where each stands: beside the title, in as many lines as they take."""
     present = {m[1] for track in tracks for m in track["marks"]} | {
         name for track in tracks for name in (("live", "cached") if "live" in track["series"] else ("held",))} | {
         "registered" for track in tracks if "registered" in track["series"]}

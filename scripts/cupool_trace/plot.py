@@ -13,10 +13,11 @@ import sys
 from typing import Any
 
 from . import VERSION
+from .callers import names_of
 from .picture import png, svg
-from .reader import Event
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
-from .replay import Rank, load, names_of
+from .replay import Rank, load
+from .schema import Event
 from .summary import device_summary
 from .text import count_of
 
@@ -28,7 +29,7 @@ Live memory and the blocks within segments are known only with CUPOOL_TRACE_EVEN
 A long trace is reduced, and the page says how: curves keep the least and the greatest value of each interval, so no peak is lost;
 the largest segments and blocks stay exact, the others are added up. With --from and --to, all of that goes to a shorter time."""
 
-# What a page may hold, all devices together. The second figure is for one device: more would be slow to draw.
+# Limits of a page, all devices together. The second figure is for one device: more would be slow to draw.
 POINTS = (48_000, 32_768)
 SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
@@ -95,7 +96,7 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
 
 
 def callers_data(blocks: list[Box], frames: dict[int, str], every: list[Event]) -> Event:
-    """Who asked for each block, as an index into callers; nothing if no block tells. every: all callers, as summary has them."""
+    """The caller of each block, as an index into callers; nothing if no block names one. every: all callers, as summary has them."""
     stacks = {b.more: names_of(b.more.stack, frames) for b in blocks if b.more}
     used = set(stacks.values())
     callers = [c for c in every if c["stack"] in used]
@@ -148,7 +149,7 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
 
 
 def merged_notes(track: Track) -> list[str]:
-    """What a reader of the picture has to know: none if it is exact."""
+    """Notes for the reader of a picture that is not exact; none if it is."""
     notes = []
     if track.values.shift:
         notes.append(f"curves: least and greatest value of every {time_text(1 << track.values.shift)}; peaks are exact")
@@ -188,7 +189,7 @@ def finish(ranks: list[Rank]) -> None:
 
 def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
     """Everything that is drawn. Times are ns since the process's own start; `offset` is that start after the first one's.
-    What goes beyond the limits of a device is merged, for good."""
+    Items beyond the limits of a device are merged, for good."""
     starts = [r.header["t0_unix_ns"] for r in ranks if "t0_unix_ns" in r.header]
     first = min(starts, default=0)
     processes: list[Event] = []
@@ -223,7 +224,7 @@ def template() -> str:
 
 
 def html(data: Event) -> str:
-    # Names come from whoever wrote the trace: nothing of them may end the element that holds the data.
+    # Names come from the trace, which may be hostile: no part of a name may end the element that holds the data.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     before, mark, after = template().partition("@DATA@")
     assert mark
@@ -257,7 +258,7 @@ def write(path: str, content: bytes) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # What is kept while reading is bounded by what one page can hold; a file has seldom more than one device.
+    # While reading, no more is kept than one page can hold; a file has seldom more than one device.
     limits = limits_for(len(args.files))
     begin, end = (int(max(0.0, min(s, (1 << 53) / 1e9)) * 1e9) for s in (args.begin, args.end))
     ranks, unreadable = load(args.files, lambda problems: Recorder(problems, limits, begin, end))

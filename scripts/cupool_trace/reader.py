@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a file to validated events, in the order in which they happened.
 
-Here: Reader (one file, read once) and in_time_order (undoes the small disorder between threads), with the table of what
-docs/trace.md says each event has. Not here: it gives no meaning to events; see replay.
+Here: Reader (one file, read once) and in_time_order (undoes the small disorder between threads). Not here: which keys an event
+has; see schema. Nor what an event means; see replay.
 
 Nearly all lines of a long trace are events of segments and blocks, which the library always writes in the same form. A regular
 expression takes these apart, many at a time, which is several times as fast as a parser of JSON and gives the same; everything
-else goes through that parser. What such a line holds is looked up by its text as far as texts come again and again: its kind
-(event, thread and device), and what stands behind its size.
+else goes through that parser. Parts of such a line whose texts come again and again are looked up by their texts: its kind
+(event, thread and device), and the keys behind its size.
 """
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import os
 import re
 import sys
 import zlib
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
+from typing import Any, BinaryIO, Iterable, Iterator, Optional
 
 from . import ahead
-from .omitted import LEFT_OUT, Omitted
+from .omitted import Omitted
+from .schema import BLOCKS, CHECKS, FORMAT, HEADER, REQUIRED, SEGMENTS, Event, optional_of
 
-FORMAT = 1
 EVENT_START = b'{"t":'
 MAX_LINE = 1 << 20  # a longer line is no event; keeps a file without newlines out of memory
 BLOCK = 1 << 16  # bytes that are taken apart at a time
@@ -34,7 +34,6 @@ MOST_KINDS = 1 << 14
 WINDOW = 1 << 13  # events over which they are sorted by time; threads overtake each other by far less. Twice as many are held back
 KEEP = 100  # of problems and of moments worth listing, per file; all are counted
 
-Event = dict[str, Any]
 Brief = tuple[str, int, str, int, Event]  # an event of a block, of which no dict was made: event, device, address, size, the keys after it
 # By when it is sorted: its time, or that of an earlier one of its thread if that is later; its line; the event, or a Brief.
 Entry = tuple[int, int, Any]
@@ -44,124 +43,19 @@ class CannotRead(Exception):
     """A file that is not there, not readable, or no trace at all."""
 
 
-# The library writes numbers of 64 bits; JSON knows larger ones, with which nobody could calculate.
-TOP = 1 << 64
-
-
-def _is_int(v: Any) -> bool:
-    return type(v) is int and -TOP < v < TOP  # not isinstance: true is no number here
-
-
-def _is_size(v: Any) -> bool:
-    return type(v) is int and 0 <= v < TOP
-
-
-def _is_number(v: Any) -> bool:
-    return type(v) in (int, float) and 0 <= v < TOP
-
-
-def _is_str(v: Any) -> bool:
-    return isinstance(v, str)
-
-
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}")
-
-
-def _is_address(v: Any) -> bool:
-    return isinstance(v, str) and _ADDRESS.fullmatch(v) is not None
-
-
-def _or_null(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda v: v is None or test(v)
-
-
-# What a key must be wherever it occurs, and how to say that. `live`, `held` and the counters of `stats` are sizes.
-TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "t": (_is_size, "nanoseconds"), "tid": (_is_int, "a number"), "d": (_is_size, "a device number"),
-    "p": (_is_address, "a hexadecimal string"), "n": (_is_size, "a number of bytes"), "b": (_is_str, "a string"),
-    "block": (_is_size, "a number of bytes"), "total": (_is_size, "a number of bytes"),
-    "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
-    "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
-    "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
-    "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
-    "result": (_is_size, "an error code"), "text": (_is_str, "a string"),
-    "comm": (_is_str, "a string"), "since": (_is_size, "nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
-}
-_COUNT = (_is_size, "a count")
-
-# Of the event `nccl`, for a whole process.
-NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
-OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: what was free
-STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, of later versions
-
-# Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
-REQUIRED: dict[str, list[str]] = {
-    "segment_alloc": ["tid", "d", "p", "n", "b", "us"],
-    "segment_free": ["tid", "d", "p", "n", "b"],
-    "trim": ["tid", "d", "n", "why"],
-    "bound": ["tid", "d", "held", "bound", "us", "count"],
-    "oom": ["tid", "d", "n", "held", "live"],
-    "device": ["tid", "d", "name", "uuid"],
-    "policy": ["tid", "d", "free", "why"],
-    "ipc": ["tid", "d", "p", "ok"],
-    "alloc": ["tid", "d", "p", "n"],
-    "free_requested": ["tid", "d", "p", "n"],
-    "free_completed": ["tid", "d", "p", "n"],
-    "comm_init": ["tid", "d", "comm", "ranks"],
-    "comm_destroy": ["tid", "d", "comm", "ok"],
-    "use": ["tid", "d", "p", "n"],
-    "register": ["tid", "d", "p", "n", "comm", "us", "ok"],
-    "deregister": ["tid", "d", "p", "n", "comm", "us", "ok"],
-    "nccl": NCCL,
-    "stats": ["d", *STATS],
-    "frame": ["tid", "f", "p", "at"],
-    "mark": ["tid", "text"],
-    "backend": ["tid", "b"],
-    "mem_create": ["tid", "h", "n", "us", "result", "by", "at"],
-    "mem_import": ["tid", "h", "us", "result", "by", "at"],
-    "multicast_create": ["tid", "h", "n", "us", "result", "by", "at"],
-    "mem_retain": ["tid", "h", "p", "us", "result"],
-    "mem_release": ["tid", "h", "us", "result"],
-    "mem_map": ["tid", "p", "n", "h", "offset", "us", "result"],
-    "mem_unmap": ["tid", "p", "n", "us", "result"],
-    "address_reserve": ["tid", "p", "n", "us", "result", "by", "at"],
-    "address_free": ["tid", "p", "n", "us", "result"],
-    "gap": ["why", "since", *LEFT_OUT, "bytes", "open"],
-    "held": ["d", "b", "n", "segments"],
-    "end": ["dropped"],
-}
-_CHECKS = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", *keys]] for e, keys in REQUIRED.items()}
-_OPTIONAL = [(k, *TYPES[k]) for k in ("tid", "d", "us", "block", "total")]
-_OPTIONAL_OF = {"oom": [*_OPTIONAL, *((k, _is_size, "a number of bytes") for k in OOM_FREE), ("why", *TYPES["why"])],
-                "alloc": [*_OPTIONAL, ("f", lambda v: isinstance(v, list) and all(map(_is_size, v)), "a list of frames' numbers")]}
-
-
-def optional_keys(name: str) -> list[str]:
-    """Keys of an event that are looked at if they are there."""
-    return [k for k, _, _ in _OPTIONAL_OF.get(name, _OPTIONAL)]
-
-
 # A line of an event about a segment or block as the library writes it: its time; event, thread and device; address, size, and the
 # rest of it. Or any other line, as the last group. Longer numbers might be too large; t and n are never 0 there, or worth a closer look.
 _NUMBER = "(0|[1-9][0-9]{0,18})"
-BLOCKS, SEGMENTS = ("alloc", "free_requested", "free_completed"), ("segment_alloc", "segment_free")
 _HEAD = ("t", "e", "tid", "d", "p", "n")
 _LINE = re.compile(r'(?:{"t":([1-9][0-9]{0,18}),"e":"([a-z_]+","tid":[0-9]+,"d":[0-9]+),"p":"(0x[0-9a-fA-F]{1,16})",'
                    r'"n":([1-9][0-9]{0,18})(}|,.*)|(.*))\n')
 _KIND = re.compile(rf'({"|".join(BLOCKS + SEGMENTS)})","tid":{_NUMBER},"d":{_NUMBER}')
-# What all lines of a kind have in common: event, thread, device, what is known of the rest, the thread's clock; is it wanted, and is that as a Brief.
+# All lines of a kind have these in common: event, thread, device, known ends of lines, the thread's clock; is it wanted, and as a Brief?
 Kind = tuple[str, int, int, dict[str, Event], list[int], bool, bool]
-
-HEADER: list[tuple[str, Callable[[Any], bool], str]] = [
-    ("version", _is_str, "a string"), ("host", _is_str, "a string"), ("pid", _is_int, "a number"),
-    ("rank", _or_null(_is_size), "a number or null"), ("local_rank", _or_null(_is_size), "a number or null"),
-    ("exe", _is_str, "a string"), ("t0_unix_ns", _is_int, "nanoseconds"), ("events", _is_str, "a string"),
-    ("settings", lambda v: isinstance(v, dict), "an object"),
-]
 
 
 class Problems:
-    """What is wrong with one file: the first KEEP are kept, all are counted."""
+    """The problems of one file: the first KEEP are kept, all are counted."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -183,10 +77,10 @@ def files_of(path: str) -> list[str]:
     return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIXES))
 
 
-# What is known of a file so far, and changes with each batch.
+# The state of a file, which changes with each batch.
 _KNOWN = ("header", "lines", "cut", "ended", "dropped", "left_out", "gaps")
-# What a child tells of it: a batch, the problems that came with it, how many more were only counted, what is known; why it cannot be
-# read on, which only the last one may have.
+# A message of the child: a batch, its problems, how many more were only counted, the state; why the file cannot be read on, which
+# only the last message may have.
 Told = tuple[list[Entry], list[tuple[int, str]], int, dict[str, Any], Optional[str]]
 
 
@@ -194,7 +88,7 @@ class Reader:
     """One file, read once: iterate events() for (line number, event), each with its required keys and their types right.
 
     Whatever else stands in the file goes to `problems` and is skipped. A cut last line is no problem: the process was killed.
-    Events of the names in `unwanted` are checked and counted, and left out. brief: who asks takes a Brief for an event of a block.
+    Events of the names in `unwanted` are checked and counted, and left out. brief: events of blocks come as a Brief each.
     """
 
     AHEAD = True  # a child may read the file; not for those that are asked for events more than once
@@ -203,7 +97,7 @@ class Reader:
         self.path = path
         self.problems = problems
         self.left_out = 0
-        self.gaps: Event = {}  # what Omitted knows
+        self.gaps: Event = {}  # for Omitted
         self.header: Event = {}
         self.lines = 0
         self.cut = False
@@ -224,7 +118,7 @@ class Reader:
         return raw  # type: ignore[no-any-return]
 
     def _blocks(self) -> Iterator[bytes]:
-        """Whole lines, many at a time. What has no newline at its end is a piece of a line: the last of the file, or far too long."""
+        """Whole lines, many at a time. A piece without a newline at its end is a part of a line: the last of the file, or far too long."""
         try:
             with self._open() as raw:
                 # The content, not the name, says whether it is compressed: standard input has no name.
@@ -280,14 +174,14 @@ class Reader:
 
     def _valid(self, ev: Event) -> bool:
         name = ev["e"]
-        for key, good, what in _CHECKS.get(name, ()):
+        for key, good, what in CHECKS.get(name, ()):
             if key not in ev:
                 self.problems.add(self.lines, f"{name}: {key} is missing")
                 return False
             if not good(ev[key]):
                 self.problems.add(self.lines, f"{name}: {key} is {ev[key]!r:.80}, not {what}")
                 return False
-        for key, good, what in _OPTIONAL_OF.get(name, _OPTIONAL):
+        for key, good, what in optional_of(name):
             if key in ev and not good(ev[key]):
                 self.problems.add(self.lines, f"{name}: {key} is {ev[key]!r:.80}, not {what}")
                 return False
@@ -327,7 +221,7 @@ class Reader:
         return o
 
     def _tail(self, name: str, text: str) -> Optional[Event]:
-        """What an event has after its first six keys, from the text there; None if only a look at the whole line can tell."""
+        """The keys of an event after its first six, from their text; None if only a look at the whole line can tell."""
         known = self._tails[name]
         if text in known:
             return known[text]
@@ -340,9 +234,9 @@ class Reader:
         # An empty one has a comma too many. Keys that are there twice: the last counts.
         if (not tail and text != "}") or any(k in tail for k in _HEAD):
             return None
-        if any(k not in tail for k, _, _ in _CHECKS[name] if k not in _HEAD):
+        if any(k not in tail for k, _, _ in CHECKS[name] if k not in _HEAD):
             return None
-        if not all(good(tail[k]) for k, good, _ in [*_CHECKS[name], *_OPTIONAL_OF.get(name, _OPTIONAL)] if k in tail):
+        if not all(good(tail[k]) for k, good, _ in [*CHECKS[name], *optional_of(name)] if k in tail):
             return None
         if len(known) >= MOST_TAILS:
             known.clear()
@@ -388,7 +282,7 @@ class Reader:
         return itertools.chain.from_iterable(self._read())
 
     def _read(self) -> Iterator[list[Entry]]:
-        """The batches; what is known of the file, its problems too, is always as of the latest of them."""
+        """The batches. The file's state and its problems are always as of the latest batch."""
         if not self.AHEAD or self.path == "-" or not ahead.worthwhile(self.path):
             yield from self._batches()
             return
@@ -405,7 +299,7 @@ class Reader:
             raise CannotRead(f"{self.path}: {e}") from None
 
     def _tell(self) -> Iterator[Told]:
-        """For who reads through this one: each batch; at the end, what is known once more, that of threads as well."""
+        """Messages for the parent: one for each batch; at the end one with the state again, and the threads' clocks."""
         error = None
         try:
             for batch in self._batches():
@@ -477,7 +371,7 @@ class Reader:
 
     @property
     def order(self) -> tuple[bool, int, str]:
-        """By what files are sorted: rank, those without one last."""
+        """The key that files are sorted by: rank, those without one last."""
         rank = self.header.get("rank")
         return rank is None, rank or 0, str(self.header.get("host"))
 
@@ -499,7 +393,7 @@ class Reader:
 
 
 def whole_lines(f: BinaryIO) -> Iterator[bytes]:
-    """What stands in a file, in pieces of some size that end with a newline, but for the last and for lines longer than MAX_LINE."""
+    """The contents of a file in pieces that end with a newline, but for the last piece and for lines longer than MAX_LINE."""
     rest = b""
     while data := f.read1(BLOCK):  # type: ignore[attr-defined]
         rest += data

@@ -11,8 +11,10 @@ import heapq
 from typing import Any, Callable, Optional
 
 from .physical import Follow
-from .reader import Event, Problems
-from .replay import Device, Range, Ranges
+from .ranges import Range, Ranges
+from .reader import Problems
+from .replay import Device
+from .schema import Event
 from .text import human_size
 
 REGISTRATIONS = 8  # of one segment that are told, each communicator's last; others are counted
@@ -190,7 +192,7 @@ def by_bytes(box: Box, now: int) -> tuple[int, int]:
 
 
 def by_area(box: Box, now: int) -> tuple[int, int]:
-    """For blocks: what is large on the map, not the thousandth buffer that was there for a moment."""
+    """For blocks: those that are large on the map, not the thousandth buffer that lived for a moment."""
     return box.n * ((now if box.t1 is None else box.t1) - box.t0), box.n
 
 
@@ -250,7 +252,7 @@ class Limits:
 
 
 class Track:
-    """What is kept of one device of one process."""
+    """The record of one device of one process."""
 
     def __init__(self, limits: Limits) -> None:
         self.values = Thinned(limits.points, merge_values)
@@ -300,7 +302,7 @@ class Recorder(Follow):
         self.now = 0
         self.event: Event = {}
         self._limits = limits
-        self._comms: dict[str, str] = {}  # communicators, and what to call them
+        self._comms: dict[str, str] = {}  # communicators and their names
         self._before: dict[int, tuple[int, ...]] = {}  # values at `begin`, as far as is known
 
     def apply(self, line: int, ev: Event) -> None:
@@ -361,7 +363,7 @@ class Recorder(Follow):
         marks[kind].add([t, 1, n, text[:300]])  # a reason of any length would be no mark
 
     def finish(self) -> None:
-        """After the last event: what is live stays live."""
+        """After the last event: live ranges stay live."""
         for d, track in self.tracks.items():
             if d in self._before:
                 self._sample(track, self.begin, self._before.pop(d))

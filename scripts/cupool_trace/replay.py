@@ -2,231 +2,37 @@
 """Live segments and blocks of each device, followed through one file's events.
 
 Here: Replay (the state after each event, and counters), Rank (one file, read to its end) and load (all files).
-Not here: it keeps no events; memory is bounded by what is live. What cannot be, such as two live blocks that overlap,
-goes to the file's problems and the replay goes on.
+Not here: it keeps no events; memory is bounded by the number of live ranges. Contradictions, such as two live blocks that overlap,
+go to the file's problems and the replay goes on.
 """
 from __future__ import annotations
 
-import bisect
 import heapq
-import os
-import re
 import sys
 from array import array
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Callable, Optional
 
+from .callers import Caller, Stack
 from .comms import Comms
 from .measures import Durations, Registered
-from .reader import KEEP, Brief, CannotRead, Event, NCCL, OOM_FREE, Problems, Reader, STATS, in_time_order
+from .ranges import Range, Ranges
+from .reader import KEEP, Brief, CannotRead, Problems, Reader, in_time_order
+from .schema import NCCL, OOM_FREE, STATS, Event
 
 GRANULE = 512  # blocks are multiples of this
 
 
 def block_size(n: int, more: Event) -> int:
-    """What a request for n bytes took: n rounded up, unless the event's other keys say otherwise."""
+    """The size of the block for a request of n bytes: n rounded up, unless the event's other keys say otherwise."""
     size = (n + GRANULE - 1) // GRANULE * GRANULE
     block: int = more.get("block", 0)
     return block if block > size else size
 
 
 KEEP_SEQUENCE = 1 << 18  # segments per device that are compared between ranks
-
-
-PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so that what is so near is mostly in the same one
+PAGE = 21  # bits of an address within 2 MiB; segments are multiples of that, so addresses so near to each other mostly lie in one segment
 MOST_PAGES = 1 << 16  # of which the segment is remembered
-LONG = 1 << 10  # starts in one list; to insert into a list takes as long as it is
-
-
-Range = tuple[int, int, int, Any]  # end, size as traced, the line that made it, whatever else is to be known of it
-
-
-class Ranges:
-    """Address ranges [start, end) that do not overlap.
-
-    Programs use the same addresses again and again. So a range that goes leaves its room, from its start to some end, to the next one
-    that starts there; a range that fits into that room is known to overlap no other without a search. Rooms do not overlap either.
-    """
-
-    def __init__(self) -> None:
-        self._of: dict[int, Range] = {}  # by their starts
-        self._rooms: dict[int, int] = {}  # start: end; of ranges that are there, and of some that were
-        self._lists: list[list[int]] = [[]]  # all starts of rooms in order, in lists none of which is empty, unless it is the only one
-        self._firsts: list[int] = []  # the first of each list but the first one
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def __contains__(self, start: int) -> bool:
-        return start in self._of
-
-    def add(self, start: int, end: int, n: int, line: int, more: Any = None) -> bool:
-        """False: another range has a byte of this one (overlapping() says which), so nothing was added."""
-        of = self._of
-        if start in of or (self._rooms.get(start, 0) < end and not self._make_room(start, end)):
-            return False
-        of[start] = (end, n, line, more)
-        return True
-
-    def _make_room(self, start: int, end: int) -> bool:
-        if len(self._rooms) > 2 * len(self._of) + LONG:
-            self._forget_rooms()
-        met = self._rooms_in(start, end)
-        if any(s in self._of and self._of[s][0] > start for s in met):
-            return False
-        for s in met:
-            if s < start:
-                self._rooms[s] = start  # as much as it has a use for
-            elif s > start:
-                self._remove_room(s)
-        if start not in self._rooms:
-            self._insert_room(start)
-        self._rooms[start] = end
-        return True
-
-    def _insert_room(self, start: int) -> None:
-        at = bisect.bisect_right(self._firsts, start)
-        starts = self._lists[at]
-        bisect.insort_right(starts, start)
-        if len(starts) > LONG:
-            half = starts[LONG // 2:]
-            del starts[LONG // 2:]
-            self._lists.insert(at + 1, half)
-            self._firsts.insert(at, half[0])
-
-    def _remove_room(self, start: int) -> None:
-        at = bisect.bisect_right(self._firsts, start)
-        starts = self._lists[at]
-        del starts[bisect.bisect_left(starts, start)]
-        if starts:
-            if at:
-                self._firsts[at - 1] = starts[0]
-        elif self._firsts:
-            del self._lists[at]
-            del self._firsts[max(0, at - 1)]
-        del self._rooms[start]
-
-    def _forget_rooms(self) -> None:
-        """Those of ranges that went: they are so many that they would take more memory than what is there."""
-        starts = [s for each in self._lists for s in each if s in self._of]
-        self._rooms = {s: self._rooms[s] for s in starts}
-        self._lists = [starts[i:i + LONG // 2] for i in range(0, len(starts), LONG // 2)] or [[]]
-        self._firsts = [each[0] for each in self._lists[1:]]
-
-    def get(self, start: int) -> Optional[Range]:
-        return self._of.get(start)
-
-    def more(self, start: int) -> Any:
-        known = self._of.get(start)
-        return known[3] if known else None
-
-    def take(self, start: int) -> Optional[Range]:
-        """The range that starts there, which is gone then; None: none does."""
-        return self._of.pop(start, None)
-
-    def pop(self, start: int) -> Range:
-        """The same, of one that is known to be there."""
-        gone = self.take(start)
-        assert gone
-        return gone
-
-    def items(self) -> Iterator[tuple[int, int, int]]:
-        """Start, end and size as traced of each, by address."""
-        for starts in self._lists:
-            for start in starts:
-                if start in self._of:
-                    end, n, *_ = self._of[start]
-                    yield start, end, n
-
-    def start_of(self, p: int) -> int:
-        """The start of the range that p lies in, if it lies in one; otherwise any number."""
-        starts = self._lists[bisect.bisect_right(self._firsts, p)]
-        i = bisect.bisect_right(starts, p)
-        return starts[i - 1] if i else 0  # a list begins at or before what is looked up in it, unless it is the first
-
-    def end_of(self, p: int) -> int:
-        """The end of the range that p lies in; 0 if it lies in none."""
-        found = self._of.get(self.start_of(p))
-        return found[0] if found and p < found[0] else 0
-
-    def overlapping(self, start: int, end: int) -> list[int]:
-        """The starts of all ranges that share a byte with [start, end)."""
-        return [s for s in self._rooms_in(start, end) if s in self._of and self._of[s][0] > start]
-
-    def _rooms_in(self, start: int, end: int) -> list[int]:
-        """The starts of all rooms that share a byte with [start, end)."""
-        at = bisect.bisect_right(self._firsts, start)
-        starts = self._lists[at]
-        i = bisect.bisect_right(starts, start) - 1
-        if i < 0 or self._rooms[starts[i]] <= start:
-            i += 1
-        found: list[int] = []
-        while True:
-            j = bisect.bisect_left(starts, end, i)
-            if j > i:
-                found += starts[i:j]
-            at += 1
-            if j < len(starts) or at == len(self._lists):
-                return found
-            starts, i = self._lists[at], 0
-
-
-Stack = tuple[int, ...]  # the numbers of frames, innermost first
 MOST_STACKS = 1 << 14  # of a device that are told apart
-
-
-class Caller:
-    """A way through the program by which it asked for memory of one device."""
-
-    __slots__ = ("stack", "requests", "live", "_at_peak", "_peaks")
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-        self.requests = self.live = self._at_peak = self._peaks = 0
-
-    def change(self, n: int, peaks: int) -> None:
-        """n bytes more are live, after so many peaks of the device. What was live at the last one is noted only when it changes."""
-        if self._peaks != peaks:
-            self._peaks, self._at_peak = peaks, self.live
-        self.live += n
-
-    def at_peak(self, peaks: int) -> int:
-        return self._at_peak if self._peaks == peaks else self.live
-
-
-UNKNOWN = "unknown"  # the frame that has no number, or whose number has no name
-_PARTS = re.compile(r"(.*)(\+0x[0-9a-f]+)(?: \((.*)\))?")
-
-
-def split_frame(at: str) -> tuple[str, str, str]:
-    """A frame's object, its offset there and its function, "" for what is not known."""
-    parts = _PARTS.fullmatch(at)
-    return (parts[1], parts[2], parts[3] or "") if parts else (at, "", "")
-
-
-def frame_name(at: Optional[str]) -> str:
-    """A frame's object and function; its object and offset where the function is not known."""
-    if at is None:
-        return UNKNOWN
-    where, _, function = split_frame(at)
-    return f"{where} ({function})" if function else at
-
-
-Names = tuple[str, ...]  # of a stack's frames, innermost first
-
-
-def names_of(stack: Stack, frames: dict[int, str]) -> Names:
-    return tuple(frame_name(frames.get(number)) for number in stack) or (UNKNOWN,)
-
-
-def caller_names(stacks: Iterable[Names]) -> dict[Names, str]:
-    """What to call each of these stacks: its innermost frame, and if others begin with that too, the frame from which on none is like it."""
-    every = sorted(set(stacks))
-    alike = [0, *(len(os.path.commonprefix([a, b])) for a, b in zip(every, every[1:])), 0]
-    out: dict[Names, str] = {}
-    for i, names in enumerate(every):
-        part = min(max(alike[i], alike[i + 1]), len(names) - 1)
-        out[names] = f"{names[0]} for {names[part]}" if part else names[0]
-    return out
 
 
 class Part:
@@ -238,7 +44,7 @@ class Part:
 
     def __init__(self) -> None:
         self.held = self.peak_held = self.live = self.peak_live = 0
-        self.asked = self.asked_at_peak = 0  # of what is live, and was at its peak: the bytes that were asked for
+        self.asked = self.asked_at_peak = 0  # requested bytes of the live blocks, now and at the peak
         self.live_at_peak_held = 0
         self.segments_alloc = self.segments_free = self.allocs = self.frees = 0
         self.driver_calls = 0
@@ -260,7 +66,7 @@ class Part:
             self.newest = p, p + n
 
     def give(self, us: float, died: bool) -> None:
-        """A segment went. died: with its context, so nobody called the driver."""
+        """A segment went. died: its context took it along, so the driver was not called."""
         self.segments_free += 1
         if not died:
             self.driver_calls += 1
@@ -275,14 +81,14 @@ class Part:
             self.peak_live = live
             self.asked_at_peak = self.asked
             self.peaks += 1
-        # A segment is got for a block that comes after it, so only then it is known what was live when most was held.
+        # A segment is got for a block that comes after it, so the live bytes at the time when most was held are known only then.
         if self.newest and self.newest[0] <= p < self.newest[1]:
             self.live_at_peak_held = live
             self.newest = None
 
 
 class Device(Part):
-    """What one process did on one device: live ranges, and counters taken from events."""
+    """One device of one process: live ranges, and counters taken from events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,11 +119,11 @@ class Device(Part):
 
     @property
     def backends(self) -> dict[str, Part]:
-        """What each backend has. All is the only one's, so nothing need be counted twice for that."""
+        """The memory of each backend. A single backend has all of it, so nothing is counted twice then."""
         return self._parts or ({} if self._backend is None else {self._backend: self})
 
     def part(self, backend: str) -> Optional[Part]:
-        """What is counted of one backend beside the whole; None while it is the only one."""
+        """The counters of one backend beside those of the device; None while it is the only backend."""
         if not self._parts:
             if self._backend is None or self._backend == backend:
                 self._backend = backend
@@ -349,7 +155,7 @@ class Device(Part):
                 each.peak_held, each.live_at_peak_held = each.held, each.live
 
     def told(self, backend: str, held: int, segments: int) -> None:
-        """What a backend holds after events were left out. Segments that were known may be gone, and others there."""
+        """A backend holds so many bytes and segments after events were left out. Known segments may be gone, and others there."""
         part = self.part(backend)
         self.change(backend, held - (part or self).held)
         known = [start for start, _, _ in self.segments.items() if self.segments.more(start) == backend]
@@ -362,7 +168,7 @@ class Device(Part):
         self.unseen = others + self._unseen[backend]
 
     def forget_segment(self, p: int) -> Optional[Range]:
-        """One that is gone, of which no event has told; what is held is known anyway."""
+        """A segment is gone without an event. The held bytes are known from elsewhere."""
         gone = self.segments.take(p)
         if gone:
             for b in self.blocks.overlapping(p, gone[0]):
@@ -427,7 +233,7 @@ class Device(Part):
 
 
 class Replay:
-    """Follows live segments and blocks through one file's events, in order; what cannot be is a problem."""
+    """Follows live segments and blocks through one file's events, in order; contradictions become problems."""
 
     IGNORES = frozenset(["free_completed"])
     BRIEF = True  # block() may be called in place of apply(); not for those that look at every event
@@ -438,7 +244,7 @@ class Replay:
         self.last_t = 0
         self.events = 0
         self.comms = Comms(problems.add)
-        self.gapped = False  # events were left out: what contradicts those before it is no problem
+        self.gapped = False  # events were left out: later ones may contradict earlier ones
         self._problems = problems
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
             "segment_alloc": self._segment_alloc, "segment_free": self._segment_free, "trim": self._trim, "oom": self._oom,
@@ -447,7 +253,7 @@ class Replay:
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
         self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap}  # events of no one device
-        self.nccl: Optional[Event] = None  # what the process's operations found, as of the last such event
+        self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
     def _add(self, line: int, text: str) -> None:
         if not self.gapped:
@@ -622,7 +428,7 @@ class Rank:
         self.path = path
         self.header = self.reader.header
         self.rank: Optional[int] = self.header.get("rank")
-        # A header that does not say what is traced (because it is missing) is no reason to believe that nothing was.
+        # A header without `events` (because it is missing) is no reason to believe that no allocation was traced.
         self.traces_allocs = "alloc" in self.header.get("events", "").split(",") or any(
             d.allocs for d in self.replay.devices.values())
         # After the first gap nobody knows which blocks are live.

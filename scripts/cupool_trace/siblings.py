@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces beside those that are read: the library numbers the files of earlier runs, and of processes that ran at the same
-time under one name (NAME.1, NAME.2). Whoever names one of them should know of the others.
+time under one name (NAME.1, NAME.2). A user who names one of them should hear of the others.
 """
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import sys
 import time
 from typing import Iterator, Optional
 
-from .reader import REQUIRED, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, optional_keys
+from .reader import WINDOW, CannotRead, Entry, Problems, Reader, in_time_order
+from .schema import REQUIRED, Event, optional_keys
 from .text import count_of
 
 # The keys of each event whose values the reader has looked at. Others may hold anything, also what no format can.
@@ -19,7 +20,7 @@ PROGRESS_EVERY = 1 << 16  # events
 
 
 class Progress:
-    """On stderr, for a person who waits: nothing if it is no terminal, nothing for what takes less than a second."""
+    """On stderr, for a person who waits: nothing if it is no terminal, nothing for work of less than a second."""
 
     def __init__(self) -> None:
         self._on = sys.stderr.isatty()
@@ -48,7 +49,7 @@ class Source:
         self.problems = Problems()
         self.reader = Reader(path, self.problems)
         self.failed = False
-        self.contradictions = 0  # counted by whoever follows the events
+        self.contradictions = 0  # counted by the command that follows the events
         self.last_t = 0
         self._progress = progress
         self._rest = self.reader.events()
@@ -69,7 +70,7 @@ class Source:
 
     @property
     def announces_allocs(self) -> bool:
-        """A header that does not say what is traced (because it is missing) is no reason to believe that nothing was."""
+        """True also without a header: that is no reason to believe that no allocation was traced."""
         return "events" not in self.header or "alloc" in self.header["events"].split(",")
 
     def events(self, window: int = WINDOW) -> Iterator[tuple[int, Event]]:
@@ -123,7 +124,7 @@ class Sources:
         self.base = min((s.t0 for s in self.files if s.t0 is not None), default=0)
 
     def offset(self, source: Source) -> int:
-        """What to add to a file's times so that those of all files are comparable."""
+        """The offset that makes a file's times comparable with those of the other files."""
         if source.t0 is not None:
             return source.t0 - self.base
         if len(self.files) > 1:
@@ -131,7 +132,7 @@ class Sources:
         return 0
 
     def finish(self) -> int:
-        """Say what whoever uses the result should know. Returns the exit status."""
+        """Print warnings for the result's user. Returns the exit status."""
         self.progress.done()
         status = 2 if self.unreadable else 0
         for s in self.files:

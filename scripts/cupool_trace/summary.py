@@ -8,11 +8,12 @@ import sys
 from typing import Iterator, Optional
 
 from . import overview
+from .callers import Names, caller_names, names_of
 from .check import of_other_runs, positive
 from .measures import Durations
 from .physical import Follow
-from .reader import Event
-from .replay import Device, Names, Part, Rank, caller_names, load, names_of
+from .replay import Device, Part, Rank, load
+from .schema import Event
 from .text import count_of, human_size, human_time, table
 
 HELP = "what each rank did on each device"
@@ -45,7 +46,7 @@ SAME = 8  # others of the same device that are named
 
 
 def callers(rank: Rank, dev: Device) -> list[Event]:
-    """Who asked for memory: functions, or addresses where these are not known. Those that held most at the peak first."""
+    """Callers: functions, or addresses where the functions are not known. Those that held most at the peak first."""
     out: dict[Names, Event] = {}
     stacks = {stack: names_of(stack, rank.replay.frames) for stack in dev.callers}
     called = caller_names(stacks.values())
@@ -68,7 +69,7 @@ def events_tell(part: Part, allocs: bool) -> Event:
     }
 
 
-Typical = dict[str, Durations]  # by backend: what it took all ranks to get a segment
+Typical = dict[str, Durations]  # by backend: the times that all ranks took to get a segment
 
 
 def typical_of(ranks: list[Rank]) -> Typical:
@@ -81,9 +82,9 @@ def typical_of(ranks: list[Rank]) -> Typical:
 
 
 def memory_summary(part: Part, allocs: bool, counted: Event, segment_us: Optional[float]) -> Event:
-    """What a device and a backend of it have alike; `counted` is what events_tell, or the library's own counters instead.
+    """The figures that a device and each of its backends have; `counted` is from events_tell, or from the library's own counters.
     segment_us: what it takes to get a segment."""
-    # Without a call of its own that was measured nobody knows what the hits would have taken.
+    # Without a measured call of its own, the time that the hits would have taken is unknown.
     segment_us = segment_us if part.segments_alloc else None
     return {
         **counted, "hit_rate": hit_rate(counted), "segment_us": segment_us,
@@ -118,7 +119,7 @@ def device_summary(rank: Rank, dev: Device, typical: Optional[Typical] = None) -
         "name": dev.name, "uuid": dev.uuid, "policy": dev.policy, "callers": callers(rank, dev),
         "largest_segments": [{"n": n, "t": -t, "p": p} for n, t, p in sorted(dev.largest, reverse=True)],
     }
-    if rank.reader.omitted and s:  # what events do not tell, counters do
+    if rank.reader.omitted and s:  # counters have the figures of events that were left out
         out.update(segments_alloc=s["segments_alloc"], segments_free=s["segments_free"])
         if rank.traces_allocs and dev.stats_at is None:
             out.update(live_at_end=s["live"], cached_at_end=max(0, dev.held - s["live"]))
@@ -213,7 +214,7 @@ def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Ite
 
 
 def nccl_notes(rank: Rank) -> Iterator[str]:
-    """What the process's operations found; only what needs a look is said beside their number."""
+    """The findings of the process's NCCL operations; beside their number, only those that need a look."""
     f = rank.replay.nccl
     if f is None:
         return

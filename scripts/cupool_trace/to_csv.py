@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool-trace to-csv: one row an event, for spreadsheets and data frames.
 
-Here: a change of form. Not here: it derives nothing, so what is live at a time is for whoever reads the table.
+Here: a change of form. Not here: it derives nothing: the table's reader has to add up live bytes.
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import argparse
 import csv
 
 from .output import add_argument, guarded, text_output
-from .reader import STATS
+from .schema import STATS
 from .source import Sources, known_keys
 
 HELP = "events as a table"

@@ -12,8 +12,8 @@ from typing import Any, Optional, TextIO
 
 from .output import add_argument, guarded, text_output
 from .physical import Follow
-from .reader import Event
 from .replay import Device
+from .schema import Event
 from .source import Source, Sources, known_keys
 from .text import human_size
 
@@ -38,7 +38,7 @@ MARKS = 100_000
 MARKED = ("trim", "oom", "policy", "mark", "gap", "end")
 COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested", "held")
 REGISTERED = ("register", "deregister", "comm_destroy")
-# Whose call it is, too.
+# Events that become slices, and the library whose call each is.
 SLICED = {"segment_alloc": "driver", "segment_free": "driver", "register": "NCCL", "deregister": "NCCL"}
 
 
@@ -137,7 +137,7 @@ class Process:
         self._timeline, self._source, self._pid, self._t0, self._every = timeline, source, pid, t0, every
         self._replay = Follow(source.problems)
         self._counters: dict[int, Counters] = {}
-        self._others: dict[tuple[str, int], Counters] = {}  # by what they count, and the device
+        self._others: dict[tuple[str, int], Counters] = {}  # by their quantity and the device
         self._threads: dict[Any, list[int]] = {}  # thread: its number here, and the end of its last slice
         self._slices = 0
         self._shortest = 0.0
@@ -202,7 +202,7 @@ class Process:
             self.left_out["slices"] += 1
             return
         thread = self._thread(ev["tid"])
-        # The event was written when the call had returned. What is rounded must not make two calls of a thread overlap.
+        # The event was written when the call had returned. Rounding must not make two calls of a thread overlap.
         start = max(t - round(ev["us"] * 1000), thread[1], 0)
         thread[1] = t
         name = f"{ev['e']} {human_size(ev['n'])}"

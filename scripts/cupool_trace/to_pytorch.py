@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Iterator, Optional
 
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, TOP, Lives
 from .output import add_argument, binary_output, guarded
-from .reader import Event
-from .replay import UNKNOWN, split_frame
+from .callers import UNKNOWN, split_frame
+from .schema import Event
 from .source import Source, Sources
 from .text import count_of
 
@@ -101,7 +101,7 @@ class Pickle:
         self.write(b"\x80\x04")
 
     def share(self, v: Any) -> bytes:
-        """Write a value that occurs often. What is returned stands for it from then on; for a text also where of() meets it."""
+        """Write a value that occurs often. The returned reference stands for it from then on; for a text also where of() meets it."""
         self.write(self.of(v) + b"\x94")
         got = b"h" + bytes((self._count,)) if self._count < 256 else b"j" + struct.pack("<I", self._count)
         self._count += 1
@@ -110,7 +110,7 @@ class Pickle:
         return got
 
     def of(self, v: Any) -> bytes:
-        """A value of those kinds that occur here; bytes are what share() returned."""
+        """A value of those kinds that occur here; bytes are a reference from share()."""
         if isinstance(v, bytes):
             return v
         if v is True or v is False:
@@ -153,7 +153,7 @@ class Device:
 
 
 class Stacks:
-    """Who asked for memory in one rank. Number 0 is nobody known."""
+    """The callers of one rank. Number 0 is the unknown caller."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
@@ -184,7 +184,7 @@ class Stacks:
 
 
 class Rank:
-    """One file, read to its end: entries, and what lives then."""
+    """One file, read to its end: entries, and the blocks that are live then."""
 
     def __init__(self, source: Source, most: int) -> None:
         self.source = source
@@ -240,7 +240,7 @@ class Snapshot:
 
     def write(self) -> None:
         p = self._pickle
-        # Viewers pass over keys that they do not know. This one is first, so that all the others can refer to what is in it.
+        # Viewers pass over keys that they do not know. This one is first, so that all the others can refer to its contents.
         p.write(b"}(" + p.of("shared") + b"](")
         for word in WORDS:
             p.share(word)
@@ -274,7 +274,7 @@ class Snapshot:
         return out
 
     def _settings(self) -> dict[str, Any]:
-        """A tab of the viewer: what is shown here, and how the library was set."""
+        """A tab of the viewer: a description of the snapshot, and the library's settings."""
         out: dict[str, Any] = {"made by": "cupool-trace to-pytorch", "trace_alloc_max_entries": self._most,
                                "trace_alloc_overflowed": any(d.entries.dropped for d in self.devices)}
         out.update({f"device {i}": d.name for d, i in self.index.items()})

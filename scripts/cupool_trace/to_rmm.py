@@ -13,7 +13,7 @@ from typing import TextIO
 
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, Lives
 from .output import CannotWrite, add_argument, guarded, text_output
-from .reader import Event
+from .schema import Event
 from .source import Source, Sources
 
 HELP = "a log for RMM's replay benchmark"
@@ -97,7 +97,7 @@ def write_rank(source: Source, args: argparse.Namespace, logs: Logs) -> None:
                 if step in words:
                     logs.of(source, ev["d"]).write(f"{thread},{at},{words[step]},{p:#x},{n},0\n")
         elif ev["e"] == "oom":
-            # The replay passes over it; whoever reads the log wants to know.
+            # The replay passes over it, but the log's reader should hear of it.
             logs.of(source, ev["d"]).write(f"{thread_of(ev)},{clock(t0 + t)},allocate failure,(nil),{ev['n']},0\n")
     if args.balance:
         for d, live in (lives.segments if args.segments else lives.blocks).items():

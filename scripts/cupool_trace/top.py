@@ -18,8 +18,9 @@ import time
 from collections import deque
 from typing import Any, Iterator, Optional
 
-from .reader import MAX_LINE, WINDOW, CannotRead, Entry, Event, Problems, Reader, in_time_order, whole_lines
+from .reader import MAX_LINE, WINDOW, CannotRead, Entry, Problems, Reader, in_time_order, whole_lines
 from .replay import Replay
+from .schema import Event
 from .text import count_of, human_size, table
 
 HELP = "what running processes hold now"
@@ -68,7 +69,7 @@ class Growing(Reader):
         if self.packed is None and self.path != "-":
             self.packed = self._magic() == b"\x1f\x8b"
         if self.packed or self.path == "-":
-            # Whoever packs a file does not write to it any more; standard input comes only once.
+            # A packed file does not grow any more; standard input can be read only once.
             if self.at == 0:
                 self.at = 1
                 yield from super()._blocks()
@@ -97,7 +98,7 @@ class Growing(Reader):
 
 
 class Follower:
-    """One trace and what is known of it so far. Memory is bounded by what is live, as in Replay."""
+    """One trace and its state so far. Memory is bounded by the number of live ranges, as in Replay."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -113,7 +114,7 @@ class Follower:
         self._newest = 0
 
     def poll(self, until: float) -> None:
-        """Read what is new, but not beyond `until` (monotonic)."""
+        """Read new lines, but not beyond `until` (monotonic)."""
         if self.path != "-" and self._is_another_file():
             self._begin()
         self.reader.until = until
@@ -136,7 +137,7 @@ class Follower:
         return self._newest if t0 is None else max(self._newest, unix_ns - t0)
 
     def settle(self) -> None:
-        """Take what was read as all that there is."""
+        """Take the lines read so far as the whole trace."""
         self._apply(0)
 
     def _is_another_file(self) -> bool:
@@ -165,7 +166,7 @@ class Follower:
         self._waiting = ordered[done:]
 
     def _called(self, ev: Event) -> None:
-        """The driver was called; what is older than RECENT is forgotten, and calls of one millisecond are one entry."""
+        """The driver was called. Calls older than RECENT are forgotten, and calls of one millisecond are one entry."""
         calls = self._calls.setdefault(ev["d"], deque())
         at = ev["t"] // MS * MS
         if calls and calls[-1][0] >= at:
@@ -209,7 +210,7 @@ class Follower:
 
 
 def figures(follower: Follower, now_unix_ns: int) -> list[Event]:
-    """What is known of one process at this moment, a row for each device. All numbers that are shown come from here."""
+    """The state of one process at this moment, a row for each device. All numbers that are shown come from here."""
     header, replay = follower.reader.header, follower.replay
     allocs = "alloc" in header.get("events", "").split(",") or any(dev.allocs for dev in replay.devices.values())
     allocs = allocs and not follower.reader.omitted
@@ -276,7 +277,7 @@ class Sources:
         self._look()
         for n, (path, follower) in enumerate(list(self.followers.items())):
             now = time.monotonic()
-            # What time there is, is shared by those that still come.
+            # The time that is left is shared by the files that still come.
             share = max(0.02, (until - now) / (len(self.followers) - n)) if until < math.inf else math.inf
             try:
                 follower.poll(now + share)
@@ -345,7 +346,7 @@ def run(args: argparse.Namespace) -> int:
                 return 2
             if screen:
                 size = shutil.get_terminal_size()
-                # Over what was there, line by line: clearing first would flicker.
+                # Over the old lines, one by one: clearing first would flicker.
                 sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in fit(text, size.columns, size.lines - 1)) + "\x1b[J")
             else:
                 print(text + "\n")

@@ -10,14 +10,6 @@
 #include "pool.h"
 #include "space.h"
 
-/* As in shim/context/lifetime.c, shim/context/segments.c and shim/report/background.c. */
-#define BREAK_PART   16
-#define EXCESS_MIN   ((size_t)32 << 20)
-#define BOUND_MIN    ((size_t)64 << 20)
-#define RESERVE_PART 128
-#define RELAXED_MIN  ((size_t)64 << 20)
-#define TICKS        8
-
 /* Every device has addresses of its own, of which space_span() takes four times its capacity. */
 #define SPAN ((uint64_t)1 << 41)
 
@@ -98,14 +90,14 @@ struct device *device_new(unsigned int number, const struct settings *settings)
         .observer = &observer,
         .arg = device,
         .limit = settings->limit,
-        .break_max = settings->break_max == SIZE_MAX ? settings->capacity / BREAK_PART : settings->break_max,
+        .break_max = settings->break_max == SIZE_MAX ? settings->capacity / SHARED_PART : settings->break_max,
         .capacity = settings->capacity,
         .excess_min = EXCESS_MIN,
         .bound_min = BOUND_MIN,
     };
     if (settings->slack != SLACK_OFF) {
-        device->config.slack_min = RELAXED_MIN;
-        device->config.slack_percent = (unsigned int)settings->slack;
+        device->config.deferred_min = DEFERRED_MIN;
+        device->config.deferred_percent = (unsigned int)settings->slack;
     }
     if (!device->heap || (settings->allocator == ALLOCATOR_CUPOOL && pool_create(&device->config, &device->pool))) {
         device_delete(device);
@@ -144,7 +136,7 @@ void device_free(struct device *device, enum place place, uint64_t block)
 void device_tick(struct device *device)
 {
     if (device->pool && device->settings.decay != DECAY_OFF)
-        pool_decay(device->pool, TICKS - 1);
+        pool_decay(device->pool, DECAY_TICKS - 1);
 }
 
 void device_reset(struct device *device)

@@ -3,7 +3,7 @@
  * device.h - one device, its memory, and who hands it out: the pool library or a model of something else.
  *
  * It does to one device as a process would. The pool is configured as shim/context/lifetime.c does; what it
- * refuses goes to the driver, as in shim/serve/serve.c. What it is not: several contexts, captures, other processes,
+ * refuses goes to the driver, as in shim/serve/serve.c. Not here: several contexts, captures, other processes,
  * time that driver calls or the program's own work take: with CUPOOL_FREE=relaxed what was launched is never over when
  * a request asks.
  *
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DEVICES_MAX 64u
+#include "context/limits.h"
 
 enum allocator {
     ALLOCATOR_CUPOOL,
@@ -59,7 +59,7 @@ void device_delete(struct device *device);
 enum place device_alloc(struct device *device, size_t size, uint64_t *ret_block);
 void device_free(struct device *device, enum place place, uint64_t block);
 
-/* A tick of the clock that gives idle memory back (shim/report/background.c). */
+/* A tick of the clock that gives idle memory back (shim/report/background_thread.c). */
 void device_tick(struct device *device);
 /* Its context is gone, with everything in it. */
 void device_reset(struct device *device);

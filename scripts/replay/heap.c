@@ -175,7 +175,7 @@ static void merge_next(struct heap *heap, struct block *block)
     block_delete(heap, next);
 }
 
-/* What PyTorch does when cudaMalloc fails: every segment that is free as a whole goes back. */
+/* PyTorch does that when cudaMalloc fails: every segment that is free as a whole goes back. */
 static bool cached_release(struct heap *heap)
 {
     struct block *block, *older;

@@ -34,7 +34,7 @@ struct heap_stats {
 
 /* NULL: no host memory. The space is the caller's and outlives the heap. */
 struct heap *heap_new(enum heap_rules rules, struct space *space);
-/* What is in the space stays there. */
+/* The contents of the space stay. */
 void heap_delete(struct heap *heap);
 
 /* -ENOMEM. The block is a name for heap_free. */

@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Addresses differ in their middle bits; the product spreads these over the upper ones. */
+#include "hash.h"
+
+/* Addresses differ in their middle bits; the hash spreads these over the upper ones. */
 static size_t home(const struct ids *ids, uint64_t id)
 {
-    return (size_t)((id * 0x9e3779b97f4a7c15u) >> 32) & (ids->size - 1);
+    return (size_t)(hash_of(id) >> 32) & (ids->size - 1);
 }
 
 struct request *ids_find(const struct ids *ids, uint64_t id)
@@ -57,7 +59,7 @@ void ids_remove(struct ids *ids, struct request *request)
     const size_t mask = ids->size - 1;
     size_t hole = (size_t)(request - ids->slots);
 
-    /* Whoever is further from home than the hole is moves into it. */
+    /* An entry that is further from its home than the hole moves into the hole. */
     for (size_t at = (hole + 1) & mask; ids->slots[at].used; at = (at + 1) & mask) {
         if (((at - home(ids, ids->slots[at].id)) & mask) < ((at - hole) & mask))
             continue;

@@ -20,7 +20,6 @@
 #include "ids.h"
 #include "random.h"
 
-#define TICKS      8 /* of a decay time, as in shim/report/background.c */
 #define NS         1000000000ull
 #define CAPACITY   ((size_t)80 << 30)
 #define NUMBERS    4
@@ -101,7 +100,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void die(const char *form
 static struct device *device_get(uint64_t number)
 {
     if (number >= DEVICES_MAX)
-        die("there are no more than %u devices", DEVICES_MAX);
+        die("there are no more than %d devices", DEVICES_MAX);
     if (!replay.devices[number])
         replay.devices[number] = device_new((unsigned int)number, &replay.settings);
     if (!replay.devices[number])
@@ -464,7 +463,7 @@ static void options_read(int argc, char **argv)
     if (s->decay == DECAY_OFF || s->decay > UINT32_MAX)
         s->decay = DECAY_OFF;
     else
-        replay.tick_ns = s->decay ? s->decay * NS / TICKS : NS / 10;
+        replay.tick_ns = s->decay ? s->decay * NS / DECAY_TICKS : NS / 10;
 }
 
 int main(int argc, char **argv)

@@ -8,8 +8,8 @@
  * Threads: every function may be called from any thread. conf_get is safe inside dlsym: it takes no lock but its own
  * once, and allocates no memory. Pointers returned stay valid for ever.
  */
-#ifndef CUPOOL_SHIM_CONF_H
-#define CUPOOL_SHIM_CONF_H
+#ifndef CUPOOL_SHIM_BASE_CONF_H
+#define CUPOOL_SHIM_BASE_CONF_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,8 +6,8 @@
  *
  * Threads: every function may be called from any thread. No state. Errors: -EINVAL.
  */
-#ifndef CUPOOL_SHIM_CONF_PARSE_H
-#define CUPOOL_SHIM_CONF_PARSE_H
+#ifndef CUPOOL_SHIM_BASE_CONF_PARSE_H
+#define CUPOOL_SHIM_BASE_CONF_PARSE_H
 
 #include <stdint.h>
 

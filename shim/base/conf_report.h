@@ -6,8 +6,8 @@
  *
  * Threads: every function may be called from any thread. No function fails.
  */
-#ifndef CUPOOL_SHIM_CONF_REPORT_H
-#define CUPOOL_SHIM_CONF_REPORT_H
+#ifndef CUPOOL_SHIM_BASE_CONF_REPORT_H
+#define CUPOOL_SHIM_BASE_CONF_REPORT_H
 
 /* Warn through log_write about unknown CUPOOL_ names, invalid values and settings without effect. */
 void conf_report(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conf_types.h - the types of settings and their values as numbers. It has no functions, and no state. */
-#ifndef CUPOOL_SHIM_CONF_TYPES_H
-#define CUPOOL_SHIM_CONF_TYPES_H
+#ifndef CUPOOL_SHIM_BASE_CONF_TYPES_H
+#define CUPOOL_SHIM_BASE_CONF_TYPES_H
 
 enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_SECONDS, CONF_FILL, CONF_STATS, CONF_STRING };
 

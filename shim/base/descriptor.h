@@ -7,8 +7,8 @@
  *
  * Threads: every function may be called from any thread. No locks, no state.
  */
-#ifndef CUPOOL_SHIM_DESCRIPTOR_H
-#define CUPOOL_SHIM_DESCRIPTOR_H
+#ifndef CUPOOL_SHIM_BASE_DESCRIPTOR_H
+#define CUPOOL_SHIM_BASE_DESCRIPTOR_H
 
 #include <signal.h>
 #include <stdbool.h>

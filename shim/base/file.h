@@ -7,8 +7,8 @@
  * Threads: every function may be called from any thread. It allocates no memory. Each file has an advisory lock (flock)
  * while it is written; nothing waits for one.
  */
-#ifndef CUPOOL_SHIM_FILE_H
-#define CUPOOL_SHIM_FILE_H
+#ifndef CUPOOL_SHIM_BASE_FILE_H
+#define CUPOOL_SHIM_BASE_FILE_H
 
 #include <stddef.h>
 

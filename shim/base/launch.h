@@ -5,8 +5,8 @@
  *
  * Threads: no state; conf_get is called.
  */
-#ifndef CUPOOL_SHIM_LAUNCH_H
-#define CUPOOL_SHIM_LAUNCH_H
+#ifndef CUPOOL_SHIM_BASE_LAUNCH_H
+#define CUPOOL_SHIM_BASE_LAUNCH_H
 
 #include <stddef.h>
 

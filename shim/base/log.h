@@ -4,8 +4,8 @@
  * safe in any place, signal handlers included. It never waits for a reader, raises no signal, and writes into no file
  * of the program: a message that would do so is dropped. It is not the trace.
  */
-#ifndef CUPOOL_SHIM_LOG_H
-#define CUPOOL_SHIM_LOG_H
+#ifndef CUPOOL_SHIM_BASE_LOG_H
+#define CUPOOL_SHIM_BASE_LOG_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -2,14 +2,14 @@
 /*
  * process.h - whether the library is at work in this process, and whether a thread is in a call of the library's own.
  *
- * It decides nothing about a request (serve/core.h does), and knows no CUDA. Nothing is read, opened or
+ * It decides nothing about a request (serve/serve.h does), and knows no CUDA. Nothing is read, opened or
  * started before process_start, which the first call that could be pooled makes.
  *
  * Threads: every function, from any thread. Locking: none; the state is atomic, the depth a thread's own. No function
  * fails or allocates memory.
  */
-#ifndef CUPOOL_SHIM_PROCESS_H
-#define CUPOOL_SHIM_PROCESS_H
+#ifndef CUPOOL_SHIM_BASE_PROCESS_H
+#define CUPOOL_SHIM_BASE_PROCESS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

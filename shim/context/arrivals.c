@@ -6,14 +6,14 @@
 
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "lock.h"
 
-/* The shorter time is for memory that was waited for in vain before. */
-#define ARRIVALS_OTHERS_AGAIN_NS 30000000u
+/* The longest wait for memory that a thread has waited for in vain before, in nanoseconds. */
+#define ARRIVALS_AGAIN_NS 30000000u
 
 /* How often released memory has become available at a driver. */
 static atomic_uint arrivals;
@@ -59,15 +59,19 @@ bool arrivals_collect(struct context *context, uint64_t patience_ns)
     return done;
 }
 
-bool arrivals_collect_refused(struct context *context)
+bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 {
-    const bool alone = order_wait_own(context);
+    const bool is_own = order_wait_own(context);
     const uint64_t given = atomic_load(&context->given);
-    const uint64_t others = atomic_load(&context->gave_up) == given ? ARRIVALS_OTHERS_AGAIN_NS : ARRIVALS_OTHERS_NS;
-    const bool any = arrivals_collect(context, alone ? ARRIVALS_WAIT_NS : others);
+    _Atomic(uint64_t) *gave_up = &context->gave_up[is_own];
+    uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_ns;
+    bool any;
 
-    if (!any)
-        atomic_store(&context->gave_up, given);
+    if (atomic_load(gave_up) == given && patience > ARRIVALS_AGAIN_NS)
+        patience = ARRIVALS_AGAIN_NS;
+    any = arrivals_collect(context, patience);
+    if (!any && patience)
+        atomic_store(gave_up, given);
     return any;
 }
 

@@ -21,8 +21,10 @@ struct context;
 unsigned int context_arrivals(void);
 void context_arrived(void);
 
-/* The longest wait for released memory that waits for no other work on the device, in nanoseconds. */
-#define ARRIVALS_WAIT_NS 1000000000u
+/* The longest wait for memory that this thread's own frees have released, in nanoseconds. Natively those frees would
+ * have waited, however long; the limit is for work that another thread has launched between a deferred free and its
+ * order. */
+#define ARRIVALS_OWN_NS 30000000000u
 /* The longest wait of a refused request for memory that other threads' frees have released, in nanoseconds. Natively a
  * free that has returned has released its memory, but a free that would not have returned yet would let the request
  * fail at once; and the device's work may be waiting for this thread. */
@@ -31,9 +33,9 @@ void context_arrived(void);
 /* Synchronise our own stream once it is idle, and poll for patience_ns nanoseconds until it is. True: some memory has
  * arrived. */
 bool arrivals_collect(struct context *context, uint64_t patience_ns);
-/* As arrivals_collect, after a refusal: waits for this thread's own frees for as long as they natively would have
- * waited, and for those of other threads for a limited time. */
-bool arrivals_collect_refused(struct context *context);
+/* As arrivals_collect, polling for ARRIVALS_OWN_NS if this thread has made the last free, and for others_ns otherwise.
+ * Memory that a thread has waited for in vain is waited for only briefly. */
+bool arrivals_collect_own(struct context *context, uint64_t others_ns);
 /* Bytes that have been given back and have not arrived at the driver yet. */
 size_t arrivals_outstanding(const struct context *context);
 

@@ -6,8 +6,8 @@
  * Threads: every function may be called from any thread. One lock, private to capture.c, is never held over a CUDA
  * call.
  */
-#ifndef CUPOOL_SHIM_CAPTURE_H
-#define CUPOOL_SHIM_CAPTURE_H
+#ifndef CUPOOL_SHIM_CONTEXT_CAPTURE_H
+#define CUPOOL_SHIM_CONTEXT_CAPTURE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

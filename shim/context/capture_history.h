@@ -9,8 +9,8 @@
  *
  * Threads: every function may be called from any thread. One lock, private to capture_history.c.
  */
-#ifndef CUPOOL_SHIM_BIRTHS_H
-#define CUPOOL_SHIM_BIRTHS_H
+#ifndef CUPOOL_SHIM_CONTEXT_CAPTURE_HISTORY_H
+#define CUPOOL_SHIM_CONTEXT_CAPTURE_HISTORY_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,9 +6,9 @@
  */
 #include "context/counters.h"
 
+#include "context/context_state.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "pool.h"
 
 /* The counters of an entry's pool, which may be about to be destroyed. False: it has none. ending: at exit, see

@@ -4,11 +4,11 @@
 
 #include "context/arrivals.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/events.h"
 #include "context/nccl_memory.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "pool.h"
 #include "real/real.h"
 
@@ -21,7 +21,7 @@ bool device_trim(int device, const struct context *except)
         if (other == except)
             continue;
         any |= pool_trim(other->pool, "oom") != 0;
-        any |= arrivals_collect_refused(other);
+        any |= arrivals_collect_own(other, ARRIVALS_OTHERS_NS);
     }
     return any;
 }
@@ -48,7 +48,7 @@ uint64_t context_release(int device, const char *why)
         return 0;
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
-        arrivals_collect(context, order_wait_own(context) ? ARRIVALS_WAIT_NS : ARRIVALS_OTHERS_NS);
+        arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
     }
     /* Also memory that could not be released before. */
     return released + context_events.retry_parked(device);

@@ -8,19 +8,19 @@
 
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/counters.h"
 #include "context/events.h"
 #include "context/facts.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "context/strict.h"
 #include "lock.h"
 
 /* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */
 #define PINS_WAIT_NS 1000000000
-/* How many turns of lock_relax a call that may end a context leaves to waiting threads: about a millisecond. */
-#define LET_GO_TURNS 1020u
+/* How many calls of lock_relax a call that may end a context leaves to waiting threads: about a millisecond. */
+#define LET_GO_CALLS 1020u
 
 /* Wait until no thread is in a call on the context. False: a thread was in one for more than a second. */
 static bool pins_wait(const struct context *context, const struct pool *pool, bool sleepers)
@@ -43,7 +43,7 @@ static struct context unknown;
  * releases a primary context all the time would leave them no moment. */
 static void ending_begin(void)
 {
-    for (unsigned int i = 0; !context_endings && i < LET_GO_TURNS && atomic_load(&context_waiters); i++)
+    for (unsigned int i = 0; !context_endings && i < LET_GO_CALLS && atomic_load(&context_waiters); i++)
         lock_relax(i);
     context_endings++;
     pthread_mutex_lock(&contexts.lock);

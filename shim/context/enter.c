@@ -2,7 +2,7 @@
 /* enter.c - see enter.h. No locks and no state. */
 #include "context/enter.h"
 
-#include "context/state.h"
+#include "context/context_state.h"
 
 CUresult context_enter(const struct context *context, struct visit *visit)
 {

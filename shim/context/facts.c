@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "context/context_state.h"
 #include "context/free_policy.h"
 #include "context/segments.h"
-#include "context/state.h"
 #include "trace/trace.h"
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * free_order.c - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
- * See context.h and state.h. free_policy.c decides whether a free waits on the host.
+ * See context.h and context_state.h. free_policy.c decides whether a free waits on the host.
  *
  * Flat combining: the thread that holds the slot SLOT_COMBINER, the combiner, orders the frees of all threads that came
  * before its batch began. The other threads wait for it for a short while and then take a slot of their own.
@@ -17,10 +17,10 @@
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "lock.h"
 
 /* The longest wait for the frees of other threads, in nanoseconds; see context_wait_frees. */
@@ -156,8 +156,9 @@ CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event)
 static inline __attribute__((always_inline)) CUresult record(struct context *context, struct slot *slot,
                                                              CUevent *ret_event)
 {
-    struct batch *batch = slot == &context->slots[SLOT_COMBINER] ? &context->batches[thread_slot_get() % SLOTS] : NULL;
-    _Atomic(CUevent) *event_at = batch ? &batch->event : &slot->event;
+    const bool combines = slot == &context->slots[SLOT_COMBINER];
+    struct batch *batch = &context->batches[thread_slot_get() % SLOTS];
+    _Atomic(CUevent) *event_at = combines ? &batch->event : &slot->event;
     CUresult result = CUDA_SUCCESS;
 
     if (!atomic_load_explicit(event_at, memory_order_relaxed))
@@ -167,7 +168,7 @@ static inline __attribute__((always_inline)) CUresult record(struct context *con
         result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
     /* After the record: a thread that waits for an earlier batch must find that batch, or a later event that covers
      * it. */
-    if (!result && batch)
+    if (!result && combines)
         atomic_store_explicit(&batch->seq, atomic_load_explicit(&slot->seq, memory_order_relaxed),
                               memory_order_release);
     return result;
@@ -352,9 +353,9 @@ static CUresult order_ask(struct context *context)
     return result;
 }
 
-/* Order on the device. Where that is not enough, nothing waits: CUDA_ERROR_NOT_READY unless all work has ended
- * already. */
-static CUresult order_device(struct context *context)
+/* Order deferred frees on the device; is_own: this thread made them all. Where the device's order is not enough,
+ * nothing waits: CUDA_ERROR_NOT_READY unless all work has ended already. */
+static CUresult order_device(struct context *context, bool is_own)
 {
     CUresult result = CUDA_ERROR_NOT_READY;
     struct slot *slot;
@@ -365,6 +366,8 @@ static CUresult order_device(struct context *context)
     slot = order_slot_take(context);
     if (!capture_active())
         result = order_on_device(context, slot, !policy_waits(&context->policy, &seq));
+    if (!result) /* see order_wait_own */
+        atomic_store(&context->slots[SLOT_COMBINER].user, is_own ? thread_slot : SLOT_USER_OTHERS);
     order_slot_give(slot, result);
     return result;
 }
@@ -384,7 +387,7 @@ int order_pool(void *arg, enum pool_order_how how)
     uint64_t seq = 0;
     const CUresult result = how == POOL_ORDER_FREE  ? order_free(context, &seq)
                             : how == POOL_ORDER_ASK ? order_ask(context)
-                                                    : order_device(context);
+                                                    : order_device(context, how == POOL_ORDER_OWN);
 
     if (!result)
         policy_synced(&context->policy, seq);

@@ -2,14 +2,15 @@
 /*
  * free_order.h - puts the frees of a context in order: every free waits for earlier work, on the device or on the host.
  *
- * It does not decide whether a free waits on the host (free_policy.h), and has no waits without a free (wait.h).
+ * It does not decide whether a free waits on the host (free_policy.h), and has no waits without a free
+ * (wait_context.h).
  *
  * Threads: every function may be called from any thread that has pinned the context or is in a call on it; the caller
  * holds no lock. Slots are held over the CUDA calls of one free; a thread never waits for a slot that it holds itself.
  * Errors: the driver's.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_ORDER_H
-#define CUPOOL_SHIM_CONTEXT_ORDER_H
+#ifndef CUPOOL_SHIM_CONTEXT_FREE_ORDER_H
+#define CUPOOL_SHIM_CONTEXT_FREE_ORDER_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,9 +47,10 @@ void order_failed(struct context *context, CUresult result);
 #define ORDER_OTHERS_WAIT_NS 1000000000
 
 /*
- * For wait.c and own_stream.c. A slot is taken and given back by one thread, which makes an event for it and records it
- * behind all work launched in the context so far. order_thread: this thread's number, 0 if it has freed nothing yet.
- * order_batch_own: the combiner's batch that ordered this thread's last free, 0 if there is nothing to wait for.
+ * For wait_context.c and own_stream.c. A slot is taken and given back by one thread, which makes an event for it and
+ * records it behind all work launched in the context so far. order_thread: this thread's number, 0 if it has freed
+ * nothing yet. order_batch_own: the combiner's batch that ordered this thread's last free, 0 if there is nothing to
+ * wait for.
  */
 struct slot *order_slot_take(struct context *context);
 void order_slot_give(struct slot *slot, CUresult result);

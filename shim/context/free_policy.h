@@ -18,8 +18,8 @@
  * Threads: every function may be called from any thread. A policy's lock is private to free_policy.c and never held
  * over a CUDA call.
  */
-#ifndef CUPOOL_SHIM_POLICY_H
-#define CUPOOL_SHIM_POLICY_H
+#ifndef CUPOOL_SHIM_CONTEXT_FREE_POLICY_H
+#define CUPOOL_SHIM_CONTEXT_FREE_POLICY_H
 
 #include <pthread.h>
 #include <stdatomic.h>

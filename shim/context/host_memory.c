@@ -17,17 +17,16 @@
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
-#include "context/host_place.h"
+#include "context/limits.h"
+#include "context/numa_policy.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
 #include "lock.h"
 
-/* Held beyond the most that was live: as for device memory. */
-#define BOUND_MIN ((size_t)64 << 20)
 /* How long a request asks whether other threads' memory has become idle. */
 #define ASK_MS 300
 /* The pool has up to 64 tokens, and each thread may have one more that it is about to enter. */
@@ -48,7 +47,7 @@ struct token {
     } events[CONTEXTS_MAX];
 };
 
-/* What an entry of the registry has of us. */
+/* The part of an entry of the registry that belongs to this file. */
 struct entry {
     unsigned int life; /* of the contexts that it has meant so far; events of earlier ones have ended with them */
     unsigned int count;
@@ -354,7 +353,7 @@ struct host_pool *host_memory_make(const struct real_driver *driver, uint64_t li
 
 int host_memory_alloc(struct context *context, unsigned int flags, size_t size, uint64_t *ret_addr)
 {
-    const struct host_key key = {.owner = (uintptr_t)context, .place = host_place(), .flags = flags};
+    const struct host_key key = {.owner = (uintptr_t)context, .numa = numa_policy(), .flags = flags};
 
     return host_pool_alloc(host_memory_pool(), &key, size, ret_addr);
 }
@@ -383,7 +382,7 @@ CUresult host_memory_wait(struct context *context)
             policy_synced(&context->policy, seq);
     }
     context_unpin(context);
-    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is kept back */
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is deferred */
 }
 
 void host_memory_context_ended(const struct context *context)

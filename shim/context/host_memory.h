@@ -3,8 +3,8 @@
  * host_memory.h - the process's pool of pinned host memory (CUPOOL_HOST_POOL): where it comes from, and how the pool
  * learns which work is over, by events on all pooled contexts.
  *
- * It decides neither whose requests are pooled nor how a free is answered; serve/host.h does. pool/host_pool.h has the
- * pool itself.
+ * It decides neither whose requests are pooled nor how a free is answered; serve/pinned_requests.h does.
+ * pool/host_pool.h has the pool itself.
  *
  * Threads: every function may be called from any thread; the caller holds no lock. Errors: 0 or -errno.
  */

@@ -12,34 +12,22 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
+#include "context/context_state.h"
 #include "context/ending.h"
 #include "context/facts.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
+#include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/pool_observer.h"
 #include "context/registry.h"
 #include "context/segments.h"
-#include "context/state.h"
 #include "context/strict.h"
 #include "lock.h"
 #include "pool.h"
 #include "trace/trace.h"
-
-/*
- * The part of the device's memory that large blocks sharing a segment may keep from going back while the device is
- * empty. It shrinks as the pool hands memory out, so that a program that fills the device finds nearly all the memory
- * that the driver would have.
- */
-#define BREAK_PART 16
-/* Idle bytes that a growing pool may keep in any case: a small program need not be sparing. */
-#define EXCESS_MIN ((size_t)32 << 20)
-/* Bytes by which a pool may exceed 1.10 times the driver's own use before a request waits for memory. */
-#define BOUND_MIN ((size_t)64 << 20)
-/* The least slack in bytes, because a percentage of a small program's memory would be next to nothing. */
-#define SLACK_MIN ((size_t)64 << 20)
 
 static __thread struct {
     CUcontext handle;
@@ -49,7 +37,7 @@ static __thread struct {
 
 /* Bounds of idle memory: no limit where giving memory back waits for the device, which a request must not do, and where
  * ranks have to lay memory out alike. */
-static size_t unless_kept(size_t least, bool defers)
+static size_t idle_bound(size_t least, bool defers)
 {
     return defers && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
 }
@@ -62,16 +50,16 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .observer = &observe_ops,
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
-                                 .break_max = as->capacity / BREAK_PART,
+                                 .break_max = as->capacity / SHARED_PART,
                                  .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
                                  .capacity = as->capacity,
-                                 .excess_min = unless_kept(EXCESS_MIN, as->defers),
-                                 .bound_min = unless_kept(BOUND_MIN, as->defers)};
+                                 .excess_min = idle_bound(EXCESS_MIN, as->defers),
+                                 .bound_min = idle_bound(BOUND_MIN, as->defers)};
     struct pool *pool;
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
-        config.slack_min = SLACK_MIN;
-        config.slack_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
+        config.deferred_min = DEFERRED_MIN;
+        config.deferred_percent = conf_get()->slack.number < 1000 ? (unsigned int)conf_get()->slack.number : 1000;
     }
 
     /* The earlier context's events and stream were destroyed with it. */
@@ -85,7 +73,8 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
     atomic_store(&context->arrived, atomic_load(&context->given));
-    atomic_store(&context->gave_up, 0);
+    atomic_store(&context->gave_up[0], 0);
+    atomic_store(&context->gave_up[1], 0);
     context->driver = as->driver;
     context->device = as->device;
     context->primary = as->primary;
@@ -221,8 +210,8 @@ void context_back(enum memory_kind kind)
         struct context *context = atomic_load(&contexts.entries[i]);
 
         if (context->pool)
-            pool_kind_set(context->pool, kind, unless_kept(EXCESS_MIN, atomic_load(&context->defers)),
-                          unless_kept(BOUND_MIN, atomic_load(&context->defers)));
+            pool_kind_set(context->pool, kind, idle_bound(EXCESS_MIN, atomic_load(&context->defers)),
+                          idle_bound(BOUND_MIN, atomic_load(&context->defers)));
     }
     pthread_mutex_unlock(&contexts.lock);
 }

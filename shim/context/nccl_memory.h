@@ -9,8 +9,8 @@
  *
  * Threads: every function may be called from any thread. No locks.
  */
-#ifndef CUPOOL_SHIM_NCCL_MEMORY_H
-#define CUPOOL_SHIM_NCCL_MEMORY_H
+#ifndef CUPOOL_SHIM_CONTEXT_NCCL_MEMORY_H
+#define CUPOOL_SHIM_CONTEXT_NCCL_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

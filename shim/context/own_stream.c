@@ -7,12 +7,12 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 
 /* The stream for our own work in a context that has been entered; NULL: it cannot be made. */
 CUstream own_stream(struct context *context)
@@ -88,22 +88,34 @@ static int context_filled(void *arg)
 const struct pool_order_ops order_filling_ops = {
     .order = order_pool, .fill = memory_fill, .filled = context_filled, .frozen = order_frozen};
 
+/* Enter the context for one call on the library's stream; own_call_end must follow. NULL: no call can be made. */
+static CUstream own_call_begin(struct context *context, struct visit *visit)
+{
+    return context_enter(context, visit) ? NULL : own_stream(context);
+}
+
+/* Wait for the call, whose result this is, and leave the context. */
+static int own_call_end(struct context *context, struct visit *visit, CUstream stream, CUresult result)
+{
+    if (!result)
+        result = context->driver->cuStreamSynchronize(stream);
+    context_leave(context, visit);
+    return result ? -EIO : 0;
+}
+
 int context_write(struct context *context, uint64_t addr, unsigned char byte, size_t size)
 {
     const struct real_driver *driver = context->driver;
     struct visit visit;
     CUstream stream;
-    CUresult result;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
     if (capture_active() || !driver->cuMemsetD8Async)
         return -EIO;
-    result = context_enter(context, &visit);
-    stream = result ? NULL : own_stream(context);
-    result = stream ? driver->cuMemsetD8Async(addr, byte, size, stream) : CUDA_ERROR_NOT_SUPPORTED;
-    if (!result)
-        result = driver->cuStreamSynchronize(stream);
-    context_leave(context, &visit);
-    return result ? -EIO : 0;
+    stream = own_call_begin(context, &visit);
+    if (stream)
+        result = driver->cuMemsetD8Async(addr, byte, size, stream);
+    return own_call_end(context, &visit, stream, result);
 }
 
 int context_read(struct context *context, uint64_t addr, void *buf, size_t size, uint64_t limit)
@@ -111,17 +123,14 @@ int context_read(struct context *context, uint64_t addr, void *buf, size_t size,
     const struct real_driver *driver = context->driver;
     struct visit visit;
     CUstream stream;
-    CUresult result;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
     if (capture_active() || !driver->cuMemcpyDtoHAsync_v2)
         return -EIO;
     if (limit ? !order_wait_until(context, limit) : order_wait(context) != CUDA_SUCCESS)
         return -EIO;
-    result = context_enter(context, &visit);
-    stream = result ? NULL : own_stream(context);
-    result = stream ? driver->cuMemcpyDtoHAsync_v2(buf, addr, size, stream) : CUDA_ERROR_NOT_SUPPORTED;
-    if (!result)
-        result = driver->cuStreamSynchronize(stream);
-    context_leave(context, &visit);
-    return result ? -EIO : 0;
+    stream = own_call_begin(context, &visit);
+    if (stream)
+        result = driver->cuMemcpyDtoHAsync_v2(buf, addr, size, stream);
+    return own_call_end(context, &visit, stream, result);
 }

@@ -11,8 +11,8 @@
  *
  * Threads: every function may be called from any thread; a record is written by its own thread alone. No locks.
  */
-#ifndef CUPOOL_SHIM_CALLS_H
-#define CUPOOL_SHIM_CALLS_H
+#ifndef CUPOOL_SHIM_CONTEXT_PINS_H
+#define CUPOOL_SHIM_CONTEXT_PINS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "clock.h"
+#include "context/context_state.h"
 #include "context/pins.h"
-#include "context/state.h"
 #include "lock.h"
 
 struct contexts contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};

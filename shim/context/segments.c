@@ -11,22 +11,19 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "context/arrivals.h"
+#include "context/context_state.h"
 #include "context/device.h"
 #include "context/enter.h"
 #include "context/events.h"
 #include "context/free_order.h"
+#include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
-
-/* While less than this part of the device's memory is free, idle segments go back at once, for programs that cannot ask
- * us for memory. */
-#define RESERVE_PART 128
 
 bool segments_defer(const struct real_driver *driver, int device)
 {
@@ -63,7 +60,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
         result = memory_get(context, kind, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
              (context_events.retry_parked_refused(context->device) || device_trim(context->device, context) ||
-              arrivals_collect_refused(context) || context_arrivals() != before));
+              arrivals_collect_own(context, ARRIVALS_OTHERS_NS) || context_arrivals() != before));
     return result;
 }
 
@@ -155,7 +152,7 @@ static void backend_collect(void *arg)
     struct context *context = arg;
 
     context_events.retry_parked(context->device);
-    arrivals_collect_refused(context);
+    arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
 }
 
 static bool backend_collected(void *arg, size_t *ret_arriving)
@@ -172,7 +169,7 @@ static void backend_reclaim(void *arg)
 {
     struct context *context = arg;
 
-    arrivals_collect(context, order_wait_own(context) ? ARRIVALS_WAIT_NS : 0);
+    arrivals_collect_own(context, 0);
 }
 
 /* During a capture, memory may go back through our own stream, which does not capture. NCCL's memory does not go back

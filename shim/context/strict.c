@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "context/free_policy.h"
 #include "context/registry.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "pool.h"
 #include "trace/trace.h"
 

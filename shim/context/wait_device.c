@@ -3,11 +3,11 @@
 #include "context/wait_device.h"
 
 #include "clock.h"
+#include "context/context_state.h"
 #include "context/free_order.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "lock.h"
 
 /* The longest time, in nanoseconds, that a free waits for a stream of another context, on which it natively happens. */

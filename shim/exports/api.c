@@ -18,10 +18,10 @@
 #include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "exports/export.h"
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 #include "nccl/window.h"
 #include "pool.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 #include "trace/json.h"
 #include "trace/trace.h"
 
@@ -44,7 +44,7 @@ EXPORT int64_t cupool_lib_trim(int device)
         return -ENOSYS;
     if (device < CUPOOL_ALL_DEVICES)
         return -EINVAL;
-    return nccl_reg_group_depth() ? 0 : (int64_t)core_release(device, "program");
+    return nccl_reg_group_depth() ? 0 : (int64_t)serve_release(device, "program");
 }
 
 /* A sum over the counters of one device, or of all. */
@@ -129,7 +129,7 @@ EXPORT int cupool_lib_backend_set(int backend)
     context_back(backend == CUPOOL_BACKEND_NCCL ? MEMORY_NCCL : MEMORY_CUDA);
     /* In a group or during a capture, idle memory of the other kind goes back with a later free. */
     if (!nccl_reg_group_depth())
-        core_release(CUPOOL_ALL_DEVICES, "backend");
+        serve_release(CUPOOL_ALL_DEVICES, "backend");
     return 0;
 }
 

@@ -10,7 +10,7 @@
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "real/real.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 /* A call of one of these functions. Our hooks further down pass its own calls through. */
 struct call {
@@ -25,7 +25,7 @@ static struct call begin_before(CUstream stream)
     struct call call = {.passive = process_is_passive(), .stream = stream};
 
     if (!call.passive) {
-        core_publish();
+        serve_publish();
         call.own = order_capture_begin(stream);
     }
     process_bypass_begin();

@@ -13,8 +13,8 @@
 #include "exports/hazards.h"
 #include "real/real.h"
 
-/* Errors of a call that had no effect. Any other error comes from earlier work, and the context is gone all the
- * same. */
+/* Errors of a call that had no effect. Any other error comes from earlier work, and the context is gone
+ * nevertheless. */
 static bool did_nothing(CUresult result)
 {
     switch (result) {
@@ -48,57 +48,62 @@ static CUresult after_leaving(struct context *context, CUresult result)
     return result;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+/* The versions of each function differ in their symbol alone. */
+static CUresult primary_reset(enum real_symbol symbol, CUdevice device)
 {
     struct context *context = leaving_primary(device);
 
-    return after_leaving(context, real_next(cuDevicePrimaryCtxReset)(device));
+    return after_leaving(context, ((__typeof__(&cuDevicePrimaryCtxReset))real_find(symbol))(device));
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    return primary_reset(REAL_cuDevicePrimaryCtxReset, device);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    struct context *context = leaving_primary(device);
-
-    return after_leaving(context, real_next(cuDevicePrimaryCtxReset_v2)(device));
+    return primary_reset(REAL_cuDevicePrimaryCtxReset_v2, device);
 }
 
-/* A call that releases a reference; the primary context ends with the last one. */
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+/* Such a call releases a reference; the primary context ends with the last one. */
+static CUresult primary_release(enum real_symbol symbol, CUdevice device)
 {
     struct context *context = leaving_primary(device);
-    const CUresult result = real_next(cuDevicePrimaryCtxRelease)(device);
+    const CUresult result = ((__typeof__(&cuDevicePrimaryCtxRelease))real_find(symbol))(device);
 
     context_primary_gone(context);
     return result;
 }
 
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    return primary_release(REAL_cuDevicePrimaryCtxRelease, device);
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    struct context *context = leaving_primary(device);
-    const CUresult result = real_next(cuDevicePrimaryCtxRelease_v2)(device);
+    return primary_release(REAL_cuDevicePrimaryCtxRelease_v2, device);
+}
 
-    context_primary_gone(context);
+static CUresult destroy(enum real_symbol symbol, CUcontext handle)
+{
+    struct context *context = leaving(handle);
+    const CUresult result = after_leaving(context, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
+
+    if (!result)
+        policy_context_gone(handle);
     return result;
 }
 
 EXPORT CUresult cuCtxDestroy(CUcontext handle)
 {
-    struct context *context = leaving(handle);
-    const CUresult result = after_leaving(context, real_next(cuCtxDestroy)(handle));
-
-    if (!result)
-        policy_context_gone(handle);
-    return result;
+    return destroy(REAL_cuCtxDestroy, handle);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
 {
-    struct context *context = leaving(handle);
-    const CUresult result = after_leaving(context, real_next(cuCtxDestroy_v2)(handle));
-
-    if (!result)
-        policy_context_gone(handle);
-    return result;
+    return destroy(REAL_cuCtxDestroy_v2, handle);
 }
 
 /* True once a context has been made from a green context. */

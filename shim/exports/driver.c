@@ -9,7 +9,7 @@
  */
 #include "context/capture.h"
 #include "context/limits.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "exports/export.h"
 #include "exports/memory.h"
 #include "exports/retry.h"
@@ -17,7 +17,7 @@
 #include "real/real.h"
 #include "report/oom.h"
 #include "report/unpooled.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
 {
@@ -35,20 +35,20 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
     CUresult result;
     uint64_t addr;
 
-    switch (ptr && process_hooks_driver() ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
-    case CORE_DONE:
+    switch (ptr && process_hooks_driver() ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD) {
+    case SERVE_DONE:
         *ptr = addr;
         return CUDA_SUCCESS;
-    case CORE_FORWARD:
+    case SERVE_FORWARD:
         return alloc_by_driver(ptr, size);
-    case CORE_REFUSED:
+    case SERVE_REFUSED:
         oom_report(size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     default:
         result = alloc_by_driver(ptr, size);
         if (!result)
-            core_bypassed(*ptr, size, CALLER);
-        else if (result == CUDA_ERROR_OUT_OF_MEMORY && core_would_pool(CALLER))
+            serve_bypassed(*ptr, size, CALLER);
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY && serve_would_pool(CALLER))
             oom_report(size);
         return result;
     }
@@ -66,20 +66,20 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
         do                                                                                                             \
             result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
         while (retry_again(&retry, result));                                                                           \
-        if (UNPOOLED_##kind != UNPOOLED_KINDS && !result && core_watches(CALLER))                                      \
+        if (UNPOOLED_##kind != UNPOOLED_KINDS && !result && serve_watches(CALLER))                                     \
             unpooled_took(UNPOOLED_##kind, size);                                                                      \
         return result;                                                                                                 \
     }
 #include "hooks.def"
 
-static CUresult free_failed(enum core_verdict verdict)
+static CUresult free_failed(enum serve_verdict verdict)
 {
     size_t free, total;
 
     switch (verdict) {
-    case CORE_INVALID:
+    case SERVE_INVALID:
         return CUDA_ERROR_INVALID_VALUE;
-    case CORE_NOWHERE:
+    case SERVE_NOWHERE:
         return CUDA_ERROR_INVALID_HANDLE;
     default:
         return real_next(cuMemGetInfo_v2)(&free, &total);
@@ -88,14 +88,14 @@ static CUresult free_failed(enum core_verdict verdict)
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
-    const enum core_verdict verdict = core_free(ptr);
+    const enum serve_verdict verdict = serve_free(ptr);
     CUresult result;
 
-    if (verdict == CORE_DONE)
+    if (verdict == SERVE_DONE)
         return CUDA_SUCCESS;
-    if (verdict == CORE_FORWARD && direct_free(ptr, /* waits: */ true, &result))
+    if (verdict == SERVE_FORWARD && direct_free(ptr, /* waits: */ true, &result))
         return result;
-    return verdict == CORE_FORWARD ? real_next(cuMemFree_v2)(ptr) : free_failed(verdict);
+    return verdict == SERVE_FORWARD ? real_next(cuMemFree_v2)(ptr) : free_failed(verdict);
 }
 
 /* While its stream captures, such a call fails; the driver returns the error. */
@@ -107,12 +107,12 @@ static bool use_free_async(CUdeviceptr ptr, CUstream stream, CUresult *ret_resul
 /* on: the handle that stream stands for in this form of the function, symbol. */
 static CUresult free_async(enum real_symbol symbol, CUdeviceptr ptr, CUstream stream, CUstream on)
 {
-    const enum core_verdict verdict = memory_free_async(ptr, on);
+    const enum serve_verdict verdict = memory_free_async(ptr, on);
     CUresult result;
 
-    if (verdict == CORE_DONE)
+    if (verdict == SERVE_DONE)
         return CUDA_SUCCESS;
-    if (verdict != CORE_FORWARD)
+    if (verdict != SERVE_FORWARD)
         return free_failed(verdict);
     if (use_free_async(ptr, on, &result))
         return result;
@@ -147,31 +147,30 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
  * the frees have been waited for, so ask again. */
 static bool elapsed_again(bool *waited, CUresult result, const void *caller)
 {
-    if (*waited || result != CUDA_ERROR_NOT_READY || !core_watches(caller))
+    if (*waited || result != CUDA_ERROR_NOT_READY || !serve_watches(caller))
         return false;
     context_wait_frees(CONTEXT_ALL, /* others: */ false);
     *waited = true;
     return true;
 }
 
-EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+static CUresult elapsed(enum real_symbol symbol, float *ms, CUevent start, CUevent end, const void *caller)
 {
     bool waited = false;
     CUresult result;
 
     do
-        result = real_next(cuEventElapsedTime)(ms, start, end);
-    while (elapsed_again(&waited, result, CALLER));
+        result = ((__typeof__(&cuEventElapsedTime))real_find(symbol))(ms, start, end);
+    while (elapsed_again(&waited, result, caller));
     return result;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    return elapsed(REAL_cuEventElapsedTime, ms, start, end, CALLER);
 }
 
 EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 {
-    bool waited = false;
-    CUresult result;
-
-    do
-        result = real_next(cuEventElapsedTime_v2)(ms, start, end);
-    while (elapsed_again(&waited, result, CALLER));
-    return result;
+    return elapsed(REAL_cuEventElapsedTime_v2, ms, start, end, CALLER);
 }

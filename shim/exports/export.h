@@ -6,8 +6,8 @@
  *
  * Threads: any thread. No locks.
  */
-#ifndef CUPOOL_SHIM_EXPORT_H
-#define CUPOOL_SHIM_EXPORT_H
+#ifndef CUPOOL_SHIM_EXPORTS_EXPORT_H
+#define CUPOOL_SHIM_EXPORTS_EXPORT_H
 
 #include "base/process.h"
 #include "real/hooks.h"

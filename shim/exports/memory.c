@@ -13,27 +13,27 @@
 
 void memory_add_idle(size_t *free, const size_t *total)
 {
-    const uint64_t idle = core_idle_bytes();
+    const uint64_t idle = serve_idle_bytes();
 
     if (free)
         *free = total && *free + idle > *total ? *total : *free + idle;
 }
 
-enum core_verdict memory_free_async(uint64_t addr, CUstream stream)
+enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)
 {
     if (pool_of(addr) && !process_is_passive() && capture_active_on(stream))
-        return CORE_INVALID;
-    return core_free_later(addr, stream);
+        return SERVE_INVALID;
+    return serve_free_later(addr, stream);
 }
 
 void memory_query_begin(struct memory_query *query)
 {
-    core_collect();
-    query->arrivals = core_arrivals();
+    serve_collect();
+    query->arrivals = serve_arrivals();
 }
 
 bool memory_query_again(struct memory_query *query)
 {
-    core_collect();
-    return query->arrivals != core_arrivals() && ++query->tries < QUERIES_MAX;
+    serve_collect();
+    return query->arrivals != serve_arrivals() && ++query->tries < QUERIES_MAX;
 }

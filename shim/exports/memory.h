@@ -9,11 +9,11 @@
 #ifndef CUPOOL_SHIM_EXPORTS_MEMORY_H
 #define CUPOOL_SHIM_EXPORTS_MEMORY_H
 
-#include "serve/core.h"
+#include "serve/serve.h"
 
 /* Free the memory at addr when stream gets there. While its stream captures, cudaFreeAsync natively accepts only memory
  * of the graph and fails for any other address. */
-enum core_verdict memory_free_async(uint64_t addr, CUstream stream);
+enum serve_verdict memory_free_async(uint64_t addr, CUstream stream);
 
 /*
  * A query for free memory. It is made again if released memory has arrived meanwhile, which would count twice, as free

@@ -7,22 +7,22 @@
  */
 #include "exports/export.h"
 #include "real/real.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 {
     const CUresult result =
-        core_ipc_allowed(ptr) ? real_next(cuIpcGetMemHandle)(handle, ptr) : CUDA_ERROR_INVALID_VALUE;
+        serve_ipc_allowed(ptr) ? real_next(cuIpcGetMemHandle)(handle, ptr) : CUDA_ERROR_INVALID_VALUE;
 
     if (!result)
-        core_ipc_exported(ptr, CALLER);
+        serve_ipc_exported(ptr, CALLER);
     return result;
 }
 
 /* The address to ask the driver about: its allocation outlives the program's block. */
 static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)
 {
-    return core_is_freed(ptr, caller) ? NOWHERE : ptr;
+    return serve_is_freed(ptr, caller) ? NOWHERE : ptr;
 }
 
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
@@ -31,7 +31,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     uint64_t block;
     size_t length;
 
-    if (result || !core_range(ptr, CALLER, &block, &length))
+    if (result || !serve_range(ptr, CALLER, &block, &length))
         return result;
     if (!length)
         return CUDA_ERROR_NOT_FOUND;
@@ -49,7 +49,7 @@ static CUresult range_tell(void *data, CUpointer_attribute attribute, CUdevicept
     size_t length;
 
     if ((attribute != CU_POINTER_ATTRIBUTE_RANGE_START_ADDR && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE) ||
-        !core_range(ptr, caller, &block, &length))
+        !serve_range(ptr, caller, &block, &length))
         return CUDA_SUCCESS;
     if (!length)
         return CUDA_ERROR_INVALID_VALUE;
@@ -64,7 +64,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
 {
     CUresult result;
 
-    core_pointer_asked(ptr, attribute, CALLER);
+    serve_pointer_asked(ptr, attribute, CALLER);
     ptr = asked_for(ptr, CALLER);
     result = real_next(cuPointerGetAttribute)(data, attribute, ptr);
     return result ? result : range_tell(data, attribute, ptr, CALLER);
@@ -76,7 +76,7 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *
     CUresult result;
 
     for (unsigned int i = 0; attributes && i < count; i++)
-        core_pointer_asked(ptr, attributes[i], CALLER);
+        serve_pointer_asked(ptr, attributes[i], CALLER);
     ptr = asked_for(ptr, CALLER);
     result = real_next(cuPointerGetAttributes)(count, attributes, data, ptr);
     for (unsigned int i = 0; attributes && data && !result && i < count; i++)
@@ -87,13 +87,13 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *
 EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
-        core_rdma_prepared(ptr, CALLER);
+        serve_rdma_prepared(ptr, CALLER);
     return real_next(cuPointerSetAttribute)(value, attribute, asked_for(ptr, CALLER));
 }
 
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                                               unsigned long long flags)
 {
-    core_rdma_prepared(ptr, CALLER);
+    serve_rdma_prepared(ptr, CALLER);
     return real_next(cuMemGetHandleForAddressRange)(handle, ptr, size, type, flags);
 }

@@ -13,20 +13,20 @@
  *
  * Threads: any thread; a struct retry belongs to one call. No locks.
  */
-#ifndef CUPOOL_SHIM_RETRY_H
-#define CUPOOL_SHIM_RETRY_H
+#ifndef CUPOOL_SHIM_EXPORTS_RETRY_H
+#define CUPOOL_SHIM_EXPORTS_RETRY_H
 
 #include "base/process.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 struct retry {
-    unsigned int arrivals; /* core_arrivals() before the first call */
+    unsigned int arrivals; /* serve_arrivals() before the first call */
     bool done;             /* a second call has been considered; there is no third */
 };
 
 static inline struct retry retry_begin(void)
 {
-    return (struct retry){.arrivals = core_arrivals()};
+    return (struct retry){.arrivals = serve_arrivals()};
 }
 
 static inline bool retry_is_worth_it(struct retry *retry, CUresult result)
@@ -40,7 +40,7 @@ static inline bool retry_is_worth_it(struct retry *retry, CUresult result)
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    return retry_is_worth_it(retry, result) && core_give_back(retry->arrivals);
+    return retry_is_worth_it(retry, result) && serve_give_back(retry->arrivals);
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment
@@ -54,7 +54,7 @@ static inline bool retry_again_outside(struct retry *retry, CUresult result)
 static inline bool retry_again_on_device(struct retry *retry, CUresult result, CUdevice device)
 {
     return retry_is_worth_it(retry, result) && !process_is_inside() &&
-           (core_release(device, "oom") || core_arrivals() != retry->arrivals);
+           (serve_release(device, "oom") || serve_arrivals() != retry->arrivals);
 }
 
 #endif

@@ -14,7 +14,7 @@
 #include "exports/memory.h"
 #include "real/real.h"
 #include "report/oom.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 /* More bytes than any device has. */
 #define TOO_MUCH ((size_t)1 << 60)
@@ -24,61 +24,61 @@ EXPORT cudaError_t cudaMalloc(void **ptr, size_t size)
     cudaError_t error;
     uint64_t addr;
 
-    switch (ptr ? core_alloc(size, CALLER, &addr) : CORE_FORWARD) {
-    case CORE_DONE:
+    switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD) {
+    case SERVE_DONE:
         *ptr = (void *)(uintptr_t)addr;
         return cudaSuccess;
-    case CORE_FORWARD:
-        core_call_from(CALLER);
+    case SERVE_FORWARD:
+        serve_call_from(CALLER);
         error = real_runtime(cudaMalloc, CALLER)(ptr, size);
-        core_call_from(NULL);
+        serve_call_from(NULL);
         return error;
-    case CORE_REFUSED:
+    case SERVE_REFUSED:
         oom_report(size);
         return BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, TOO_MUCH));
     default:
         error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));
         if (!error)
-            core_bypassed((uintptr_t)*ptr, size, CALLER);
-        else if (error == cudaErrorMemoryAllocation && core_would_pool(CALLER))
+            serve_bypassed((uintptr_t)*ptr, size, CALLER);
+        else if (error == cudaErrorMemoryAllocation && serve_would_pool(CALLER))
             oom_report(size);
         return error;
     }
 }
 
-static cudaError_t free_failed(enum core_verdict verdict, const void *caller)
+static cudaError_t free_failed(enum serve_verdict verdict, const void *caller)
 {
     size_t free, total;
 
-    if (verdict == CORE_INVALID)
+    if (verdict == SERVE_INVALID)
         return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));
     return BYPASS(real_runtime(cudaMemGetInfo, caller)(&free, &total));
 }
 
 EXPORT cudaError_t cudaFree(void *ptr)
 {
-    const enum core_verdict verdict = ptr ? core_free((uintptr_t)ptr) : CORE_FORWARD;
+    const enum serve_verdict verdict = ptr ? serve_free((uintptr_t)ptr) : SERVE_FORWARD;
 
-    if (verdict == CORE_DONE) {
-        if (core_lacks_context()) /* natively the runtime gives the thread a context here */
+    if (verdict == SERVE_DONE) {
+        if (serve_lacks_context()) /* natively the runtime gives the thread a context here */
             BYPASS(real_runtime(cudaFree, CALLER)(NULL));
         return cudaSuccess;
     }
-    return verdict == CORE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : free_failed(verdict, CALLER);
+    return verdict == SERVE_FORWARD ? real_runtime(cudaFree, CALLER)(ptr) : free_failed(verdict, CALLER);
 }
 
 /* on: the handle that stream stands for in this form of the function, symbol. */
 static cudaError_t free_async(enum real_symbol symbol, void *ptr, cudaStream_t stream, CUstream on, const void *caller)
 {
-    const enum core_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, on) : CORE_FORWARD;
+    const enum serve_verdict verdict = ptr ? memory_free_async((uintptr_t)ptr, on) : SERVE_FORWARD;
 
     switch (verdict) {
-    case CORE_DONE:
+    case SERVE_DONE:
         return cudaSuccess;
-    case CORE_INVALID:
-    case CORE_NOWHERE: /* not by cudaFree, which would invalidate a capture */
+    case SERVE_INVALID:
+    case SERVE_NOWHERE: /* not by cudaFree, which would invalidate a capture */
         return BYPASS(((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))((void *)NOWHERE, stream));
-    case CORE_FORWARD:
+    case SERVE_FORWARD:
         return ((__typeof__(&cudaFreeAsync))real_find_for(symbol, caller))(ptr, stream);
     default:
         return free_failed(verdict, caller);
@@ -127,16 +127,16 @@ EXPORT cudaError_t cudaDeviceReset(void)
 
 EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
 {
-    core_pointer_asked((uintptr_t)ptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CALLER);
+    serve_pointer_asked((uintptr_t)ptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CALLER);
     return real_runtime(cudaPointerGetAttributes, CALLER)(attributes, ptr);
 }
 
 EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 {
-    void *named_ptr = core_ipc_allowed((uintptr_t)ptr) ? ptr : (void *)NOWHERE;
+    void *named_ptr = serve_ipc_allowed((uintptr_t)ptr) ? ptr : (void *)NOWHERE;
     const cudaError_t error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));
 
     if (!error)
-        core_ipc_exported((uintptr_t)ptr, CALLER);
+        serve_ipc_exported((uintptr_t)ptr, CALLER);
     return error;
 }

@@ -22,7 +22,7 @@
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/unpooled.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 #include "trace/json.h"
 #include "trace/trace.h"
 
@@ -57,7 +57,7 @@ static bool call_ended(struct call *call, bool taken, CUresult result)
     call->ns = now - call->start;
     call->t = taken ? now : call->start;
     if (taken && !result) /* a program that pools nothing is traced from here on */
-        core_begin();
+        serve_begin();
     return true;
 }
 
@@ -105,7 +105,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
     while (retry_again_outside(&retry, result));
-    if (!result && core_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (!result && serve_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         direct_created(*handle, size);
         unpooled_took(UNPOOLED_CREATE, size);
     }
@@ -125,7 +125,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     struct call call = pin_begin();
     const CUresult result = real_next(cuMemImportFromShareableHandle)(handle, shared, type);
 
-    if (!result && core_watches(CALLER))
+    if (!result && serve_watches(CALLER))
         policy_strict(POLICY_ALL, "memory of another process");
     if (took(&call, result))
         TELL_FROM(&call, "mem_import", "\"h\":\"0x%llx\"", GOT(handle));

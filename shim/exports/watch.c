@@ -17,7 +17,7 @@
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/unpooled.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 /* A watched call. */
 struct watch {
@@ -29,7 +29,7 @@ struct watch {
 
 static struct watch watch_begin(const void *caller, CUstream stream)
 {
-    return (struct watch){.on = core_watches(caller), .caller = caller, .stream = stream};
+    return (struct watch){.on = serve_watches(caller), .caller = caller, .stream = stream};
 }
 
 /* For an effect that has one function only. */

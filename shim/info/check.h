@@ -8,8 +8,8 @@
  *
  * Threads: one thread only; no locks.
  */
-#ifndef CUPOOL_SHIM_CHECK_H
-#define CUPOOL_SHIM_CHECK_H
+#ifndef CUPOOL_SHIM_INFO_CHECK_H
+#define CUPOOL_SHIM_INFO_CHECK_H
 
 /* Print the findings about the command argv[0..argc-1]. 0: caught; 1: not caught, or not everywhere; 2: no such
  * program. */

@@ -3,8 +3,8 @@
  * check_internal.h - shared by check.c (the command: scripts and launchers) and check_program.c (the executable at its
  * end). Private to these two files. No locks: one thread only.
  */
-#ifndef CUPOOL_SHIM_CHECK_INTERNAL_H
-#define CUPOOL_SHIM_CHECK_INTERNAL_H
+#ifndef CUPOOL_SHIM_INFO_CHECK_INTERNAL_H
+#define CUPOOL_SHIM_INFO_CHECK_INTERNAL_H
 
 #include <stdbool.h>
 

@@ -78,7 +78,7 @@ static bool is_loader(const char *interp, char ret_path[PATH_MAX])
     return named && trusted && is_roots_alone(ret_path) && access(ret_path, X_OK) == 0;
 }
 
-static int left_ms(const struct timespec *end)
+static int remaining_ms(const struct timespec *end)
 {
     struct timespec now;
     time_t left;
@@ -99,7 +99,7 @@ static bool read_answer(int fd)
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += ANSWER_S;
     while (n && used < sizeof(loads.text) - 1) {
-        const int rc = poll(&in, 1, left_ms(&end));
+        const int rc = poll(&in, 1, remaining_ms(&end));
 
         if (rc < 0 && errno == EINTR)
             continue;

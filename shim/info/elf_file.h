@@ -8,8 +8,8 @@
  *
  * Threads: no state.
  */
-#ifndef CUPOOL_SHIM_ELF_FILE_H
-#define CUPOOL_SHIM_ELF_FILE_H
+#ifndef CUPOOL_SHIM_INFO_ELF_FILE_H
+#define CUPOOL_SHIM_INFO_ELF_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

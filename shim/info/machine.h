@@ -8,8 +8,8 @@
  *
  * Threads: one thread only; no locks.
  */
-#ifndef CUPOOL_SHIM_MACHINE_H
-#define CUPOOL_SHIM_MACHINE_H
+#ifndef CUPOOL_SHIM_INFO_MACHINE_H
+#define CUPOOL_SHIM_INFO_MACHINE_H
 
 /* Print the report. */
 void machine_print(void);

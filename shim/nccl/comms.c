@@ -14,7 +14,7 @@
 #include "context/capture.h"
 #include "context/nccl_memory.h"
 #include "nccl/direct.h"
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

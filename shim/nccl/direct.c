@@ -18,7 +18,7 @@
 #include "context/registry.h"
 #include "context/wait_device.h"
 #include "nccl/direct_table.h"
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

@@ -13,8 +13,8 @@
  * Threads: every function may be called from any thread. One lock, private to direct.c, is never held over a CUDA or
  * NCCL call; the lock of nccl_reg may be taken within it. Without CUPOOL_REGISTER=use each function returns at once.
  */
-#ifndef CUPOOL_SHIM_USE_H
-#define CUPOOL_SHIM_USE_H
+#ifndef CUPOOL_SHIM_NCCL_DIRECT_H
+#define CUPOOL_SHIM_NCCL_DIRECT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,22 +3,13 @@
 #include "nccl/direct_table.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+#include "sorted.h"
 
 /* The index of the first entry that begins behind addr. */
 size_t direct_after(const struct table *table, uint64_t addr)
 {
-    size_t low = 0, high = table->count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (table->entries[middle].addr <= addr)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return sorted_after(table->entries, table->count, sizeof(*table->entries), addr);
 }
 
 /* The last entry that begins at addr or before; NULL: none. */
@@ -59,18 +50,13 @@ void direct_add(struct table *table, const struct entry *entry)
         table->entries = grown;
         table->room = 2 * table->room + 64;
     }
-    memmove(&table->entries[at + 1], &table->entries[at], (table->count - at) * sizeof(*entry));
-    table->entries[at] = *entry;
-    table->count++;
+    sorted_insert(table->entries, &table->count, sizeof(*entry), at, entry);
 }
 
 void direct_delete(struct table *table, const struct entry *entry)
 {
-    const size_t i = (size_t)(entry - table->entries);
-
     table->deferred -= entry->state == STATE_DEFERRED;
-    table->count--;
-    memmove(&table->entries[i], &table->entries[i + 1], (table->count - i) * sizeof(*entry));
+    sorted_delete(table->entries, &table->count, sizeof(*entry), (size_t)(entry - table->entries));
 }
 
 void direct_set(struct table *table, struct entry *entry, enum state state)

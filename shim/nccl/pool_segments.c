@@ -9,7 +9,7 @@
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"
 #include "nccl/direct.h"
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 #include "real/real.h"
 
 typedef unsigned long long ull;

@@ -2,7 +2,7 @@
 /*
  * window.c - see window.h.
  *
- * Locking: none of its own; nccl_reg's turn of the communicator.
+ * Locking: none of its own; a communicator's lock in nccl_reg.
  */
 #include "nccl/window.h"
 
@@ -17,7 +17,7 @@
 #include "context/device.h"
 #include "context/nccl_memory.h"
 #include "nccl/comms.h"
-#include "nccl/registry.h"
+#include "nccl/nccl_registry.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

@@ -10,8 +10,8 @@
  * called them. Only with CUPOOL_REGISTER, whose bookkeeping keeps the memory of a window from going. No lock but
  * nccl_reg's.
  */
-#ifndef CUPOOL_SHIM_WINDOW_H
-#define CUPOOL_SHIM_WINDOW_H
+#ifndef CUPOOL_SHIM_NCCL_WINDOW_H
+#define CUPOOL_SHIM_NCCL_WINDOW_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "hash.h"
+
 /* Prefixes of file names. */
 static const struct {
     const char *prefix;
@@ -98,7 +100,7 @@ enum caller caller_of(const void *address)
 {
     const uint64_t key = (uint64_t)(uintptr_t)address;
     const uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
-    _Atomic(uint64_t) *entry = &verdicts[(key * 0x9e3779b97f4a7c15u) >> 54];
+    _Atomic(uint64_t) *entry = &verdicts[hash_of(key) >> 54];
     const uint64_t seen = atomic_load_explicit(entry, memory_order_relaxed);
     enum caller verdict;
 

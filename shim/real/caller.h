@@ -7,8 +7,8 @@
  *
  * Threads: every function may be called from any thread. No locks.
  */
-#ifndef CUPOOL_SHIM_CALLER_H
-#define CUPOOL_SHIM_CALLER_H
+#ifndef CUPOOL_SHIM_REAL_CALLER_H
+#define CUPOOL_SHIM_REAL_CALLER_H
 
 #include <stdbool.h>
 #include <stddef.h>

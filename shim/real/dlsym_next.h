@@ -5,8 +5,8 @@
  * Threads: any thread, with no lock. Safe before the constructors run. No function fails: if there is no real dlsym,
  * one stands in that finds nothing.
  */
-#ifndef CUPOOL_SHIM_DLSYM_NEXT_H
-#define CUPOOL_SHIM_DLSYM_NEXT_H
+#ifndef CUPOOL_SHIM_REAL_DLSYM_NEXT_H
+#define CUPOOL_SHIM_REAL_DLSYM_NEXT_H
 
 #include <stdatomic.h>
 

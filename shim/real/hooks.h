@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hooks.h - the types of CUDA and NCCL, and the prototypes of the functions in hooks.def. Private to shim/; nothing
  * here links to CUDA. */
-#ifndef CUPOOL_SHIM_HOOKS_H
-#define CUPOOL_SHIM_HOOKS_H
+#ifndef CUPOOL_SHIM_REAL_HOOKS_H
+#define CUPOOL_SHIM_REAL_HOOKS_H
 
 #include <cuda.h>
 #include <driver_types.h>

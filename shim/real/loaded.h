@@ -6,8 +6,8 @@
  *
  * Threads: any thread; no lock but the loader's. No function fails but by returning NULL or false.
  */
-#ifndef CUPOOL_SHIM_LOADED_H
-#define CUPOOL_SHIM_LOADED_H
+#ifndef CUPOOL_SHIM_REAL_LOADED_H
+#define CUPOOL_SHIM_REAL_LOADED_H
 
 #include <stdbool.h>
 

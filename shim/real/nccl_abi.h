@@ -6,8 +6,8 @@
  * It is not nccl.h, and building needs no nccl.h. Arguments of programs are passed on unchanged; only the values below
  * are interpreted. No state.
  */
-#ifndef CUPOOL_SHIM_NCCL_ABI_H
-#define CUPOOL_SHIM_NCCL_ABI_H
+#ifndef CUPOOL_SHIM_REAL_NCCL_ABI_H
+#define CUPOOL_SHIM_REAL_NCCL_ABI_H
 
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.h - the real functions behind our hooks: next.c has the next definition of each, cudart.c chooses among several
- * libcudart, driver.c has the driver's functions that the library itself calls, nccl_copies.c has NCCL's. With loaded.c
- * and dlsym_next.c the only place that looks functions up.
+ * real.h - the real functions behind our hooks: next.c has the next definition of each, which_cudart.c chooses among
+ * several libcudart, driver_calls.c has the driver's functions that the library itself calls, nccl_copies.c has NCCL's.
+ * With loaded.c and dlsym_next.c the only place that looks functions up.
  *
  * It loads nothing that the program has not loaded itself: it searches libcuda, libcudart and NCCL among the loaded
  * objects, and searches again as long as they are not found. The pointers returned stay valid: the objects are kept
@@ -10,8 +10,8 @@
  *
  * Threads: every function may be called from any thread; no lock is held over a call of CUDA.
  */
-#ifndef CUPOOL_SHIM_REAL_H
-#define CUPOOL_SHIM_REAL_H
+#ifndef CUPOOL_SHIM_REAL_REAL_H
+#define CUPOOL_SHIM_REAL_REAL_H
 
 #include <stdbool.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real_internal.h - what next.c, driver.c and cudart.c share. Private to real/.
+ * real_internal.h - what next.c, driver_calls.c and which_cudart.c share. Private to real/.
  *
  * Threads: any thread. No locks.
  */
-#ifndef CUPOOL_SHIM_REAL_INTERNAL_H
-#define CUPOOL_SHIM_REAL_INTERNAL_H
+#ifndef CUPOOL_SHIM_REAL_REAL_INTERNAL_H
+#define CUPOOL_SHIM_REAL_REAL_INTERNAL_H
 
 #include <stdbool.h>
 

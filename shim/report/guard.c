@@ -16,6 +16,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/own_stream.h"
+#include "hash.h"
 #include "lock.h"
 #include "real/caller.h"
 #include "real/real.h"
@@ -55,7 +56,7 @@ bool guard_own(void)
 
 static size_t home(uint64_t addr)
 {
-    return (size_t)((addr >> 8) * 0x9e3779b97f4a7c15u >> 20) & (guard.slots - 1);
+    return (size_t)(hash_of(addr >> 8) >> 20) & (guard.slots - 1);
 }
 
 static struct entry *find(uint64_t addr)

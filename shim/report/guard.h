@@ -13,8 +13,8 @@
  * Threads: every function may be called from any thread. The lock is private to guard.c and never held over a CUDA
  * call.
  */
-#ifndef CUPOOL_SHIM_DEBUG_H
-#define CUPOOL_SHIM_DEBUG_H
+#ifndef CUPOOL_SHIM_REPORT_GUARD_H
+#define CUPOOL_SHIM_REPORT_GUARD_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -7,8 +7,8 @@
  *
  * Threads: any thread. No locks but the pools' own, while their segments are counted.
  */
-#ifndef CUPOOL_SHIM_OOM_H
-#define CUPOOL_SHIM_OOM_H
+#ifndef CUPOOL_SHIM_REPORT_OOM_H
+#define CUPOOL_SHIM_REPORT_OOM_H
 
 #include <stddef.h>
 

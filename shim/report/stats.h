@@ -3,14 +3,15 @@
  * stats.h - CUPOOL_STATS: the counters of each device, as a table on stderr and as events in the trace, when the
  * process ends, at a signal, or periodically.
  *
- * It counts nothing; the pools do. The signal handler sets a flag and wakes the background thread (background.h), which
- * writes; so nothing is written before the first segment, or if that thread could not be started.
+ * It counts nothing; the pools do. The signal handler sets a flag and wakes the background thread
+ * (background_thread.h), which writes; so nothing is written before the first segment, or if that thread could not be
+ * started.
  *
  * Threads: every function may be called from any thread. One lock, private to stats.c, is held over the writing of a
  * table; if it cannot be taken at once, nothing is printed.
  */
-#ifndef CUPOOL_SHIM_STATS_H
-#define CUPOOL_SHIM_STATS_H
+#ifndef CUPOOL_SHIM_REPORT_STATS_H
+#define CUPOOL_SHIM_REPORT_STATS_H
 
 #include <stdint.h>
 

@@ -7,13 +7,13 @@
  * its disk is full. Written pages outlive a killed process all the same. Two halves are written in turn, each with a
  * checksum, so that one of them is complete at any moment.
  *
- * It is not a trace, and not part of a request's path: the background thread writes it (background.h), and exit.
+ * It is not a trace, and not part of a request's path: the background thread writes it (background_thread.h), and exit.
  *
  * Threads: every function may be called from any thread. One lock, private to stats_page.c, is held over the writing;
  * if it cannot be taken at once, nothing is written.
  */
-#ifndef CUPOOL_SHIM_LIVE_H
-#define CUPOOL_SHIM_LIVE_H
+#ifndef CUPOOL_SHIM_REPORT_STATS_PAGE_H
+#define CUPOOL_SHIM_REPORT_STATS_PAGE_H
 
 #include <stdint.h>
 

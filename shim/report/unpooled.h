@@ -5,8 +5,8 @@
  *
  * Threads: every function may be called from any thread. No locks.
  */
-#ifndef CUPOOL_SHIM_UNPOOLED_H
-#define CUPOOL_SHIM_UNPOOLED_H
+#ifndef CUPOOL_SHIM_REPORT_UNPOOLED_H
+#define CUPOOL_SHIM_REPORT_UNPOOLED_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * addresses.c - what cupool says of an address that the program, MPI or another library asks about or exports. See
- * core.h.
+ * serve.h.
  *
  * Locking: none.
  */
@@ -12,16 +12,16 @@
 #include "pool.h"
 #include "real/caller.h"
 #include "report/guard.h"
-#include "serve/core.h"
-#include "serve/host.h"
+#include "serve/pinned_requests.h"
+#include "serve/serve.h"
 #include "trace/trace.h"
 
-bool core_watches(const void *caller)
+bool serve_watches(const void *caller)
 {
     return !process_is_passive() && !caller_is_outside(caller_of(caller));
 }
 
-bool core_ipc_allowed(uint64_t addr)
+bool serve_ipc_allowed(uint64_t addr)
 {
     uint64_t base, segment;
     struct pool *pool;
@@ -48,7 +48,7 @@ bool core_ipc_allowed(uint64_t addr)
     return allowed;
 }
 
-void core_ipc_exported(uint64_t addr, const void *caller)
+void serve_ipc_exported(uint64_t addr, const void *caller)
 {
     struct pool *pool;
 
@@ -65,11 +65,11 @@ void core_ipc_exported(uint64_t addr, const void *caller)
         policy_strict_memory(addr, "memory exported to other processes");
 }
 
-bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size)
+bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size)
 {
     uint64_t segment;
 
-    if (!core_watches(caller))
+    if (!serve_watches(caller))
         return false;
     if (!pool_of(addr))
         return serve_host_range(addr, ret_base, ret_size);
@@ -82,24 +82,24 @@ bool core_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *r
     return true;
 }
 
-bool core_is_freed(uint64_t addr, const void *caller)
+bool serve_is_freed(uint64_t addr, const void *caller)
 {
     uint64_t base;
     size_t size;
 
-    return !pool_live_size(addr) && core_range(addr, caller, &base, &size) && !size;
+    return !pool_live_size(addr) && serve_range(addr, caller, &base, &size) && !size;
 }
 
-void core_rdma_prepared(uint64_t addr, const void *caller)
+void serve_rdma_prepared(uint64_t addr, const void *caller)
 {
     if (!process_is_passive() && caller_of(caller) != CALLER_INSIDE)
         policy_strict_memory(addr, "a device other than the GPU gets access to its memory");
 }
 
-void core_pointer_asked(uint64_t addr, int attribute, const void *caller)
+void serve_pointer_asked(uint64_t addr, int attribute, const void *caller)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
-        core_rdma_prepared(addr, caller);
+        serve_rdma_prepared(addr, caller);
     if (!process_is_passive() && caller_of(caller) == CALLER_TRANSFER)
         policy_strict_memory(addr, "MPI or UCX moves its memory");
 }

@@ -11,13 +11,13 @@
 #include "context/events.h"
 #include "context/host_memory.h"
 #include "nccl/direct.h"
+#include "nccl/nccl_registry.h"
 #include "nccl/pool_segments.h"
-#include "nccl/registry.h"
-#include "report/background.h"
+#include "report/background_thread.h"
 #include "report/guard.h"
 #include "report/stats.h"
 #include "report/stats_page.h"
-#include "serve/host.h"
+#include "serve/pinned_requests.h"
 #include "trace/trace.h"
 
 static void started(void)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * serve.c - see core.h.
+ * serve.c - see serve.h.
  *
  * Locking: none.
  */
-#include "serve/core.h"
+#include "serve/serve.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -31,79 +31,79 @@
 #include "trace/trace.h"
 
 /* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
-static __thread const void *begun_by __attribute__((tls_model("initial-exec")));
+static __thread const void *runtime_caller __attribute__((tls_model("initial-exec")));
 
-void core_call_from(const void *caller)
+void serve_call_from(const void *caller)
 {
-    begun_by = caller;
+    runtime_caller = caller;
 }
 
-const void *core_caller(const void *caller)
+const void *serve_caller(const void *caller)
 {
-    return begun_by ? begun_by : caller;
+    return runtime_caller ? runtime_caller : caller;
 }
 
-void core_begin(void)
+void serve_begin(void)
 {
     process_start();
     trace_open();
 }
 
 /* Serve a request in a context that stays valid meanwhile. */
-static inline enum core_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
+static inline enum serve_verdict alloc_in(struct context *context, size_t size, const void *caller, uint64_t *ret_addr)
 {
     const int rc = pool_alloc(context_pool(context), guard_on() ? guard_padded(size) : size, ret_addr);
 
     if (rc == -ENOMEM && context_backed_by_nccl(context))
-        return CORE_REFUSED;
+        return SERVE_REFUSED;
     if (rc) {
         context_bypassed(context);
-        return CORE_BYPASS;
+        return SERVE_BYPASS;
     }
     if (guard_on())
         guard_alloc(context, *ret_addr, size, caller);
     if (trace_allocs())
         stacks_alloc(context_device(context), *ret_addr, size, caller);
-    return CORE_DONE;
+    return SERVE_DONE;
 }
 
-enum core_verdict core_alloc(size_t size, const void *caller, uint64_t *ret_addr)
+enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_addr)
 {
     const struct real_driver *driver;
-    enum core_verdict verdict;
+    enum serve_verdict verdict;
     struct context *context;
     struct pins *own;
 
     if (!size || process_is_passive())
-        return CORE_FORWARD;
-    caller = begun_by ? begun_by : caller;
+        return SERVE_FORWARD;
+    caller = serve_caller(caller);
     if (caller_is_outside(caller_of(caller)))
-        return CORE_BYPASS;
+        return SERVE_BYPASS;
     driver = real_driver_get();
     if (!driver)
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     if (process_state_get() == PROCESS_NEW)
         process_start();
     if (guard_on() && guard_own())
-        return CORE_BYPASS;
+        return SERVE_BYPASS;
     context = context_begin(driver, &own);
     if (!context)
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     verdict = alloc_in(context, size, caller, ret_addr);
     pin_end(own);
     return verdict;
 }
 
-bool core_would_pool(const void *caller)
+bool serve_would_pool(const void *caller)
 {
     return !process_is_passive() && process_state_get() == PROCESS_ACTIVE &&
-           !caller_is_outside(caller_of(begun_by ? begun_by : caller));
+           !caller_is_outside(caller_of(serve_caller(caller)));
 }
 
-void core_bypassed(uint64_t addr, size_t size, const void *caller)
+void serve_bypassed(uint64_t addr, size_t size, const void *caller)
 {
     pool_disown(addr, size);
-    caller = begun_by ? begun_by : caller;
+    caller = serve_caller(caller);
     if (!caller_is_outside(caller_of(caller)))
         direct_allocated(addr, size);
     if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
@@ -187,16 +187,16 @@ static inline bool thread_is_answered(void)
     return answered || !driver;
 }
 
-static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
+static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
 {
     struct pins *own;
     bool closing;
     int rc;
 
     if (process_is_passive())
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     if (!thread_is_answered())
-        return pool_of(addr) ? CORE_FAILED : CORE_FORWARD;
+        return pool_of(addr) ? SERVE_FAILED : SERVE_FORWARD;
     own = pin_begin(PIN_ADDRESS(addr));
     closing = atomic_load_explicit(&contexts_closing, memory_order_acquire);
     rc = closing ? 0 : release_now(release, addr);
@@ -205,36 +205,36 @@ static enum core_verdict free_with(int (*release)(uint64_t addr), uint64_t addr)
         rc = release_beside_end(release, addr);
     switch (rc) {
     case 0:
-        return CORE_DONE;
+        return SERVE_DONE;
     case -ENOENT:
-        return CORE_FORWARD;
+        return SERVE_FORWARD;
     case -EINVAL:
-        return CORE_INVALID;
+        return SERVE_INVALID;
     default:
-        return CORE_FAILED;
+        return SERVE_FAILED;
     }
 }
 
-enum core_verdict core_free(uint64_t addr)
+enum serve_verdict serve_free(uint64_t addr)
 {
     return free_with(pool_free, addr);
 }
 
-enum core_verdict core_free_later(uint64_t addr, CUstream stream)
+enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
 
     if (!pool)
         return free_with(pool_free_later, addr);
     if (!thread_is_answered() || context_failed(context_of(pool)))
-        return CORE_FAILED;
+        return SERVE_FAILED;
     /* The next order in the context covers the work of its own streams only; a stream of another context has to be
      * waited for. */
     switch (context_wait_foreign(context_of(pool), stream)) {
     case CUDA_SUCCESS:
         return free_with(pool_free_later, addr);
     case CUDA_ERROR_INVALID_HANDLE:
-        return CORE_NOWHERE;
+        return SERVE_NOWHERE;
     default:
         log_once(LOG_WARN, "memory that was freed on another device's stream is not used again: the stream has not "
                            "come there within a second");
@@ -242,7 +242,7 @@ enum core_verdict core_free_later(uint64_t addr, CUstream stream)
     }
 }
 
-bool core_lacks_context(void)
+bool serve_lacks_context(void)
 {
     static __thread bool had __attribute__((tls_model("initial-exec")));
     const struct real_driver *driver = had ? NULL : real_driver_get();
@@ -254,18 +254,18 @@ bool core_lacks_context(void)
     return !had && !capture_active();
 }
 
-unsigned int core_arrivals(void)
+unsigned int serve_arrivals(void)
 {
     return context_arrivals();
 }
 
-bool core_give_back(unsigned int before)
+bool serve_give_back(unsigned int before)
 {
     /* Also inside a bypass: giving memory back never comes through our hooks. */
     return process_has_begun() && context_trim(before);
 }
 
-uint64_t core_release(int device, const char *why)
+uint64_t serve_release(int device, const char *why)
 {
     const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
     CUcontext handle;
@@ -281,7 +281,7 @@ static bool current_device(CUdevice *ret_device)
     return driver && driver->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
 }
 
-void core_collect(void)
+void serve_collect(void)
 {
     CUdevice device;
 
@@ -289,7 +289,7 @@ void core_collect(void)
         device_collect(device);
 }
 
-void core_publish(void)
+void serve_publish(void)
 {
     CUdevice device;
 
@@ -297,7 +297,7 @@ void core_publish(void)
         device_publish(device);
 }
 
-uint64_t core_idle_bytes(void)
+uint64_t serve_idle_bytes(void)
 {
     CUdevice device;
 

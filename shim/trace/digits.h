@@ -8,8 +8,8 @@
  *
  * Threads: no state.
  */
-#ifndef CUPOOL_SHIM_DIGITS_H
-#define CUPOOL_SHIM_DIGITS_H
+#ifndef CUPOOL_SHIM_TRACE_DIGITS_H
+#define CUPOOL_SHIM_TRACE_DIGITS_H
 
 #include <endian.h>
 #include <stdint.h>

@@ -54,7 +54,7 @@ static void begin(struct gap *gap, enum gap_why why, uint64_t now)
     gap->open = true;
     gap->why = why;
     gap->since = now;
-    gap->told = now;
+    gap->reported = now;
 }
 
 /* Events are being left out: for how much longer? */
@@ -65,7 +65,7 @@ static enum gap_verdict judge_open(struct gap *gap, bool over, uint64_t now)
     /* Half of the bucket, or every second event would begin a gap. After an error every event is tried. */
     if (!over && (gap->why == GAP_ERROR || (gap->why == GAP_RATE && gap->credit >= FULL / 2)))
         return GAP_RESUME;
-    return now - gap->told >= GAP_TELL_NS ? GAP_TELL : GAP_LEFT_OUT;
+    return now - gap->reported >= GAP_REPORT_NS ? GAP_REPORT : GAP_LEFT_OUT;
 }
 
 enum gap_verdict gap_judge(struct gap *gap, enum gap_kind kind, uint64_t events, size_t len, uint64_t now)
@@ -79,9 +79,9 @@ enum gap_verdict gap_judge(struct gap *gap, enum gap_kind kind, uint64_t events,
         verdict = judge_open(gap, over, now);
     } else if (over || price > gap->credit) {
         begin(gap, over ? GAP_LIMIT : GAP_RATE, now);
-        verdict = GAP_TELL;
+        verdict = GAP_REPORT;
     }
-    if (verdict == GAP_LEFT_OUT || verdict == GAP_TELL)
+    if (verdict == GAP_LEFT_OUT || verdict == GAP_REPORT)
         count(gap, kind, events, len);
     else
         gap->credit -= price < gap->credit ? price : gap->credit;
@@ -94,11 +94,11 @@ void gap_fail(struct gap *gap, uint64_t now)
         begin(gap, GAP_ERROR, now);
 }
 
-void gap_told(struct gap *gap, uint64_t now)
+void gap_reported(struct gap *gap, uint64_t now)
 {
     memset(gap->events, 0, sizeof(gap->events));
     gap->bytes = 0;
-    gap->told = now;
+    gap->reported = now;
 }
 
 void gap_tally(int device, const char *backend, size_t size, bool got)

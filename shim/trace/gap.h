@@ -8,8 +8,8 @@
  *
  * Locking: none; the lock of trace.c guards all of it.
  */
-#ifndef CUPOOL_SHIM_GAP_H
-#define CUPOOL_SHIM_GAP_H
+#ifndef CUPOOL_SHIM_TRACE_GAP_H
+#define CUPOOL_SHIM_TRACE_GAP_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #define GAP_BURST  16384u
 #define GAP_RATE_S 1000u
 /* The interval, in nanoseconds, at which held memory is written while events are left out. */
-#define GAP_TELL_NS 10000000000u
+#define GAP_REPORT_NS 10000000000u
 /* The number of pairs of device and backend whose held memory is known. */
 #define GAP_TALLIES 128u
 
@@ -27,8 +27,9 @@
 enum gap_kind { GAP_SEGMENTS, GAP_BLOCKS, GAP_OTHERS, GAP_KINDS };
 enum gap_why { GAP_LIMIT, GAP_RATE, GAP_ERROR };
 
-/* LEFT_OUT: count the event. TELL: count it, and write the gap (gap_told). RESUME: write the gap, then the event. */
-enum gap_verdict { GAP_WRITE, GAP_LEFT_OUT, GAP_TELL, GAP_RESUME };
+/* LEFT_OUT: count the event. REPORT: count it, and write the gap (gap_reported). RESUME: write the gap, then the event.
+ */
+enum gap_verdict { GAP_WRITE, GAP_LEFT_OUT, GAP_REPORT, GAP_RESUME };
 
 struct gap {
     uint64_t limit;   /* of the file, in bytes; 0: none */
@@ -38,7 +39,7 @@ struct gap {
     uint64_t at;      /* the time of credit */
     bool open;        /* events are being left out */
     enum gap_why why;
-    uint64_t since, told;
+    uint64_t since, reported;
     /* Counters since the gap was last written. */
     uint64_t events[GAP_KINDS], bytes;
 };
@@ -53,7 +54,7 @@ enum gap_verdict gap_judge(struct gap *gap, enum gap_kind kind, uint64_t count, 
 void gap_fail(struct gap *gap, uint64_t now);
 
 /* The gap was written: reset its counters. */
-void gap_told(struct gap *gap, uint64_t now);
+void gap_reported(struct gap *gap, uint64_t now);
 
 /* A segment was taken (got) or went back. The backend's text must stay valid. */
 void gap_tally(int device, const char *backend, size_t size, bool got);

@@ -11,8 +11,8 @@
  * Threads: records_reserve, records_publish and records_clock may be called from any thread at any time, also in a
  * signal handler. records_start, records_begin, records_take and records_time need the lock of trace.c.
  */
-#ifndef CUPOOL_SHIM_RECORDS_H
-#define CUPOOL_SHIM_RECORDS_H
+#ifndef CUPOOL_SHIM_TRACE_RECORDS_H
+#define CUPOOL_SHIM_TRACE_RECORDS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -15,6 +15,7 @@
 
 #include "base/conf.h"
 #include "base/conf_parse.h"
+#include "hash.h"
 #include "pool.h"
 #include "real/caller.h"
 #include "trace/json.h"
@@ -53,7 +54,7 @@ static uint16_t number_of(const void *address)
     char name[300];
 
     for (unsigned int i = 0; i < 64; i++) {
-        const unsigned int index = ((unsigned int)((key * 0x9e3779b97f4a7c15u) >> 40) + i) % NUMBERS;
+        const unsigned int index = ((unsigned int)(hash_of(key) >> 40) + i) % NUMBERS;
         uintptr_t seen = atomic_load_explicit(&known[index], memory_order_relaxed);
 
         if (!seen && atomic_compare_exchange_strong(&known[index], &seen, key)) {

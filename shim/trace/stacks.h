@@ -9,8 +9,8 @@
  * Threads: every function may be called from any thread. No locks: two threads may need a number at once, and its event
  * may come after the first allocation that names it.
  */
-#ifndef CUPOOL_SHIM_FRAMES_H
-#define CUPOOL_SHIM_FRAMES_H
+#ifndef CUPOOL_SHIM_TRACE_STACKS_H
+#define CUPOOL_SHIM_TRACE_STACKS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -8,8 +8,8 @@
  * Threads: every function is safe from any thread. Allocation events are recorded without a lock, other events are
  * written under that of the file.
  */
-#ifndef CUPOOL_SHIM_TRACE_H
-#define CUPOOL_SHIM_TRACE_H
+#ifndef CUPOOL_SHIM_TRACE_TRACE_H
+#define CUPOOL_SHIM_TRACE_TRACE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -163,7 +163,7 @@ static bool gap_write(bool open, uint64_t t)
         trace.dropped = dropped; /* the lines of a gap are not events and do not count as dropped */
         return false;
     }
-    gap_told(&trace.gap, now_ns());
+    gap_reported(&trace.gap, now_ns());
     trace.gap.open = open;
     return true;
 }
@@ -187,7 +187,7 @@ void trace_file_put_frequent(enum gap_kind kind, const char *data, size_t len, u
     else if (verdict == GAP_RESUME)
         trace.dropped += lines;
     tally(segment);
-    if (verdict == GAP_TELL)
+    if (verdict == GAP_REPORT)
         gap_write(/* open: */ true, t);
 }
 
@@ -208,7 +208,7 @@ bool trace_file_flush(bool wait)
 
     records_begin();
     while ((len = records_take(trace.text, sizeof(trace.text), wait && !trace_recording))) {
-        trace_file_put_frequent(GAP_BLOCKS, trace.text, len, trace.gap.told - trace.t0, NULL);
+        trace_file_put_frequent(GAP_BLOCKS, trace.text, len, trace.gap.reported - trace.t0, NULL);
         any = true;
     }
     return any;

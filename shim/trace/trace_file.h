@@ -8,8 +8,8 @@
  * Threads: every function may be called from any thread. The lock is private to trace_file.c and held over write(2) and
  * nothing else; functions that need it say so. A thread must not be cancelled while it has the lock.
  */
-#ifndef CUPOOL_SHIM_TRACE_FILE_H
-#define CUPOOL_SHIM_TRACE_FILE_H
+#ifndef CUPOOL_SHIM_TRACE_TRACE_FILE_H
+#define CUPOOL_SHIM_TRACE_TRACE_FILE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

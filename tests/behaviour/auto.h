@@ -131,7 +131,7 @@ BT_UNUSED static long auto_count(const void *p, size_t n, int byte)
 
 /*
  * The race that matters for everything past the context's queue: the context's older work still reads and writes t;
- * the host frees t and gets u, most likely the same memory; write(u, n, byte) has somebody else fill u and returns when
+ * the host frees t and gets u, most likely the same memory; write(u, n, byte) has another party fill u and returns when
  * that is done. Natively cudaFree has waited for the older work, so neither sees the other.
  */
 BT_UNUSED static int auto_race(auto_write_fn *write)
@@ -173,7 +173,7 @@ BT_UNUSED static int auto_race(auto_write_fn *write)
 
 /*
  * The other way round: the context's work writes w late, the host frees something else, and then read(w, n, byte) has
- * somebody look at w who is not ordered by the context. Natively cudaFree has waited for the write. read answers
+ * a party look at w that is not ordered by the context. Natively cudaFree has waited for the write. read answers
  * AUTO_WRONG if w was not all byte.
  */
 BT_UNUSED static int auto_stale_in(char *w, size_t n, auto_read_fn *read)

@@ -3,8 +3,8 @@
  * bound.c - what a program takes of the device, however far its host is ahead: never more than 1.10 times what the
  * driver alone would have had in use at the peak, and 64 MiB.
  *
- * The driver is asked past the library, so that what the pool holds, and what is on its way back, count. The model of
- * the driver is the sum of what is live, from 2 MiB on in whole units. A thread that frees would natively wait with
+ * The driver is asked past the library, so that the pool's memory, and memory on its way back, count. The model of
+ * the driver is the sum of live blocks, from 2 MiB on in whole units. A thread that frees would natively wait with
  * that block still in use: so much is allowed for each other thread.
  */
 #include "behaviour.h"

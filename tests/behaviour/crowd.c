@@ -26,7 +26,7 @@ static int get_info(void)
     return 0;
 }
 
-/* As a framework that empties its cache and asks what is free. */
+/* As a framework that empties its cache and asks for the free memory. */
 static int empty_cache(void)
 {
     size_t avail, total;

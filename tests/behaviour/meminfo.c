@@ -198,7 +198,7 @@ static int fresh_thread(void)
     return bt_thread_join(&t);
 }
 
-/* Somebody whose calls no pool sees frees what a pool has kept. The last test: what is kept is not there any more. */
+/* A caller that no pool sees frees memory that a pool has kept. The last test: the kept memory is gone afterwards. */
 static int never_more_than_all(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *p;

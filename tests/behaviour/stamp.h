@@ -47,7 +47,7 @@ struct slot {
     int stream; /* of the stamp, an index that may be another stream by now: never used without the event; or FAR */
     uint64_t generation;
     uint64_t token;
-    uint64_t *pinned; /* [0] what is written, [1] head, [2] tail as read back, [3] what overwrites */
+    uint64_t *pinned; /* [0] the stamp, [1] head, [2] tail as read back, [3] the bytes that overwrite */
     cudaEvent_t event, far_event;
     cudaEvent_t stamped; /* the one of the two that follows the stamp */
     uint64_t *far;       /* two numbers on the next device */

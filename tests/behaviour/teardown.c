@@ -17,7 +17,7 @@
 
 static atomic_bool stop;
 
-/* Contexts come and go, each with memory of its own: what is freed and what goes with the context. */
+/* Contexts come and go, each with memory of its own, which is freed or goes with the context. */
 static int contexts_churn(void)
 {
     const uint64_t end = bt_ns() + BESIDE_NS;

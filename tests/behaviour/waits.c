@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * waits.c - calls that natively return at once beside another thread's cudaFree, which natively waits: the device works
- * until this thread, after its call, lets it end, so a call that waits for that work never returns.
+ * until this thread, after its call, lets it end, so a call that waits for that work never returns. And one that
+ * natively waits for this thread's own work.
  *
  * On real GPUs such work would take a kernel; there the program skips itself.
  */
@@ -18,6 +19,8 @@ static void *held;      /* what it has at the end */
 
 /* No test comes to the end of this. */
 #define LONG_US 60000000u
+/* Longer than a request waits for other threads' frees, however often it asks. */
+#define OWN_US 6000000u
 
 static int freeing_main(void *unused)
 {
@@ -63,6 +66,7 @@ static int end(struct bt_thread *thread)
 
     __atomic_store_n(&release, 1, __ATOMIC_SEQ_CST);
     TRY(bt_thread_join(thread));
+    OK(cudaDeviceSynchronize()); /* a machine under load needs longer for that than a request waits */
     EXPECT(busy, cudaErrorNotReady);
     OK(cudaFree(held));
     return 0;
@@ -118,8 +122,39 @@ static int served_request(void)
     return 0;
 }
 
+/* Natively this thread's frees wait for its work, however long that takes, and then the request is served. Small blocks
+ * of segments of their own: CUPOOL_FREE=relaxed defers their frees, and none is large enough for the request. */
+static int own_work(void)
+{
+    const size_t size = 6 * BT_MIB;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *blocks[256], *ballast, *p = NULL;
+    size_t avail, total;
+    int count = 0;
+
+    kernel = driver ? (int (*)(void *, const int *, unsigned int))dlsym(driver, "simgpu_kernel") : NULL;
+    if (!kernel)
+        SKIP("only the simulated GPU has such work");
+    __atomic_store_n(&release, 0, __ATOMIC_SEQ_CST);
+    OK(cudaMemGetInfo(&avail, &total));
+    OK(cudaMalloc(&ballast, (avail - 128 * size) / (2 * BT_MIB) * (2 * BT_MIB)));
+    while (count < 256 && cudaMalloc(&blocks[count], size) == cudaSuccess)
+        count++;
+    LAST(cudaErrorMemoryAllocation);
+    CHECK(count > 64 && count < 256);
+    OK(kernel(NULL, &release, OWN_US));
+    OK(cudaFree(blocks[1]));
+    OK(cudaFree(blocks[3]));
+    OK(cudaMalloc(&p, 2 * size));
+    OK(cudaFree(p));
+    OK(cudaFree(ballast));
+    for (int i = 0; i < count; i++)
+        if (i != 1 && i != 3)
+            OK(cudaFree(blocks[i]));
+    return 0;
+}
+
 static const struct bt_test tests[] = {
-    BT_TEST(memory_info), BT_TEST(refused_request), BT_TEST(served_request), {.name = NULL}};
+    BT_TEST(memory_info), BT_TEST(refused_request), BT_TEST(served_request), BT_TEST(own_work), {.name = NULL}};
 
 int main(int argc, char **argv)
 {

@@ -19,7 +19,7 @@
  *   comm uncomm          a communicator of this device alone, made and destroyed
  *   reduce               with it, the block that was got last
  *   group ungroup        of NCCL
- *   fork{ ... }          a child does what is between; the parent waits
+ *   fork{ ... }          a child does the calls between; the parent waits
  *   elsewhere{ ... }     a thread that has never called CUDA does it
  *   atexit               an exit handler does stats, trim and mark; so does a destructor
  *   threads:N:ROUNDS     N threads allocate, free, mark, trim and ask, all at a time; what cannot be is said

@@ -54,7 +54,7 @@ static void cuda_failed(const char *what, int rc)
 }
 
 /*
- * Fill and read back the ends of a block; not what is between them, where the kernel would take its time for each page.
+ * Fill and read back the ends of a block; not the pages between, which the kernel would have to provide.
  * False after an error that is tolerated.
  */
 static bool check(void *p, size_t n)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlsym_over.c - somebody else's preload that overrides dlsym itself, passes on, and says at the end if it was asked.
+/* dlsym_over.c - another vendor's preload that overrides dlsym itself, passes on, and says at the end if it was asked.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>

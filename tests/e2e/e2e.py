@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional, TypeVar, Union
 
-# Programs inherit what is ignored, and nohup ignores this one.
+# Programs inherit ignored signals, and nohup ignores this one.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LIB = Path(os.environ["E2E_LIB"])

@@ -277,7 +277,7 @@ static void renew(void)
     put(&stays);
 }
 
-/* A device that runs out of memory, so that what is free goes back, also from one context to the other. */
+/* A device that runs out of memory, so that free memory goes back, also from one context to the other. */
 static void scarce(void)
 {
     CUcontext other = context_new();

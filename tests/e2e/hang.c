@@ -13,7 +13,7 @@
  *   overruns N          write behind N blocks, which CUDA may refuse, and free them beside a stream at rest
  *   apart CODE          exit with that code while one device does what never ends; behind blocks of another was written
  *   busy CODE           exit with that code while the device does what never ends, with memory that is not freed
- *   cancelled CODE      the same by a thread that somebody has cancelled, while the main one waits for it
+ *   cancelled CODE      as busy, by a cancelled thread, while the main thread waits for it
  *   threads N           allocate and free in so many threads that are there at the same time, and in as many one by one
  *
  * Exit code: 0; 3 for an error of CUDA; 5 for anything else.

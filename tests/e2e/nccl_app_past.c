@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Physical memory that is mapped, as expandable segments are: addresses that stay, what is there comes and goes. */
+/* Physical memory that is mapped, as expandable segments are: the addresses stay, the memory there comes and goes. */
 struct mapped {
     CUdeviceptr at;
     size_t size;
@@ -43,7 +43,7 @@ static CUmemGenericAllocationHandle create(const struct rank *r, size_t size, CU
     return handle;
 }
 
-/* The handle is given up: what is mapped stays. */
+/* The handle is given up: the mapping stays. */
 static char *map_at(const struct rank *r, const struct mapped *m, CUmemGenericAllocationHandle handle, size_t offset)
 {
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->rank},
@@ -272,7 +272,7 @@ static __typeof__(&cuMemFree_v2) driver_free(void)
     return found;
 }
 
-/* Freed by somebody whom no preload sees, and something else there afterwards. */
+/* Freed by a caller that no preload sees, and other memory there afterwards. */
 static void unseen(struct rank *r)
 {
     char *at = get(8 * MIB), *from = get(4 * MIB), *was = from;

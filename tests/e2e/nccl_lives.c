@@ -219,7 +219,7 @@ void lives_used(void)
         used_by(&uses[i]);
 }
 
-/* Its peers are there: what is registered is undone first. stays: as a communicator that nothing more is done with. */
+/* Its peers are there: its registrations are undone first. stays: as a communicator that nothing more is done with. */
 static void ends_talking(const struct use *row, bool stays)
 {
     const ncclComm_t comm = registered(), other = comm_made(0, 2);
@@ -249,7 +249,7 @@ static void ends_talking(const struct use *row, bool stays)
     EXPECT(is_freed(), row->name, "what waited does not go");
 }
 
-/* Its peers may hang: no call, and what is registered stays until it has gone. */
+/* Its peers may hang: no call is made, and its registrations stay until it has gone. */
 static void ends_silent(const struct use *row, bool stays)
 {
     const ncclComm_t comm = registered();

@@ -22,7 +22,7 @@
 /* More than any buffer has, and no whole page. */
 #define ZONE ((size_t)RANKS_MAX * COUNT * TYPE_SIZE_MAX + 512)
 
-/* --- what is right --- */
+/* --- calls that are right --- */
 
 /* How many times count elements of a buffer an operation touches: each rank's piece (N), one, or none. */
 #define N 100

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * second.c - somebody else's preload: wraps cudaMalloc, cudaFree and malloc, finds the next ones with RTLD_NEXT as such
- * tools do, and says at the end how often each was called.
+ * second.c - another vendor's preload: wraps cudaMalloc, cudaFree and malloc, finds the next ones with RTLD_NEXT as
+ * such tools do, and says at the end how often each was called.
  *
  * Its malloc uses a static buffer while it looks for the real one, because dlsym may need memory.
  */

@@ -329,10 +329,10 @@ class Backend(Base):
 
 
 class Alike(Base):
-    """Where ranks have to lay memory out alike, neither time nor what is left of the device decides what goes back."""
+    """Where ranks have to lay memory out alike, neither time nor the free memory of the device decides what goes back."""
 
     NCCL, CUDA, SWITCHED = {"CUPOOL_BACKEND": "nccl"}, {"CUPOOL_REGISTER": "1"}, ["alloc:600", "backend:1", "free"]
-    # Program, library, what is done first, settings; and whether the ranks have to agree.
+    # Program, library, first calls, settings; and whether the ranks have to agree.
     ROWS: "list[tuple[str, Path, list[str], dict[str, str], bool]]" = [
         ("api_app_nccl", NCCL_LIB, [], NCCL, True),
         ("api_app_nccl", LIB, [], NCCL, True),

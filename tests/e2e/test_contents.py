@@ -16,7 +16,7 @@ class Fill(Case):
         return re.findall(r"^contents (\S+)$", self.go(app(kind), *words, **env).out, re.M)
 
     def dirty(self, size: int) -> "list[str]":
-        """Fresh from the driver, and again after somebody has written into it."""
+        """Fresh from the driver, and again after a program has written into it."""
         return [f"contents:{size}", f"alloc:1:{size}", "free:1", f"contents:{size}"]
 
     def test_native_zeroes_what_the_driver_does(self) -> None:

@@ -45,7 +45,7 @@ class Limit(Base):
     def test_segments(self) -> None:
         done = self.go(app("shared"), f"alloc:1:{3 * MIB}", "churn:400:3200000", f"alloc:1:{9 * MIB}", CUPOOL_TRACE_LIMIT="20K", **NO_CACHE)
         trace = self.one_trace(done)
-        self.assertLess(trace.path.stat().st_size, 20480 + 1500)  # what is always written comes on top
+        self.assertLess(trace.path.stat().st_size, 20480 + 1500)  # lines that are always written come on top
         self.assertGreater(len(trace.of("segment_alloc")), 50)
         first, *_, last = self.gaps(trace)
         self.assertEqual((first["why"], first["open"], first["segments"] + first["others"], last["why"], last["open"]), ("limit", 1, 1, "limit", 0))

@@ -36,7 +36,7 @@ class Hang(Case):
             list(pool.map(lambda i: self.go(HANG, "sigexit", str(5000 + i * 1237), rc=7, CUPOOL_DEBUG="1"), range(60)))
 
     def test_thousands_of_frees_in_one_capture(self) -> None:
-        """Each is kept back. That must not cost the length of what is kept back already."""
+        """Each is kept back. Its cost must not grow with the number that is kept back already."""
         self.go(HANG, "frees", "200000")
 
     def test_what_a_free_waits_in_is_seen(self) -> None:

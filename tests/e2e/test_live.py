@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics page of real processes (CUPOOL_STATS_FILE): what is in it, while they run and after any end, and what it must
+"""The statistics page of real processes (CUPOOL_STATS_FILE): its contents, while they run and after any end, and what it must
 never do to the program; and cupool-trace export, which reads it.
 """
 from __future__ import annotations
@@ -24,7 +24,7 @@ from e2e import BIN, INFO, MIB, SANITIZE, SOURCE, TIMEOUT, TRACE_TOOL, Case, Tra
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import HALF, HEADER, NotAPage, Page, read_page  # noqa: E402
-from cupool_trace.reader import STATS  # noqa: E402
+from cupool_trace.schema import STATS  # noqa: E402
 
 REPORT = BIN / "report_shared"
 PAGE = {"CUPOOL_STATS_FILE": "p.%p.page"}
@@ -343,7 +343,7 @@ class Export(Base):
             with self.assertRaises(urllib.error.HTTPError):
                 urllib.request.urlopen(url + "/else", timeout=30)
         finally:
-            server.terminate()  # not SIGINT, which whoever started the tests may have ignored
+            server.terminate()  # not SIGINT, which the tests may have inherited as ignored
             server.communicate(timeout=30)
 
     def test_listen_on_ipv6(self) -> None:

@@ -48,7 +48,7 @@ class Registered(Base):
         self.assertEqual(self.job("all", backend=None, register=None, plugin=True).reported("breaches"), 0)
 
     def test_an_end_beside_a_capture(self) -> None:
-        """Nothing can be asked then, and waiting would have no limit: what is registered is NCCL's, and the capture lives."""
+        """Nothing can be asked then, and waiting would have no limit: the registrations are left to NCCL, and the capture lives."""
         for backend in "cuda", "nccl":
             for processes in False, True:
                 run = self.job("beside_capture", backend, processes=processes, rc=BREACH)
@@ -59,7 +59,7 @@ class Registered(Base):
         self.assert_registered(self.job("beside_others_capture", ranks=2))
 
     def test_before_cuda_12_5(self) -> None:
-        """The driver cannot be asked: nobody waits, and what is registered is NCCL's in the end."""
+        """The driver cannot be asked: no thread waits, and the registrations are left to NCCL in the end."""
         for scenario in "all", "kinds", "ends_beside_work":
             with self.subTest(scenario):
                 run = self.job(scenario, SIMGPU_DRIVER_VERSION="12040", rc=BREACH)
@@ -103,7 +103,7 @@ class Registered(Base):
                 self.assertEqual(len(run.of("segment_free")), 2 * 2)
 
     def test_graphs_without_us(self) -> None:
-        """NCCL registers by itself what captured operations use, and would find what is there later in its place."""
+        """NCCL registers by itself what captured operations use, and would find later memory in its place."""
         for preload in NCCL_LIB, LIB:
             with self.subTest(preload.name):
                 run = self.job("graph_trim", backend="nccl", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload))
@@ -183,7 +183,7 @@ class Kinds(Base):
                 self.assertEqual(run.total("renewed"), 2 if backend == "nccl" else 0)
 
     def test_with_care_for_graphs(self) -> None:
-        """For a captured operation NCCL registers the whole allocation; what is used elsewhere is registered all the same."""
+        """For a captured operation NCCL registers the whole allocation; the library registers memory for other operations all the same."""
         run = self.job("graph", ranks=2, SIMGPU_MEMORY="96M")
         self.assert_registered(run)
         self.assertGreaterEqual(run.total("renewed"), 2)

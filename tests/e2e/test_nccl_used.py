@@ -23,7 +23,7 @@ class Used(Base):
         self.assertEqual(run.of("segment_alloc"), [])
 
     def test_as_the_pool_does(self) -> None:
-        """The programs that the pool's memory is tested with, whoever does not serve them."""
+        """The programs that test the pool's memory, with memory that the pool does not serve."""
         for why in {"limit": "1M"}, {"limit": "0", "CUPOOL_DEBUG": "1"}:
             for scenario, count in ("all", 2), ("kinds", 2), ("comms", 1), ("nonblocking", 1), ("again", 1):
                 for more in {}, {"processes": True}, {"plugin": True}:
@@ -78,7 +78,7 @@ class Used(Base):
         self.assert_used(self.used("freed_beside_capture", ranks=2, SIMGPU_MEMORY="64M"), 2)
 
     def test_unmapped_when_it_cannot_go(self) -> None:
-        """Nothing holds up who unmaps; that is said, and what is there next is registered anew, and right."""
+        """Unmapping does not wait. A line reports it, and the next memory there is registered anew, and right."""
         run = self.used("unmapped", rc=BREACH)
         self.assertEqual(len(run.done.warnings), 1, run.done.err)
         self.assertIn("go although NCCL has them registered", run.done.warnings[0])
@@ -132,7 +132,7 @@ class Used(Base):
         self.assertEqual((run.total("mixed"), len(run.of("use"))), (5 * RANKS, RANKS))
 
     def test_parts(self) -> None:
-        """Of what is mapped only in part, or is not there any more, nothing is registered."""
+        """Memory that is mapped only in part, or is not there any more, is not registered."""
         for scenario, times in ("parts", 4), ("unseen_smaller", 1):
             with self.subTest(scenario):
                 run = self.used(scenario)

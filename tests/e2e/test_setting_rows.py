@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of conf.def: what is seen from outside with this value and with that, and without any.
+"""Every setting of conf.def: its visible effect with this value and with that, and without any.
 
-How values are read, and what is said of wrong ones, is in test_settings.py; what a setting means in detail, in the test of its topic.
+How values are read, and the messages for wrong ones, are in test_settings.py; what a setting means in detail, in the test of its topic.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: each has its effect, what is wrong with one is said once and harmless, and cupool-info shows what is in force.
+"""Settings: each has its effect, a wrong value is reported once and harmless, and cupool-info shows the values in force.
 
 test_rank and test_trace have the meaning of each setting for launchers and traces; accepted values and names, and the messages
 about others, are in tests/unit/shim/base/test_settings.c.
@@ -52,7 +52,7 @@ class Wrong(Base):
         self.assertEqual(done.err, "")
 
     def test_invalid_values(self) -> None:
-        """Said once, with what is accepted; the default is in force. A wrong value of every setting at a time."""
+        """Reported once, with the accepted values; the default is in force. A wrong value of every setting at a time."""
         rows = [row for row in ROWS if row[0] != "LOG_LEVEL"]  # below
         done, trace = self.used(**{f"CUPOOL_{name}": REFUSED[kind] for name, kind, _, _ in rows})
         self.assertEqual(len(done.warnings), len(rows), done.err)

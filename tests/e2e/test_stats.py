@@ -303,10 +303,10 @@ class NotPooled(Base):
 
 class Packed(Case):
     """Large blocks go into free segments of others as far as the device's size allows: a sixteenth of it may be kept so from
-    going back, less by the square of what is in use."""
+    going back, less by the square of the bytes in use."""
 
     def test_as_far_as_the_device_allows(self) -> None:
-        # Each 3.5 MiB in a free segment of 6 MiB keep 2 MiB. Until what is left of the 16 or 8 MiB is less, those find one. On a
+        # Each 3.5 MiB in a free segment of 6 MiB keep 2 MiB. Until less than that is left of the 16 or 8 MiB, those find one. On a
         # large device the bound allows 60 MiB, and more after a peak.
         for memory, peak, count, hits in ("256M", [], 12, 6), ("128M", [], 12, 3), ("8G", [], 12, 12), ("8G", [f"alloc:1:{1000 * MIB}", "free:1"], 45, 45):
             with self.subTest(memory, peak=peak):

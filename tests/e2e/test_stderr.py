@@ -100,7 +100,7 @@ class Stderr(Case):
                     self.go(BIN / "report_shared", "alloc:4096", f"raise:{int(number)}", rc=-number, **env)
 
     def test_a_full_pipe(self) -> None:
-        """Nobody reads it; no call waits for somebody who does."""
+        """No process reads it; no call waits for one that does."""
         def once() -> None:
             read, write = os.pipe()
             os.set_blocking(write, False)

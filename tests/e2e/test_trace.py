@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace of real processes: what is in it, what survives which end, and what it must never do to the program: fail it, write
+"""The trace of real processes: its contents, what survives which end, and what it must never do to the program: fail it, write
 into its files, keep its children's events.
 """
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Contents(Case):
 
 
 class Ends(Case):
-    """How the process ends, and what is left."""
+    """How the process ends, and the trace that it leaves."""
 
     def segments(self, done: Done) -> "tuple[Trace, int]":
         trace = self.one_trace(done)
@@ -237,7 +237,7 @@ class Unwritable(Case):
         self.assertEqual((done.files, sorted(Path("/dev").glob("stdout.*"))), ([], []))
 
     def test_a_device_is_no_trace(self) -> None:
-        """Not even beside it: for somebody who may write to /dev, /dev/null.1 would be the next name."""
+        """Not even beside it: for a user who may write to /dev, /dev/null.1 would be the next name."""
         def beside() -> "set[Path]":
             return set(Path("/dev").glob("null?*"))
         before = beside()
@@ -362,7 +362,7 @@ class Descriptors(Case):
         self.one_trace(self.go(app("shared"), "nofile:64", *WORK))
 
     def test_standard_descriptors_closed(self) -> None:
-        """Our file must not become somebody's stdout."""
+        """Our file must not become a program's stdout."""
         cwd = self.folder()
         self.go("sh", "-c", f"exec {app('shared')} pid alloc:1:4096 pid tids <&- >&- 2>&-", cwd=cwd)
         trace = Trace(next(cwd.iterdir()))

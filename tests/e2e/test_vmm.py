@@ -78,7 +78,7 @@ class Base(Case):
 
 class Calls(Base):
     def test_every_call_is_there(self) -> None:
-        """In order, with its result; and what is taken according to the events is what the driver has given out."""
+        """In order, with its result; and the events add up to the memory that the driver has given out."""
         for way in WAYS:
             with self.subTest(way[1]):
                 done, _ = self.both(way, "life")
@@ -191,7 +191,7 @@ class Whose(Base):
 
 
 class Files(Base):
-    """When there is a trace, and what is in one that was cut."""
+    """When there is a trace, and the contents of one that was cut."""
 
     def nothing(self, scenario: str = "life", preload: Optional[str] = str(LIB), **more: str) -> None:
         for way in WAYS:

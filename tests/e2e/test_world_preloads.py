@@ -16,7 +16,7 @@ class Deep(World):
     """Plugins loaded with RTLD_DEEPBIND, whose own cudart no preload is in the way of."""
 
     def test_they_do_no_harm(self) -> None:
-        """Their memory is the driver's, whoever frees it."""
+        """Their memory is the driver's, also if another library frees it."""
         for kind in ("static", "12", "driver"):
             with self.subTest(kind):
                 done = self.same(load("A", "13"), load("D", kind, "ld"), "start:A", "start:D", f"alloc:D:{4 * MIB}", "alloc:D:1000",
@@ -142,7 +142,7 @@ class Interposers(World):
             self.assertEqual(self.go("sh", "-c", "/bin/echo x", preload=preload).out, "x\n")
 
     def test_programs_built_with_the_address_sanitizer(self) -> None:
-        """Linked to its runtime as a shared object (gcc), it insists on coming first, whoever else is preloaded; as a static one
+        """Linked to its runtime as a shared object (gcc), it insists on coming first, before any other preload; as a static one
         (clang) it does not mind."""
         tried = 0
         for cc, first in (("gcc", "libasan.so"), ("clang", None)):

@@ -4,7 +4,7 @@
  * For app.c and report.c, which have these commands in common:
  *
  *   sleep:MS         so long, whatever signals come
- *   fork{ ... }      a child does what is between; the parent waits and prints how it ended
+ *   fork{ ... }      a child does the calls between; the parent waits and prints how it ended
  *   kill exit:N _exit:N abort
  *   closefrom:FD     close every descriptor from FD on
  *   fsize:N          limit the size of files that we write; -1 lifts it

@@ -229,7 +229,7 @@ static void confine(void)
         die("seccomp");
 }
 
-/* Address space: what is in use, and so much more. */
+/* Address space: that in use, and so much more. */
 static void space(size_t more)
 {
     struct rlimit limit;

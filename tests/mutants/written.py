@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries the hand-written mutants of mutants.py: each must be noticed by every test that it names."""
+"""Tries the hand-written mutants of lists/: each must be noticed by every test that it names."""
 from __future__ import annotations
 
 import re
@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import tokens
-from mutants import MUTANTS, Mutant
+from lists import MUTANTS
+from mutant import Mutant
 from tree import TOP, Tree
 
 

@@ -20,13 +20,13 @@ CHECKER = module_from_spec(SPEC)
 sys.dont_write_bytecode = True
 SPEC.loader.exec_module(CHECKER)
 SOUND = {"pool/pool.h": "", "nccl_reg/nccl_reg.h": "", "shim/conf.def": "", "shim/base/log.h": "", "shim/real/real.h": '#include "base/log.h"\n',
-         "shim/real/loaded.c": '#include "real/real.h"\nvoid *f(void) { return dlsym(0, "f"); }\n', "shim/serve/core.h": "", "shim/nccl/nccl.h": "",
-         "shim/exports/api.c": '#include "serve/core.h"\n#include "base/log.h"\n', "shim/info/check.c": '#include "base/log.h"\n'}
+         "shim/real/loaded.c": '#include "real/real.h"\nvoid *f(void) { return dlsym(0, "f"); }\n', "shim/serve/serve.h": "", "shim/nccl/nccl.h": "",
+         "shim/exports/api.c": '#include "serve/serve.h"\n#include "base/log.h"\n', "shim/info/check.c": '#include "base/log.h"\n'}
 BREACHES = (
     ({"shim/base/log.c": '#include "nccl/nccl.h"\n'}, "base/ includes nccl/nccl.h of a higher room"),
-    ({"shim/real/caller.c": '#include <stdio.h>\n\n#include "serve/core.h"\n'}, "shim/real/caller.c:3: real/ includes serve/core.h of a higher room"),
+    ({"shim/real/caller.c": '#include <stdio.h>\n\n#include "serve/serve.h"\n'}, "shim/real/caller.c:3: real/ includes serve/serve.h of a higher room"),
     ({"shim/info/check.h": '#include "real/real.h"\n'}, "info/ includes real/real.h of a higher room"),
-    ({"shim/exports/export.c": '#include "serve/core.h"\n#include "info/check.h"\n'}, "exports/ includes info/check.h of a higher room"),
+    ({"shim/exports/export.c": '#include "serve/serve.h"\n#include "info/check.h"\n'}, "exports/ includes info/check.h of a higher room"),
     ({"shim/base/file.c": '#include "log.h"\n'}, "log.h without its room, base/"),
     ({"shim/new.c": ""}, "a source of shim/ lies in one of its rooms"),
     ({"shim/hooks/new.c": ""}, "a source of shim/ lies in one of its rooms"),
@@ -47,7 +47,14 @@ BREACHES = (
     ({"pool/pool.c": '#include "a.h"\n', "pool/a.h": '#include "pool.h"\n', "pool/a.c": '#include "b.h"\n', "pool/b.h": '#include "a.h"\n'},
      "a circle by includes: pool/a -> pool/b, pool/b -> pool/a"),
     ({"nccl_reg/a.h": '#include "b.h"\n', "nccl_reg/b.c": '#include "a.h"\n', "nccl_reg/b.h": ""}, "a circle by includes: nccl_reg/a"),
+    # Sizes: SIZES has as much as is allowed.
+    ({"pool/bins.c": "int a;\n" * 501}, "pool/bins.c:501: a file of 501 lines, more than 500"),
+    ({"shim/base/log.c": "int b(void)\n{\n    return 0;\n}\n\nint a(void)\n{\n    {\n    }\n" + "    a();\n" * 59 + "}\n"},
+     "shim/base/log.c:7: a function of 61 lines, more than 60"),
+    ({f"nccl_reg/{i}.c": "int a;\n" * 151 for i in range(20)}, "the median file has 151 lines, more than 150"),
 )
+SIZES = {"pool/bins.c": "int a;\n" * 500, "shim/base/log.c": "int a(void)\n{\n" + "    a();\n" * 60 + "}\nint b[] = {\n" + "    1,\n" * 61 + "};\n",
+         **{f"nccl_reg/{i}.c": "int a;\n" * 150 for i in range(20)}}
 # Sources by the object's place in a build folder, and what is said of their symbols.
 OBJECTS = (
     ({"shim/libcupool-nccl.so.p/base_log": "int a(void); int b(void) { return a(); }",
@@ -85,6 +92,7 @@ class Layers(unittest.TestCase):
 
     def test_sound(self) -> None:
         self.assertEqual(self.check(self.write(SOUND, "sound")), (0, ""))
+        self.assertEqual(self.check(self.write({**SOUND, **SIZES}, "sizes")), (0, ""))
 
     def test_breaches(self) -> None:
         for i, (files, message) in enumerate(BREACHES):

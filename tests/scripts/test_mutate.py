@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "mutants"))
 import drawn  # noqa: E402
 import generate  # noqa: E402
 import written  # noqa: E402
-from mutants import Mutant  # noqa: E402
+from mutant import Mutant  # noqa: E402
 
 PROJECT = {
     "meson.build": """project('small', 'c')

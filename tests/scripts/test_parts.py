@@ -12,7 +12,7 @@ from pathlib import Path
 
 from made_traces import BASE, ROOT, ev, header
 
-from cupool_trace import reader, replay
+from cupool_trace import ranges, reader, replay, schema
 
 
 def one_by_one(path: Path) -> "list[reader.Entry]":
@@ -25,30 +25,30 @@ class Parts(unittest.TestCase):
     def test_counters(self) -> None:
         """The event `stats` has the traced rows of the library's list, and what went past the pool."""
         rows = re.findall(r"^COUNTER\((\w+), ([01])\)", (ROOT / "pool/counters.def").read_text(encoding="utf-8"), re.M)
-        self.assertEqual({name for name, traced in rows if traced == "1"} | {"bypassed"}, {*reader.STATS, "bound"})  # not in older traces
+        self.assertEqual({name for name, traced in rows if traced == "1"} | {"bypassed"}, {*schema.STATS, "bound"})  # not in older traces
 
     def test_ranges(self) -> None:
         """Against a list that is searched from its beginning to its end. Lists of eight are split and emptied all the time."""
-        with unittest.mock.patch.object(replay, "LONG", 8):
+        with unittest.mock.patch.object(ranges, "LONG", 8):
             for seed in range(20):
                 r = random.Random(seed)
-                ranges, known = replay.Ranges(), {}  # start: end
+                there, known = ranges.Ranges(), {}  # start: end
                 for k in range(400):
                     start = r.randrange(1000)
                     end = start + r.randrange(1, r.choice([20, 400]))
                     met = sorted(s for s, e in known.items() if s < end and e > start)
-                    self.assertEqual(ranges.overlapping(start, end), met)
-                    self.assertEqual(ranges.end_of(start), max((e for s, e in known.items() if s <= start < e), default=0))
+                    self.assertEqual(there.overlapping(start, end), met)
+                    self.assertEqual(there.end_of(start), max((e for s, e in known.items() if s <= start < e), default=0))
                     if met or r.random() < (0.9 if k % 200 < 120 else 0.1):
-                        self.assertEqual(ranges.add(start, end, k, k), not met)
+                        self.assertEqual(there.add(start, end, k, k), not met)
                         if not met:
                             known[start] = end
                     elif known:
                         gone = r.choice(list(known))
-                        self.assertEqual(ranges.pop(gone)[0], known.pop(gone))
-                        self.assertNotIn(gone, ranges)
-                    self.assertEqual([(s, e) for s, e, _ in ranges.items()], sorted(known.items()))
-                    self.assertEqual(len(ranges), len(known))
+                        self.assertEqual(there.pop(gone)[0], known.pop(gone))
+                        self.assertNotIn(gone, there)
+                    self.assertEqual([(s, e) for s, e, _ in there.items()], sorted(known.items()))
+                    self.assertEqual(len(there), len(known))
 
     def test_segment_at(self) -> None:
         """Against all segments, which are so small that several share what is remembered of their neighbourhood."""

@@ -11,7 +11,7 @@ import unittest.mock
 
 from made_traces import BASE, MIB, Case, Event, ev, good, header
 
-from cupool_trace import reader, replay, summary
+from cupool_trace import replay, schema, summary
 
 
 class Summary(Case):
@@ -249,7 +249,7 @@ class Summary(Case):
         """Memory that two communicators have counts once, and goes with the last of them, undone or ended."""
         at = {"p": BASE, "n": 2 * MIB, "us": 1.5, "ok": 1, "d": 0}
         more = {**at, "p": BASE + 2 * MIB, "n": 4 * MIB}
-        nccl = dict.fromkeys(reader.NCCL, 0)
+        nccl = dict.fromkeys(schema.NCCL, 0)
         events = [header(), ev(1, "comm_init", d=0, comm="0x1", rank=0, ranks=2, nccl=22809), ev(1, "comm_init", d=0, comm="0x2", rank=0, ranks=2, nccl=22809),
                   ev(2, "register", comm="0x1", **at), ev(3, "register", comm="0x2", **at), ev(4, "register", comm="0x2", **more),
                   ev(5, "register", comm="0x1", **{**more, "ok": 0}), ev(6, "deregister", comm="0x1", **at)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from made_traces import BASE, MIB, Case, Event, ev, good, header, problems_of, stats, text
 
-from cupool_trace import reader
+from cupool_trace.schema import HEADER
 
 
 class CheckOneFile(Case):
@@ -34,7 +34,7 @@ class CheckOneFile(Case):
     def test_header(self) -> None:
         self.check(good()[1:], 1, r":1: the header is missing")
         self.broken(0, {"cupool": 2}, r":1: format 2 is unknown")
-        for key, _, _ in reader.HEADER:
+        for key, _, _ in HEADER:
             with self.subTest(key=key):
                 self.broken(0, {key: None}, rf":1: header: {key} is missing")
         self.broken(0, {"rank": "three"}, r":1: header: rank is 'three', not a number or null")

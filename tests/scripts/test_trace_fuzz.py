@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterator, Optional
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "scripts"))
-from cupool_trace import reader  # noqa: E402
+from cupool_trace import reader, schema  # noqa: E402
 from cupool_trace.cli import main  # noqa: E402
 
 SEED, COUNT = 1, 500 * int(os.environ.get("TEST_RUNS", "1"))
@@ -174,7 +174,7 @@ def odd_lines(r: random.Random, count: int) -> bytes:
     """A trace of lines that look as if they were of a known form, and mostly are not quite."""
     lines = [TRACES[2].splitlines()[0]]
     for i in range(count):
-        values = [str(i), f'"{r.choice(reader.BLOCKS + reader.SEGMENTS)}"', "7", "0", f'"{512 * i:#x}"', "512"]
+        values = [str(i), f'"{r.choice(schema.BLOCKS + schema.SEGMENTS)}"', "7", "0", f'"{512 * i:#x}"', "512"]
         if r.random() < 0.5:
             values[r.randrange(6)] = r.choice(PLACES)
         keys = ["t", "e", "tid", "d", "p", "n"]

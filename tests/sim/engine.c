@@ -489,6 +489,6 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
     }
     if (sync)
         wait_for(&(struct sim_waiter){.stream = s, .seq = op->seq}, ctx);
-    /* NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): whoever meets a waiter takes it off the list. */
+    /* NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): a thread that wakes a waiter takes it off the list. */
     return sync ? ctx->error : CUDA_SUCCESS;
 }

@@ -155,7 +155,7 @@ static CUresult any_of(const CUgraphNodeParams *p, struct sim_work *ret)
     switch ((int)p->type) {
     case NODE_MEMCPY_BATCH:
         return batch_of((const void *)&p->memcpy, ret);
-    case NODE_FABRIC_BATCH: /* whoever watches sees it succeed */
+    case NODE_FABRIC_BATCH: /* a watching library sees it succeed */
         *ret = (struct sim_work){.kind = SIM_NOP};
         return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEMCPY:

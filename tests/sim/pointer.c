@@ -136,7 +136,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
 
 /*
  * A descriptor that a network card's driver could take. Here it is of the device's whole memory; nobody reads through
- * it, but whoever watches the call sees it succeed.
+ * it, but a library that watches the call sees it succeed.
  */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                                        unsigned long long flags)

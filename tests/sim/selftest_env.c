@@ -99,7 +99,7 @@ static void flag_set(void *flag)
     __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE);
 }
 
-/* Work that is over seems not to be until somebody waits, and what was freed in a stream is taken for as long. */
+/* Finished work seems unfinished until the host waits, and memory freed in a stream is taken for as long. */
 static void part_adversary(void)
 {
     size_t before, freed, after, total;

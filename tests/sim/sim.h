@@ -107,7 +107,7 @@ struct sim_alloc {
     uint64_t id;                   /* BUFFER_ID */
     int ipc_pid;                   /* importer: whose memory */
     uint64_t ipc_file, ipc_offset; /* importer: inode of the file behind it, place in that */
-    void *physical;                /* vmm.c: what is mapped here */
+    void *physical;                /* vmm.c: the memory that is mapped here */
     struct sim_alloc *next, *prev; /* in its context */
     struct sim_alloc *leaving;     /* in its stream */
 };
@@ -131,7 +131,7 @@ void sim_memory_discharge(int dev, size_t n);
 void sim_alloc_renew(struct sim_alloc *a);
 /* vmm.c: the handle types by which the memory mapped there can be shared. */
 unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
-void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of what is mapped there */
+void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of the memory that is mapped there */
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
 /*

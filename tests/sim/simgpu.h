@@ -17,7 +17,7 @@
  */
 unsigned long simgpu_count(const char *name);
 
-/* The next call of this symbol returns code and does nothing; whoever makes it, cupool too. The name has to stay. */
+/* The next call of this symbol returns code and does nothing; also if cupool makes it. The name has to stay. */
 void simgpu_refuse(const char *symbol, int code);
 
 /*

@@ -194,7 +194,7 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
 SIM_CALL(cuStreamCreate, (CUstream * ret, unsigned int flags), create(ret, flags, 0))
 SIM_CALL(cuStreamCreateWithPriority, (CUstream * ret, unsigned int flags, int priority), create(ret, flags, priority))
 
-/* Returns at once; what is in the queue still runs. */
+/* Returns at once; queued work still runs. */
 static CUresult destroy(CUstream handle)
 {
     CUstream s;
@@ -297,7 +297,7 @@ static CUresult value(CUstream s, bool pt, enum sim_kind kind, uint64_t addr, ui
     return submit(s, pt, w);
 }
 
-/* Each in turn, behind what is in the stream already. */
+/* Each in turn, behind the work that is in the stream already. */
 static CUresult batch(CUstream s, bool pt, unsigned n, const CUstreamBatchMemOpParams *op, unsigned flags)
 {
     CUresult r = n == 0 || n > 256 || !op || flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -68,7 +68,7 @@ struct job {
     enum job_kind kind;
     int step, polls;
     bool done;
-    ncclComm_t comm;   /* what is made, gets a window, or ends */
+    ncclComm_t comm;   /* is made, gets a window, or ends */
     ncclComm_t parent; /* of a split or shrink */
     ncclComm_t *to;    /* where to write comm when it is ready; NULL: nowhere */
     int color, key;

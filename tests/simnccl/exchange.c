@@ -2,7 +2,7 @@
 /*
  * exchange.c - the host function that a group's operations of one communicator become, and what it does in the stream.
  *
- * It exchanges bytes with the other ranks: first a head that says what is coming, so that ranks who disagree are found
+ * It exchanges bytes with the other ranks: first a head that describes the bytes, so that ranks that disagree are found
  * out, then the data. Point-to-point operations of a group run at the same time. These are not NCCL's algorithms: each
  * rank sends what another needs straight to it.
  *

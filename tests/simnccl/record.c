@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.c - what is registered with a communicator, and ncclMemAlloc.
+ * record.c - the registrations of a communicator, and ncclMemAlloc.
  *
  * Each communicator has a list of records. A range inside a record gets the same handle again, as in NCCL. Records stay
  * in the list until the communicator goes, so that a handle of a former one is recognised. A record makes nothing
@@ -240,7 +240,7 @@ ncclResult_t memory_alloc(void **ret, size_t size)
         goto no_memory;
     }
     CUresult r = drv.cuMemMap(m->at, m->size, 0, handle, 0);
-    drv.cuMemRelease(handle); /* what is mapped stays */
+    drv.cuMemRelease(handle); /* mappings stay */
     if (r == CUDA_SUCCESS && (r = drv.cuMemSetAccess(m->at, m->size, &access, 1)) != CUDA_SUCCESS)
         drv.cuMemUnmap(m->at, m->size);
     if (r != CUDA_SUCCESS) {

@@ -56,7 +56,7 @@ static void sweep(const char *dir)
             continue;
         int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)
-            continue; /* somebody else's */
+            continue; /* another user's */
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
             unlink(path);
         close(fd);

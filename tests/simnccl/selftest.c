@@ -154,7 +154,7 @@ static void processes(const char *self)
     CHECK_EQ(finish(pid[0]), 0);
     CHECK_EQ(rooms(), 0);
 
-    /* One is killed before the others come: its room is removed, but not one in which somebody waits. */
+    /* One is killed before the others come: its room is removed, but not one in which a rank waits. */
     OK(ncclGetUniqueId(&id));
     pid[0] = rank_start(self, "rank", &id, 2, 0);
     while (rooms() < 1)

@@ -150,7 +150,7 @@ static void after_revoke(void)
     both_registered();
     OK(ncclCommRevoke(two.comm[0], NCCL_REVOKE_DEFAULT));
     CHECK_EQ(ncclCommDeregister(two.comm[0], two.handle[0]), ncclInvalidArgument);
-    OK(ncclCommDestroy(two.comm[0])); /* with what is left: there is nothing else that one may do */
+    OK(ncclCommDestroy(two.comm[0])); /* with the rest: no other call is allowed */
     OK(ncclCommAbort(two.comm[1]));
 }
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The largest count takes several rounds of the rings and of what is reduced at once. */
+/* The largest count takes several rounds of the rings and of the part that is reduced at once. */
 static const size_t counts[] = {1, 1000, 150001};
 #define COUNT_MAX ((size_t)150001)
 
@@ -266,7 +266,7 @@ static void streams(struct buffers *b)
     struct gate g = {0};
     cudaStream_t other;
 
-    /* Behind what is in the stream, and in front of what comes later. */
+    /* Behind earlier work in the stream, and in front of later work. */
     OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     zero(b->send, n);
     fill(b, b->recv, 1, n);

@@ -28,7 +28,7 @@ setTheme(theme);
 // For tests and scripts; times in ns after the start of the first process.
 window.cupoolPlot = {
   data,
-  // What can be seen: view (time), map (part of all addresses), hover and pinned (what is pointed at; null), shown and focus
+  // The visible part: view (time), map (part of all addresses), hover and pinned (what is pointed at; null), shown and focus
   // (indexes of data.tracks), the number of frames drawn and the errors of scripts.
   state: () => ({view: {...view}, map: {...mapView}, hover, pinned, shown: [...shown].sort((a, b) => a - b), focus, theme, align, fitting, frames, errors}),
   // The middle of box `index` ("segment" or "block" of the focused device) on the screen, as pointer events have it.

@@ -43,7 +43,7 @@ function boxAt(c, x, y) {
   const tr = tracks[focus];
   let found = null;
   const look = (kind, b) => visible(c, tr, b, (bx, by, w, h, i) => {
-    // A pixel's tolerance, so that what is drawn one pixel wide can be met.
+    // A pixel's tolerance, so that the pointer can meet a shape one pixel wide.
     if (x >= bx - 1 && x <= bx + Math.max(2, w) && y >= by - 1 && y <= by + Math.max(1, h)) found = {kind, index: i, b};
   });
   look("merged_segments", areasOf(focus, "merged_segments"));

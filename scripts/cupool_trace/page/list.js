@@ -57,7 +57,7 @@ function marksOfFocus() {
   takers();
 }
 
-// Who took the memory of the focused device: what summary knows, of all of the trace whatever is shown of it.
+// The callers that took the memory of the focused device, as summary has them: of the whole trace, not only of the part shown.
 function takers() {
   const tr = tracks[focus], into = $("takers");
   into.hidden = !tr || !(tr.figures.callers.length + tr.figures.physical.length);

@@ -26,7 +26,7 @@ function fill(g, c, tr, boxes, color, then) {
       g.fillRect(Math.floor(x), Math.floor(y), 1, 1);
       return;
     }
-    // What cannot be seen costs nothing less to draw.
+    // Invisible shapes would cost as much to draw.
     const x0 = Math.max(LEFT - 2, x), y0 = Math.max(TOP - 2, y);
     g.fillRect(x0, y0, Math.max(1, Math.min(x + w, c.w) - x0), Math.max(1, Math.min(y + h, c.h) - y0));
     if (then) then(x, y, w, h);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is shown: the time, the addresses, the device of the map; zooming and moving. */
+/* The visible part of the data: the time, the addresses, the device of the map; zooming and moving. */
 const starts = data.processes.map(p => p.offset_ns), lengths = data.processes.map(p => p.last_ns);
 // Runs of different days have nothing in common but their beginning.
 let align = Math.max(0, ...starts) > 20 * Math.max(1, ...lengths);

@@ -198,6 +198,7 @@ static int order_order(void *arg, enum pool_order_how how)
         return -EBUSY;
     }
     fake->waits += may_wait;
+    fake->how = how;
     enter(fake, FAKE_ORDER, &(struct fake_event){.rc = fake->order_rc, .live = may_wait});
     rc = fake->order_rc;
     pthread_mutex_unlock(&fake->lock);

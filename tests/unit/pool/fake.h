@@ -96,8 +96,9 @@ struct fake {
     unsigned int refused; /* alloc calls that returned -ENOMEM */
     unsigned int failed;  /* alloc calls that returned another error */
     unsigned int born, orders_ok, frozen_calls;
-    unsigned int waits; /* order calls that were allowed to wait */
-    unsigned int whole; /* segments given back that the test's model has not withdrawn */
+    unsigned int waits;      /* order calls that were allowed to wait */
+    enum pool_order_how how; /* of the last order call */
+    unsigned int whole;      /* segments given back that the test's model has not withdrawn */
     size_t in_use, peak, idle, arriving;
     size_t idle_withdrawn; /* of idle, in withdrawn segments; of the test's model */
     struct fake_event events[FAKE_EVENTS];

@@ -4,153 +4,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "model_blocks.h"
 #include "rest.h"
-
-static size_t round_up(size_t size, size_t unit)
-{
-    return (size + unit - 1) / unit * unit;
-}
-
-__attribute__((format(printf, 2, 3))) static void fault(struct model *model, const char *format, ...)
-{
-    va_list args;
-
-    if (model->fault[0])
-        return;
-    va_start(args, format);
-    vsnprintf(model->fault, sizeof(model->fault), format, args);
-    va_end(args);
-}
-
-/* Index of the first block that ends after addr. */
-static size_t block_after(const struct model *model, uint64_t addr)
-{
-    size_t low = 0, high = model->count;
-
-    while (low < high) {
-        const size_t mid = (low + high) / 2;
-
-        if (model->blocks[mid].addr + model->blocks[mid].size <= addr)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
-
-/* The peak is that of what is in the program's hands alone. */
-static void live_set(struct model *model, uint64_t live)
-{
-    model->want.live = live;
-    if (live - model->kept > model->want.peak_live)
-        model->want.peak_live = live - model->kept;
-}
-
-/* A block is the request rounded up to the granule, or a sixteenth larger where requests are small. */
-static bool size_is_close(size_t size, size_t requested)
-{
-    const size_t least = round_up(requested, POOL_GRANULE);
-
-    return size == least || (requested <= 256 * KIB && size > least && size <= least + least / 16);
-}
-
-/* Reckon how much the smallest block of a broken segment could keep from going back. While a small one has been in it
- * the pool does not look for the smallest again. */
-static void expose(struct model *model, struct fake_segment *segment)
-{
-    const size_t was = segment->exposed;
-    size_t least = segment->size;
-
-    for (size_t i = block_after(model, segment->addr);
-         i < model->count && model->blocks[i].addr < segment->addr + segment->size; i++) {
-        const size_t size = model->blocks[i].size;
-        const size_t native = size < POOL_SEGMENT_UNIT ? size : round_up(size, POOL_SEGMENT_UNIT);
-
-        least = size && native < least ? native : least; /* 0: it is being forgotten */
-    }
-    segment->exposed = segment->broken ? segment->size - least : 0;
-    if (segment->broken && was > segment->size - POOL_SEGMENT_UNIT && was > segment->exposed)
-        segment->exposed = was;
-    model->exposed += segment->exposed - was;
-}
-
-/* refused: the driver has refused memory on the way to this block. */
-static void block_add(struct model *model, uint64_t addr, size_t requested, struct fake_segment *segment, bool refused)
-{
-    const size_t at = block_after(model, addr);
-    struct pool *pool;
-    size_t size = 0;
-
-    if (pool_live(addr, &pool, &size) != requested || !size_is_close(size, requested))
-        fault(model, "0x%" PRIx64 ": a block of %zu bytes for a request of %zu", addr, size, requested);
-    if (at < model->count && model->blocks[at].addr < addr + size) {
-        fault(model, "0x%" PRIx64 " overlaps a block that is %s", addr, model->blocks[at].kept ? "kept" : "live");
-        return;
-    }
-    if (model->count == model->room) {
-        model->room = model->room ? model->room * 2 : 256;
-        model->blocks = realloc(model->blocks, model->room * sizeof(*model->blocks));
-        if (!model->blocks)
-            abort();
-    }
-    memmove(&model->blocks[at + 1], &model->blocks[at], (model->count - at) * sizeof(*model->blocks));
-    model->blocks[at] = (struct model_block){.addr = addr, .requested = requested, .size = size};
-    model->count++;
-    model->live_count++;
-    if (segment->withdrawn)
-        fault(model, "0x%" PRIx64 " is of a withdrawn segment", addr);
-    if (segment->blocks && !segment->broken && segment->size > POOL_SEGMENT_UNIT)
-        fault(model, "a block in what a large one has left of its last 2 MiB");
-    if (!segment->blocks++)
-        model->fake->idle -= segment->size;
-    segment->broken |= segment->size - size >= POOL_SEGMENT_UNIT;
-    expose(model, segment);
-    if (refused && model->exposed > model->exposed_max)
-        model->exposed_max = model->exposed; /* and so much again, by what was freed and is handed out again */
-    if (model->exposed > model->exposed_max)
-        fault(model, "%zu bytes are exposed, but the driver has not refused", model->exposed);
-    live_set(model, model->want.live + size);
-}
-
-/* Nothing remains of a block. */
-static void block_forget(struct model *model, const struct model_block *block)
-{
-    struct fake_segment *segment = fake_segment_of(model->fake, block->addr);
-
-    if (!--segment->blocks) {
-        model->fake->idle += segment->size;
-        model->fake->idle_withdrawn += segment->withdrawn ? segment->size : 0;
-        segment->idle_since = model->clock;
-        segment->broken = false; /* it is whole again */
-    }
-    model->kept -= block->kept ? block->size : 0;
-    live_set(model, model->want.live - block->size);
-}
-
-/* An order() has succeeded: kept blocks may be handed out. */
-static void kept_forget(struct model *model)
-{
-    size_t to = 0;
-
-    for (size_t i = 0; i < model->count; i++) {
-        if (model->blocks[i].kept) {
-            block_forget(model, &model->blocks[i]);
-            model->blocks[i].size = 0;
-        }
-    }
-    for (size_t i = 0; i < model->count; i++)
-        if (!model->blocks[i].size)
-            expose(model, fake_segment_of(model->fake, model->blocks[i].addr));
-    for (size_t i = 0; i < model->count; i++)
-        if (model->blocks[i].size)
-            model->blocks[to++] = model->blocks[i];
-    model->count = to;
-}
 
 /* As in the library: while segments may not move, nothing can be ordered either. */
 static int order_rc(const struct fake *fake)
@@ -162,7 +19,7 @@ static int order_rc(const struct fake *fake)
 static int order_hook(struct fake *fake)
 {
     if (order_rc(fake) == 0)
-        kept_forget(fake->user);
+        model_kept_forget(fake->user);
     return order_rc(fake);
 }
 
@@ -201,13 +58,13 @@ static void lose(struct model *model)
 
     pool_destroy(model->pool);
     if (model->fake->calls[FAKE_SEGMENT_LOST] - lost != segments || model->fake->in_use)
-        fault(model, "pool_destroy: not every segment was reported lost");
+        model_fault(model, "pool_destroy: not every segment was reported lost");
     if (model->fake->calls[FAKE_FREE] != frees)
-        fault(model, "pool_destroy gave segments back");
+        model_fault(model, "pool_destroy gave segments back");
     for (size_t i = 0; i < model->count; i++)
         if (pool_of(model->blocks[i].addr) || pool_live_size(model->blocks[i].addr) ||
             pool_free(model->blocks[i].addr) != -ENOENT)
-            fault(model, "0x%" PRIx64 " outlives its pool", model->blocks[i].addr);
+            model_fault(model, "0x%" PRIx64 " outlives its pool", model->blocks[i].addr);
     model->fake->idle = model->fake->idle_withdrawn = 0;
     model->clock = 0;
     model->count = model->live_count = 0;
@@ -270,42 +127,42 @@ static void check_new_block(struct model *model, uint64_t addr, size_t size, boo
     size_t found;
 
     if (addr % POOL_GRANULE) {
-        fault(model, "0x%" PRIx64 " is not aligned", addr);
+        model_fault(model, "0x%" PRIx64 " is not aligned", addr);
         return;
     }
     if (!segment || addr + size > segment->addr + segment->size) {
-        fault(model, "0x%" PRIx64 " is not the driver's", addr);
+        model_fault(model, "0x%" PRIx64 " is not the driver's", addr);
         return;
     }
     if (!segment->announced || segment->farewell)
-        fault(model, "a block of a segment that the observer does not know");
+        model_fault(model, "a block of a segment that the observer does not know");
     if (pool_live_size(addr) != size || pool_of(addr) != model->pool || pool_of(addr + size - 1) != model->pool)
-        fault(model, "0x%" PRIx64 ": wrong pool_live_size or pool_of", addr);
+        model_fault(model, "0x%" PRIx64 ": wrong pool_live_size or pool_of", addr);
     if (pool_block_find(addr + size - 1, &base, &found, &start) || base != addr || found != size ||
         start != segment->addr)
-        fault(model, "0x%" PRIx64 ": wrong pool_block_find", addr);
-    block_add(model, addr, size, segment, refused);
+        model_fault(model, "0x%" PRIx64 ": wrong pool_block_find", addr);
+    model_block_add(model, addr, size, segment, refused);
 }
 
 static void check_refusal(struct model *model, const struct before *was, size_t size, int rc)
 {
     const struct fake *fake = model->fake;
-    const size_t least = round_up(size, POOL_SEGMENT_UNIT);
+    const size_t least = size_round_up(size, POOL_SEGMENT_UNIT);
 
     if (rc == -ENOMEM) {
         model->want.oom++;
         if (fake->refused == was->refused)
-            fault(model, "-ENOMEM, but the driver has not refused");
+            model_fault(model, "-ENOMEM, but the driver has not refused");
         if (fake->idle)
-            fault(model, "-ENOMEM with idle segments");
+            model_fault(model, "-ENOMEM with idle segments");
         if (fake->order_rc == 0 && model->count != model->live_count)
-            fault(model, "-ENOMEM with blocks that an order() would have freed");
+            model_fault(model, "-ENOMEM with blocks that an order() would have freed");
     } else if (rc == -EAGAIN) {
         if (!fake->frozen && fake->failed == was->failed &&
             (!model->config.limit || fake->in_use + least <= model->config.limit))
-            fault(model, "-EAGAIN without a reason");
+            model_fault(model, "-EAGAIN without a reason");
     } else {
-        fault(model, "pool_alloc returned %d", rc);
+        model_fault(model, "pool_alloc returned %d", rc);
     }
 }
 
@@ -313,8 +170,8 @@ static void check_refusal(struct model *model, const struct before *was, size_t 
 static bool has_excess(const struct model *model, size_t held, size_t size)
 {
     /* a segment for two, at the most */
-    const size_t more = size < POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : 2 * round_up(size, POOL_SEGMENT_UNIT);
-    size_t live = model->want.live + round_up(size, POOL_SEGMENT_UNIT), peak, excess;
+    const size_t more = size < POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : 2 * size_round_up(size, POOL_SEGMENT_UNIT);
+    size_t live = model->want.live + size_round_up(size, POOL_SEGMENT_UNIT), peak, excess;
 
     for (size_t i = 0; i < model->count; i++)
         live -= model->blocks[i].kept ? model->blocks[i].size : 0; /* they may be published first */
@@ -336,16 +193,16 @@ int model_alloc(struct model *model, size_t size, uint64_t *ret_addr)
     count(model, &was);
     if (fake->calls[FAKE_FREE] != was.frees && fake->refused == was.refused && !model->config.limit &&
         (!excess || fake->calls[FAKE_ALLOC] == was.allocs))
-        fault(model, "segments were given back without need");
+        model_fault(model, "segments were given back without need");
     if (fake->waits != was.waits && fake->refused == was.refused && !model->config.limit)
-        fault(model, "pool_alloc may wait, but the driver has not refused");
+        model_fault(model, "pool_alloc may wait, but the driver has not refused");
     if (fake->frozen && fake->calls[FAKE_ALLOC] != was.allocs)
-        fault(model, "the driver was asked while frozen");
+        model_fault(model, "the driver was asked while frozen");
     if (fake->failed > was.failed + 1)
-        fault(model, "the driver was asked again after it had said 'not now'");
+        model_fault(model, "the driver was asked again after it had said 'not now'");
     if (rc) {
         if (addr)
-            fault(model, "an error, but the out-parameter was written");
+            model_fault(model, "an error, but the out-parameter was written");
         model->want.failed++;
         check_refusal(model, &was, size, rc);
         return rc;
@@ -378,19 +235,19 @@ int model_free_nth(struct model *model, size_t n)
     model->live_count--;
     rc = pool_free(addr);
     if (rc != want)
-        fault(model, "pool_free returned %d, not %d", rc, want);
+        model_fault(model, "pool_free returned %d, not %d", rc, want);
     if (fake->calls[FAKE_ORDER] == was.orders)
-        fault(model, "pool_free without order");
+        model_fault(model, "pool_free without order");
     if (pool_live_size(addr))
-        fault(model, "0x%" PRIx64 " is still live after pool_free", addr);
+        model_fault(model, "0x%" PRIx64 " is still live after pool_free", addr);
     if (!fake->scarce && fake->whole != was.whole)
-        fault(model, "pool_free gave a segment back without need");
+        model_fault(model, "pool_free gave a segment back without need");
     if (!fake->frozen && fake->idle_withdrawn)
-        fault(model, "pool_free left a withdrawn segment");
+        model_fault(model, "pool_free left a withdrawn segment");
     if (!fake->frozen && fake->scarce && fake->idle)
-        fault(model, "pool_free left an idle segment, though memory is scarce");
+        model_fault(model, "pool_free left an idle segment, though memory is scarce");
     if (fake->calls[FAKE_COLLECT] != was.collects)
-        fault(model, "pool_free waited for what it gave back");
+        model_fault(model, "pool_free waited for what it gave back");
     model->want.frees++;
     model->want.kept += order_rc(fake) != 0;
     count(model, &was);
@@ -401,18 +258,18 @@ void model_free_bad(struct model *model, uint64_t addr)
 {
     const struct before was = before(model->fake);
     const int want = fake_segment_of(model->fake, addr) ? -EINVAL : -ENOENT;
-    const size_t at = block_after(model, addr);
+    const size_t at = model_block_after(model, addr);
     int rc;
 
     if (at < model->count && model->blocks[at].addr == addr && !model->blocks[at].kept)
         return;
     rc = pool_free(addr);
     if (rc != want)
-        fault(model, "pool_free(0x%" PRIx64 ") returned %d, not %d", addr, rc, want);
+        model_fault(model, "pool_free(0x%" PRIx64 ") returned %d, not %d", addr, rc, want);
     if (model->fake->calls[FAKE_ORDER] != was.orders)
-        fault(model, "order() for an address that was refused");
+        model_fault(model, "order() for an address that was refused");
     if (pool_live_size(addr))
-        fault(model, "0x%" PRIx64 " is live", addr);
+        model_fault(model, "0x%" PRIx64 " is live", addr);
 }
 
 size_t model_trim(struct model *model)
@@ -422,11 +279,11 @@ size_t model_trim(struct model *model)
     const size_t released = pool_trim(model->pool, "test"); /* orders what is kept back, then gives back what is idle */
 
     if (released != held - model->fake->in_use || (released && model->fake->frozen))
-        fault(model, "pool_trim says that it gave %zu bytes back", released);
+        model_fault(model, "pool_trim says that it gave %zu bytes back", released);
     if (!model->fake->frozen && model->fake->idle)
-        fault(model, "pool_trim left %zu bytes", model->fake->idle);
+        model_fault(model, "pool_trim left %zu bytes", model->fake->idle);
     if (model->fake->calls[FAKE_COLLECT] != was.collects + (released != 0))
-        fault(model, "pool_trim called collect %u times", model->fake->calls[FAKE_COLLECT] - was.collects);
+        model_fault(model, "pool_trim called collect %u times", model->fake->calls[FAKE_COLLECT] - was.collects);
     count(model, &was);
     return released;
 }
@@ -456,11 +313,11 @@ size_t model_decay(struct model *model, unsigned int age)
     want = decayed(model, age);
     released = pool_decay(model->pool, age);
     if (released != want || released != held - fake->in_use)
-        fault(model, "pool_decay says that it gave %zu bytes back, not %zu", released, want);
+        model_fault(model, "pool_decay says that it gave %zu bytes back, not %zu", released, want);
     if (fake->calls[FAKE_COLLECT] != was.collects || fake->calls[FAKE_ORDER] != was.orders)
-        fault(model, "pool_decay has waited");
+        model_fault(model, "pool_decay has waited");
     if (decayed(model, age))
-        fault(model, "pool_decay left an old segment");
+        model_fault(model, "pool_decay left an old segment");
     count(model, &was);
     return released;
 }
@@ -478,11 +335,11 @@ void model_withdraw_nth(struct model *model, size_t n)
     if (!model->blocks[n % model->count].kept &&
         (pool_segment_find(model->blocks[n % model->count].addr, &base, &size) || base != segment->addr ||
          size != segment->size))
-        fault(model, "wrong pool_segment_find");
+        model_fault(model, "wrong pool_segment_find");
     if (pool_withdraw(model->blocks[n % model->count].addr))
-        fault(model, "pool_withdraw failed");
+        model_fault(model, "pool_withdraw failed");
     if (model->fake->calls[FAKE_FREE] != was.frees || model->fake->calls[FAKE_ORDER] != was.orders)
-        fault(model, "pool_withdraw did more than that");
+        model_fault(model, "pool_withdraw did more than that");
     segment->withdrawn = true;
     model->exposed -= segment->exposed;
     segment->exposed = 0;
@@ -502,7 +359,7 @@ void model_check(struct model *model, bool deep)
 #define SAME(field)                                                                                                    \
     do {                                                                                                               \
         if (got.field != want->field)                                                                                  \
-            fault(model, "stats." #field " is %" PRIu64 ", not %" PRIu64, got.field, want->field);                     \
+            model_fault(model, "stats." #field " is %" PRIu64 ", not %" PRIu64, got.field, want->field);               \
     } while (0)
     SAME(allocs);
     SAME(hits);
@@ -521,13 +378,13 @@ void model_check(struct model *model, bool deep)
     SAME(kept);
 #undef SAME
     if (model->config.limit && got.held > model->config.limit)
-        fault(model, "over the limit");
+        model_fault(model, "over the limit");
     if (model->fake->fault)
-        fault(model, "%s", model->fake->fault);
+        model_fault(model, "%s", model->fake->fault);
     if (deep && rest_fault(model->pool))
-        fault(model, "at rest: %s", rest_fault(model->pool));
+        model_fault(model, "at rest: %s", rest_fault(model->pool));
     if (deep && pool_check(model->pool, text, sizeof(text)))
-        fault(model, "pool_check: %s", text);
+        model_fault(model, "pool_check: %s", text);
 }
 
 void model_drain(struct model *model)
@@ -548,5 +405,5 @@ void model_drain(struct model *model)
     model_trim(model);
     model_check(model, true);
     if (model->fake->in_use || model->want.live)
-        fault(model, "%zu bytes are held after everything was freed and trimmed", model->fake->in_use);
+        model_fault(model, "%zu bytes are held after everything was freed and trimmed", model->fake->in_use);
 }

@@ -4,7 +4,7 @@
 
 #include "descriptors.h"
 #include "magazine.h"
-#include "state.h"
+#include "pool_state.h"
 
 /* The blocks on the lists, to be compared with those of the segments. */
 struct found {

@@ -3,7 +3,7 @@
 #include "unit.h"
 
 #include "bins.h"
-#include "state.h"
+#include "pool_state.h"
 
 #define G   ((size_t)POOL_GRANULE)
 #define ANY SIZE_MAX /* no limit to what may be exposed */

@@ -282,8 +282,8 @@ static void run(uint64_t seed, unsigned long ops, bool lags, unsigned int slack_
                                        .capacity = CAPACITY,
                                        .excess_min = 32 * MIB,
                                        .bound_min = 64 * MIB,
-                                       .slack_min = slack_percent ? SLACK_MIN : 0,
-                                       .slack_percent = slack_percent};
+                                       .deferred_min = slack_percent ? SLACK_MIN : 0,
+                                       .deferred_percent = slack_percent};
     char text[128] = "";
 
     memset(&test, 0, sizeof(test));

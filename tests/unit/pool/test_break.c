@@ -7,9 +7,8 @@
  */
 #include "unit.h"
 
-#include <stdlib.h>
-
-#include "state.h"
+#include "pool_state.h"
+#include "seeded.h"
 
 static void pool_with(struct env *env, size_t break_max)
 {
@@ -347,9 +346,8 @@ static void native_step(struct native *native)
 /* by_limit: the pool's limit is what bounds it, and not the driver. */
 static void native_run(bool by_limit)
 {
-    const char *seed = getenv("CUPOOL_TEST_SEED"), *ops = getenv("CUPOOL_TEST_OPS");
-    const unsigned long steps = ops ? strtoul(ops, NULL, 0) : 100000;
-    struct native native = {.rng = seed ? strtoull(seed, NULL, 0) : 1};
+    const unsigned long steps = env_number("CUPOOL_TEST_OPS", 100000);
+    struct native native = {.rng = env_number("CUPOOL_TEST_SEED", 1)};
     struct pool_config config;
 
     alarm(DEADLOCK_SECONDS * 5);

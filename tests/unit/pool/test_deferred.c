@@ -32,7 +32,7 @@ ENV_CASE(test_slack_is_shared)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[64];
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     for (int i = 0; i < 64; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
@@ -53,7 +53,7 @@ ENV_CASE(test_others_order_what_is_too_much)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[12];
 
-    config.slack_min = 16 * MIB;
+    config.deferred_min = 16 * MIB;
     env_pool(env, &config);
     for (int i = 0; i < 12; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
@@ -76,7 +76,7 @@ ENV_CASE(test_what_ended_threads_kept_is_ordered)
     const unsigned int home = magazine_index;
     uint64_t addr[MAGAZINES];
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     for (unsigned int i = 0; i < MAGAZINES; i++)
         addr[i] = alloc(env->pool, MIB / 2);
@@ -103,7 +103,7 @@ ENV_CASE(test_empty_magazines_have_no_share)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[8];
 
-    config.slack_min = 16 * MIB;
+    config.deferred_min = 16 * MIB;
     env_pool(env, &config);
     for (int i = 0; i < 8; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
@@ -127,7 +127,7 @@ ENV_CASE(test_who_goes_on_is_left_alone)
     const struct magazine *other;
     unsigned int orders;
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     other = &env->pool->magazines[(home + 1) % MAGAZINES];
     for (unsigned int i = 0; i < 2 * MAGAZINES; i++) {
@@ -149,7 +149,7 @@ ENV_CASE(test_one_other_in_its_turn)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[ORDERS];
 
-    config.slack_min = 64 * MIB;
+    config.deferred_min = 64 * MIB;
     env_pool(env, &config);
     for (unsigned int i = 0; i < ORDERS; i++)
         addr[i] = alloc(env->pool, 40 * MIB); /* too large to wait */
@@ -199,7 +199,7 @@ ENV_CASE(test_128_wait_at_the_most)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[300];
 
-    config.slack_min = 1024 * MIB;
+    config.deferred_min = 1024 * MIB;
     env_pool(env, &config);
     for (unsigned int i = 0; i < 300; i++)
         addr[i] = alloc(env->pool, 4 * KIB);

@@ -5,7 +5,7 @@
  */
 #include "unit.h"
 
-#include "state.h" /* what the pool remembers */
+#include "pool_state.h" /* what the pool remembers */
 
 static void pool_with(struct env *env, size_t break_max, size_t excess_min)
 {

@@ -208,7 +208,7 @@ static void test_wrong_frees(void **state)
 static void test_keys_are_kept_apart(void **state)
 {
     static const struct host_key keys[] = {
-        {.owner = 1}, {.owner = 2}, {.owner = 1, .flags = 4}, {.owner = 1, .place = 1}};
+        {.owner = 1}, {.owner = 2}, {.owner = 1, .flags = 4}, {.owner = 1, .numa = 1}};
     uint64_t addr[4];
 
     for (int size = 0; size < 2; size++)

@@ -14,11 +14,11 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "host_fake.h"
+#include "seeded.h"
 
 #define LIVE       200u
 #define DEADLOCK_S 600
@@ -30,21 +30,6 @@ struct live {
     uint32_t id;
     uint64_t owner;
 };
-
-static uint64_t env_number(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-
-    return text ? strtoull(text, NULL, 0) : otherwise;
-}
-
-static uint64_t next(uint64_t *rng)
-{
-    *rng ^= *rng << 13;
-    *rng ^= *rng >> 7;
-    *rng ^= *rng << 17;
-    return *rng;
-}
 
 static uint64_t below(uint64_t *rng, uint64_t n)
 {

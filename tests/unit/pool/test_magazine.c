@@ -78,7 +78,7 @@ ENV_CASE(test_peak_is_without_what_waits)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[2];
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     for (size_t i = 4; i < 8; i++)
         release(alloc(env->pool, i * MIB));
@@ -210,7 +210,7 @@ ENV_CASE(test_what_waited_comes_back_close_at_hand)
     struct pool_config config = fake_config(env->fake);
     const unsigned int home = magazine_index;
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     /* Two threads' worth: each has its own, and neither's order is in the other's way. */
     for (int i = 0; i < 10000; i++) {
@@ -229,7 +229,7 @@ ENV_CASE(test_few_large_ones_wait)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[2 * DEFERRED_LARGE_MAX + 2];
 
-    config.slack_min = 4096 * MIB;
+    config.deferred_min = 4096 * MIB;
     env_pool(env, &config);
     for (size_t i = 0; i < 2 * DEFERRED_LARGE_MAX + 2; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
@@ -269,7 +269,7 @@ ENV_CASE(test_what_was_asked_for_stays_close_at_hand)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[20];
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     for (unsigned int i = 0; i < 20; i++)
         addr[i] = alloc(env->pool, MIB);
@@ -291,7 +291,7 @@ ENV_CASE(test_kept_serves_when_the_slack_is_used_up)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[4], last;
 
-    config.slack_min = 64 * MIB;
+    config.deferred_min = 64 * MIB;
     env_pool(env, &config);
     env->fake->prompt = true;
     for (size_t size = 3 * MIB; size < 12 * MIB; size += 2 * MIB) {

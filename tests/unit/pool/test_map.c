@@ -3,7 +3,7 @@
 #include "unit.h"
 
 #include "map.h"
-#include "state.h"
+#include "pool_state.h"
 
 #define BASE ((uint64_t)0x200000000000)
 #define LEAF ((uint64_t)16 << 30) /* what one second-level table covers; for tests across its edge */

@@ -114,7 +114,7 @@ POOL_CASE(test_free_with_slack_orders_once_for_many)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[9];
 
-    config.slack_min = 16 * MIB;
+    config.deferred_min = 16 * MIB;
     env_pool(env, &config);
     for (int i = 0; i < 9; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
@@ -139,13 +139,61 @@ POOL_CASE(test_free_with_slack_orders_once_for_many)
     assert_sound(env->pool, env->fake);
 }
 
+static void free_elsewhere(uint64_t addr)
+{
+    struct call call = {.addr = addr};
+
+    call_start(&call, call_free);
+    call_join(&call);
+    assert_int_equal(call.rc, 0);
+}
+
+static enum pool_order_how how_of_trim(struct env *env)
+{
+    pool_trim(env->pool, "test");
+    return env->fake->how;
+}
+
+/* order() is told whether the calling thread has freed all deferred blocks. */
+POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
+{
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[9];
+
+    config.deferred_min = 16 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 9; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    release(addr[0]);
+    release(addr[1]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    free_elsewhere(addr[2]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    free_elsewhere(addr[3]);
+    release(addr[4]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    /* A call that fails leaves the blocks to the threads that freed them. */
+    env->fake->order_rc = -EBUSY;
+    free_elsewhere(addr[5]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    env->fake->order_rc = 0;
+    assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
+    env->fake->order_rc = -EBUSY;
+    release(addr[6]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    env->fake->order_rc = 0;
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+    release(addr[7]);
+    assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
+}
+
 POOL_CASE(test_free_with_slack_in_percent_of_the_peak)
 {
     struct pool_config config = fake_config(env->fake);
     uint64_t addr[40];
 
-    config.slack_min = 2 * MIB;
-    config.slack_percent = 20;
+    config.deferred_min = 2 * MIB;
+    config.deferred_percent = 20;
     env_pool(env, &config);
     for (int i = 0; i < 40; i++)
         addr[i] = alloc(env->pool, 2 * MIB); /* 80 / 120 * 20 may wait */
@@ -164,7 +212,7 @@ POOL_CASE(test_large_blocks_wait_for_nobody)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr, large;
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     addr = alloc(env->pool, 8 * MIB);
     large = alloc(env->pool, 10 * MIB);
@@ -191,8 +239,8 @@ static void test_slack_is_of_what_is_in_use(void **state)
         struct pool_config config = fake_config(env->fake);
         uint64_t addr[50];
 
-        config.slack_min = 1;
-        config.slack_percent = cases[i].percent;
+        config.deferred_min = 1;
+        config.deferred_percent = cases[i].percent;
         env_pool(env, &config);
         env->fake->prompt = false;
         for (int n = 0; n < 50; n++)
@@ -217,8 +265,8 @@ POOL_CASE(test_slack_with_frees_that_wait_for_nothing_does_not_grow)
 {
     struct pool_config config = fake_config(env->fake);
 
-    config.slack_min = 32 * MIB;
-    config.slack_percent = 10;
+    config.deferred_min = 32 * MIB;
+    config.deferred_percent = 10;
     env->fake->prompt = true; /* the device is idle */
     env_pool(env, &config);
     for (int i = 0; i < 1000; i++)
@@ -232,7 +280,7 @@ POOL_CASE(test_context_that_failed_defers_nothing)
     struct pool_config config = fake_config(env->fake);
     uint64_t addr;
 
-    config.slack_min = 32 * MIB;
+    config.deferred_min = 32 * MIB;
     env_pool(env, &config);
     addr = alloc(env->pool, MIB);
     pool_defer_never(env->pool);

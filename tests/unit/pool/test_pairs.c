@@ -5,7 +5,7 @@
  */
 #include "unit.h"
 
-#include "state.h"
+#include "pool_state.h"
 
 #define ANY (SIZE_MAX / 2)
 

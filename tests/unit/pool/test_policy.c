@@ -404,7 +404,7 @@ POOL_CASE(test_what_goes_is_as_on_a_second_account)
         config.break_max = 0;
         config.excess_min = run->excess_min;
         config.bound_min = run->bound_min;
-        config.slack_min = run->slack;
+        config.deferred_min = run->slack;
         env->fake->late = run->late;
         env->fake->prompt = run->prompt;
         env->fake->arriving = 0;

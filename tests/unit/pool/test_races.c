@@ -8,7 +8,7 @@
 #include "unit.h"
 
 #include "map.h"
-#include "state.h"
+#include "pool_state.h"
 
 /* From checked_lock.h, which is for the pool's own sources. */
 extern _Thread_local void (*lock_hook)(struct lock *lock);

@@ -6,18 +6,10 @@
  */
 #include "unit.h"
 
-#include <stdlib.h>
-
 #include "model.h"
+#include "seeded.h"
 
 #define ANY (SIZE_MAX / 2) /* break_max, excess_min: no limit */
-
-static uint64_t env_number(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-
-    return text ? strtoull(text, NULL, 0) : otherwise;
-}
 
 static size_t random_size(uint64_t *rng)
 {

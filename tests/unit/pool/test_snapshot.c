@@ -332,8 +332,8 @@ static struct pool *pool_of_setting(const struct setting *is)
     config.capacity = is->capacity;
     config.excess_min = is->excess_min;
     config.bound_min = is->bound_min;
-    config.slack_min = is->slack_min;
-    config.slack_percent = is->slack_percent;
+    config.deferred_min = is->slack_min;
+    config.deferred_percent = is->slack_percent;
     return pool_new(&config);
 }
 

@@ -3,7 +3,7 @@
  * back whole. */
 #include "unit.h"
 
-#include "state.h" /* withdrawn: while it is not 0, every free looks at all segments */
+#include "pool_state.h" /* withdrawn: while it is not 0, every free looks at all segments */
 
 static void withdraw(uint64_t addr)
 {

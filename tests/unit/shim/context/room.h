@@ -7,6 +7,7 @@
 
 #include "context/arrivals.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/counters.h"
 #include "context/device.h"
 #include "context/ending.h"
@@ -20,9 +21,8 @@
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/segments.h"
-#include "context/state.h"
 #include "context/strict.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 #include "context/wait_device.h"
 
 #endif

@@ -1,65 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_capture.c - shim/context/capture.c: from when on and until when the gate is closed, for which streams and
- * threads, and what is waited for before a capture begins.
+ * threads, and what is waited for before a capture begins. Not here: captures whose end no call tells of; see
+ * test_capture_asks.c.
  */
 #include <limits.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "fake_driver.h"
-#include "isolated.h"
-#include "room.h"
-
-#define ASK_NS  10000000u /* the driver is asked so often what still captures */
-#define ASK_MAX 16
-
-static CUstream s0, s1, other; /* two of the pooled context, one of another */
-
-static struct context *ready(void)
-{
-    struct context *context;
-
-    fake_start();
-    fake.devices = 2;
-    context = context_current(&fake.driver);
-    assert_non_null(context);
-    s0 = fake_stream(0, 0);
-    s1 = fake_stream(1, 0);
-    other = fake_stream(2, 1);
-    fake_log();
-    return context;
-}
-
-static struct fake_stream *of(CUstream stream)
-{
-    return (struct fake_stream *)stream;
-}
-
-/* A capture that the driver knows. */
-static void begin(CUstream stream)
-{
-    const CUcontext own = order_capture_begin(stream);
-
-    if ((uintptr_t)stream > 16)
-        of(stream)->captures = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    capture_begun(own, stream, true);
-}
-
-static void end(CUstream stream)
-{
-    of(stream)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    capture_check(stream, false, atomic_load(&capture_total));
-}
-
-static unsigned int closed(void)
-{
-    return atomic_load(&capture_count);
-}
+#include "captures.h"
 
 static void test_begin(void **state)
 {
@@ -192,175 +140,6 @@ static void test_dead_thread(void **state)
     elsewhere(begin_per_thread, NULL);
     order_capture_begin(s0);
     assert_int_equal(closed(), 1);
-}
-
-/* --- captures that nobody told of --- */
-
-static void test_ask(void **state)
-{
-    ready();
-    begin(s0);
-    begin(s1);
-    fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    assert_true(capture_active_now());
-    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 2);
-    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    atomic_fetch_add(&fake.ns, ASK_NS - 1);
-    assert_true(capture_active_now()); /* not each time */
-    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 2);
-    assert_int_equal(closed(), 2);
-    atomic_fetch_add(&fake.ns, 1);
-    assert_true(capture_active_now());
-    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 4);
-    assert_int_equal(closed(), 1);
-    of(s1)->captures = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    assert_true(capture_active_now());
-    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_UNKNOWN, 1);
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    assert_true(capture_active_now());
-    fake_fail(FN(cuStreamIsCapturing), CUDA_ERROR_INVALID_HANDLE, 1);
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    assert_false(capture_active_now());
-}
-
-static void test_ask_some(void **state)
-{
-    ready();
-    begin(CU_STREAM_PER_THREAD); /* which only its own thread can ask about */
-    for (unsigned int i = 0; i < ASK_MAX + 1; i++)
-        begin(fake_stream(i, 0));
-    begin(CU_STREAM_PER_THREAD);
-    for (unsigned int i = 0; i < ASK_MAX + 1; i++)
-        of(fake_stream(i, 0))->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    assert_true(capture_active_now());
-    assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), ASK_MAX);
-    assert_int_equal(closed(), 3);
-}
-
-static void test_ask_nobody(void **state)
-{
-    ready();
-    begin(s0);
-    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    fake.absent = true;
-    assert_true(capture_active_now());
-    fake.absent = false;
-    fake_lack(FN(cuStreamIsCapturing));
-    assert_true(capture_active_now());
-    assert_int_equal(closed(), 1);
-}
-
-/* --- streams that other threads destroy --- */
-
-static struct {
-    atomic_int thread;  /* its number, once it runs */
-    atomic_bool paused; /* it may destroy the stream */
-    pthread_t destroyer;
-} race;
-
-static void *destroy(void *arg)
-{
-    atomic_store(&race.thread, gettid());
-    capture_asks_pause();
-    atomic_store(&race.paused, true);
-    capture_asks_resume();
-    return arg;
-}
-
-/* True if the thread sleeps. */
-static bool sleeps(int thread)
-{
-    char path[64], line[256] = "";
-    const char *state;
-    FILE *file;
-
-    snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
-    file = fopen(path, "re");
-    assert_non_null(file);
-    assert_non_null(fgets(line, sizeof(line), file));
-    fclose(file);
-    state = strrchr(line, ')');
-    return state && state[1] == ' ' && state[2] == 'S';
-}
-
-/* While the driver is asked about a stream, another thread is about to destroy it. */
-static void beside_destroy(void *arg)
-{
-    assert_int_equal(pthread_create(&race.destroyer, NULL, destroy, NULL), 0);
-    while (!atomic_load(&race.thread) || (!sleeps(atomic_load(&race.thread)) && !atomic_load(&race.paused)))
-        sched_yield();
-    assert_false(atomic_load(&race.paused));
-}
-
-static void test_ask_beside_destroy(void **state)
-{
-    ready();
-    begin(s0);
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    fake.scripts[FN(cuStreamIsCapturing)].before = beside_destroy;
-    assert_true(capture_active_now());
-    assert_int_equal(pthread_join(race.destroyer, NULL), 0);
-    assert_true(atomic_load(&race.paused));
-}
-
-/* Nobody asks until the last of several such calls is over. */
-static void test_ask_paused(void **state)
-{
-    ready();
-    begin(s0);
-    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    capture_asks_pause();
-    capture_asks_pause();
-    for (int i = 0; i < 2; i++) {
-        atomic_fetch_add(&fake.ns, ASK_NS);
-        assert_true(capture_active_now());
-        assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 0);
-        capture_asks_resume();
-    }
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    assert_false(capture_active_now());
-}
-
-/* The end of a context destroys its streams. */
-static void test_ask_beside_context_end(void **state)
-{
-    struct context *context;
-
-    ready();
-    for (int primary = 0; primary < 2; primary++) {
-        begin(other);
-        fake.scripts[FN(cuStreamIsCapturing)].calls = 0;
-        context = primary ? context_leaving_primary(0) : context_leaving(fake_context(0));
-        atomic_fetch_add(&fake.ns, ASK_NS);
-        assert_true(capture_active_now());
-        assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 0);
-        if (primary)
-            context_primary_gone(context);
-        else
-            context_gone(context, false);
-        atomic_fetch_add(&fake.ns, ASK_NS);
-        assert_true(capture_active_now());
-        assert_int_equal(fake_calls(FN(cuStreamIsCapturing)), 1);
-        end(other);
-    }
-}
-
-/* Before the next one begins. */
-static void test_begin_asks(void **state)
-{
-    ready();
-    begin(s0);
-    of(s0)->captures = CU_STREAM_CAPTURE_STATUS_NONE;
-    atomic_fetch_add(&fake.ns, ASK_NS);
-    begin(s1);
-    assert_int_equal(closed(), 1);
-    end(s1);
-    assert_int_equal(closed(), 0);
 }
 
 /* --- contexts --- */
@@ -517,13 +296,6 @@ int main(int argc, char **argv)
         {ISOLATED(test_handle_reused), .row = "from the last number"},
         {ISOLATED(test_per_thread)},
         {ISOLATED(test_dead_thread)},
-        {ISOLATED(test_ask)},
-        {ISOLATED(test_ask_some)},
-        {ISOLATED(test_ask_nobody)},
-        {ISOLATED(test_ask_beside_destroy)},
-        {ISOLATED(test_ask_paused)},
-        {ISOLATED(test_ask_beside_context_end)},
-        {ISOLATED(test_begin_asks)},
         {ISOLATED(test_forget)},
         {ISOLATED(test_forget_unpooled)},
         {ISOLATED(test_no_context)},

@@ -16,11 +16,11 @@
 
 #include "base/log.h"
 #include "context/capture.h"
+#include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/registry.h"
-#include "context/state.h"
-#include "context/wait.h"
+#include "context/wait_context.h"
 
 #define THREADS 8
 #define FREES   3000

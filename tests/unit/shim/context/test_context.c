@@ -177,8 +177,8 @@ static void test_config(void **state)
     assert_int_equal(fake.config.kind, MEMORY_CUDA);
     assert_int_equal(fake.config.excess_min, row->excess);
     assert_int_equal(fake.config.bound_min, row->bound);
-    assert_int_equal(fake.config.slack_min, row->slack);
-    assert_int_equal(fake.config.slack_percent, row->percent);
+    assert_int_equal(fake.config.deferred_min, row->slack);
+    assert_int_equal(fake.config.deferred_percent, row->percent);
 }
 
 static void test_no_pool(void **state)
@@ -207,7 +207,8 @@ static void test_entry_again(void **state)
     }
     atomic_store(&context->stream, fake_stream(0, 0));
     atomic_store(&context->given, 100);
-    atomic_store(&context->gave_up, 100);
+    atomic_store(&context->gave_up[0], 100);
+    atomic_store(&context->gave_up[1], 100);
     atomic_store(&context->failed, true);
     atomic_store(&context->undecided, true);
     atomic_store(&context->device_free, 1);
@@ -226,7 +227,7 @@ static void test_entry_again(void **state)
     }
     assert_null(atomic_load(&context->stream));
     assert_int_equal(context->arrived, 100);
-    assert_int_equal(context->gave_up + context->bypassed, 0);
+    assert_int_equal(context->gave_up[0] + context->gave_up[1] + context->bypassed, 0);
     assert_false(context->failed || context->undecided || context->primary || context->defers);
     assert_int_equal(context->device, 1);
     assert_int_equal(context->id, 44);

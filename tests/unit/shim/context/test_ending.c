@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "ready.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 /* --- a context goes --- */
 
@@ -277,9 +277,9 @@ static void test_may_free(void **state)
     context_endings = 1;
     assert_int_equal(context_may_free(addr, later), FREE_LATER);
     atomic_store(&contexts_closing, 1);
-    assert_int_equal(core_free(addr), CORE_DONE);
+    assert_int_equal(serve_free(addr), SERVE_DONE);
     assert_int_equal(pool_live_size(addr), 0);
-    assert_int_equal(core_free(addr), CORE_INVALID);
+    assert_int_equal(serve_free(addr), SERVE_INVALID);
     context_endings = 0;
     atomic_store(&context->undecided, true);
     assert_int_equal(context_may_free(addr, later), FREE_NOW);

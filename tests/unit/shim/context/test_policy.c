@@ -11,7 +11,7 @@
 #include "fake_driver.h"
 #include "isolated.h"
 #include "room.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 static struct context *ready(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_exports.c - shim/exports/ and shim/serve/core.c: what the exported functions do around the real ones for
+ * test_exports.c - shim/exports/ and shim/serve/serve.c: what the exported functions do around the real ones for
  * captures, for the free memory that they tell of, for contexts that are not pooled, and for memory that is not.
  *
  * tests/rows tests each row of hooks.def, and the ways in which a program reaches a hook.

@@ -8,7 +8,7 @@
 #include "fake_driver.h"
 #include "isolated.h"
 #include "report/guard.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 
 #define BLOCKS 3000u
 #define STEPS  200000u
@@ -16,7 +16,7 @@
 static void started(void)
 {
     fake_start();
-    core_begin();
+    serve_begin();
 }
 
 static void test_table(void **state)

@@ -34,7 +34,7 @@ static enum gap_verdict line(enum gap_kind kind)
 
 static void told(bool open)
 {
-    gap_told(&gap, now);
+    gap_reported(&gap, now);
     gap.open = open;
 }
 
@@ -51,7 +51,7 @@ static void test_limit(void **state)
     for (unsigned int i = 0; i < 10; i++)
         assert_int_equal(line(GAP_BLOCKS), GAP_WRITE);
     now += 7;
-    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
     assert_true(gap.open && gap.why == GAP_LIMIT && gap.since == now);
     told(true);
     assert_int_equal(line(GAP_SEGMENTS), GAP_LEFT_OUT);
@@ -62,14 +62,14 @@ static void test_limit(void **state)
     assert_int_equal(gap.events[GAP_OTHERS], 3);
     assert_int_equal(gap.bytes, 2 * LEN + 50);
     /* Never again, but from time to time it is told what is held. */
-    now += GAP_TELL_NS - 1;
+    now += GAP_REPORT_NS - 1;
     assert_int_equal(line(GAP_SEGMENTS), GAP_LEFT_OUT);
     now++;
-    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
     told(true);
     assert_int_equal(gap.events[GAP_SEGMENTS], 0);
     now += 1000ull * 3600 * SECOND;
-    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
     assert_int_equal(gap.written, 10 * LEN);
 }
 
@@ -78,7 +78,7 @@ static void test_rate(void **state)
     start(0, true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
         assert_int_equal(line(GAP_SEGMENTS), GAP_WRITE);
-    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
     assert_true(gap.open && gap.why == GAP_RATE);
     told(true);
     /* Not with the next one that there is room for, or half of the lines would tell of gaps. */
@@ -105,10 +105,10 @@ static void test_limit_ends_what_the_rate_began(void **state)
     start((uint64_t)LEN * GAP_BURST, true);
     for (unsigned int i = 0; i < GAP_BURST; i++)
         line(GAP_SEGMENTS);
-    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
     told(true);
     now += 3600ull * SECOND;
-    assert_int_equal(line(GAP_SEGMENTS), GAP_TELL);
+    assert_int_equal(line(GAP_SEGMENTS), GAP_REPORT);
     assert_int_equal(gap.why, GAP_LIMIT);
 }
 

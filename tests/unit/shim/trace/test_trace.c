@@ -19,7 +19,7 @@
 #include "report/oom.h"
 #include "report/stats.h"
 #include "report/stats_page.h"
-#include "serve/core.h"
+#include "serve/serve.h"
 #include "trace/records.h"
 #include "trace/stacks.h"
 #include "trace/trace.h"
@@ -132,7 +132,7 @@ static void test_tick(void **state)
     struct context *context;
 
     fake_start();
-    core_begin();
+    serve_begin();
     context = context_current(&fake.driver);
     for (unsigned int i = 1; i < PINS_MAX; i++)
         assert_true(context_pin(context));

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_limit.c - see memory_limit.h. No locks. */
+#include "base/memory_limit.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CGROUPS "/sys/fs/cgroup"
+
+/* The beginning of a file, as text; empty if it cannot be read. */
+static const char *file_text(const char *path, char *text, size_t len)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, len - 1);
+
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+/* The limit that a file of a cgroup has; "max", or no such file: none. */
+static uint64_t limit_of(const char *folder, const char *file)
+{
+    char path[PATH_MAX + 64], text[64], *end;
+    uint64_t limit;
+
+    if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
+        return UINT64_MAX;
+    limit = strtoull(file_text(path, text, sizeof(text)), &end, 10);
+    return end == text ? UINT64_MAX : limit;
+}
+
+/* The least limit of a cgroup and of those above it. path: as /proc/self/cgroup has it. */
+static uint64_t cgroup_limit(const char *root, const char *path, const char *file)
+{
+    char folder[PATH_MAX];
+    uint64_t least = limit_of(root, file), limit;
+    char *slash;
+
+    if (snprintf(folder, sizeof(folder), "%s%s", root, path) >= (int)sizeof(folder))
+        return least;
+    while (strlen(folder) > strlen(root)) {
+        limit = limit_of(folder, file);
+        least = limit < least ? limit : least;
+        slash = strrchr(folder, '/');
+        *slash = '\0';
+    }
+    return least;
+}
+
+uint64_t machine_memory(void)
+{
+    char text[8192];
+    uint64_t least = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), limit;
+    char *rest = text, *line;
+
+    (void)file_text("/proc/self/cgroup", text, sizeof(text));
+    while ((line = strsep(&rest, "\n"))) {
+        if (strncmp(line, "0::", 3) == 0) { /* version 2 */
+            limit = cgroup_limit(CGROUPS, line + 3, "memory.max");
+        } else if (strstr(line, ":memory:")) {
+            limit = cgroup_limit(CGROUPS "/memory", strstr(line, ":memory:") + 8, "memory.limit_in_bytes");
+        } else {
+            continue;
+        }
+        least = limit < least ? limit : least;
+    }
+    return least;
+}
+
+unsigned int machine_ranks(void)
+{
+    /* torchrun, Open MPI, MPICH and Intel MPI, MVAPICH, Slurm (the first of "4(x2),3"). */
+    static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_TASKS_PER_NODE"};
+
+    for (unsigned int i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = getenv(names[i]);
+        const long ranks = text ? strtol(text, NULL, 10) : 0;
+
+        if (ranks > 0 && ranks <= INT_MAX)
+            return (unsigned int)ranks;
+    }
+    return 1;
+}

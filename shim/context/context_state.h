@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context_state.h - struct context and the table of contexts. Private to the room; other rooms have pointers.
+ *
+ * It has no functions but slot_is_busy.
+ *
+ * Locking: contexts.lock, where a member says so. Members that are not atomic are written only while the entry is not
+ * in use.
+ */
+#ifndef CUPOOL_SHIM_CONTEXT_CONTEXT_STATE_H
+#define CUPOOL_SHIM_CONTEXT_CONTEXT_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "context/free_policy.h"
+#include "context/limits.h"
+#include "pool.h"
+#include "real/hooks.h"
+#include "real/real.h"
+
+/* The number of frees that can be ordered at the same time in one context, each with an event of its own. */
+#define SLOTS         64
+#define SLOT_COMBINER SLOTS       /* the combiner's slot, in which one thread orders for all others; see free_order.c */
+#define SLOT_ASK      (SLOTS + 1) /* for order_pool with POOL_ORDER_ASK; no thread waits for its event */
+#define SLOTS_ALL     (SLOTS + 2)
+/* In slot->user: threads that the thread which ordered their frees does not know, or several. */
+#define SLOT_USER_OTHERS UINT_MAX
+
+/* A thread holds a slot while it orders a free. Each slot has an event of its own, so that a thread never waits for
+ * work that another thread has launched meanwhile. */
+struct slot {
+    /* A sequence number: odd while a thread holds the slot. Each hold adds two. The capture gate finds calls in flight
+     * by it. */
+    _Atomic(uint64_t) seq;
+    _Atomic(uint64_t) done; /* the last batch that succeeded: all work launched before that batch began is in order */
+    _Atomic(CUevent) event; /* made and recorded by the holder; other threads may query it. The combiner's slot has
+                               none, see struct batch */
+    atomic_uint user;       /* thread_slot of the thread that last recorded the event for a free; 0: none. In the
+                               combiner's slot: of the thread that has made the last free ordered in any slot */
+    atomic_bool waits;      /* the holder waits on the host, or is about to */
+} __attribute__((aligned(64)));
+
+/* State of the combiner by thread (index thread_slot % SLOTS): the event that this thread records when it is the
+ * combiner, and the batch that ordered its last free. With more than SLOTS threads some share an entry and may
+ * overwrite each other's own_seq. */
+#define BATCH_SEQ_BITS 40
+struct batch {
+    _Atomic(CUevent) event;
+    _Atomic(uint64_t) seq;     /* the last batch for which event was recorded; set before that batch is done */
+    _Atomic(uint64_t) own_seq; /* thread_slot, and in the lowest BATCH_SEQ_BITS bits the batch that ordered its last
+                                free; see batch_own_set() */
+} __attribute__((aligned(64)));
+
+static inline bool slot_is_busy(const struct slot *slot)
+{
+    return atomic_load(&slot->seq) & 1;
+}
+
+struct context {
+    _Atomic(CUcontext) handle;   /* NULL: entry not in use */
+    unsigned long long id;       /* distinguishes contexts that reuse a handle; 0: the driver has no cuCtxGetId */
+    _Atomic(struct pool *) pool; /* NULL: not pooled. This and device are also read before the context is pinned */
+    atomic_int device;
+    const struct real_driver *driver;
+    bool primary;
+    struct policy policy;
+    size_t capacity;              /* of the device, in bytes */
+    _Atomic(size_t) device_free;  /* free bytes as the driver last said, adjusted for our segments since then */
+    _Atomic(CUstream) stream;     /* our own stream, for fills and for freeing segments; NULL: not created yet */
+    atomic_bool defers;           /* segments go back with cuMemFreeAsync on stream */
+    _Atomic(uint64_t) given;      /* bytes given back through stream so far */
+    _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
+    _Atomic(uint64_t) gave_up[2]; /* the value of given when a thread last waited in vain for memory that other
+                                     threads' frees released, and that its own frees did */
+    atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
+    atomic_uint leaving;          /* number of threads in a call that may end the context */
+    atomic_uint captures;         /* capture_total when the last of these calls began */
+    atomic_bool undecided;        /* the driver could not say whether the context is gone; it stays marked as leaving */
+    atomic_bool ending;           /* the context is gone; set until its pool is destroyed, once no thread is in a call
+                                     on it */
+    _Atomic(struct pool *) lingering; /* the pool, if a thread stayed in such a call for more than a second */
+    _Atomic(uint64_t) bypassed;
+    struct slot slots[SLOTS_ALL];
+    struct batch batches[SLOTS];
+};
+
+/* Counters of a device's contexts that are gone. */
+struct past {
+    bool any;
+    struct pool_stats stats; /* the peaks are the greatest sums at the time when one of the contexts ended, over it
+                                and those still there */
+    uint64_t bypassed;
+};
+
+/* The registry: entries are never freed, and are reused after their context has ended. */
+struct contexts {
+    pthread_mutex_t lock; /* guards making and clearing entries, past, and the kind of new segments; readers of
+                             entries take no lock */
+    struct context *_Atomic entries[CONTEXTS_MAX];
+    atomic_uint count;
+    atomic_uint epoch;   /* incremented whenever an entry changes its meaning; threads then drop their cached entry */
+    atomic_uint endings; /* calls under way that may end a context; incremented under the lock */
+    atomic_uint ended;   /* number of such calls that have returned */
+    struct past past[DEVICES_MAX];
+    atomic_uint probing[DEVICES_MAX]; /* threads that hold a reference to a primary context for a moment, see
+                                         find_primary */
+};
+extern struct contexts contexts __attribute__((visibility("hidden")));
+
+#endif

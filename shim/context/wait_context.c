@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wait_context.c - see wait_context.h.
+ *
+ * Locking: slots of free_order.c, held while an event is recorded.
+ */
+#include "context/wait_context.h"
+
+#include "clock.h"
+#include "context/capture.h"
+#include "context/context_state.h"
+#include "context/enter.h"
+#include "context/free_order.h"
+#include "context/registry.h"
+#include "lock.h"
+
+/* The longest wait for a capture, in nanoseconds. A capture of the calling thread itself would never end meanwhile. */
+#define CAPTURE_WAIT_NS 1000000000
+/* The shortest time for which an idle device is polled, in nanoseconds. A guess: the time that a device takes to report
+ * that it is idle has not been measured. */
+#define ASK_NS 100000
+
+/*
+ * Wait for the event of a slot, which covers the work before one free. limit: in nanoseconds of the monotonic clock; 0:
+ * without limit, or one second once another batch has recorded the event again.
+ */
+static void slot_wait(const struct context *context, const struct slot *slot, uint64_t seq, uint64_t limit)
+{
+    CUevent event;
+
+    /* Another thread may be about to record the event. */
+    for (unsigned int i = 0; limit && slot_is_busy(slot) && now_ns() < limit; i++)
+        lock_relax(i);
+    event = atomic_load(&slot->event);
+    for (unsigned int i = 0; event && context->driver->cuEventQuery(event) == CUDA_ERROR_NOT_READY; i++) {
+        if (!limit && atomic_load(&slot->seq) != seq)
+            limit = now_ns() + ORDER_OTHERS_WAIT_NS;
+        if ((limit && now_ns() >= limit) || !context_stays(context))
+            return;
+        lock_relax(i);
+    }
+}
+
+bool order_wait_until(struct context *context, uint64_t limit)
+{
+    const struct real_driver *driver = context->driver;
+    const uint64_t second = now_ns() + CAPTURE_WAIT_NS, captured = limit < second ? limit : second;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    CUevent event = NULL;
+    struct visit visit;
+    uint64_t least;
+    struct slot *slot;
+    bool capturing;
+
+    if (!driver->cuCtxRecordEvent || !driver->cuEventQuery)
+        return false;
+    for (unsigned int i = 0;; i++) {
+        slot = order_slot_take(context);
+        capturing = capture_active_now();
+        if (!capturing)
+            result = order_record(context, slot, &event);
+        /* A free may record the event again; the wait below then covers that, too. */
+        order_slot_give(slot, CUDA_ERROR_NOT_READY);
+        if (!capturing || now_ns() >= captured || !context_stays(context))
+            break;
+        lock_relax(i);
+    }
+    if (result || context_enter(context, &visit))
+        return false;
+    least = now_ns() + ASK_NS;
+    limit = limit > least ? limit : least;
+    for (unsigned int i = 0;
+         (result = driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY && now_ns() < limit && context_stays(context);
+         i++)
+        lock_relax(i);
+    context_leave(context, &visit);
+    return result == CUDA_SUCCESS;
+}
+
+/* The entry of the thread that recorded this batch of the combiner, or the next later batch on record, which covers the
+ * work before the earlier one as well. NULL: no such batch was recorded in this context. */
+static const struct batch *batch_find(const struct context *context, uint64_t seq, uint64_t *ret_seq)
+{
+    const struct batch *found = NULL;
+
+    for (unsigned int i = 0; i < SLOTS; i++) {
+        const uint64_t at = atomic_load(&context->batches[i].seq);
+
+        if (at >= seq && (!found || at < *ret_seq)) {
+            found = &context->batches[i];
+            *ret_seq = at;
+        }
+    }
+    return found;
+}
+
+/*
+ * Wait for the work before a batch of the combiner. limit: in nanoseconds of the monotonic clock; 0: without limit, or
+ * one second if only a later batch's event is on record, which covers more work.
+ */
+static void batch_wait(const struct context *context, uint64_t seq, uint64_t limit)
+{
+    const struct batch *batch;
+    uint64_t at = 0;
+
+    for (unsigned int i = 0; (batch = batch_find(context, seq, &at)); i++) {
+        if (context->driver->cuEventQuery(atomic_load(&batch->event)) != CUDA_ERROR_NOT_READY)
+            return;
+        if (!limit && at != seq)
+            limit = now_ns() + ORDER_OTHERS_WAIT_NS;
+        if ((limit && now_ns() >= limit) || !context_stays(context))
+            return;
+        lock_relax(i);
+    }
+}
+
+static void slots_wait(struct context *context, bool others)
+{
+    const struct slot *combiner = &context->slots[SLOT_COMBINER];
+    uint64_t limit = now_ns() + ORDER_OTHERS_WAIT_NS;
+    const uint64_t own = order_batch_own(context);
+    const unsigned int thread = order_thread();
+
+    if (!context->driver->cuEventQuery)
+        return;
+    for (int i = 0; i < SLOTS; i++) {
+        const struct slot *slot = &context->slots[i];
+        const uint64_t seq = atomic_load(&slot->seq);
+        const bool is_own = thread && !(seq & 1) && atomic_load(&slot->user) == thread;
+
+        if (is_own || others)
+            slot_wait(context, slot, seq, is_own ? 0 : limit);
+    }
+    if (own) {
+        batch_wait(context, own, 0);
+        order_batch_own_set(context, 0); /* otherwise the thread would wait again */
+    }
+    if (!others)
+        return;
+    limit = now_ns() + ORDER_OTHERS_WAIT_NS;
+    for (unsigned int i = 0; slot_is_busy(combiner) && now_ns() < limit; i++)
+        lock_relax(i);
+    if (atomic_load(&combiner->done)) /* the last batch covers all earlier ones */
+        batch_wait(context, atomic_load(&combiner->done), limit);
+}
+
+bool order_wait_own(struct context *context)
+{
+    struct visit visit;
+    unsigned int last;
+
+    if (!context_enter(context, &visit))
+        slots_wait(context, /* others: */ false);
+    context_leave(context, &visit);
+    last = atomic_load(&context->slots[SLOT_COMBINER].user);
+    return !last || last == order_thread();
+}
+
+bool context_wait_frees(int device, bool others)
+{
+    struct context *context;
+    struct visit visit;
+    bool any = false;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        any = true;
+        /* Entered, so that the queries disturb no capture. */
+        if (!context_enter(context, &visit))
+            slots_wait(context, others);
+        context_leave(context, &visit);
+    }
+    return any;
+}

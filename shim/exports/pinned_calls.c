@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * exports/pinned_calls.c - the exported functions for pinned host memory. serve/ makes the decisions; this file
+ * translates them into the driver's results.
+ *
+ * The runtime's functions pass their calls on to those of the driver, which serve them; they only say whose call it is.
+ * With CUPOOL_HOOK=runtime nothing is pooled.
+ *
+ * Locking: none.
+ */
+#include "context/host_memory.h"
+#include "context/strict.h"
+#include "exports/export.h"
+#include "real/caller.h"
+#include "real/real.h"
+#include "serve/pinned_requests.h"
+#include "serve/serve.h"
+
+EXPORT cudaError_t cudaMallocHost(void **ptr, size_t size)
+{
+    cudaError_t error;
+
+    serve_call_from(CALLER);
+    error = real_runtime(cudaMallocHost, CALLER)(ptr, size);
+    serve_call_from(NULL);
+    return error;
+}
+
+EXPORT cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned int flags)
+{
+    cudaError_t error;
+
+    serve_call_from(CALLER);
+    error = real_runtime(cudaHostAlloc, CALLER)(ptr, size, flags);
+    serve_call_from(NULL);
+    return error;
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t size)
+{
+    uint64_t addr;
+    CUresult result;
+
+    if (ptr && process_hooks_driver() && serve_host_alloc(HOST_MEMORY_PLAIN, size, CALLER, &addr) == SERVE_DONE) {
+        *ptr = (void *)(uintptr_t)addr;
+        return CUDA_SUCCESS;
+    }
+    result = real_next(cuMemAllocHost_v2)(ptr, size);
+    if (!result && ptr)
+        serve_host_passed((uintptr_t)*ptr, size);
+    return result;
+}
+
+/* Host memory that the device writes to is read without a call that could be seen. */
+static void mapped(unsigned int flags, const void *caller)
+{
+    if (flags & CU_MEMHOSTALLOC_DEVICEMAP && serve_watches(caller) && caller_of(caller) == CALLER_PROGRAM)
+        policy_strict(POLICY_ALL, "mapped host memory");
+}
+
+EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
+{
+    uint64_t addr;
+    CUresult result;
+
+    mapped(flags, CALLER);
+    if (ptr && flags < HOST_MEMORY_PLAIN && process_hooks_driver() &&
+        serve_host_alloc(flags, size, CALLER, &addr) == SERVE_DONE) {
+        *ptr = (void *)(uintptr_t)addr;
+        return CUDA_SUCCESS;
+    }
+    result = real_next(cuMemHostAlloc)(ptr, size, flags);
+    if (!result && ptr)
+        serve_host_passed((uintptr_t)*ptr, size);
+    return result;
+}
+
+EXPORT CUresult cuMemFreeHost(void *ptr)
+{
+    size_t free, total;
+
+    switch (serve_host_free((uintptr_t)ptr)) {
+    case SERVE_DONE:
+        return CUDA_SUCCESS;
+    case SERVE_FORWARD:
+        return real_next(cuMemFreeHost)(ptr);
+    case SERVE_INVALID: /* the error is the driver's: a context that has failed has another one */
+        return real_next(cuMemFreeHost)((void *)NOWHERE);
+    default: /* the driver's own error, of the context or of the thread */
+        return real_next(cuMemGetInfo_v2)(&free, &total);
+    }
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * background_thread.c - see background_thread.h.
+ *
+ * Locking: none; atomics and a futex.
+ */
+#include "report/background_thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "clock.h"
+#include "context/device.h"
+#include "context/limits.h"
+#include "trace/trace.h"
+#include "trace/writer.h"
+
+/* The longest time, in seconds, that exit waits for the thread's current CUDA call. */
+#define EXIT_WAIT_S 2
+/* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
+#define LOOK_NS 1000000000u
+
+static struct {
+    atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */
+    atomic_bool stop;
+    pthread_t thread;
+    sigset_t signals; /* blocked in the thread that started this one */
+    atomic_int state; /* 0: not started, 1: being started, 2: running */
+} background;
+
+/* Sleep for ns nanoseconds, or until background_wake is called after the thread has read wakes. */
+static void sleep_ns(unsigned int wakes, uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+
+    if (syscall(SYS_futex, &background.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
+        errno == EAGAIN || errno == EINTR)
+        return;
+    nanosleep(&time, NULL); /* a seccomp filter forbids futex: the thread must not spin */
+}
+
+/* The number of threads of the process if its first thread has ended; 0: that has not ended, or the kernel does not
+ * say. */
+static int threads_after_main(void)
+{
+    const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    char text[512], state = 0;
+    const char *name_end;
+    ssize_t n;
+    int threads;
+
+    if (fd < 0)
+        return 0;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    name_end = strrchr(text, ')');
+    return name_end &&
+                   sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d", &state,
+                          &threads) == 2 &&
+                   state == 'Z'
+               ? threads
+               : 0;
+}
+
+/*
+ * True if all threads of the program have ended, the first one included. Natively the process ends with the last one,
+ * so this thread then becomes the last one, with its original signal mask.
+ */
+static bool is_left_alone(void)
+{
+    if (threads_after_main() != 2 + trace_writes_behind())
+        return false;
+    trace_write_end();
+    while (threads_after_main() > 2)
+        nap_ns(1000000);
+    pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
+    return true;
+}
+
+static void *run(void *arg)
+{
+    const uint64_t seconds = conf_get()->decay.number;
+    const bool off = seconds == UINT64_MAX;
+    const uint64_t tick_ns = off ? 1000000000 : seconds ? seconds * 1000000000 / DECAY_TICKS : 100000000;
+    uint64_t tick = now_ns() + tick_ns, look = now_ns() + LOOK_NS, now, next;
+
+    (void)arg;
+    /* All calls made from here are our own. */
+    process_bypass_begin();
+    for (;;) {
+        const unsigned int wakes = atomic_load(&background.wakes);
+
+        now = now_ns();
+        /* Before `stop` is read, so that a signal just before the end is not lost. */
+        for (const struct background_job *job = background_jobs; job->tick; job++)
+            job->tick(now);
+        if (atomic_load(&background.stop))
+            break;
+        if (now >= tick) {
+            context_decay_all(off ? 0 : DECAY_TICKS - 1);
+            tick = now_ns() + tick_ns;
+        }
+        if (now >= look) {
+            if (is_left_alone())
+                break;
+            look = now + LOOK_NS;
+        }
+        next = tick < look ? tick : look;
+        for (const struct background_job *job = background_jobs; job->tick; job++) {
+            const uint64_t due = job->due(now);
+
+            next = due < next ? due : next;
+        }
+        now = now_ns();
+        if (next > now)
+            sleep_ns(wakes, next - now);
+    }
+    process_bypass_end(); /* the program's exit handlers may run on this thread */
+    return NULL;
+}
+
+void background_wake(void)
+{
+    const int saved = errno;
+
+    atomic_fetch_add(&background.wakes, 1);
+    syscall(SYS_futex, &background.wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = saved;
+}
+
+/* Exit handler. It runs before the driver's own handlers, which were registered earlier: while they run, no CUDA call
+ * of ours may be under way. */
+static void stop(void)
+{
+    struct timespec limit;
+    int cancel;
+
+    if (atomic_load(&background.state) != 2 || process_is_foreign())
+        return;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += EXIT_WAIT_S;
+    atomic_store(&background.stop, true);
+    background_wake();
+    /* The thread that ends the process may have a cancellation pending. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_timedjoin_np(background.thread, NULL, &limit); /* ThreadSanitizer does not know pthread_clockjoin_np */
+    pthread_setcancelstate(cancel, NULL);
+}
+
+void background_start(void)
+{
+    int none = 0, rc;
+    sigset_t all;
+
+    if (atomic_load_explicit(&background.state, memory_order_relaxed) ||
+        !atomic_compare_exchange_strong(&background.state, &none, 1))
+        return;
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->start)
+            job->start();
+    /* The program's signals must be delivered to its own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &background.signals);
+    rc = pthread_create(&background.thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
+    if (rc) {
+        log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
+        return;
+    }
+    pthread_setname_np(background.thread, "cupool-decay");
+    atomic_store(&background.state, 2);
+    atexit(stop);
+}
+
+void background_forget(void)
+{
+    atomic_store(&background.state, 1);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * background_thread.h - the background thread: from the first segment until the process ends it gives idle memory back,
+ * collects released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the
+ * program have ended, this thread ends as the last one, so that the process ends as it natively would. It does not
+ * decide which memory is idle; the pools do.
+ *
+ * Threads: every function may be called from any thread. No locks.
+ */
+#ifndef CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
+#define CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
+
+#include <stdint.h>
+
+/*
+ * Work that the thread does when it is due, for modules above this one. serve/library.c defines the table, whose last
+ * row has no tick: data that the linker fills in. Times are in nanoseconds of the monotonic clock.
+ */
+struct background_job {
+    void (*start)(void);           /* once, on the thread that has got the first segment; NULL: nothing to do */
+    uint64_t (*due)(uint64_t now); /* the time of the next tick; UINT64_MAX: none */
+    void (*tick)(uint64_t now);    /* called often; does its work if the time has come */
+};
+extern const struct background_job background_jobs[];
+
+/* Start the thread, unless it runs. */
+void background_start(void);
+
+/* Wake the thread, which then looks for work. Async-signal-safe. */
+void background_wake(void);
+
+/* In a forked child, which has no such thread. */
+void background_forget(void);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * serve/pinned_requests.c - see pinned_requests.h.
+ *
+ * Locking: none.
+ */
+#include "serve/pinned_requests.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "base/conf.h"
+#include "base/memory_limit.h"
+#include "base/process.h"
+#include "context/host_memory.h"
+#include "context/lifetime.h"
+#include "context/pins.h"
+#include "context/registry.h"
+#include "real/caller.h"
+#include "real/real.h"
+#include "report/background_thread.h"
+
+/* Idle memory is looked at so often in a decay time, and goes back after all looks but one. */
+#define LOOKS 8
+
+static atomic_ullong tick_at; /* in nanoseconds of the monotonic clock; 0: nothing has been pooled */
+
+/* The setting; by default an eighth of what the process may take, shared by the ranks of the host. */
+static uint64_t limit(void)
+{
+    const uint64_t set = conf_get()->host_limit.number;
+
+    return set ? set : machine_memory() / 8 / machine_ranks();
+}
+
+/* Inside a host function the driver refuses every call, and so must we. */
+static bool is_answered(const struct real_driver *driver)
+{
+    CUcontext ignored;
+
+    return driver->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
+}
+
+enum serve_verdict serve_host_alloc(unsigned int flags, size_t size, const void *caller, uint64_t *ret_addr)
+{
+    const struct real_driver *driver;
+    struct context *context;
+    struct pins *own;
+    int rc;
+
+    if (!size || process_is_passive() || !conf_get()->host_pool.number ||
+        caller_is_outside(caller_of(serve_caller(caller))))
+        return SERVE_FORWARD;
+    driver = real_driver_get();
+    if (!driver || !is_answered(driver))
+        return SERVE_FORWARD;
+    if (process_state_get() == PROCESS_NEW)
+        process_start();
+    if (!host_memory_pool() && !host_memory_make(driver, limit()))
+        return SERVE_FORWARD;
+    context = context_begin(driver, &own);
+    if (!context)
+        return SERVE_FORWARD;
+    rc = host_memory_alloc(context, flags, size, ret_addr);
+    pin_end(own);
+    if (!rc && !atomic_load_explicit(&tick_at, memory_order_relaxed)) {
+        atomic_store(&tick_at, 1);
+        background_start();
+    }
+    return rc ? SERVE_FORWARD : SERVE_DONE;
+}
+
+void serve_host_passed(uint64_t addr, size_t size)
+{
+    struct host_pool *pool = host_memory_pool();
+
+    if (pool)
+        host_pool_disown(pool, addr, size);
+}
+
+enum serve_verdict serve_host_free(uint64_t addr)
+{
+    struct host_pool *pool = host_memory_pool();
+    struct context *context;
+    int rc;
+
+    if (!pool || process_is_passive())
+        return SERVE_FORWARD;
+    rc = host_memory_owner(addr, &context);
+    if (rc == -ENOENT)
+        return SERVE_FORWARD;
+    if (!is_answered(real_driver_get()))
+        return SERVE_FAILED;
+    if (rc)
+        return SERVE_INVALID;
+    if (context_failed(context) || host_memory_wait(context))
+        return SERVE_FAILED;
+    rc = host_pool_free(pool, addr, false);
+    return !rc ? SERVE_DONE : rc == -EINVAL ? SERVE_INVALID : rc == -ENOENT ? SERVE_FORWARD : SERVE_FAILED;
+}
+
+bool serve_host_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size)
+{
+    struct host_pool *pool = host_memory_pool();
+    const int rc = pool ? host_pool_block(pool, addr, ret_base, ret_size) : -ENOENT;
+
+    if (rc == -EINVAL)
+        *ret_size = 0;
+    return rc != -ENOENT;
+}
+
+uint64_t serve_host_due(uint64_t now)
+{
+    const uint64_t at = atomic_load(&tick_at);
+
+    (void)now;
+    return at && conf_get()->decay.number != UINT64_MAX ? at : UINT64_MAX;
+}
+
+void serve_host_tick(uint64_t now)
+{
+    const uint64_t seconds = conf_get()->decay.number;
+
+    if (now < serve_host_due(now))
+        return;
+    (void)host_pool_decay(host_memory_pool(), LOOKS - 1);
+    atomic_store(&tick_at, now + (seconds ? seconds * 1000000000 / LOOKS : 100000000));
+}

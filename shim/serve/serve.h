@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * serve.h - the decisions behind the exported functions: is a request pooled or passed on, does a free belong to a
+ * pool.
+ *
+ * It does not return cudaError_t; exports/ does. The library starts with the first call that could be pooled; before
+ * that it reads, opens and starts nothing.
+ *
+ * Threads: every function may be called from any thread. A forked child of a process that has used the pool passes
+ * every call through.
+ */
+#ifndef CUPOOL_SHIM_SERVE_SERVE_H
+#define CUPOOL_SHIM_SERVE_SERVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "real/hooks.h"
+
+/* The action that an exported function has to take. */
+enum serve_verdict {
+    SERVE_DONE,    /* served */
+    SERVE_FORWARD, /* call the next function, which may reach our hooks again one layer further down */
+    SERVE_BYPASS,  /* as FORWARD, between process_bypass_begin and _end: hooks further down must not serve it */
+    SERVE_REFUSED, /* there is no memory, and the driver's may not take its place (NCCL backs the pool) */
+    SERVE_INVALID, /* free: the address is in a pool, but no live block starts there */
+    SERVE_NOWHERE, /* free: the address is in a pool, but the stream is invalid */
+    SERVE_FAILED,  /* free: it could not be ordered, most likely because of an earlier error of the context */
+};
+
+/* Until the next call with NULL, requests that reach the driver's hooks on this thread count as made by this caller. */
+void serve_call_from(const void *caller);
+/* That caller, or the one given. */
+const void *serve_caller(const void *caller);
+
+/* The trace is about to tell of something before any request was pooled: start the library. */
+void serve_begin(void);
+
+/* Give back the idle segments of a device (CONTEXT_ALL: of all); returns the bytes. */
+uint64_t serve_release(int device, const char *why);
+
+/* Serve a request of size bytes. caller: the return address of the exported function. */
+enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_addr);
+/* A bypassed call was refused. True if the pool serves such callers and has begun: then the failure is worth a report.
+ * Nothing is started for requests that only concern the driver. */
+bool serve_would_pool(const void *caller);
+/* A bypassed call has got memory from the driver. */
+void serve_bypassed(uint64_t addr, size_t size, const void *caller);
+/* Free the memory at addr; see enum serve_verdict. */
+enum serve_verdict serve_free(uint64_t addr);
+/* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
+enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
+
+/*
+ * For the end of a pooled call of the runtime that natively would have given the thread a context: true if the thread
+ * has none, and making one disturbs no capture. The answer is cached once the thread has had one.
+ */
+bool serve_lacks_context(void);
+
+/* For a call that is not pooled and that the driver refused for lack of memory; `before` is serve_arrivals() before the
+ * call. True if the call may succeed now. */
+unsigned int serve_arrivals(void);
+bool serve_give_back(unsigned int before);
+
+/* Before a capture begins on the current device: publish the deferred blocks that need no wait, because no order is
+ * possible during the capture. */
+void serve_publish(void);
+/* Before the driver is asked for the free memory of the current device: collect memory that has arrived. */
+void serve_collect(void);
+/* The bytes to add to the driver's figure of free memory on the current device. */
+uint64_t serve_idle_bytes(void);
+
+/* True if CUPOOL_FREE=auto takes this caller's calls into account. */
+bool serve_watches(const void *caller);
+/*
+ * The range that a program gets for the allocation around addr: the block. Libraries that pass memory on to others get
+ * the driver's allocation instead. True: *ret_base and *ret_size are the answer, with size 0 if there is no live block.
+ * False: ask the driver.
+ */
+bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size);
+
+/* True if addr is in the memory of a pool but in no live block. Natively the driver does not know such an address. */
+bool serve_is_freed(uint64_t addr, const void *caller);
+
+/* A caller asks for an attribute of this address, or prepares it for access by a device that is no GPU. */
+void serve_pointer_asked(uint64_t addr, int attribute, const void *caller);
+void serve_rdma_prepared(uint64_t addr, const void *caller);
+
+/* May an IPC handle of this address be made? False, with a log line, if the importing process would get wrong bytes. */
+bool serve_ipc_allowed(uint64_t addr);
+/* The IPC handle was made. */
+void serve_ipc_exported(uint64_t addr, const void *caller);
+
+#endif

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hand-written mutants, one list for each room of the library: that of the code which the first edit changes.
+
+Where code moves to another room, its mutants still apply; they may then be moved to its list.
+"""
+from __future__ import annotations
+
+from mutant import Mutant
+
+from . import base, context, exports, hooks, nccl, nccl_reg, pool, real, report, serve, trace
+
+ROOMS = (pool, nccl_reg, hooks, base, real, trace, context, nccl, report, serve, exports)
+MUTANTS: "list[Mutant]" = [mutant for room in ROOMS for mutant in room.MUTANTS]

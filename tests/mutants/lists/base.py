@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/base/: settings, log, files, launchers, the state of the process."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- the order of frees ---
+    Mutant("a value that is too long is copied", ["settings"], [
+        ("if (strlen(text) >= CONF_TEXT_MAX)", "if (false)")]),
+
+    # --- contexts and processes ---
+    Mutant("a forked child goes on where its parent was", ["trace / Processes"], [
+        ("atomic_store(&process_state, PROCESS_PASSIVE); process_events.forked();", ""), ("return getpid() != starter;", "return false;")]),
+
+    # --- settings and the trace ---
+    Mutant("CUPOOL_ENABLE=0 is ignored", ["settings"], [
+        ("(now == PROCESS_NEW && !conf_get()->enable.number)", "false")]),
+    Mutant("CUPOOL_HOOK=runtime is ignored", ["catch"], [
+        ("return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
+    Mutant("sizes are thousands", ["settings"], [
+        ("scale = 1ull << (10 * (unit - units + 1));", "scale = 1000ull << (10 * (unit - units));")]),
+    Mutant("a size with anything behind it is accepted", ["fuzz_settings_random"], [
+        ("if (*text || whole > ", "if (whole > ")]),
+    Mutant("a file name may be a byte too long", ["fuzz_settings_random"], [
+        ("if (*at + n >= len) return -ENAMETOOLONG;", "if (*at + n > len) return -ENAMETOOLONG;")]),
+    Mutant("a file of somebody's is renamed", ["files / InTheWay.test_somebodys_file"], [
+        ("strncmp(start, try->kind->magic, strlen(try->kind->magic)) != 0", "false")]),
+    Mutant("an earlier run's file keeps the name", ["files / Runs.test_the_newest_has_the_name"], [
+        ("return move_away(try) ? AGAIN : TAKEN;", "return TAKEN;")]),
+    Mutant("a running process's file is renamed", ["files / AtOnce"], [
+        ("if (flock(fd, LOCK_EX | LOCK_NB)) {", "if (false) {")]),
+    Mutant("a renamed file takes another's place", ["files / Runs.test_the_newest_has_the_name"], [
+        ("RENAME_NOREPLACE) == 0", "0u) == 0")]),
+    Mutant("a pipe is waited for", ["files / InTheWay.test_no_files"], [
+        ("const char *why = special(path);", "const char *why = NULL; (void)special;")]),
+
+    # --- cupool.h ---
+    Mutant("cupool.h: a forked child is told that it is served", ["api / Without"], [
+        ("return process_state_get() == PROCESS_NEW &&", "return")]),
+
+    # --- physical memory in the trace ---
+    Mutant("physical memory: a child writes into its parent's trace", ["vmm / Files.test_a_child"], [
+        ("(now == PROCESS_ACTIVE ? !process_is_foreign() : now == PROCESS_NEW)", "true"),
+        ("atomic_store(&trace_prospect, TRACE_NONE); atomic_store(&trace_allocs_wanted, false); if (trace.fd >= 0) file_close(trace.fd, &trace.file, /* done: */ false); trace.fd = -1;",
+         "atomic_store(&trace_allocs_wanted, false);")]),
+    Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
+        ("process_hooks_driver() && (now == PROCESS_ACTIVE", "(now == PROCESS_ACTIVE")]),
+]

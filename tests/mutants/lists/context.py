@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/context/: contexts, order of frees, captures, policy."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- the order of frees ---
+    Mutant("ordered: the device does not wait", ["order static ordered / nonblocking", "examples / Same.test_pipeline"], [
+        ("is_enough ? driver->cuCtxWaitEvent(context_handle(context), event) :", "is_enough ? CUDA_SUCCESS :")]),
+    Mutant("ordered: nothing is recorded", ["order static ordered / nonblocking"], [
+        ("result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);", ";")]),
+    Mutant("strict: the host does not wait", ["order static strict / nonblocking"], [
+        ("result = context->driver->cuCtxSynchronize();", ";")]),
+    Mutant("strict is treated as ordered", ["settings"], [
+        ("policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
+    Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
+        ("context_events.pool_ending(context);", "")]),
+    Mutant("auto: a copy to the host is no debt", ["auto_host static auto / d2h"], [
+        ("|| *ret_seq != atomic_load_explicit(&policy->synced_seq, memory_order_relaxed);", ";")]),
+
+    # --- captures ---
+    Mutant("a free in a capture is ordered", ["capture static ordered / freed_during"], [
+        ("beside_capture = capture_active(); if (!beside_capture && !wait)", "beside_capture = false; if (!wait)")]),
+    Mutant("the gate closes only after a capture has begun", ["capture_beside static ordered / under_load"], [
+        ("capture_active_now(); atomic_fetch_add(&capture_count, 1);", "capture_active_now();"),
+        ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;"),
+        ("capture->context = driver ? context_stream(driver, stream) : own;", "capture->context = own; atomic_fetch_add(&capture_count, 1);")], 10),
+    Mutant("a capture does not wait for calls in flight", ["capture_beside static ordered / under_load"], [
+        ("order_drain(own);", "")], 20),
+    Mutant("a call in flight is not seen to be", ["capture_beside static ordered / under_load"], [
+        ("return atomic_load(&slot->seq) & 1;", "return !slot;")], 20),
+    Mutant("a free follows an order that began before it", ["combiner"], [
+        (">= seen + 1 + (seen & 1))", ">= seen)")], 5),
+    Mutant("a free follows an order that failed", ["combiner"], [
+        ("if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
+    Mutant("what the lead ordered is not asked about", ["combiner"], [
+        ("batch_wait(context, own, 0);", ";")]),
+    Mutant("what others ordered last is not asked about", ["combiner"], [
+        ("batch_wait(context, atomic_load(&combiner->done), limit);", "(void)atomic_load(&combiner->done);")]),
+    Mutant("a turn that records nothing hides one that has", ["combiner"], [
+        ("return combiner; }", "atomic_store(&context->batches[thread_slot_get() % SLOTS].seq, atomic_load(&combiner->seq)); return combiner; }"),
+        ("if (at >= seq && (", "if (at == seq && (")]),
+    Mutant("frees depend on the one that leads", ["combiner"], [
+        ("i < COMBINER_POLLS || now_ns() < limit; i++", "1; i++")]),
+    Mutant("who waits on the host leads", ["combiner"], [
+        ("if (wait && slot == combiner)", "if (0)")]),
+    Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
+        ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
+    Mutant("a capture that does not begin keeps the gate closed", ["faults / Faults.test_without_faults"], [
+        ("if (!success) { atomic_fetch_sub(&capture_count, 1);", "if (!success) { ;")]),
+    Mutant("a thread takes the gate with it", ["teardown static preloaded / thread_end_while_capturing"], [
+        ("captures_remove(is_of_dead_thread, NULL);", "")]),
+    Mutant("a context that is reset keeps the gate closed", ["teardown static preloaded / reset_while_capturing"], [
+        ("capture_forget(handle, atomic_load(&context->captures));", ""),
+        ("if (capture_active()) captures_ask();", "")]),
+
+    # --- errors ---
+    Mutant("a block whose free was refused in a host function is handed out", ["free_errors shared preloaded"], [
+        ("is_sticky(result) || is_refused(context, result) ?", "is_sticky(result) ?")]),
+    Mutant("a capture of a thread without a context waits for nobody", ["capture shared preloaded"], [
+        ("!handle && (context = context_next(&i, CONTEXT_ALL))", "false")], 5),
+    Mutant("a capture waits for a free that waits for it", ["capture_beside static preloaded"], [
+        ("if (now_ns() >= *limit) break;", "")]),
+    Mutant("auto: memory that is not the pool's can be exported unseen", ["auto_shared static auto"], [
+        ("driver ? strict_device_of(driver, addr) : -1;", "-1;")]),
+    Mutant("auto: a strict device says nothing if that was before its first request", ["settings"], [
+        ('log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);', ";")]),
+    Mutant("a stream of another device is not waited for", ["auto_peer static auto"], [
+        ("if (result || !is_foreign(context, handle) || !driver->cuStreamQuery) return", "return")]),
+
+    # --- blocks and segments ---
+    Mutant("cudaMemGetInfo waits for the device", ["waits static ordered / memory_info"], [
+        ("context_unpin(context)) arrivals_collect(context, 0); }", "context_unpin(context)) order_wait(context); }")]),
+    Mutant("other threads' deferred frees are waited for as one's own", ["waits static relaxed / refused_request"], [
+        ("is_own ? thread_slot : SLOT_USER_OTHERS", "thread_slot")]),
+    Mutant("one's own deferred frees are waited for as other threads'", ["waits static relaxed / own_work"], [
+        ("is_own ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
+    Mutant("a wait in vain is made again", ["shim_segments"], [
+        ("if (!any && patience)", "if (false)")]),
+    Mutant("another thread's wait in vain shortens one's own", ["shim_segments"], [
+        ("&context->gave_up[is_own];", "&context->gave_up[0];")]),
+    Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
+        ("return atomic_load(&context->defers) && !context_events.registers() &&", "return false && !context_events.registers() &&")]),
+
+    # --- out of memory, limits, figures ---
+    Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
+        ("if (other == except) continue;", "if (other) continue;")]),
+
+    # --- contexts and processes ---
+    Mutant("the context of a free is not made current", ["contexts static strict / race_across"], [
+        ("if (!result && current != handle) {", "if (!result && !handle) {")]),
+    Mutant("the caller's context is not put back", ["contexts static strict"], [
+        ("visit->pushed = result == CUDA_SUCCESS;", "")]),
+    Mutant("a released primary context keeps its pool", ["contexts static preloaded / primary_release"], [
+        ("entry_gone(context, !active || (id && id != context->id));", "entry_gone(context, false);")]),
+
+    # --- NCCL ---
+    Mutant("NCCL: force and 1 are the same", ["nccl / Kinds.test_without_care"], [
+        ("return conf_get()->registration.number != REGISTER_FORCE && version >=", "return version >=")]),
+    Mutant("NCCL: a driver that cannot be asked is taken to be done", ["nccl / Registered.test_before_cuda_12_5"], [
+        ("if (result || context_enter(context, &visit)) return false; least", "if (result || context_enter(context, &visit)) return true; least")]),
+    Mutant("NCCL: the end of a communicator does not wait for another thread's capture", ["nccl / Registered.test_an_end_beside_another_threads_capture"], [
+        ("if (!capturing || now_ns() >= captured || !context_stays(context)) break;", "break;")]),
+    Mutant("NCCL: beside a capture nobody waits for work before registered memory goes", ["nccl_used / Used.test_freed_beside_a_capture"], [
+        ("if (beside_capture && context->driver->cuThreadExchangeStreamCaptureMode) result = order_beside_capture(context);", "", "order_wait")]),
+    Mutant("a context that may be about to end is not waited for", ["api / Beside.test_releases_of_the_context"], [
+        ("return true; limit = now_ns() + CONTEXT_LEAVING_WAIT_NS;", "return true; limit = 0;")]),
+    Mutant("cupool_trim leaves what could not go before", ["window"], [
+        ("return released + context_events.retry_parked(device);", "return released;")]),
+    Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
+        ("if (capture_history_saw(addr) && graphs_register())", "if (false)")]),
+    Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
+        ("if (context_events.segment_removing(addr, put, context)) put(context, addr, size);",
+         "put(context, addr, size);")]),
+    Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
+        ("if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context))", "if (false)")]),
+
+    # --- memory past the pool that is registered once it is used ---
+    Mutant("used memory: what is kept outlives its context", ["nccl_used / Used.test_context_gone"], [
+        ("context_events.context_ended(context);", "")]),
+
+    # --- cupool.h ---
+    Mutant("cupool.h: memory goes back to where it comes from now", ["api / Backend.test_there_and_back"], [
+        ("= kind == MEMORY_NCCL ? memory_put_nccl : memory_put;", "= context_backed_by_nccl(arg) ? memory_put_nccl : memory_put;")]),
+
+    # --- that no test had noticed once ---
+    Mutant("a green context has a policy of its own", ["auto_host alone auto"], [
+        ("return context && context->pool ? context : NULL;", "return context;")]),
+    Mutant("memory that was freed on a green context's stream is not used again", ["contexts static preloaded"], [
+        ("if (other) return other->pool != NULL;", "if (other) return true;")]),
+    Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
+        ("< context->capacity / RESERVE_PART) && !nccl_ranks_agree();", "< context->capacity / RESERVE_PART);")]),
+    Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
+        ("if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
+    Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [
+        (".excess_min = idle_bound(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
+    Mutant("where ranks agree: there is a bound", ["api / Alike"], [
+        (".bound_min = idle_bound(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
+    Mutant("ranks need not agree without an NCCL", ["api / Alike"], [
+        ("return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing", "return atomic_load_explicit(&state.backing")]),
+    Mutant("ranks need not agree after a switch", ["api / Alike"], [
+        ("conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing, memory_order_relaxed) ||", "conf_get()->backend.number == BACKEND_NCCL ||")]),
+    Mutant("ranks need not agree on what is registered", ["api / Alike"], [
+        ("memory_order_relaxed) || (CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "memory_order_relaxed);")]),
+    Mutant("ranks agree where nothing is registered", ["api / Alike"], [
+        ("(CUPOOL_NCCL_HOOKS && conf_get()->registration.number != REGISTER_OFF);", "(conf_get()->registration.number != REGISTER_OFF);")]),
+    Mutant("memory of NCCL that was born in a capture was there before", ["capture_history"], [
+        ("return atomic_load(&capture_total) - capture_active();", "return atomic_load(&capture_total);")]),
+    Mutant("memory of NCCL is as old as what was at its address before", ["capture_history"], [
+        ("if (found) *found = (struct entry){.addr", "if (found && found->addr != addr) *found = (struct entry){.addr")]),
+    Mutant("NCCL: the program's own memory has a front", ["nccl / Kinds.test_of_the_programs_own"], [
+        ("&& addr - start == front ? front : 0;", "? front : 0;")]),
+    Mutant("NCCL: cudaMalloc's memory backs the pool", ["nccl / Wrong.test_nccl_has_no_memory_of_its_own"], [
+        ("else if (!nccl_memory_is_shareable((uintptr_t)ptr))", "else if (false)")]),
+    Mutant("free memory is that of one context", ["meminfo static preloaded"], [
+        ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
+    Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
+        ("uint64_t idle = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
+    Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [
+        ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
+    Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
+    Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
+        (".break_max = as->capacity / SHARED_PART,", ".break_max = as->capacity,")]),
+    Mutant("what may be exposed is as much on a full device", ["stats / Packed"], [(".capacity = as->capacity, .excess_min", ".capacity = 0, .excess_min")]),
+]

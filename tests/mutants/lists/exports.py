@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/exports/: the exported functions, and what each call tells the policy."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- captures ---
+    Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
+        ("return SERVE_INVALID; return serve_free_later(addr, stream);", "; return serve_free_later(addr, stream);")]),
+
+    # --- errors ---
+    Mutant("the last error is lost", ["free_errors shared preloaded / interior", "free_errors shared preloaded / twice"], [
+        ("return BYPASS(real_runtime(cudaFree, caller)((void *)NOWHERE));", "return cudaErrorInvalidValue;")]),
+    Mutant("cudaMalloc of NULL crashes", ["basic shared preloaded"], [
+        ("switch (ptr ? serve_alloc(size, CALLER, &addr) : SERVE_FORWARD)", "switch (serve_alloc(size, CALLER, &addr))")]),
+    Mutant("auto: memory that is mapped for another device is not seen", ["auto_peer static auto"], [
+        ('policy_strict(POLICY_ALL, "memory of other devices");', ";")]),
+    Mutant("auto: a node of any type that touches host memory is not seen", ["auto_graph static auto"], [
+        ("hazard_graph_set(parameters->memset.dst);", ";")]),
+    Mutant("auto: a host function as a node of any type is not seen", ["auto_graph static auto"], [
+        ("case CU_GRAPH_NODE_TYPE_EMPTY:", "case CU_GRAPH_NODE_TYPE_EMPTY: case CU_GRAPH_NODE_TYPE_HOST:")]),
+    Mutant("auto: a copy between devices as a node of any type is not seen", ["auto_peer static auto"], [
+        ("ends_before(w, ENDS(&parameters->memcpy.copyParams));", ";")]),
+    Mutant("auto: a batch of copies to the host is not seen", ["auto_host static auto"], [
+        ("hazard_host_work(w->stream);", ";", "copy_batch_after")]),
+    Mutant("auto: a batch node's copies between devices are not seen", ["auto_later static auto"], [
+        ("hazard_foreign_accesses(copies->to, copies->from, copies->count, w->stream);", ";")]),
+    Mutant("auto: a later kind of node is taken for one that touches no host memory", ["auto_later static auto"], [
+        ("case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return false;",
+         "case CU_GRAPH_NODE_TYPE_CONDITIONAL: return true; default: return (int)type > 13;")]),
+    Mutant("auto: what others share changes nothing", ["auto_shared static auto"], [
+        ("policy_strict(POLICY_ALL, why);", ";", "strict_then_after")]),
+    Mutant("auto: every pool of the driver's is taken for the host's", ["auto_shared static auto"], [
+        ("return type == CU_MEM_ALLOCATION_TYPE_MANAGED || is_host_location(location->type);",
+         "return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type;")]),
+    Mutant("auto: a fill of the device's own memory before the first request makes it strict", ["auto_shared static auto"], [
+        ("known = driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;", "known = false;")]),
+    Mutant("a green context that has gone stays exempt", ["contexts static preloaded"], [
+        ("context = leaving(handle); return after_leaving(context, real_next(cuGreenCtxDestroy)(green));",
+         "context = NULL; return after_leaving(context, real_next(cuGreenCtxDestroy)(green));")]),
+    Mutant("a context that is refused is not asked for again", ["rows driver"], [
+        ('(serve_release(device, "oom") || serve_arrivals() != retry->arrivals)', "serve_arrivals() != retry->arrivals")]),
+
+    # --- out of memory, limits, figures ---
+    Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
+        ("return retry_is_worth_it(retry, result) && serve_give_back(retry->arrivals);", "return false;")]),
+    Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
+        ("const uint64_t idle = serve_idle_bytes();", "const uint64_t idle = 0;")]),
+
+    # --- contexts and processes ---
+    Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
+        ("leaving(handle);", "NULL;", "destroy")]),
+    Mutant("a reset device keeps its pool", ["catch"], [
+        ("leaving_primary(device);", "NULL;", "primary_reset"),
+        ("const bool alone = !process_is_passive() && !process_hooks_driver();", "const bool alone = false;")]),
+
+    # --- whose call it is ---
+    Mutant("a request that is passed on is pooled further down", ["catch"], [
+        ("error = BYPASS(real_runtime(cudaMalloc, CALLER)(ptr, size));", "error = real_runtime(cudaMalloc, CALLER)(ptr, size);")]),
+    Mutant("cuGetProcAddress answers with the driver's functions", ["catch"], [
+        ("return symbol == REAL_COUNT ? function : hooks[symbol];", "return symbol || hooks[0] ? function : NULL;")]),
+    Mutant("dlsym answers for RTLD_NEXT", ["next preloaded"], [
+        ("if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT ||", "if (!name || handle == RTLD_DEFAULT ||")]),
+
+    # --- NCCL ---
+    Mutant("NCCL: a communicator that could not shrink is used", ["nccl_rows / Rows.test_ends"], [
+        ("nccl_after(parent, used, result); return result;",
+         "nccl_after(parent, used, result); if (flags & NCCL_SHRINK_ABORT) nccl_comm_ended(parent, NCCL_END_CLOSE, result); return result;")]),
+    Mutant("NCCL: what the program takes from NCCL is not registered", ["nccl / Registered.test_threads"], [
+        ("nccl_user_memory((uintptr_t)*ptr, size);", ";")]),
+
+    # --- cupool.h ---
+    Mutant("cupool.h: trim gives back in a group", ["api / Trim.test_not_in_a_group"], [
+        ("return nccl_reg_group_depth() ? 0 :", "return")]),
+    Mutant("cupool.h: what a newer program asks for is not cleared", ["api / Stats.test_other_versions_of_the_struct"], [
+        ("memset(stats, 0, size);", "")]),
+
+    # --- physical memory in the trace ---
+    Mutant("physical memory: a mapping is not told", ["vmm / Calls.test_every_call_is_there"], [
+        ("direct_mapped(ptr, size, offset, handle); if (took(&call, result))",
+         "direct_mapped(ptr, size, offset, handle); if (false)")]),
+    Mutant("physical memory: what was given up is told too late", ["vmm / Calls.test_threads"], [
+        ("call->t = taken ? now : call->start;", "call->t = now;")], 5),
+    Mutant("physical memory: what failed is not told", ["vmm / Calls.test_errors"], [
+        ("if (!call->start)", "if (!call->start || result)")]),
+    Mutant("physical memory: idle memory is not given back for it", ["vmm / Calls.test_idle_memory_is_there_for_it"], [
+        ("return !process_is_inside() && retry_again(retry, result);", "return false;")]),
+    Mutant("physical memory: idle memory is given back from inside of NCCL", ["nccl / Wrong.test_deregistration_fails"], [
+        ("return !process_is_inside() && retry_again(retry, result);", "return retry_again(retry, result);")]),
+    Mutant("physical memory: a program that pools nothing has no trace", ["vmm / Calls.test_every_call_is_there"], [
+        ("serve_begin();", ";", "call_ended")]),
+    Mutant("physical memory: the library's own calls are taken for NCCL's", ["vmm / Whose.test_nccl"], [
+        ("if (process_is_inside())", "if (false)")]),
+
+    # --- that no test had noticed once ---
+    Mutant("green contexts are pooled", ["contexts static preloaded"], [
+        ("context_exempt(*context); atomic_store(&green_exempt, true);", "atomic_store(&green_exempt, true);")]),
+    Mutant("free memory may be more than all", ["meminfo static preloaded"], [
+        ("*free = total && *free + idle > *total ? *total : *free + idle;", "*free = total ? *free + idle : *free + idle;")]),
+    Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
+        ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
+    Mutant("the driver says what freed memory was", ["driver static preloaded"], [
+        ("return serve_is_freed(ptr, caller) ? NOWHERE : ptr;", "return serve_is_freed(ptr, caller) ? ptr : ptr;")]),
+]

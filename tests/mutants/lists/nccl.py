@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/nccl/: communicators and their registrations."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- NCCL ---
+    Mutant("NCCL: a communicator that was not revoked stays closed", ["nccl_rows / Rows.test_ends"], [
+        ("nccl_reg_comm_reopen(nccl_registry(), comm);", ";")]),
+    Mutant("NCCL: a communicator that a group is to end has gone before", ["nccl_rows / Rows.test_ends"], [
+        ("struct ending *one = nccl_reg_group_depth() ? malloc(sizeof(*one)) : NULL;", "struct ending *one = NULL;")]),
+    Mutant("NCCL: a call that is no operation does not use its communicator", ["nccl_rows / Rows.test_used"], [
+        ("nccl_reg_before_call(nccl_registry(), comm, &used);", ";")]),
+    Mutant("NCCL: a communicator that was finalized is forgotten", ["nccl_rows / Rows.test_ends"], [
+        ("how == NCCL_END_FINALIZE ? nccl_reg_comm_finalize(nccl_registry(), comm) :", "")]),
+    Mutant("NCCL: the end of a communicator waits for the device", ["nccl / Registered.test_end_beside_other_work", "nccl / Registered.test_an_end_beside_a_capture"], [
+        ("return context_wait_device_for(info->device, ms) ? 0 : -EBUSY;", "return context_wait_device(info->device) ? 0 : -EBUSY;")]),
+    Mutant("NCCL: memory that waits to go is freed again", ["nccl_rows / Rows.test_groups_and_memory"], [
+        ("rc == -EALREADY ? ncclUnhandledCudaError : rc ? next(ptr) : freed", "rc ? next(ptr) : freed")]),
+    Mutant("windows: an answer that never came is taken for one", ["window"], [
+        ("if (!result && memcmp(&all[rank], mine, sizeof(*mine)) != 0) rc = -EIO;", "(void)rank;"),
+        ("rc = all[i].problem > PROBLEM_MAX ? -EIO : -(int)all[i].problem;", "rc = all[i].problem > PROBLEM_MAX ? 0 : -(int)all[i].problem;"),
+        ("if (!rc && !nccl_comm_is_open(comm)) rc = -EIO;", "")]),
+    Mutant("windows: a registration is taken for one", ["window"], [
+        ("return (char *)window + 1;", "return window;")]),
+    Mutant("windows: ranks do not compare where their buffers lie", ["window"], [
+        ("rc = all[i].start == all[0].start &&", "rc =")]),
+    Mutant("windows: what a window holds goes before it", ["window"], [
+        ("nccl_user_registered(comm, name_of(window), whole.addr, whole.size);", ";")]),
+    Mutant("windows: a rank that has nothing to offer keeps that to itself", ["window"], [
+        (": -(int)all[i].problem;", ": -(int)mine->problem;")]),
+
+    # --- memory past the pool that is registered once it is used ---
+    Mutant("used memory: it is freed while it is registered", ["nccl_used / Used.test_reused"], [
+        ("if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
+    Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
+        ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
+    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl_used / Used.test_under_work"], [
+        ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
+        ("freed_retry(device);", "freed_retry(-1);")], 40),
+    Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [
+        ("atomic_load(&retrying) && !retries &&", "false &&")]),
+    Mutant("used memory: it is unmapped while it is registered", ["nccl_used / Used.test_mapped"], [
+        ("if (nccl_segment_remove(entry->addr, unmapped_gone, NULL)) unmapped_gone(", "unmapped_gone(")]),
+    Mutant("used memory: another thread's call decides whether it is deregistered", ["nccl_used / Used.test_unmapped_beside_others"], [
+        ("is_unmapped(entry->addr) && i < UNMAP_TRIES &&", "false &&")], 20),
+    Mutant("used memory: what others have given is taken for the program's own", ["nccl_used / Used.test_never"], [
+        ("if (is_on()) entry_forget(&direct.physical, handle);", "")]),
+    Mutant("used memory: it is freed twice", ["nccl_used / Used.test_freed_when_it_cannot_go"], [
+        ("if (copy.state != STATE_USED) return true;", "if (copy.state != STATE_USED) return false;")]),
+
+    # --- that no test had noticed once ---
+    Mutant("used memory: a part of what is mapped is taken for all", ["nccl_used / Used.test_parts"], [
+        ("whole = physical && offset == 0 && physical->size == size;", "whole = physical && offset == 0;")]),
+    Mutant("used memory: the driver is not asked for the size", ["nccl_used / Used.test_parts"], [
+        ("(entry->context ? size >= entry->size : size == entry->size) &&", "")]),
+    Mutant("used memory: another device's is registered", ["nccl_used / Used.test_parts"], [("where == device &&", "")]),
+    Mutant("used memory: what lies in a new allocation is still there", ["nccl_used / Used.test_freed_unseen"], [
+        ("return i < table->count && table->entries[i].addr - addr < size ? &table->entries[i] : NULL;", "return NULL;")]),
+    Mutant("used memory: peers map cudaMalloc's", ["nccl_used / Used.test_as_the_pool_does"], [
+        (".plain = owner != NULL, .own = true", ".plain = false, .own = true")]),
+]

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of pool/: segments, blocks, magazines, the map from addresses."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- the order of frees ---
+    Mutant("a block is published before it is ordered", ["threads"], [
+        ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_publish(pool, block, rc);",
+         "block_publish(pool, block, 0); rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);")]),
+    Mutant("a block is published although ordering failed", ["order"], [
+        ("if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
+    Mutant("kept blocks are taken off the list without the lock", ["threads"], [
+        ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1); *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; "
+         "size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine);",
+         "ret_deferred[i] = magazine->deferred; magazine->deferred = NULL; magazine->deferred_count = 0; size_set(&magazine->deferred_bytes, 0);")], 10),
+    Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
+        ("handed_sub(magazine, block->size); magazine_defer(pool, magazine, block); }",
+         "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_defer(pool, magazine, block); }")]),
+    Mutant("what is kept back while an order is under way is published by it", ["order"], [
+        ("block_publish(pool, block, rc); } release_some(pool);",
+         "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; deferred_take(pool, NULL, lists); "
+         "for (unsigned int i = 0; i < MAGAZINES; i++) list_publish(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
+    Mutant("a magazine that a segment's end has emptied counts as one that keeps something", ["life"], [
+        ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
+    Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
+        ("if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
+    Mutant("deferred frees of two threads count as the second one's own", ["order"], [
+        ("else if (magazine->deferred_by != &magazine_index) { magazine->deferred_by = NULL; }", "")]),
+    Mutant("deferred frees in another magazine count as one's own", ["order", "waits static relaxed / own_work"], [
+        ("*ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;", "")]),
+    Mutant("frees that could not be ordered count as another thread's", ["waits static relaxed / own_work"], [
+        ("magazine->deferred_by = is_own ? magazine->deferred_by : NULL;", "magazine->deferred_by = NULL;")]),
+    Mutant("frees that could not be ordered become the ordering thread's own", ["order"], [
+        ("magazine->deferred_by = is_own ? magazine->deferred_by : NULL;", "")]),
+    Mutant("an error that waits in the context is not returned by cudaFree", [
+        "faults / Faults.test_an_error_of_the_context_is_seen_at_the_free"], [
+        ("release_some(pool); return rc == -EBUSY ? 0 : rc;", "release_some(pool); return 0;")]),
+
+    # --- captures ---
+    Mutant("segments are given back in a capture", ["order"], [
+        ("if (frozen && (!may_wait ||", "if (false && (!may_wait ||")]),
+
+    # --- errors ---
+    Mutant("an interior pointer is freed", ["pool", "free_errors static preloaded / interior"], [
+        ("*ret_block = slots && addr % POOL_GRANULE == 0 ?", "*ret_block = slots ?"),
+        ("if (block->addr != addr) {", "if (false) {")]),
+    Mutant("a block is freed twice", ["pool", "free_errors static preloaded / twice"], [
+        ("if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return -EINVAL;",
+         "if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return 0;")]),
+    Mutant("a block that is not published yet is freed twice", ["threads"], [
+        ("if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return -EINVAL;",
+         "if (!block) return -EINVAL; if (!atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING)) return 0;")], 10),
+    Mutant("two threads free one block", ["threads"], [
+        ("if (!block || !atomic_compare_exchange_strong(&block->state, &live, BLOCK_PENDING))",
+         "if (!block || atomic_load(&block->state) != live || (atomic_store(&block->state, BLOCK_PENDING), false))")], 10),
+
+    # --- blocks and segments ---
+    Mutant("a split is off by one granule", ["pool", "random"], [
+        (": block->addr + size; rest->prev", ": block->addr + size - POOL_GRANULE; rest->prev")]),
+    Mutant("a merge takes the wrong neighbour", ["random"], [
+        ("if (is_free(block->next)) block_merge_next(pool, block);", "if (block->next) block_merge_next(pool, block);")]),
+    Mutant("a merge forgets who follows", ["pool", "random"], [
+        ("block->next = next->next; if (block->next) block->next->prev = block;", "block->next = next->next;")]),
+    Mutant("the map keeps a block that was freed", ["pool"], [
+        ("map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
+    Mutant("what was freed last is not looked for", ["pool"], [
+        ("if (!block) { coalesce_all(pool); block", "if (!block) { block")]),
+    Mutant("a small request joins what all freed last", ["sizes"], [
+        ("if (size > CLOSE_MAX) coalesce(pool, cached_grab(magazine, LARGE_SETS, HASH_SETS,", "coalesce(pool, cached_grab(magazine, 0, LIST_SETS,")]),
+    Mutant("a large request does not join what is large and freed last", ["sizes"], [
+        ("coalesce_own_large(pool); if (!refused)", "if (!refused)")]),
+    Mutant("a small request that nothing serves joins all rather than the next larger one", ["sizes"], [
+        ("if (!block && size <= CLOSE_MAX && coalesce_larger(pool, magazine, size))", "if (0)")]),
+    Mutant("a large request overlooks small ones in its segment", ["sizes"], [
+        ("magazine->has_holes ? LIST_SETS : LARGE_SETS,", "LARGE_SETS,")]),
+    Mutant("a request between close and large sizes does not join what was freed last", ["shards"], [
+        ("if (size > CLOSE_MAX) coalesce(", "if (size > LARGE_MIN) coalesce(")]),
+    Mutant("a magazine joins what is of others' segments", ["threads"], [
+        ("if (!all && block->segment->owner != owner)", "if (!all && !block->segment->owner != !owner)")], 20),
+    Mutant("all locks are one", ["threads"], [
+        ("for (unsigned int i = 0; i < count; i++) magazine_visit(&pool->magazines[i]);", ""),
+        ("for (unsigned int i = 0; i < count; i++) magazine_unlock(&pool->magazines[i]);", "(void)count;")], 20),
+    Mutant("small requests without a hit take the common lock", ["shards"], [
+        ("magazine_carve(pool, magazine, size, requested, ret_addr);", "false;")]),
+    Mutant("all segments are the first magazine's", ["shards"], [
+        ("segment->shared ? magazine_own(pool) : NULL;", "segment->shared ? pool->magazines : NULL;"),]),
+    Mutant("what is free in others' segments is overlooked", ["shards"], [
+        ("block = bins_find(&pool->magazines[(index + i) % count].bins, size, 0, all);", "block = NULL;")]),
+    Mutant("segments stay with whose they were", ["shards"], [
+        ("return segment->size - segment->used >= segment->size / MOVE_PART;", "return !segment;")]),
+    Mutant("a segment changes its owner for next to nothing", ["shards"], [
+        ("return segment->size - segment->used >= segment->size / MOVE_PART;", "return segment != NULL;")]),
+    Mutant("a segment that moves stays on the books", ["shards"], [
+        ("book(&from->live, -segment->used); book(&to->books.live, segment->used);", "")]),
+    Mutant("an idle segment that moves stays on the books", ["shards"], [
+        ("book(&from->idle, -segment->size); book(&to->books.idle, segment->size);", "(void)from;")]),
+    Mutant("descriptors stay with those who merge", ["shards"], [
+        ("if (++spares->count > 2 * SPARES_CHUNK)", "if (++spares->count > 200 * SPARES_CHUNK)")]),
+    Mutant("descriptors that others had too many of are not used", ["shards"], [
+        ("move(&pool->spares_common, spares);", "")]),
+    Mutant("what waits for company counts for the peak", ["magazine"], [
+        ("handed_sub(magazine, block->size); magazine_defer(", "magazine_defer(")]),
+    Mutant("small sizes are not close", ["sizes"], [
+        ("return (((last >> shift) + 1) << shift) * POOL_GRANULE;", "return (last + 1) * POOL_GRANULE;")]),
+    Mutant("strays have no end", ["sizes"], [
+        ("(stray && magazine->strays_count >= STRAY_MAX)", "false")]),
+    Mutant("who looks moves the slack", ["magazine"], [
+        ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
+    Mutant("what was asked for is joined before anybody looks", ["magazine"], [
+        ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool);")]),
+    Mutant("hits do not count for the peak", ["magazine"], [
+        ("if (handed > balance(&magazine->handed_most))", "if (0)")]),
+    Mutant("who frees in his own is visited by all", ["magazine"], [
+        ("const bool abandoned = size_value(&magazine->frees_seen) == frees;", "const bool abandoned = true;")]),
+    Mutant("what was freed last is not given back", ["pool"], [
+        ("coalesce_all(pool); for (segment = idle_bytes(pool) ? pool->segments : NULL;", "for (segment = pool->segments;")]),
+    Mutant("what was freed last is handed out for any size", ["sizes"], [
+        ("if (!block || block->size != size)", "if (!block)")]),
+    Mutant("a magazine takes what is withdrawn", ["magazine"], [
+        ("magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||", "magazine->cached_count >= CACHED_MAX ||")]),
+    Mutant("what others freed last is not looked for", ["magazine"], [
+        ("handed_collect(pool, magazine); magazine->has_holes = false; coalesce(", "if (i) continue; handed_collect(pool, magazine); magazine->has_holes = false; coalesce(")]),
+    Mutant("the slack is each magazine's", ["magazine"], [
+        ("return size_value(&pool->shown.budget) / (sharers ? sharers : 1);", "return size_value(&pool->shown.budget) + 0 * sharers;")]),
+    Mutant("as much waits as there is place for afterwards", ["magazine"], [
+        ("#define DEFERRED_MAX (CACHED_MAX / 4)", "#define DEFERRED_MAX CACHED_MAX")]),
+    Mutant("a request joins what others freed last", ["magazine"], [
+        ("return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
+    Mutant("large blocks wait for company", ["order"], [
+        ("takes <= room / BATCH_PART &&", "")]),
+    Mutant("what ended threads kept is nobody's business", ["magazine"], [
+        ("(i != probe || !is_abandoned(magazine)))", "probe < MAGAZINES)")]),
+    Mutant("what others keep too much of is nobody's business", ["magazine"], [
+        ("size_value(&magazine->deferred_bytes) <= budget_share(pool) && (i != probe ||", "(i != probe ||")]),
+    Mutant("the map keeps a segment that was given back", ["pool"], [
+        ("segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
+         "segment->next->prev = segment->prev;")]),
+    Mutant("blocks are aligned to 256 bytes", ["pool", "basic static preloaded / alignment"], [
+        ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)POOL_GRANULE / 2)")]),
+    Mutant("small blocks start where a segment starts", ["pool"], [
+        ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
+    Mutant("a block is handed out that is too small", ["bins", "pool"], [
+        ("if (block->size < size || (!shared", "if ((!shared")]),
+    Mutant("segments are broken without a budget", ["break"], [
+        ("(block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room)", "block->size / BREAK_RATIO <= size")]),
+    Mutant("holes of packed segments are handed out without a budget", ["break"], [
+        ("return all || segment_exposes(segment, size) <= room;", "return true;")]),
+    Mutant("large segments are broken as readily as those for two", ["bins"], [
+        ("room /= BREAK_PART;", "")]),
+    Mutant("packing has no bound", ["bound"], [
+        ("max = max < bound ? max : bound;", "")]),
+    Mutant("the bound has no margin for small blocks", ["bound"], [
+        ("return (native / BOUND_PART + pool->config.bound_min) / 16 * 15;", "return native / BOUND_PART + pool->config.bound_min + ((size_t)4 << 20);")]),
+    Mutant("the largest block is what a packed segment keeps", ["break"], [
+        ("native_size(block->size) < least)", "native_size(block->size) < segment->size)")]),
+    Mutant("a block that was the smallest of its segment still exposes it", ["break"], [
+        ("if (segment->exposed) exposed_lessen(pool, segment);", "")]),
+    Mutant("large blocks take all of what may be exposed", ["break"], [
+        ("max -= size > PACK_SMALLEST ? max / 4 : 0;", "")]),
+    Mutant("blocks that leave little share a segment", ["break"], [
+        ("native_size(size) - size >= PACK_LEAVES", "native_size(size) > size")]),
+    Mutant("a program that frees nothing has its blocks packed", ["break"], [
+        ("pool->freed < PACK_FREED ||", "")]),
+    Mutant("a program that exports its blocks has them packed", ["break"], [
+        ("max = pool->packs_never ? 0 : max;", "")]),
+    Mutant("the second of two blocks lies beside the first", ["break"], [
+        ("const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;", "const bool at_end = false;")]),
+    Mutant("a segment for two is asked for again where it was refused", ["break"], [
+        ("rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, false, ret_addr);")]),
+    Mutant("as many large blocks wait for company as small ones", ["magazine"], [
+        ("(size < LARGE_MIN || magazine->deferred_large < DEFERRED_LARGE_MAX) &&", "")]),
+    Mutant("the budget is not given back by merging", ["break"], [
+        ("if (block->segment->exposed && is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
+    Mutant("what a large block leaves of its segment is handed out", ["pool", "random"], [
+        ("return block->prev && !block->segment->shared && !block->segment->exposed;", "return false;")]),
+    Mutant("small requests go to idle segments", ["bins"], [
+        ("if (size < POOL_SEGMENT_UNIT) return false;", "")]),
+    Mutant("a growing pool hands nothing back", ["excess"], [
+        ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
+    Mutant("a growing pool hands everything back", ["excess", "random"], [
+        ("if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
+    Mutant("a growing pool hands back what has just become idle", ["excess"], [
+        ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
+         "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
+        ("next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
+    Mutant("a growing pool hands much back for little", ["excess"], [
+        ("if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
+    Mutant("a growing pool tolerates much beside a large segment", ["excess"], [
+        ("&& held - max <= excess && held <= bound) continue;", "&& held <= bound) continue;")]),
+    Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
+        ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
+    Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
+        ("return peak + *ret_excess + budget_of(pool) +", "return peak + *ret_excess +")]),
+    Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
+        ("if (!is_beyond) return false;", "return false;")]),
+    Mutant("the bound: what is on its way back does not count", ["bound static ordered / append"], [
+        ("SIZE_MAX / 2 && pool->stats.held + arriving +", "SIZE_MAX / 2 && pool->stats.held +"),
+        ("is_beyond = pool->stats.held + arriving +", "is_beyond = pool->stats.held +")]),
+    Mutant("the bound: a request does not wait for its own frees", ["bound static ordered / append"], [
+        ("if (config->backend->reclaim) config->backend->reclaim(config->arg); lock_take(", "lock_take("),
+        ("if (release_excess(pool, size, /* second: */ true, &alone) && config->backend->reclaim) config->backend->reclaim(",
+         "if (false) config->backend->reclaim(")]),
+    Mutant("a fill is not put in order", ["fill"], [
+        ("return !rc && filled ? order->filled(pool->config.arg) : rc;", "return rc;")]),
+    Mutant("a program that repeats itself goes on asking the driver", ["excess"], [
+        ("else ghosts->credit += size;", "")]),
+    Mutant("a pool that holds more for old sizes goes on with it", ["excess"], [
+        ("ghosts->credit -= ghosts->credit < size ? ghosts->credit : size;", "")]),
+    Mutant("any size that comes again makes the pool hold more", ["excess"], [
+        ("if (ghosts->streak < STREAK_MAX) ghosts->streak++; else", "")]),
+    Mutant("the list of idle segments keeps one that is in use", ["random"], [
+        ("*(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;", "")]),
+    Mutant("a segment with a live block is given back", ["pool", "random"], [
+        ("if (segment->used) return false;", "")]),
+
+    # --- out of memory, limits, figures ---
+    Mutant("out of memory: what was kept back stays there", ["ladder"], [
+        ("order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
+    Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
+        ('released = pool_trim(pool, "oom");', "released = 0;")]),
+    Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
+        ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
+        ("more = idle_bytes(pool) || pool->releasing ||", "more = idle_bytes(pool) ||")]),
+    Mutant("out of memory: a trim does not wait for another thread's", ["decay"], [
+        ("return releases_wait(pool) ? released +", "return false ? released +")]),
+    Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
+        ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
+        ("pool->releasing || atomic_load(&pool->shown.ordering) ||", "pool->releasing ||")]),
+    Mutant("who looks changes where memory lies", ["magazine"], [
+        ("stats_copy(pool, ret_stats); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats); ret")]),
+    Mutant("growth that was refused first counts twice", ["excess"], [
+        ("bool entered; int rc; lock_take(&pool->lock); segment_size",
+         "bool entered; int rc; release_excess(pool, size, false, &alone); lock_take(&pool->lock); segment_size"),
+        ("if (release_excess(pool, size, /* second: */ false, &alone)) {", "if (false) {")]),
+    Mutant("the limit does not hold", ["ladder", "settings"], [
+        ("fits = !limit || ", "fits = true || ")]),
+    Mutant("several threads pass the limit together", ["ladder"], [
+        ("pool->stats.held + pool->growing <= limit - size", "pool->stats.held <= limit - size")]),
+
+    # --- settings and the trace ---
+    Mutant("a segment's end is traced after it has gone", ["order"], [
+        ("""if (config->observer && config->observer->segment_free)
+         config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);
+         config->backend->free(config->arg, segment->kind, segment->addr, segment->size);""",
+         """config->backend->free(config->arg, segment->kind, segment->addr, segment->size);
+         if (config->observer && config->observer->segment_free)
+         config->observer->segment_free(config->arg, segment->kind, segment->addr, segment->size);""")]),
+
+    # --- reports ---
+    Mutant("holes are counted by blocks", ["survey"], [
+        ("ranges += !range;", "ranges += 1;")]),
+
+    # --- cupool.h ---
+    Mutant("cupool.h: after a switch of the backend what is free serves requests", ["kinds", "api / Backend.test_there_and_back"], [
+        ("if (segment->kind != kind)", "if (false)")]),
+    Mutant("cupool.h: a segment that came during a switch serves requests", ["kinds"], [
+        ("if (segment->kind != pool_kind_get(pool)) segment_withdraw(pool, segment);", "")]),
+
+    # --- that no test had noticed once ---
+    Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [
+        ("for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {", "for (uint64_t at = addr; at == addr; at += POOL_SEGMENT_UNIT) {")]),
+]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/report/: statistics, out-of-memory reports, guard bytes, the background thread."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- the order of frees ---
+    Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); pthread_timedjoin_np",
+         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); pthread_timedjoin_np")]),
+    Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
+        ("if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
+
+    # --- settings and the trace ---
+    Mutant("statistics: nobody learns what passes the pool by", ["stats / NotPooled"], [
+        ("atomic_fetch_add_explicit(&taken[kind].calls, 1, memory_order_relaxed);", "")]),
+
+    # --- reports ---
+    Mutant("out of memory: others include the pool", ["oom_report / Numbers"], [
+        ("p->others = p->total - p->free - p->pool.held;", "p->others = p->total - p->free;")]),
+    Mutant("out of memory: the driver is asked while a stream captures", ["oom_report / Numbers"], [
+        ("if (!capture_active() && driver->", "if (driver->")]),
+    Mutant("statistics replace a handler of the program", ["stats / Signal"], [
+        ("is_default(&now) && sigaction(sig, &ours, &now) == 0 && is_default(&now)", "sigaction(sig, &ours, &now) == 0")]),
+    Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
+        ("background_wake();", "", "on_signal")]),
+    Mutant("the page has one half", ["live / Reader"], [
+        ("(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
+    Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
+        ("if (file_state(fd, &page.file) != -EBADF) while", "while")]),
+
+    # --- NCCL ---
+    Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
+        ("if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),
+
+    # --- that no test had noticed once ---
+    Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
+        ("if (is_left_alone()) break;", "")]),
+    Mutant("the trace's writer outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
+        ("trace_write_end();", "")]),
+    Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
+        ("process_bypass_end(); /* the program's", "; /* the program's")]),
+]

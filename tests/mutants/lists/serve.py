@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/serve/: the decision for each request and each free."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- the order of frees ---
+    Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
+        ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),
+
+    # --- errors ---
+    Mutant("cudaMalloc of 0 bytes is pooled", ["faults / Faults.test_without_faults"], [
+        ("if (!size || process_is_passive())", "if (process_is_passive())")]),
+    Mutant("what was freed before a capture is not asked for", ["oom static relaxed"], [
+        ("if (current_device(&device)) device_publish(device);", "(void)device;")]),
+
+    # --- whose call it is ---
+    Mutant("NCCL's own memory is pooled", ["catch"], [
+        ("if (caller_is_outside(caller_of(caller))) return SERVE_BYPASS;", "")]),
+    Mutant("an IPC handle of a shared segment is made", ["ipc static preloaded / small"], [
+        ("== 0 && base == segment));", "== 0));")]),
+
+    # --- reports ---
+    Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [
+        ("stats_forget();", "")]),
+
+    # --- NCCL ---
+    Mutant("NCCL: the driver gives what NCCL refuses", ["nccl / Wrong.test_memory_is_refused_later"], [
+        ("if (rc == -ENOMEM && context_backed_by_nccl(context))", "if (false)")]),
+
+    # --- cupool.h ---
+    Mutant("allocation events: what a free waits in is not seen", ["hang / Hang.test_what_a_free_waits_in_is_seen"], [
+        ("trace_block(TRACE_BLOCK_FREE_REQUESTED, &event); } rc = release_checked(release, addr);",
+         "} rc = release_checked(release, addr); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
+
+    # --- that no test had noticed once ---
+    Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
+        ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
+]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of shim/trace/: the trace file."""
+from __future__ import annotations
+
+from mutant import Mutant
+
+MUTANTS = [
+    # --- settings and the trace ---
+    Mutant("a forked child keeps the lock of a trace", ["files / Runs.test_a_child_does_not_keep_it"], [
+        ("file_close(trace.fd, &trace.file, /* done: */ false);", ";")]),
+    Mutant("trace: what is left out is not counted", ["gap", "gaps / Limit"], [
+        ("gap->events[kind] += events;", "")]),
+    Mutant("trace: after a gap it is not told what is held", ["gaps / Limit"], [
+        ("tally < tallies + tally_count; tally++) {", "tally < tallies; tally++) {")]),
+    Mutant("trace: a gap goes on for ever", ["gap"], [
+        ("gap->credit >= FULL / 2", "false")]),
+    Mutant("trace: a file without a header", ["trace / Full.test_no_room_for_the_header"], [
+        ("if (!header_write(&launch)) give_up(); else if", "header_write(&launch); if")]),
+    Mutant("trace: nothing is written behind", ["trace / Ends.test_killed_later"], [
+        ("rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
+    Mutant("trace: a record is taken before it is complete", ["records"], [
+        ("if (!is_complete(record, number) && !(wait", "if (false && !(wait")]),
+    Mutant("trace: a record that is being written is not waited for", ["records"], [
+        ("&& !(wait && complete_wait(record, number)))", ")")]),
+    Mutant("trace: a record that nobody finishes is waited for again and again", ["records"], [
+        ("times.stuck = number + 1;", "return false;")]),
+    Mutant("trace: a record that is not taken yet is overwritten", ["records"], [
+        ("memory_order_acquire)) >= (int64_t)RECORDS)", "memory_order_acquire)) > (int64_t)RECORDS)")]),
+    Mutant("trace: what is recorded meanwhile is taken, too", ["records"], [
+        ("number < times.end &&", "number < atomic_load(&ring.head) &&")]),
+    Mutant("trace: the lines of a thread go back", ["records"], [
+        ("if (times.last[i].tid == tid && t < times.last[i].t) t =", "if (false) t =")]),
+    Mutant("trace: the counter's rate is taken once", ["records"], [
+        ("if ((passed >= RATE_NS || !times.rated)", "if (!times.rated"),
+        ("times.rated = passed >= RATE_NS;", "times.rate *= 1.1; times.rated = true;")]),
+    Mutant("allocations are not written before a segment's end", ["trace / Ends"], [
+        ('flush(/* wait: */ true); t = event->clock ?', 't = event->clock ?'),
+        ("rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
+
+    # --- cupool.h ---
+    Mutant("cupool.h: a mark is written as it is", ["api / Mark.test_texts"], [
+        ("""c == '"' || c == '\\\\' ? "\\\\" : "",""", '"",')]),
+    Mutant("cupool.h: a mark is any bytes", ["api / Mark.test_no_text_at_all"], [
+        ("(text[1] < forms[i].low || text[1] > forms[i].high)", "false")]),
+]

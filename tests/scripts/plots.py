@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Made traces to plot, the page of cupool-trace plot taken apart, and the base of the tests of it."""
+from __future__ import annotations
+
+import contextlib
+import html.parser
+import io
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any, Iterator, Optional
+from unittest import mock
+
+from made_traces import BASE, MIB, ROOT, Case, Event, ev, header
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from cupool_trace import cli, plot  # noqa: E402
+
+class Page(html.parser.HTMLParser):
+    """What a browser would load, run or show of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Optional[str]]]] = []
+        self.scripts: list[str] = []
+        self._script = False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: "list[tuple[str, Optional[str]]]") -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._script = tag == "script"
+        if self._script:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._script:
+            self.scripts[-1] += data
+
+
+def life(seed: int, steps: int, spike: bool = False) -> list[Event]:
+    """A program that allocates and frees at random in segments that come and go."""
+    r = random.Random(seed)
+    events, t = [header()], 1000
+    segments: dict[int, int] = {}
+    blocks: dict[int, int] = {}
+    for step in range(steps):
+        t += r.randint(1, 5000)
+        what = r.random()
+        if spike and step == steps // 2:
+            p = BASE + (1 << 40)
+            events += [ev(t, "segment_alloc", p=p, n=640 * MIB), ev(t + 1, "alloc", p=p, n=600 * MIB + 512),
+                       ev(t + 2, "free_requested", p=p, n=600 * MIB + 512), ev(t + 3, "segment_free", p=p, n=640 * MIB)]
+            t += 3
+        if what < 0.02 or not segments:
+            p = BASE + r.randrange(1 << 12) * 8 * MIB
+            if p not in segments:
+                segments[p] = r.randint(1, 4) * 2 * MIB
+                events.append(ev(t, "segment_alloc", p=p, n=segments[p]))
+        elif what < 0.03:
+            p = r.choice(sorted(segments))
+            if not any(p <= b < p + segments[p] for b in blocks):
+                events.append(ev(t, "segment_free", p=p, n=segments.pop(p)))
+        elif what < 0.55:
+            seg = r.choice(sorted(segments))
+            p = seg + r.randrange(segments[seg] // 65536) * 65536
+            if p not in blocks:
+                blocks[p] = r.randint(1, 65536)
+                events.append(ev(t, "alloc", p=p, n=blocks[p]))
+        elif blocks:
+            p = r.choice(list(blocks))
+            n = blocks.pop(p)
+            events += [ev(t, "free_requested", p=p, n=n), ev(t, "free_completed", p=p, n=n)]
+    return [*events, ev(t + 10, "end", dropped=0)]
+
+
+def walk(events: list[Event]) -> Iterator[tuple[int, int, int]]:
+    """Time, held and live after every event that changes one."""
+    held = live = 0
+    for e in events[1:]:
+        sign = {"segment_alloc": 1, "segment_free": -1, "alloc": 1, "free_requested": -1}.get(e["e"])
+        if sign is None:
+            continue
+        if e["e"].startswith("segment"):
+            held += sign * e["n"]
+        else:
+            live += sign * -(-e["n"] // 512) * 512
+        yield e["t"], held, live
+
+
+class PlotCase(Case):
+    def plot(self, *paths: str, status: int = 0, options: "tuple[str, ...]" = (), kind: str = "html") -> Path:
+        out = self.dir / f"out.{kind}"
+        done = self.run_tool("plot", *paths, "-o", str(out), *options)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return out
+
+    def data_of(self, out: Path) -> Event:
+        page = Page(out.read_text(encoding="ascii"))
+        data: Event = json.loads(page.scripts[0])
+        return data
+
+    def data(self, events: "list[Event] | bytes", **more: Any) -> Event:
+        return self.data_of(self.plot(self.write(events), **more))
+
+    def small(self, events: list[Event], points: int = 100, segments: int = 100, blocks: int = 100, marks: int = 20) -> Event:
+        """As if a page could hold only so much. In process, to set that."""
+        out = self.dir / "small.html"
+        with mock.patch.multiple(plot, POINTS=(points, points), SEGMENTS=(segments, segments), BLOCKS=(blocks, blocks), MARKS=(marks, marks)), \
+                contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(cli.main(["plot", self.write(events), "-o", str(out)]), 0)
+        return self.data_of(out)
+
+
+def called() -> list[Event]:
+    """Blocks whose callers are known, and one whose is not. Most is live from 400 on."""
+    return [header(), {"t": 1, "e": "frame", "tid": 42, "f": 3, "p": "0x10", "at": "libx.so+0x10 (make)"},
+            {"t": 2, "e": "frame", "tid": 42, "f": 4, "p": "0x20", "at": "app+0x20"},
+            ev(100, "segment_alloc", p=BASE, n=64 * MIB), ev(200, "alloc", p=BASE, n=8 * MIB, f=[3, 4]),
+            ev(300, "alloc", p=BASE + 16 * MIB, n=16 * MIB, f=[4]), ev(400, "alloc", p=BASE + 32 * MIB, n=MIB),
+            ev(700, "free_requested", p=BASE + 16 * MIB, n=16 * MIB), ev(1000, "end", dropped=0)]
+
+
+def outgrown() -> list[Event]:
+    """2 MiB are held and registered, and from 600 to 1000 6 MiB more of the program's own are registered."""
+    comm = {"d": 0, "comm": "0x1"}
+    own = {**comm, "p": BASE + 64 * MIB, "n": 6 * MIB, "us": 1, "ok": 1}
+    return [header(), ev(50, "comm_init", **comm, rank=0, ranks=1, nccl=22809), ev(100, "segment_alloc", p=BASE, n=2 * MIB),
+            ev(200, "register", **{**own, "p": BASE, "n": 2 * MIB}), ev(600, "register", **own), ev(1000, "deregister", **own),
+            ev(1200, "end", dropped=0)]
+
+
+def column(series: Event, name: str, which: str) -> list[int]:
+    values: list[int] = series[name].get(which, series[name]["last"])
+    return values
