@@ -46,6 +46,18 @@ def app(kind: str) -> Path:
     return BIN / f"app_{kind}"
 
 
+def full_pipe() -> tuple[int, int]:
+    """The descriptors of a pipe, to read from and to write to. A write to it blocks."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    return read, write
+
+
 class Trace:
     """One trace file, every line parsed. A line that is no JSON object is an error of the test, unless it is the last and cut."""
 

@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app, tool
+from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app, full_pipe, tool
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
@@ -183,13 +183,7 @@ class Signal(Base):
 
     def test_nobody_reads_stderr(self) -> None:
         """A full pipe holds up the thread that writes, not the program; its exit waits for two seconds at most."""
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        try:
-            while True:
-                os.write(write, b"x" * 4096)
-        except BlockingIOError:
-            os.set_blocking(write, True)
+        read, write = full_pipe()
         try:
             before = time.monotonic()
             self.running("alloc:4096", "ready", "await:go", "churn:100:4096", stderr=write, CUPOOL_STATS="signal:USR2",

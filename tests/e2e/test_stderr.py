@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import IO
 
-from e2e import BIN, MIB, TIMEOUT, Case
+from e2e import BIN, MIB, TIMEOUT, Case, full_pipe
 
 REFUSED = f"alloc:{100 * MIB}"
 # A log at the limit; the simulated GPU's memory is a file as well, and below it.
@@ -102,13 +102,7 @@ class Stderr(Case):
     def test_a_full_pipe(self) -> None:
         """No process reads it; no call waits for one that does."""
         def once() -> None:
-            read, write = os.pipe()
-            os.set_blocking(write, False)
-            try:
-                while True:
-                    os.write(write, b"x" * 4096)
-            except BlockingIOError:
-                os.set_blocking(write, True)
+            read, write = full_pipe()
             child = self.start(*self.words(env), stderr=write, **env)
             os.close(write)
             self.fine(child, "alloc 2\nlast 2 2 0\n")

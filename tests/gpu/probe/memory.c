@@ -7,22 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attributes.h"
 #include "probe.h"
 
 static const size_t sizes[] = {512,     4 * KIB, 64 * KIB, 512 * KIB, MIB,     2 * MIB - 512,
                                2 * MIB, 3 * MIB, 4 * MIB,  16 * MIB,  64 * MIB};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
-
-static const char *size_name(size_t size, char *text, size_t n)
-{
-    if (size % MIB == 0)
-        snprintf(text, n, "%zuM", size / MIB);
-    else if (size % KIB == 0)
-        snprintf(text, n, "%zuK", size / KIB);
-    else
-        snprintf(text, n, "%zu", size);
-    return text;
-}
 
 /* All zero, or not? */
 static const char *contents(const char *name, const void *p, size_t size)
@@ -125,75 +115,10 @@ static void run_align(const char *name, int arg)
 
 /* --- what the driver says about addresses --- */
 
-enum form { NUMBER, SIGNED, WIDE, OFFSET, SIZE, IS_PRIMARY, SAME_ID, NONE };
-
-static const struct {
-    const char *name;
-    CUpointer_attribute attribute;
-    enum form form;
-} attributes[] = {
-    {"CONTEXT", CU_POINTER_ATTRIBUTE_CONTEXT, IS_PRIMARY},
-    {"MEMORY_TYPE", CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NUMBER},
-    {"DEVICE_POINTER", CU_POINTER_ATTRIBUTE_DEVICE_POINTER, OFFSET},
-    {"HOST_POINTER", CU_POINTER_ATTRIBUTE_HOST_POINTER, OFFSET},
-    {"SYNC_MEMOPS", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, NUMBER},
-    {"BUFFER_ID", CU_POINTER_ATTRIBUTE_BUFFER_ID, SAME_ID},
-    {"IS_MANAGED", CU_POINTER_ATTRIBUTE_IS_MANAGED, NUMBER},
-    {"DEVICE_ORDINAL", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, SIGNED},
-    {"IS_LEGACY_CUDA_IPC_CAPABLE", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, NUMBER},
-    {"RANGE_START_ADDR", CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, OFFSET},
-    {"RANGE_SIZE", CU_POINTER_ATTRIBUTE_RANGE_SIZE, SIZE},
-    {"MAPPED", CU_POINTER_ATTRIBUTE_MAPPED, NUMBER},
-    {"ALLOWED_HANDLE_TYPES", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, WIDE},
-    {"IS_GPU_DIRECT_RDMA_CAPABLE", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, NUMBER},
-    {"ACCESS_FLAGS", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, NUMBER},
-    {"MEMPOOL_HANDLE", CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, WIDE},
-    {"MAPPING_SIZE", CU_POINTER_ATTRIBUTE_MAPPING_SIZE, SIZE},
-    {"MAPPING_BASE_ADDR", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, OFFSET},
-    {"P2P_TOKENS", CU_POINTER_ATTRIBUTE_P2P_TOKENS, NONE}, /* last: asking for it sets SYNC_MEMOPS */
-};
-
 enum place { BASE, INSIDE, LAST, PAST, FREED, PLACES };
 static const char *const place_names[] = {"base", "inside", "last", "past", "freed"};
 
-struct subject {
-    CUcontext primary;
-    CUdeviceptr base;
-    unsigned long long id;
-};
-
-static void answer(char *text, size_t n, const struct subject *s, enum form form, CUresult result, uint64_t value)
-{
-    if (result) {
-        snprintf(text, n, "error %d", result);
-        return;
-    }
-    switch (form) {
-    case NUMBER:
-        snprintf(text, n, "%u", (unsigned int)value);
-        break;
-    case SIGNED:
-        snprintf(text, n, "%d", (int)value);
-        break;
-    case WIDE:
-    case SIZE:
-        snprintf(text, n, "%llu", (unsigned long long)value);
-        break;
-    case OFFSET:
-        snprintf(text, n, value ? "%lld" : "null", (long long)(value - s->base));
-        break;
-    case IS_PRIMARY:
-        snprintf(text, n, "%s", value == (uint64_t)(uintptr_t)s->primary ? "primary" : value ? "other" : "none");
-        break;
-    case SAME_ID:
-        snprintf(text, n, "%s", value == s->id ? "its own" : value ? "another" : "none");
-        break;
-    default:
-        snprintf(text, n, "yes");
-    }
-}
-
-static CUdeviceptr place_of(const struct subject *s, size_t size, enum place place)
+static CUdeviceptr place_of(const struct allocation *s, size_t size, enum place place)
 {
     return s->base + (place == INSIDE ? size / 2 : place == LAST ? size - 1 : place == PAST ? size : 0);
 }
@@ -201,9 +126,8 @@ static CUdeviceptr place_of(const struct subject *s, size_t size, enum place pla
 /* One fact for each attribute: its value at five places of a block. Offsets are from the block's start. */
 static void run_range(const char *name, int size)
 {
-    struct subject s = {.primary = NULL};
-    char lines[sizeof(attributes) / sizeof(attributes[0]) + 2][256] = {{0}};
-    const size_t n = sizeof(attributes) / sizeof(attributes[0]);
+    struct allocation s = {.primary = NULL};
+    char lines[ATTRIBUTES + 1][256] = {{0}};
     void *p;
 
     NEED(cudaFree(NULL));
@@ -213,35 +137,22 @@ static void run_range(const char *name, int size)
     NEED(cuPointerGetAttribute(&s.id, CU_POINTER_ATTRIBUTE_BUFFER_ID, s.base));
     for (enum place place = BASE; place < PLACES; place++) {
         const CUdeviceptr at = place_of(&s, (size_t)size, place);
-        CUdeviceptr base = 0;
-        size_t length = 0;
         char text[64];
 
         if (place == FREED)
             NEED(cudaFree(p));
-        for (size_t i = 0; i <= n; i++) {
-            char *line = lines[i];
-            const size_t have = strlen(line);
+        for (size_t i = 0; i <= ATTRIBUTES; i++) {
+            const size_t have = strlen(lines[i]);
 
-            if (i == n) {
-                const CUresult r = cuMemGetAddressRange(&base, &length, at);
-
-                if (r)
-                    snprintf(text, sizeof(text), "error %d", r);
-                else
-                    snprintf(text, sizeof(text), "%lld+%zu", (long long)(base - s.base), length);
-            } else {
-                uint64_t value[2] = {0, 0};
-                const CUresult r = cuPointerGetAttribute(value, attributes[i].attribute, at);
-
-                answer(text, sizeof(text), &s, attributes[i].form, r, value[0]);
-            }
-            snprintf(line + have, sizeof(lines[i]) - have, "%s%s %s", have ? ", " : "", place_names[place], text);
+            if (i < ATTRIBUTES)
+                attribute_text(text, sizeof(text), i, &s, at);
+            else
+                address_range_text(text, sizeof(text), &s, at);
+            snprintf(lines[i] + have, sizeof(lines[i]) - have, "%s%s %s", have ? ", " : "", place_names[place], text);
         }
     }
-    for (size_t i = 0; i < n; i++)
-        fact(name, attributes[i].name, "%s", lines[i]);
-    fact(name, "address_range", "%s", lines[n]);
+    for (size_t i = 0; i <= ATTRIBUTES; i++)
+        fact(name, i < ATTRIBUTES ? attribute_name(i) : "address_range", "%s", lines[i]);
 }
 
 /* Several attributes at once, as cudaPointerGetAttributes asks; and the runtime's own answers. */

@@ -14,16 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "attributes.h"
 #include "probe.h"
-
-#define TELL(item, call)                                                                                               \
-    do {                                                                                                               \
-        int code_, peek_;                                                                                              \
-        ask(name, item);                                                                                               \
-        code_ = (int)(call);                                                                                           \
-        peek_ = (int)cudaGetLastError();                                                                               \
-        fact(name, item, "%d last %d", code_, peek_);                                                                  \
-    } while (0)
 
 /* --- error codes --- */
 
@@ -32,31 +24,31 @@ static void run_alloc_codes(const char *name, int arg)
     void *p = &p;
 
     (void)probe_primary(name);
-    TELL("malloc_none", cudaMallocHost(&p, 0));
+    TELL_LAST("malloc_none", cudaMallocHost(&p, 0));
     fact(name, "malloc_none.pointer", "%s", !p ? "NULL" : p == &p ? "untouched" : "an address");
     p = &p;
-    TELL("alloc_none", cudaHostAlloc(&p, 0, cudaHostAllocDefault));
+    TELL_LAST("alloc_none", cudaHostAlloc(&p, 0, cudaHostAllocDefault));
     fact(name, "alloc_none.pointer", "%s", !p ? "NULL" : p == &p ? "untouched" : "an address");
     p = &p;
-    TELL("driver_none", cuMemAllocHost(&p, 0));
+    TELL_LAST("driver_none", cuMemAllocHost(&p, 0));
     fact(name, "driver_none.pointer", "%s", !p ? "NULL" : p == &p ? "untouched" : "an address");
     p = &p;
-    TELL("driver_flags_none", cuMemHostAlloc(&p, 0, 0));
+    TELL_LAST("driver_flags_none", cuMemHostAlloc(&p, 0, 0));
     fact(name, "driver_flags_none.pointer", "%s", !p ? "NULL" : p == &p ? "untouched" : "an address");
     p = &p;
-    TELL("malloc_too_much", cudaMallocHost(&p, (size_t)1 << 50));
+    TELL_LAST("malloc_too_much", cudaMallocHost(&p, (size_t)1 << 50));
     fact(name, "malloc_too_much.pointer", "%s", !p ? "NULL" : p == &p ? "untouched" : "an address");
-    TELL("malloc_wraps", cudaMallocHost(&p, SIZE_MAX - 100));
-    TELL("driver_too_much", cuMemAllocHost(&p, (size_t)1 << 50));
-    TELL("driver_wraps", cuMemHostAlloc(&p, SIZE_MAX - 100, 0));
-    TELL("malloc_nowhere", cudaMallocHost(NULL, 1000));
-    TELL("alloc_nowhere", cudaHostAlloc(NULL, 1000, 0));
-    TELL("driver_nowhere", cuMemAllocHost(NULL, 1000));
-    TELL("driver_flags_nowhere", cuMemHostAlloc(NULL, 1000, 0));
-    TELL("alloc_unknown_flags", cudaHostAlloc(&p, 1000, 0x100));
-    TELL("alloc_flag_8", cudaHostAlloc(&p, 1000, 8));
-    TELL("driver_unknown_flags", cuMemHostAlloc(&p, 1000, 0x100));
-    TELL("driver_flag_8", cuMemHostAlloc(&p, 1000, 8));
+    TELL_LAST("malloc_wraps", cudaMallocHost(&p, SIZE_MAX - 100));
+    TELL_LAST("driver_too_much", cuMemAllocHost(&p, (size_t)1 << 50));
+    TELL_LAST("driver_wraps", cuMemHostAlloc(&p, SIZE_MAX - 100, 0));
+    TELL_LAST("malloc_nowhere", cudaMallocHost(NULL, 1000));
+    TELL_LAST("alloc_nowhere", cudaHostAlloc(NULL, 1000, 0));
+    TELL_LAST("driver_nowhere", cuMemAllocHost(NULL, 1000));
+    TELL_LAST("driver_flags_nowhere", cuMemHostAlloc(NULL, 1000, 0));
+    TELL_LAST("alloc_unknown_flags", cudaHostAlloc(&p, 1000, 0x100));
+    TELL_LAST("alloc_flag_8", cudaHostAlloc(&p, 1000, 8));
+    TELL_LAST("driver_unknown_flags", cuMemHostAlloc(&p, 1000, 0x100));
+    TELL_LAST("driver_flag_8", cuMemHostAlloc(&p, 1000, 8));
 }
 
 static void run_free_codes(const char *name, int size)
@@ -70,35 +62,35 @@ static void run_free_codes(const char *name, int size)
     NEED(cudaHostRegister(registered, 64 * KIB, 0));
     NEED(cudaMallocHost(&p, n));
     NEED(cudaMallocHost(&q, n));
-    TELL("null", cudaFreeHost(NULL));
-    TELL("driver_null", cuMemFreeHost(NULL));
-    TELL("interior", cudaFreeHost((char *)p + n / 2));
-    TELL("driver_interior", cuMemFreeHost((char *)p + n / 2));
-    TELL("interior_by_one", cudaFreeHost((char *)p + 1));
-    TELL("past", cudaFreeHost((char *)p + n + 1)); /* at n another block may begin */
-    TELL("by_cudaFree", cudaFree(p));
-    TELL("by_cuMemFree", cuMemFree(addr_of(p)));
-    TELL("by_cudaFreeAsync", cudaFreeAsync(p, 0));
-    TELL("unregister", cudaHostUnregister(p));
-    TELL("register_inside", cudaHostRegister(p, n < 4 * KIB ? n : 4 * KIB, 0));
-    TELL("right", cudaFreeHost(p));
-    TELL("double", cudaFreeHost(p));
-    TELL("driver_right", cuMemFreeHost(q));
-    TELL("driver_double", cuMemFreeHost(q));
-    TELL("freed_by_cudaFree", cudaFree(p));
-    TELL("device", cudaFreeHost(device));
-    TELL("driver_device", cuMemFreeHost(device));
-    TELL("managed", cudaFreeHost(managed));
-    TELL("registered", cudaFreeHost(registered));
-    TELL("driver_registered", cuMemFreeHost(registered));
-    TELL("plain", cudaFreeHost(plain));
-    TELL("driver_plain", cuMemFreeHost(plain));
-    TELL("wild", cudaFreeHost((void *)0x1234));
-    TELL("driver_wild", cuMemFreeHost((void *)0x1234));
+    TELL_LAST("null", cudaFreeHost(NULL));
+    TELL_LAST("driver_null", cuMemFreeHost(NULL));
+    TELL_LAST("interior", cudaFreeHost((char *)p + n / 2));
+    TELL_LAST("driver_interior", cuMemFreeHost((char *)p + n / 2));
+    TELL_LAST("interior_by_one", cudaFreeHost((char *)p + 1));
+    TELL_LAST("past", cudaFreeHost((char *)p + n + 1)); /* at n another block may begin */
+    TELL_LAST("by_cudaFree", cudaFree(p));
+    TELL_LAST("by_cuMemFree", cuMemFree(addr_of(p)));
+    TELL_LAST("by_cudaFreeAsync", cudaFreeAsync(p, 0));
+    TELL_LAST("unregister", cudaHostUnregister(p));
+    TELL_LAST("register_inside", cudaHostRegister(p, n < 4 * KIB ? n : 4 * KIB, 0));
+    TELL_LAST("right", cudaFreeHost(p));
+    TELL_LAST("double", cudaFreeHost(p));
+    TELL_LAST("driver_right", cuMemFreeHost(q));
+    TELL_LAST("driver_double", cuMemFreeHost(q));
+    TELL_LAST("freed_by_cudaFree", cudaFree(p));
+    TELL_LAST("device", cudaFreeHost(device));
+    TELL_LAST("driver_device", cuMemFreeHost(device));
+    TELL_LAST("managed", cudaFreeHost(managed));
+    TELL_LAST("registered", cudaFreeHost(registered));
+    TELL_LAST("driver_registered", cuMemFreeHost(registered));
+    TELL_LAST("plain", cudaFreeHost(plain));
+    TELL_LAST("driver_plain", cuMemFreeHost(plain));
+    TELL_LAST("wild", cudaFreeHost((void *)0x1234));
+    TELL_LAST("driver_wild", cuMemFreeHost((void *)0x1234));
     NEED(cudaHostAlloc(&p, n, cudaHostAllocMapped));
-    TELL("alloc_by_driver", cuMemFreeHost(p));
+    TELL_LAST("alloc_by_driver", cuMemFreeHost(p));
     NEED(cuMemHostAlloc(&p, n, 0));
-    TELL("driver_by_runtime", cudaFreeHost(p));
+    TELL_LAST("driver_by_runtime", cudaFreeHost(p));
 }
 
 /* --- flags --- */
@@ -141,77 +133,27 @@ static void run_flags(const char *name, int arg)
              (int)cudaHostGetDevicePointer(&d, p, 0));
         (void)cudaGetLastError();
     }
-    TELL("get_flags_of_plain", cudaHostGetFlags(&(unsigned int){0}, item));
-    TELL("device_pointer_of_plain", cudaHostGetDevicePointer(&(void *){0}, item, 0));
-    TELL("get_flags_of_null", cudaHostGetFlags(&(unsigned int){0}, NULL));
+    TELL_LAST("get_flags_of_plain", cudaHostGetFlags(&(unsigned int){0}, item));
+    TELL_LAST("device_pointer_of_plain", cudaHostGetDevicePointer(&(void *){0}, item, 0));
+    TELL_LAST("get_flags_of_null", cudaHostGetFlags(&(unsigned int){0}, NULL));
 }
 
 /* --- attributes --- */
-
-enum form { NUMBER, OFFSET, CONTEXT, BUFFER };
-
-static const struct {
-    const char *name;
-    CUpointer_attribute attribute;
-    enum form form;
-} attributes[] = {
-    {"CONTEXT", CU_POINTER_ATTRIBUTE_CONTEXT, CONTEXT},
-    {"MEMORY_TYPE", CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NUMBER},
-    {"DEVICE_POINTER", CU_POINTER_ATTRIBUTE_DEVICE_POINTER, OFFSET},
-    {"HOST_POINTER", CU_POINTER_ATTRIBUTE_HOST_POINTER, OFFSET},
-    {"SYNC_MEMOPS", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, NUMBER},
-    {"BUFFER_ID", CU_POINTER_ATTRIBUTE_BUFFER_ID, BUFFER},
-    {"IS_MANAGED", CU_POINTER_ATTRIBUTE_IS_MANAGED, NUMBER},
-    {"DEVICE_ORDINAL", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, NUMBER},
-    {"IS_LEGACY_CUDA_IPC_CAPABLE", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, NUMBER},
-    {"RANGE_START_ADDR", CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, OFFSET},
-    {"RANGE_SIZE", CU_POINTER_ATTRIBUTE_RANGE_SIZE, NUMBER},
-    {"MAPPED", CU_POINTER_ATTRIBUTE_MAPPED, NUMBER},
-    {"ALLOWED_HANDLE_TYPES", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, NUMBER},
-    {"IS_GPU_DIRECT_RDMA_CAPABLE", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, NUMBER},
-    {"ACCESS_FLAGS", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, NUMBER},
-    {"MEMPOOL_HANDLE", CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, NUMBER},
-    {"MAPPING_SIZE", CU_POINTER_ATTRIBUTE_MAPPING_SIZE, NUMBER},
-    {"MAPPING_BASE_ADDR", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, OFFSET},
-};
-
-static void attribute_text(char *text, size_t n, size_t i, CUcontext primary, const void *base, const void *at,
-                           unsigned long long id)
-{
-    uint64_t v[2] = {0, 0};
-    const CUresult r = cuPointerGetAttribute(v, attributes[i].attribute, addr_of(at));
-
-    if (r)
-        snprintf(text, n, "error %d", r);
-    else if (attributes[i].form == OFFSET)
-        snprintf(text, n, v[0] ? "%lld" : "null", (long long)(v[0] - addr_of(base)));
-    else if (attributes[i].form == CONTEXT)
-        snprintf(text, n, "%s", v[0] == (uint64_t)(uintptr_t)primary ? "primary" : v[0] ? "other" : "none");
-    else if (attributes[i].form == BUFFER)
-        snprintf(text, n, "%s", v[0] == id ? "its own" : v[0] ? "another" : "none");
-    else
-        snprintf(
-            text, n, "%lld",
-            (long long)(attributes[i].attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? (int)v[0] : (int64_t)v[0]));
-}
 
 /* One fact for each attribute: at the block's base, middle, last byte, past its end, of a second block, and freed. */
 static void run_range(const char *name, int size)
 {
     static const char *const places[] = {"base", "inside", "last", "past", "freed"};
-    const size_t n = sizeof(attributes) / sizeof(attributes[0]);
-    char lines[sizeof(attributes) / sizeof(attributes[0]) + 1][300] = {{0}};
-    CUcontext primary = probe_primary(name);
-    unsigned long long id = 0;
+    struct allocation s = {.primary = probe_primary(name)};
+    char lines[ATTRIBUTES_HARMLESS + 1][300] = {{0}};
     unsigned int one = 1;
     void *p;
 
     NEED(cudaMallocHost(&p, (size_t)size));
-    fact(name, "buffer_id", "%d", (int)cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr_of(p)));
+    s.base = addr_of(p);
+    fact(name, "buffer_id", "%d", (int)cuPointerGetAttribute(&s.id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr_of(p)));
     for (int place = 0; place < 5; place++) {
         const char *at = (char *)p + (place == 1 ? size / 2 : place == 2 ? size - 1 : place == 3 ? size : 0);
-        CUdeviceptr base = 0;
-        size_t length = 0;
         char text[64];
 
         if (place == 4) {
@@ -220,36 +162,21 @@ static void run_range(const char *name, int size)
             fact(name, "ipc_handle", "%d", (int)cudaIpcGetMemHandle(&(cudaIpcMemHandle_t){{0}}, p));
             NEED(cudaFreeHost(p));
         }
-        for (size_t i = 0; i <= n; i++) {
+        for (size_t i = 0; i <= ATTRIBUTES_HARMLESS; i++) {
             const size_t have = strlen(lines[i]);
 
-            if (i < n) {
-                attribute_text(text, sizeof(text), i, primary, p, at, id);
-            } else {
-                const CUresult r = cuMemGetAddressRange(&base, &length, addr_of(at));
-
-                snprintf(text, sizeof(text), r ? "error %lld" : "%lld+%zu",
-                         r ? (long long)r : (long long)(base - addr_of(p)), length);
-            }
+            if (i < ATTRIBUTES_HARMLESS)
+                attribute_text(text, sizeof(text), i, &s, addr_of(at));
+            else
+                address_range_text(text, sizeof(text), &s, addr_of(at));
             snprintf(lines[i] + have, sizeof(lines[i]) - have, "%s%s %s", have ? ", " : "", places[place], text);
         }
     }
-    for (size_t i = 0; i <= n; i++)
-        fact(name, i < n ? attributes[i].name : "address_range", "%s", lines[i]);
+    for (size_t i = 0; i <= ATTRIBUTES_HARMLESS; i++)
+        fact(name, i < ATTRIBUTES_HARMLESS ? attribute_name(i) : "address_range", "%s", lines[i]);
 }
 
 /* --- alignment, contents, pages --- */
-
-static const char *size_name(size_t size, char *text, size_t n)
-{
-    if (size % MIB == 0)
-        snprintf(text, n, "%zuM", size / MIB);
-    else if (size % KIB == 0)
-        snprintf(text, n, "%zuK", size / KIB);
-    else
-        snprintf(text, n, "%zu", size);
-    return text;
-}
 
 static const size_t sizes[] = {1,   255,     1000,    4 * KIB,     5000,    64 * KIB, 512 * KIB,
                                MIB, 3 * MIB, 2 * MIB, 2 * MIB + 1, 8 * MIB, 64 * MIB};
@@ -323,20 +250,6 @@ static void run_contents(const char *name, int arg)
     }
 }
 
-/* Can the page be read? Asks the kernel instead of reading. */
-static bool readable(const void *p)
-{
-    int pipes[2];
-    bool yes;
-
-    if (pipe(pipes))
-        return false;
-    yes = write(pipes[1], p, 1) == 1;
-    close(pipes[0]);
-    close(pipes[1]);
-    return yes;
-}
-
 /* The line that begins with this word in smaps' entry of p, or in status: without it, and without spaces at its ends.
  */
 static void kernel_line(const char *file, const void *p, const char *word, char *text, size_t n)
@@ -401,12 +314,12 @@ static void run_pages(const char *name, int size)
     fact(name, "node", "%ld", syscall(SYS_get_mempolicy, &node, NULL, 0L, p, MPOL_F_NODE | MPOL_F_ADDR) ? -1L : node);
     p[0] = 7;
     if ((child = fork()) == 0)
-        _exit(!readable(p) ? 1 : p[0] == 7 ? 2 : 3);
+        _exit(!page_readable(p) ? 1 : p[0] == 7 ? 2 : 3);
     (void)waitpid(child, &status, 0);
     fact(name, "child", "%s", WEXITSTATUS(status) == 1 ? "not mapped" : WEXITSTATUS(status) == 2 ? "reads" : "other");
     fact(name, "madvise_free", "%d", madvise(p, 4096, MADV_DONTNEED) ? -1 : 0);
     NEED(cudaFreeHost(p));
-    fact(name, "freed", "%s", readable(p) ? "still mapped" : "not mapped");
+    fact(name, "freed", "%s", page_readable(p) ? "still mapped" : "not mapped");
 }
 
 /* Does the driver honour the thread's memory policy? Binds to each node in turn. */

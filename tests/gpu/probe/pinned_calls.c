@@ -13,14 +13,6 @@
 #include "probe.h"
 
 #define BYTES (64 * KIB)
-#define TELL(item, call)                                                                                               \
-    do {                                                                                                               \
-        int code_, last_;                                                                                              \
-        ask(name, item);                                                                                               \
-        code_ = (int)(call);                                                                                           \
-        last_ = (int)cudaGetLastError();                                                                               \
-        fact(name, item, "%d last %d", code_, last_);                                                                  \
-    } while (0)
 #define CALL(name, code)                                                                                               \
     static int name(void)                                                                                              \
     {                                                                                                                  \
@@ -33,19 +25,6 @@ static struct {
     void *p, *q, *large, *fresh, *freed, *device;
     _Atomic(int) result, last, done;
 } s;
-
-static bool readable(const void *p)
-{
-    int pipes[2];
-    bool yes;
-
-    if (pipe(pipes))
-        return false;
-    yes = write(pipes[1], p, 1) == 1;
-    close(pipes[0]);
-    close(pipes[1]);
-    return yes;
-}
 
 static void prepare(const char *name)
 {
@@ -285,18 +264,18 @@ static void run_fresh(const char *name, int arg)
     CUcontext current = NULL;
     void *p = NULL;
 
-    TELL("driver_before_init", cuMemAllocHost(&p, 1000));
-    TELL("driver_free_before_init", cuMemFreeHost((void *)0x1234));
+    TELL_LAST("driver_before_init", cuMemAllocHost(&p, 1000));
+    TELL_LAST("driver_free_before_init", cuMemFreeHost((void *)0x1234));
     if (arg == 0)
-        TELL("call", cudaFreeHost((void *)0x1234));
+        TELL_LAST("call", cudaFreeHost((void *)0x1234));
     else if (arg == 1)
-        TELL("call", cudaFreeHost(NULL));
+        TELL_LAST("call", cudaFreeHost(NULL));
     else if (arg == 2)
-        TELL("call", cudaMallocHost(&p, 0));
+        TELL_LAST("call", cudaMallocHost(&p, 0));
     else if (arg == 3)
-        TELL("call", cudaMallocHost(NULL, 16));
+        TELL_LAST("call", cudaMallocHost(NULL, 16));
     else
-        TELL("call", cudaHostAlloc(&p, 1000, 0x100));
+        TELL_LAST("call", cudaHostAlloc(&p, 1000, 0x100));
     (void)cuCtxGetCurrent(&current);
     fact(name, "current", "%s", current ? "some" : "none");
 }
@@ -306,11 +285,11 @@ static void tell_address(const char *name, const char *when, void *p)
     char item[64];
 
 #define ITEM(what) (snprintf(item, sizeof(item), "%s.%s", when, what), item)
-    fact(name, ITEM("readable"), "%s", readable(p) ? "yes" : "no");
-    TELL(ITEM("get_flags"), cuMemHostGetFlags(&(unsigned int){0}, p));
-    TELL(ITEM("memory_type"), cuPointerGetAttribute(&(int){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr_of(p)));
-    TELL(ITEM("driver_free"), cuMemFreeHost(p));
-    TELL(ITEM("free"), cudaFreeHost(p));
+    fact(name, ITEM("readable"), "%s", page_readable(p) ? "yes" : "no");
+    TELL_LAST(ITEM("get_flags"), cuMemHostGetFlags(&(unsigned int){0}, p));
+    TELL_LAST(ITEM("memory_type"), cuPointerGetAttribute(&(int){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr_of(p)));
+    TELL_LAST(ITEM("driver_free"), cuMemFreeHost(p));
+    TELL_LAST(ITEM("free"), cudaFreeHost(p));
 #undef ITEM
 }
 
@@ -326,13 +305,13 @@ static void run_second(const char *name, int arg)
     NEED(cuMemHostAlloc(&q, BYTES, CU_MEMHOSTALLOC_PORTABLE));
     NEED(cuMemHostAlloc(&r, BYTES, 0));
     NEED(cuCtxSetCurrent(s.primary));
-    TELL("attribute", cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, addr_of(p)));
+    TELL_LAST("attribute", cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, addr_of(p)));
     fact(name, "context", "%s", of == second ? "second" : of == s.primary ? "primary" : of ? "other" : "none");
-    TELL("device_pointer", cuMemHostGetDevicePointer((CUdeviceptr *)&d, p, 0));
-    TELL("flags", cuMemHostGetFlags(&(unsigned int){0}, p));
-    TELL("copy_from", cudaMemcpy(s.device, p, BYTES, cudaMemcpyHostToDevice));
-    TELL("free_from_primary", cudaFreeHost(r));
-    TELL("destroy", cuCtxDestroy(second));
+    TELL_LAST("device_pointer", cuMemHostGetDevicePointer((CUdeviceptr *)&d, p, 0));
+    TELL_LAST("flags", cuMemHostGetFlags(&(unsigned int){0}, p));
+    TELL_LAST("copy_from", cudaMemcpy(s.device, p, BYTES, cudaMemcpyHostToDevice));
+    TELL_LAST("free_from_primary", cudaFreeHost(r));
+    TELL_LAST("destroy", cuCtxDestroy(second));
     tell_address(name, "destroyed", p);
     tell_address(name, "portable_destroyed", q);
 }
@@ -344,20 +323,20 @@ static void run_gone(const char *name, int how)
 
     prepare(name);
     if (how == 0)
-        TELL("reset", cudaDeviceReset());
+        TELL_LAST("reset", cudaDeviceReset());
     else if (how == 1)
-        TELL("reset", cuDevicePrimaryCtxReset(0));
+        TELL_LAST("reset", cuDevicePrimaryCtxReset(0));
     else
-        TELL("release", cuDevicePrimaryCtxRelease(0));
-    fact(name, "readable", "%s", readable(s.p) ? "yes" : "no");
+        TELL_LAST("release", cuDevicePrimaryCtxRelease(0));
+    fact(name, "readable", "%s", page_readable(s.p) ? "yes" : "no");
     if (how < 2) {
-        TELL("driver_free", cuMemFreeHost(s.q));
-        TELL("driver_alloc", cuMemAllocHost(&s.fresh, 1000));
-        TELL("free", cudaFreeHost(s.p));
+        TELL_LAST("driver_free", cuMemFreeHost(s.q));
+        TELL_LAST("driver_alloc", cuMemAllocHost(&s.fresh, 1000));
+        TELL_LAST("free", cudaFreeHost(s.p));
         (void)cuCtxGetCurrent(&current);
         fact(name, "current", "%s", current ? "some" : "none");
         tell_address(name, "again", s.large);
-        TELL("alloc", cudaMallocHost(&s.fresh, 1000));
+        TELL_LAST("alloc", cudaMallocHost(&s.fresh, 1000));
     } else {
         tell_address(name, "released", s.p);
     }
@@ -416,12 +395,12 @@ static void run_sticky(const char *name, int arg)
     NEED(cudaGraphLaunch(exec, s.stream));
     nap_ms(SETTLE_MS);
     if (arg)
-        TELL("sync", cudaDeviceSynchronize());
+        TELL_LAST("sync", cudaDeviceSynchronize());
     for (size_t i = 0; i < CALLS; i++)
-        TELL(calls[i].name, calls[i].fn());
-    fact(name, "readable", "%s", readable(s.p) ? "yes" : "no");
-    TELL("reset", cudaDeviceReset());
-    fact(name, "readable_after_reset", "%s", readable(s.large) ? "yes" : "no");
+        TELL_LAST(calls[i].name, calls[i].fn());
+    fact(name, "readable", "%s", page_readable(s.p) ? "yes" : "no");
+    TELL_LAST("reset", cudaDeviceReset());
+    fact(name, "readable_after_reset", "%s", page_readable(s.large) ? "yes" : "no");
 }
 
 const struct probe_case pinned_call_cases[] = {

@@ -62,6 +62,30 @@ void nap_ms(unsigned int ms)
     nanosleep(&t, NULL);
 }
 
+const char *size_name(size_t size, char *text, size_t n)
+{
+    if (size % MIB == 0)
+        snprintf(text, n, "%zuM", size / MIB);
+    else if (size % KIB == 0)
+        snprintf(text, n, "%zuK", size / KIB);
+    else
+        snprintf(text, n, "%zu", size);
+    return text;
+}
+
+bool page_readable(const void *p)
+{
+    int pipes[2];
+    bool yes;
+
+    if (pipe(pipes))
+        return false;
+    yes = write(pipes[1], p, 1) == 1;
+    close(pipes[0]);
+    close(pipes[1]);
+    return yes;
+}
+
 CUcontext probe_primary(const char *name)
 {
     CUcontext context;

@@ -41,6 +41,16 @@ extern const struct probe_case cover_cases[], work_cases[], capture_cases[], hos
 __attribute__((format(printf, 3, 4))) void fact(const char *name, const char *item, const char *answer, ...);
 void ask(const char *name, const char *item);
 
+/* Tell the code of a call, and the runtime's last error after it. The case's name is in name. */
+#define TELL_LAST(item, call)                                                                                          \
+    do {                                                                                                               \
+        int code_, last_;                                                                                              \
+        ask(name, item);                                                                                               \
+        code_ = (int)(call);                                                                                           \
+        last_ = (int)cudaGetLastError();                                                                               \
+        fact(name, item, "%d last %d", code_, last_);                                                                  \
+    } while (0)
+
 /* A call that the case needs: any result but 0 becomes the fact NAME.setup and ends the process. */
 void need_(const char *name, int line, int result);
 #define NEED(call) need_(name, __LINE__, (int)(call))
@@ -64,6 +74,12 @@ static inline int range_code(const void *p)
 }
 
 void nap_ms(unsigned int ms);
+
+/* The size in a fact's name, such as 64K. Returns text. */
+const char *size_name(size_t size, char *text, size_t n);
+
+/* Can the page be read? Asks the kernel instead of reading. */
+bool page_readable(const void *p);
 
 /*
  * Work that goes on until it is let go (at the latest after PATIENCE_MS). Two kinds: a host function, and a stream that

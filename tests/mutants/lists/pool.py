@@ -26,9 +26,9 @@ MUTANTS = [
         ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
     Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
         ("if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
-    Mutant("deferred frees of two threads count as the second one's own", ["order"], [
+    Mutant("deferred frees of two threads count as the first one's own", ["order"], [
         ("else if (magazine->deferred_by != &magazine_index) { magazine->deferred_by = NULL; }", "")]),
-    Mutant("deferred frees in another magazine count as one's own", ["order", "waits static relaxed / own_work"], [
+    Mutant("deferred frees in another magazine count as one's own", ["order"], [
         ("*ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;", "")]),
     Mutant("frees that could not be ordered count as another thread's", ["waits static relaxed / own_work"], [
         ("magazine->deferred_by = is_own ? magazine->deferred_by : NULL;", "magazine->deferred_by = NULL;")]),

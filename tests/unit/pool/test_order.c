@@ -169,8 +169,8 @@ POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);
     free_elsewhere(addr[2]);
     assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
-    free_elsewhere(addr[3]);
-    release(addr[4]);
+    release(addr[3]);
+    free_elsewhere(addr[4]);
     assert_int_equal(how_of_trim(env), POOL_ORDER_DEVICE);
     /* A call that fails leaves the blocks to the threads that freed them. */
     env->fake->order_rc = -EBUSY;

@@ -264,6 +264,20 @@ static void test_collect_since(void **state)
     assert_int_equal(now() - start, 300 * MS);
 }
 
+static void test_collect_own_after_others(void **state)
+{
+    struct context *context = with_gone(5000);
+    uint64_t start;
+
+    elsewhere(free_one, context);
+    segment_ops.collect(context); /* in vain */
+    free_one(context);
+    start = now();
+    segment_ops.collect(context);
+    assert_int_equal(now() - start, 4700 * MS);
+    assert_int_equal(context->arrived, SEGMENT);
+}
+
 /* At the bound: one's own frees', and nobody else's. */
 static void test_reclaim(void **state)
 {
@@ -340,7 +354,7 @@ static void test_settle_device(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[COUNT(puts_of) + COUNT(arrivals_of) + 10];
+    struct isolated tests[COUNT(puts_of) + COUNT(arrivals_of) + 11];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(puts_of); i++)
@@ -353,6 +367,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_refused_again), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_goes), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_since), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_collect_own_after_others), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_reclaim), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_refused), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_context_goes), .environment = ORDERED};
