@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bins.h - free blocks by size. Private to pool/. It neither splits nor merges blocks; blocks.c does.
+ * bins.h - free blocks by size. Private to pool/. It neither splits nor merges blocks; split_merge.c does.
  *
  * There are 16 bins for each power of two, found through a bitmap. A search examines a few blocks of the first bins
  * that can hold a fitting one, so it is nearly best fit at constant cost. Its result depends only on the order of

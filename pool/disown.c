@@ -6,13 +6,13 @@
  * Locking: all locks (locks_take) while the segment leaves.
  */
 #include "accounting.h"
-#include "blocks.h"
-#include "coalesce.h"
 #include "descriptors.h"
 #include "magazine.h"
 #include "map.h"
 #include "pool.h"
-#include "release.h"
+#include "release_idle.h"
+#include "split_merge.h"
+#include "uncache.h"
 
 /* The number of deferred blocks of a segment; with all locks. */
 static unsigned int segment_deferred(const struct pool *pool, const struct segment *segment)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ghosts.h - the ghost list: the sizes of segments that a growing pool gave back, and the readmission credit for those
- * requested again. Private to pool/. It gives nothing back and holds no memory; excess.c does.
+ * requested again. Private to pool/. It gives nothing back and holds no memory; bound.c does.
  *
  * Locking: the pool's lock. No errors.
  */

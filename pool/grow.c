@@ -8,12 +8,12 @@
 
 #include <errno.h>
 
-#include "blocks.h"
 #include "clock.h"
 #include "descriptors.h"
 #include "large.h"
 #include "magazine.h"
-#include "release.h"
+#include "release_idle.h"
+#include "split_merge.h"
 #include "withdraw.h"
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * large.c - see large.h. blocks.c says which segments are packed, and why their exposure is limited.
+ * large.c - see large.h. split_merge.c says which segments are packed, and why their exposure is limited.
  *
  * Locking: the pool's lock.
  */
@@ -8,8 +8,8 @@
 
 #include "accounting.h"
 #include "bins.h"
-#include "blocks.h"
-#include "coalesce.h"
+#include "split_merge.h"
+#include "uncache.h"
 
 /* Segments for two are for blocks up to the size PACK_MAX: such a segment always saves 2 MiB, but exposes more the
  * larger it is. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * magazine.h - caches of blocks; see magazine.c. Private to pool/. The path of a hit is inline here, so that the
- * compiler merges it with its callers. It does not choose free memory in segments; blocks.h and shards.h do.
+ * compiler merges it with its callers. It does not choose free memory in segments; split_merge.h and shards.h do.
  *
  * Ownership: a magazine owns no block; cached ones belong to their segments.
  *

@@ -12,18 +12,18 @@
 #include <string.h>
 
 #include "accounting.h"
+#include "bound.h"
 #include "clock.h"
-#include "coalesce.h"
 #include "deferred.h"
 #include "descriptors.h"
-#include "excess.h"
 #include "grow.h"
 #include "large.h"
 #include "magazine.h"
 #include "map.h"
 #include "publish.h"
-#include "release.h"
+#include "release_idle.h"
 #include "shards.h"
+#include "uncache.h"
 
 /* --- frees --- */
 

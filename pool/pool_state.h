@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pool_state.h - the state of a pool: the structures that the files of pool/ share, and what guards each member.
- * Private to pool/. It holds no policy: ghosts.h, excess.h, large.h and publish.h do.
+ * Private to pool/. It holds no policy: ghosts.h, bound.h, large.h and publish.h do.
  *
  * Ownership: a pool owns its magazines and its segments.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * segment.h - the descriptors of segments and blocks, and questions that one descriptor answers. Private to pool/. It
- * changes neither; blocks.h does.
+ * changes neither; split_merge.h does.
  *
  * Ownership: descriptors.h makes and recycles descriptors; a block's belongs to its segment, a segment's to its pool.
  *

@@ -21,9 +21,9 @@
 
 #include "accounting.h"
 #include "bins.h"
-#include "blocks.h"
-#include "coalesce.h"
 #include "magazine.h"
+#include "split_merge.h"
+#include "uncache.h"
 
 /* A segment changes its owner if at least this part of it is free; with less, a walk over its blocks would not pay. */
 #define MOVE_PART 8u

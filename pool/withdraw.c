@@ -8,10 +8,10 @@
 
 #include <errno.h>
 
-#include "blocks.h"
-#include "coalesce.h"
 #include "magazine.h"
 #include "map.h"
+#include "split_merge.h"
+#include "uncache.h"
 
 void segment_withdraw(struct pool *pool, struct segment *segment)
 {

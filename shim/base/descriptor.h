@@ -3,7 +3,7 @@
  * descriptor.h - descriptors of the library's own: is one still the library's, and how it is written and closed without
  * a signal.
  *
- * It opens nothing; file.h does.
+ * It opens nothing; output_file.h does.
  *
  * Threads: every function may be called from any thread. No locks, no state.
  */

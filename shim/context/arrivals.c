@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "clock.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/registry.h"

@@ -3,7 +3,7 @@
  * arrivals.h - segments on their way back to the driver: released through our own stream, they arrive when a thread
  * synchronises that stream.
  *
- * It releases nothing; segments.h does.
+ * It releases nothing; segment_driver.h does.
  *
  * Threads: every function may be called from any thread that has pinned the context or is in a call on it. No locks.
  */

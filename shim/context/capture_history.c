@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "context/capture.h"
+#include "context/capture_gate.h"
 
 struct entry {
     uint64_t addr;

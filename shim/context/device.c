@@ -3,7 +3,7 @@
 #include "context/device.h"
 
 #include "context/arrivals.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/events.h"
 #include "context/nccl_memory.h"

@@ -2,7 +2,7 @@
 /*
  * device.h - the pools of all contexts of a device taken together: give idle memory back, and say what they hold.
  *
- * It takes no memory from the driver; segments.h does.
+ * It takes no memory from the driver; segment_driver.h does.
  *
  * Threads: every function may be called from any thread; the caller holds no lock. No function fails.
  */

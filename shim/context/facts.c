@@ -7,7 +7,7 @@
 
 #include "context/context_state.h"
 #include "context/free_policy.h"
-#include "context/segments.h"
+#include "context/segment_driver.h"
 #include "trace/trace.h"
 
 /*

@@ -2,8 +2,8 @@
 /*
  * lifetime.h - how contexts become known: an entry with a pool is made at the first sight of a context.
  *
- * It ends no context; ending.h does. Contexts made from green contexts have no pool: their queue does not order work
- * that runs in the primary context.
+ * It ends no context; context_end.h does. Contexts made from green contexts have no pool: their queue does not order
+ * work that runs in the primary context.
  *
  * Threads: every function may be called from any thread; the caller holds no lock. Errors: NULL, as each function says.
  */

@@ -14,7 +14,7 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/capture_history.h"
 #include "context/events.h"
 #include "real/real.h"

@@ -6,7 +6,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"

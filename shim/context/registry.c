@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registry.c - see registry.h. lifetime.c makes entries, ending.c ends them.
+ * registry.c - see registry.h. lifetime.c makes entries, context_end.c ends them.
  *
  * Locking: contexts.lock guards making entries; it is never held over a CUDA call.
  */

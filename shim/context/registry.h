@@ -2,8 +2,8 @@
 /*
  * registry.h - the contexts that are known, found by handle, device or pool, and kept from being destroyed.
  *
- * It neither makes nor ends a context's entry; lifetime.h and ending.h do. It makes no call of the driver except those
- * of context_stream.
+ * It neither makes nor ends a context's entry; lifetime.h and context_end.h do. It makes no call of the driver except
+ * those of context_stream.
  *
  * Ownership: the registry owns all contexts and pools; pointers returned here are never freed by the caller. They stay
  * valid between context_begin and pin_end, or between context_pin and context_unpin.

@@ -7,7 +7,7 @@
 #include "context/wait_context.h"
 
 #include "clock.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/free_order.h"

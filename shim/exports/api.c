@@ -18,7 +18,7 @@
 #include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "exports/export.h"
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 #include "nccl/window.h"
 #include "pool.h"
 #include "serve/serve.h"

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "base/conf.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/free_policy.h"
 #include "context/registry.h"
 #include "context/strict.h"

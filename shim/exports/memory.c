@@ -5,7 +5,7 @@
 #include "exports/memory.h"
 
 #include "base/process.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "pool.h"
 
 /* So often is a query made at most: other threads may release memory all the time. */

@@ -9,8 +9,8 @@
  */
 #include "exports/export.h"
 #include "nccl/comms.h"
-#include "nccl/nccl_registry.h"
 #include "nccl/pool_segments.h"
+#include "nccl/register_calls.h"
 #include "real/real.h"
 
 /* The counts of elements that rows name. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * runtime.c - the exported functions of the runtime API, one for each row of hooks/runtime.def; those that begin or end
- * a capture are in captures.c. serve/ makes the decisions; this file translates them into the runtime's errors.
+ * a capture are in capture_calls.c. serve/ makes the decisions; this file translates them into the runtime's errors.
  *
  * The real functions make the errors, so that the code and the last error are theirs: freeing the address 1 fails
  * harmlessly, and asking for free memory returns an error only if the context has one.
  *
  * Locking: none.
  */
-#include "context/capture.h"
-#include "context/ending.h"
+#include "context/capture_gate.h"
+#include "context/context_end.h"
 #include "exports/export.h"
 #include "exports/memory.h"
 #include "real/real.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_internal.h - shared by check.c (the command: scripts and launchers) and check_program.c (the executable at its
- * end). Private to these two files. No locks: one thread only.
+ * check_internal.h - shared by check_command.c (the command: scripts and launchers) and check_program.c (the executable
+ * at its end). Private to these two files. No locks: one thread only.
  */
 #ifndef CUPOOL_SHIM_INFO_CHECK_INTERNAL_H
 #define CUPOOL_SHIM_INFO_CHECK_INTERNAL_H

@@ -12,7 +12,7 @@
 #include "base/conf.h"
 #include "base/conf_report.h"
 #include "base/launch.h"
-#include "info/check.h"
+#include "info/check_command.h"
 #include "info/machine.h"
 
 static const char *source(const struct conf_value *value)

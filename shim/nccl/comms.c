@@ -11,10 +11,10 @@
 
 #include "base/log.h"
 #include "base/process.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/nccl_memory.h"
 #include "nccl/direct.h"
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

@@ -18,7 +18,7 @@
 #include "context/registry.h"
 #include "context/wait_device.h"
 #include "nccl/direct_table.h"
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

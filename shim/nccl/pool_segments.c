@@ -9,7 +9,7 @@
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"
 #include "nccl/direct.h"
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 #include "real/real.h"
 
 typedef unsigned long long ull;

@@ -13,11 +13,11 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/device.h"
 #include "context/nccl_memory.h"
 #include "nccl/comms.h"
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 #include "real/real.h"
 #include "trace/trace.h"
 

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "clock.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/device.h"
 #include "context/lifetime.h"
 #include "context/limits.h"

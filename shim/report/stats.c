@@ -23,7 +23,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 #include "report/background_thread.h"
 #include "report/oom.h"
 #include "report/unpooled.h"

@@ -14,7 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/device.h"
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"

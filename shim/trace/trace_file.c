@@ -16,9 +16,9 @@
 
 #include "base/conf.h"
 #include "base/descriptor.h"
-#include "base/file.h"
 #include "base/launch.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "clock.h"
 #include "lock.h"
 #include "trace/json.h"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes mutants of C by machine: each is one small change of one place in a function, a table of data or a macro's body.
 
-Why not PyPI's universalmutator: its rules are regular expressions for single lines. Of 150 that it drew from pool/blocks.c
+Why not PyPI's universalmutator: its rules are regular expressions for single lines. Of 150 that it drew from pool/split_merge.c
 with seed 1, 91 did not compile; it changes comments, text and pointers' stars, cannot delete a statement of two lines, and
 brings eleven packages. These read tokens, and nine of ten compile.
 

@@ -21,13 +21,13 @@ sys.dont_write_bytecode = True
 SPEC.loader.exec_module(CHECKER)
 SOUND = {"pool/pool.h": "", "nccl_reg/nccl_reg.h": "", "shim/conf.def": "", "shim/base/log.h": "", "shim/real/real.h": '#include "base/log.h"\n',
          "shim/real/loaded.c": '#include "real/real.h"\nvoid *f(void) { return dlsym(0, "f"); }\n', "shim/serve/serve.h": "", "shim/nccl/nccl.h": "",
-         "shim/exports/api.c": '#include "serve/serve.h"\n#include "base/log.h"\n', "shim/info/check.c": '#include "base/log.h"\n'}
+         "shim/exports/api.c": '#include "serve/serve.h"\n#include "base/log.h"\n', "shim/info/check_command.c": '#include "base/log.h"\n'}
 BREACHES = (
     ({"shim/base/log.c": '#include "nccl/nccl.h"\n'}, "base/ includes nccl/nccl.h of a higher room"),
     ({"shim/real/caller.c": '#include <stdio.h>\n\n#include "serve/serve.h"\n'}, "shim/real/caller.c:3: real/ includes serve/serve.h of a higher room"),
-    ({"shim/info/check.h": '#include "real/real.h"\n'}, "info/ includes real/real.h of a higher room"),
-    ({"shim/exports/export.c": '#include "serve/serve.h"\n#include "info/check.h"\n'}, "exports/ includes info/check.h of a higher room"),
-    ({"shim/base/file.c": '#include "log.h"\n'}, "log.h without its room, base/"),
+    ({"shim/info/check_command.h": '#include "real/real.h"\n'}, "info/ includes real/real.h of a higher room"),
+    ({"shim/exports/export.c": '#include "serve/serve.h"\n#include "info/check_command.h"\n'}, "exports/ includes info/check_command.h of a higher room"),
+    ({"shim/base/output_file.c": '#include "log.h"\n'}, "log.h without its room, base/"),
     ({"shim/new.c": ""}, "a source of shim/ lies in one of its rooms"),
     ({"shim/hooks/new.c": ""}, "a source of shim/ lies in one of its rooms"),
     ({"shim/attic/old.c": '#include "base/log.h"\n'}, "attic/ includes base/log.h of a higher room"),
@@ -36,9 +36,9 @@ BREACHES = (
     ({"pool/bins.c": '#include "base/log.h"\n'}, "pool/ includes base/log.h, which is not one of its own headers"),
     ({"nccl_reg/near.c": "#include <nccl.h>\n"}, "nccl_reg/ includes a CUDA or NCCL header, nccl.h"),
     # Circles: between two headers, through a source, through a third module, and in the plain layers.
-    ({"shim/base/log.h": '#include "base/file.h"\n', "shim/base/file.h": '#include "base/log.h"\n'},
+    ({"shim/base/log.h": '#include "base/output_file.h"\n', "shim/base/output_file.h": '#include "base/log.h"\n'},
      "a circle by includes: shim/base/file -> shim/base/log, shim/base/log -> shim/base/file"),
-    ({"shim/base/log.c": '#include "base/file.h"\n', "shim/base/file.h": "", "shim/base/file.c": '#include "base/log.h"\n'},
+    ({"shim/base/log.c": '#include "base/output_file.h"\n', "shim/base/output_file.h": "", "shim/base/output_file.c": '#include "base/log.h"\n'},
      "a circle by includes: shim/base/file -> shim/base/log, shim/base/log -> shim/base/file"),
     ({"shim/serve/a.h": '#include "serve/b.h"\n', "shim/serve/b.h": '#include "serve/c.h"\n', "shim/serve/c.h": "",
       "shim/serve/c.c": '#include "serve/a.h"\n'}, "shim/serve/c -> shim/serve/a"),
@@ -97,7 +97,7 @@ class Layers(unittest.TestCase):
     def test_breaches(self) -> None:
         for i, (files, message) in enumerate(BREACHES):
             with self.subTest(message=message):
-                status, out = self.check(self.write({"shim/info/check.h": "", **SOUND, **files}, str(i)))
+                status, out = self.check(self.write({"shim/info/check_command.h": "", **SOUND, **files}, str(i)))
                 self.assertEqual((status, len(out.splitlines())), (1, 1), out)
                 self.assertIn(message, out)
 

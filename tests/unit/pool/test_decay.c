@@ -8,7 +8,7 @@
 #include <limits.h>
 
 #include "pool_state.h" /* the clock, to set it shortly before it wraps */
-#include "release.h"
+#include "release_idle.h"
 
 static void decay_nothing(struct env *env, unsigned int age, unsigned int times)
 {

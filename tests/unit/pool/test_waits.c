@@ -9,7 +9,7 @@
 #include "unit.h"
 
 #include "magazine.h" /* which one a request uses */
-#include "release.h"
+#include "release_idle.h"
 #include "still_clock.h"
 
 static void much_later(void)

@@ -6,11 +6,11 @@
 #define CUPOOL_TESTS_SHIM_ROOM_H
 
 #include "context/arrivals.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
+#include "context/context_end.h"
 #include "context/context_state.h"
 #include "context/counters.h"
 #include "context/device.h"
-#include "context/ending.h"
 #include "context/enter.h"
 #include "context/facts.h"
 #include "context/free_order.h"
@@ -20,7 +20,7 @@
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
-#include "context/segments.h"
+#include "context/segment_driver.h"
 #include "context/strict.h"
 #include "context/wait_context.h"
 #include "context/wait_device.h"

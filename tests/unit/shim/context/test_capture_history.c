@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/capture_history.h"
 
 #define SEGMENTS 200u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segments.c: segments from ncclMemAlloc, and which of them may
- * not go back because a graph that was captured since may have them registered.
+ * test_nccl_memory.c - shim/nccl/comms.c and shim/context/segment_driver.c: segments from ncclMemAlloc, and which of
+ * them may not go back because a graph that was captured since may have them registered.
  */
 #include <errno.h>
 #include <string.h>

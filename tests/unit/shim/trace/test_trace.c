@@ -18,7 +18,7 @@
 #include "isolated.h"
 #include "report/oom.h"
 #include "report/stats.h"
-#include "report/stats_page.h"
+#include "report/stats_file.h"
 #include "serve/serve.h"
 #include "trace/records.h"
 #include "trace/stacks.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segments.c - see segments.h.
+ * segment_driver.c - see segment_driver.h.
  *
  * Locking: none; counters are atomic.
  */
-#include "context/segments.h"
+#include "context/segment_driver.h"
 
 #include <errno.h>
 

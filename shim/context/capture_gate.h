@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture.h - the capture gate: which streams capture right now. It does not wait for calls in flight; free_order.c
- * does.
+ * capture_gate.h - the capture gate: which streams capture right now. It does not wait for calls in flight;
+ * free_order.c does.
  *
- * Threads: every function may be called from any thread. One lock, private to capture.c, is never held over a CUDA
+ * Threads: every function may be called from any thread. One lock, private to capture_gate.c, is never held over a CUDA
  * call.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_CAPTURE_H
-#define CUPOOL_SHIM_CONTEXT_CAPTURE_H
+#ifndef CUPOOL_SHIM_CONTEXT_CAPTURE_GATE_H
+#define CUPOOL_SHIM_CONTEXT_CAPTURE_GATE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,7 +25,7 @@
 CUcontext capture_close(CUstream stream);
 void capture_begun(CUcontext own, CUstream stream, bool success);
 void capture_check(CUstream stream, bool destroyed, unsigned int before);
-/* The number of captures under way or about to begin. Only capture.c writes it. */
+/* The number of captures under way or about to begin. Only capture_gate.c writes it. */
 extern atomic_uint capture_count;
 /* The number of captures begun so far, on any stream. */
 extern atomic_uint capture_total;

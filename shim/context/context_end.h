@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ending.h - how contexts end: which calls may end one, which threads are waited for, and what is destroyed then.
+ * context_end.h - how contexts end: which calls may end one, which threads are waited for, and what is destroyed then.
  *
  * It makes no call that ends a context itself; the exported functions do.
  *
@@ -13,8 +13,8 @@
  *
  * Threads: every function may be called from any thread; the caller holds no lock. No function fails.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_ENDING_H
-#define CUPOOL_SHIM_CONTEXT_ENDING_H
+#ifndef CUPOOL_SHIM_CONTEXT_CONTEXT_END_H
+#define CUPOOL_SHIM_CONTEXT_CONTEXT_END_H
 
 #include <stdbool.h>
 #include <stdint.h>

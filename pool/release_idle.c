@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * release.c - see release.h: segments that are given back because the memory is needed, or has been idle for long.
+ * release_idle.c - see release_idle.h: segments that are given back because the memory is needed, or has been idle for
+ * long.
  *
  * Locking: all locks (locks_take) while segments leave; none over a call of the tables.
  */
-#include "release.h"
+#include "release_idle.h"
 
 #include "accounting.h"
-#include "blocks.h"
 #include "clock.h"
-#include "coalesce.h"
 #include "descriptors.h"
 #include "magazine.h"
 #include "map.h"
 #include "publish.h"
+#include "split_merge.h"
+#include "uncache.h"
 
 void segment_unlink(struct pool *pool, struct segment *segment)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* file.c - see file.h. No locks but flock. */
-#include "base/file.h"
+/* output_file.c - see output_file.h. No locks but flock. */
+#include "base/output_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

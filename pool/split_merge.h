@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blocks.h - blocks within segments: split, handed out, merged; see blocks.c. Private to pool/. It calls no function of
- * the tables, and does not choose the block that serves a request; large.h and shards.h do.
+ * split_merge.h - blocks within segments: split, handed out, merged; see split_merge.c. Private to pool/. It calls no
+ * function of the tables, and does not choose the block that serves a request; large.h and shards.h do.
  *
  * Ownership: blocks belong to their segments.
  *
  * Locking: every function needs the lock of the segment's books: its magazine's, or the pool's. segment_enter also
  * needs the pool's. Errors: -ENOMEM, no host memory; nothing has changed then.
  */
-#ifndef CUPOOL_POOL_BLOCKS_H
-#define CUPOOL_POOL_BLOCKS_H
+#ifndef CUPOOL_POOL_SPLIT_MERGE_H
+#define CUPOOL_POOL_SPLIT_MERGE_H
 #include <errno.h>
 
 #include "pool_state.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * numa_policy.h - where the pages of a thread's new host memory would lie, as a number: memory that one thread has
+ * numa_key.h - where the pages of a thread's new host memory would lie, as a number: memory that one thread has
  * pinned serves another one only if the numbers are equal.
  *
  * It sets no policy and asks for no pages.
  *
  * Threads: any thread. No locks. Errors: none; where the kernel does not say, the number is 0.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_NUMA_POLICY_H
-#define CUPOOL_SHIM_CONTEXT_NUMA_POLICY_H
+#ifndef CUPOOL_SHIM_CONTEXT_NUMA_KEY_H
+#define CUPOOL_SHIM_CONTEXT_NUMA_KEY_H
 
 #include <stdint.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ending.c - see ending.h.
+ * context_end.c - see context_end.h.
  *
  * Locking: contexts.lock, never held over a wait or a call of the driver.
  */
-#include "context/ending.h"
+#include "context/context_end.h"
 
 #include "clock.h"
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/context_state.h"
 #include "context/counters.h"
 #include "context/events.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats_page.h - CUPOOL_STATS_FILE: a small file of fixed size with the latest counters, for readers outside the
+ * stats_file.h - CUPOOL_STATS_FILE: a small file of fixed size with the latest counters, for readers outside the
  * process (layout: docs/live.md; reader: scripts/cupool_trace/live.py).
  *
  * The file is written, not mapped: a store to a mapping ends the program if another process has truncated the file or
@@ -9,11 +9,11 @@
  *
  * It is not a trace, and not part of a request's path: the background thread writes it (background_thread.h), and exit.
  *
- * Threads: every function may be called from any thread. One lock, private to stats_page.c, is held over the writing;
+ * Threads: every function may be called from any thread. One lock, private to stats_file.c, is held over the writing;
  * if it cannot be taken at once, nothing is written.
  */
-#ifndef CUPOOL_SHIM_REPORT_STATS_PAGE_H
-#define CUPOOL_SHIM_REPORT_STATS_PAGE_H
+#ifndef CUPOOL_SHIM_REPORT_STATS_FILE_H
+#define CUPOOL_SHIM_REPORT_STATS_FILE_H
 
 #include <stdint.h>
 

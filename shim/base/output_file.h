@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * file.h - makes the files that the library writes: they overwrite nothing, their name leads to the newest run, and
- * their descriptors keep away from the program's. The contents are the callers'; descriptor.h is for writing and
+ * output_file.h - makes the files that the library writes: they overwrite nothing, their name leads to the newest run,
+ * and their descriptors keep away from the program's. The contents are the callers'; descriptor.h is for writing and
  * closing.
  *
  * Threads: every function may be called from any thread. It allocates no memory. Each file has an advisory lock (flock)
  * while it is written; nothing waits for one.
  */
-#ifndef CUPOOL_SHIM_BASE_FILE_H
-#define CUPOOL_SHIM_BASE_FILE_H
+#ifndef CUPOOL_SHIM_BASE_OUTPUT_FILE_H
+#define CUPOOL_SHIM_BASE_OUTPUT_FILE_H
 
 #include <stddef.h>
 

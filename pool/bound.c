@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * excess.c - see excess.h.
+ * bound.c - see bound.h.
  *
  * Locking: all locks (locks_take) while segments are chosen; none over a call of the tables.
  */
-#include "excess.h"
+#include "bound.h"
 
 #include "accounting.h"
 #include "clock.h"
-#include "coalesce.h"
 #include "deferred.h"
 #include "ghosts.h"
 #include "large.h"
 #include "magazine.h"
-#include "release.h"
+#include "release_idle.h"
+#include "uncache.h"
 
 /* The part of peak_live that may be held beyond it. */
 #define EXCESS_PART 20

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_registry.h - the one struct nccl_reg of the process (CUPOOL_REGISTER), what it calls NCCL for, and the segments
+ * register_calls.h - the one struct nccl_reg of the process (CUPOOL_REGISTER), what it calls NCCL for, and the segments
  * in it.
  *
  * It does not know which communicators there are (comms.h) or which memory becomes a segment (pool_segments.h,
@@ -10,8 +10,8 @@
  *
  * Threads: every function may be called from any thread. No lock but nccl_reg's. Errors: those of nccl_reg.
  */
-#ifndef CUPOOL_SHIM_NCCL_NCCL_REGISTRY_H
-#define CUPOOL_SHIM_NCCL_NCCL_REGISTRY_H
+#ifndef CUPOOL_SHIM_NCCL_REGISTER_CALLS_H
+#define CUPOOL_SHIM_NCCL_REGISTER_CALLS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

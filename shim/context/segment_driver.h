@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segments.h - where the segments of a context's pool come from and how they go back: the pool's backend.
+ * segment_driver.h - where the segments of a context's pool come from and how they go back: the pool's backend.
  *
  * Ownership: a segment belongs to the pool from alloc to free, see struct pool_backend_ops.
  *
  * Threads: as struct pool_backend_ops. No locks. Errors: -ENOMEM and -EIO, as there.
  */
-#ifndef CUPOOL_SHIM_CONTEXT_SEGMENTS_H
-#define CUPOOL_SHIM_CONTEXT_SEGMENTS_H
+#ifndef CUPOOL_SHIM_CONTEXT_SEGMENT_DRIVER_H
+#define CUPOOL_SHIM_CONTEXT_SEGMENT_DRIVER_H
 
 #include <stdbool.h>
 

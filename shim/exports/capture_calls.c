@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * captures.c - the exported functions of the runtime and the driver that begin a capture, may end one, or destroy a
- * stream. context/capture.c keeps the captures; this file tells it of them.
+ * capture_calls.c - the exported functions of the runtime and the driver that begin a capture, may end one, or destroy
+ * a stream. context/capture_gate.c keeps the captures; this file tells it of them.
  *
  * Locking: none.
  */
-#include "context/capture.h"
+#include "context/capture_gate.h"
 #include "context/free_order.h"
 #include "exports/export.h"
 #include "exports/hazards.h"

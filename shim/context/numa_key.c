@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* numa_policy.c - see numa_policy.h. No locks. */
-#include "context/numa_policy.h"
+/* numa_key.c - see numa_key.h. No locks. */
+#include "context/numa_key.h"
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>

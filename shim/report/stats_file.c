@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats_page.c - see stats_page.h.
+ * stats_file.c - see stats_file.h.
  *
  * Locking: page.lock guards the file and the buffers.
  */
-#include "report/stats_page.h"
+#include "report/stats_file.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -18,9 +18,9 @@
 
 #include "base/conf.h"
 #include "base/descriptor.h"
-#include "base/file.h"
 #include "base/launch.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coalesce.c - see coalesce.h.
+ * uncache.c - see uncache.h.
  *
- * Locking: each function's is in coalesce.h; the locks of magazines are taken inside the pool's.
+ * Locking: each function's is in uncache.h; the locks of magazines are taken inside the pool's.
  */
-#include "coalesce.h"
+#include "uncache.h"
 
 #include "accounting.h"
-#include "blocks.h"
 #include "magazine.h"
+#include "split_merge.h"
 
 /* The cache lines of all are prefetched. */
 void coalesce(struct pool *pool, struct block *block)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * contexts.c - the exported functions of the driver that end a context, or give up a reference to one.
- * context/ending.c takes the context's pool away; this file tells it of the call and of its result.
+ * context_calls.c - the exported functions of the driver that end a context, or give up a reference to one.
+ * context/context_end.c takes the context's pool away; this file tells it of the call and of its result.
  *
  * Locking: none.
  */
-#include "context/capture.h"
-#include "context/ending.h"
+#include "context/capture_gate.h"
+#include "context/context_end.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "exports/export.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture.c - see capture.h.
+ * capture_gate.c - see capture_gate.h.
  *
  * Locking: gate.lock guards the list of captures and the two fields that keep the driver from being asked about a
  * stream while the program destroys it; a leaf, never held over a CUDA call.
  */
-#include "context/capture.h"
+#include "context/capture_gate.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * excess.h - a pool that grows gives idle segments back, so that it holds no more than it may; see pool_config's
+ * bound.h - a pool that grows gives idle segments back, so that it holds no more than it may; see pool_config's
  * excess_min and bound_min. Private to pool/. It asks the backend for nothing; grow.h does.
  *
  * Locking: no lock is held by the caller. No errors.
  */
-#ifndef CUPOOL_POOL_EXCESS_H
-#define CUPOOL_POOL_EXCESS_H
+#ifndef CUPOOL_POOL_BOUND_H
+#define CUPOOL_POOL_BOUND_H
 #include "pool_state.h"
 
 /* Before the pool grows for a request of got_for bytes: give back idle segments beyond the excess that is worth

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coalesce.h - cached blocks go back to the free memory of their segments. Private to pool/. It decides for no request;
+ * uncache.h - cached blocks go back to the free memory of their segments. Private to pool/. It decides for no request;
  * its callers say which blocks.
  *
  * Locking: each function says which lock its caller holds. No errors.
  */
-#ifndef CUPOOL_POOL_COALESCE_H
-#define CUPOOL_POOL_COALESCE_H
+#ifndef CUPOOL_POOL_UNCACHE_H
+#define CUPOOL_POOL_UNCACHE_H
 #include "pool_state.h"
 
 /* Coalesce cached blocks that are on no list; with the lock of their segments. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blocks.c - see blocks.h. Requests under 2 MiB share segments of 2 MiB. Larger ones get a segment of their own size
- * when no free block fits, so that most of them start where a driver allocation starts. A segment that has become free
- * serves requests of its size.
+ * split_merge.c - see split_merge.h. Requests under 2 MiB share segments of 2 MiB. Larger ones get a segment of their
+ * own size when no free block fits, so that most of them start where a driver allocation starts. A segment that has
+ * become free serves requests of its size.
  *
  * Some segments are packed: large blocks share them. Blocks that leave 1 MiB or more of their last 2 MiB get a segment
  * for two, 2 MiB smaller than two of their own; and a free segment may be broken for smaller requests. That saves
@@ -12,9 +12,9 @@
  * a large block leaves of the last 2 MiB of a segment of its own is never handed out: with a small block there the
  * segment could not go back, and tails are so many that soon no segment could.
  *
- * Locking: as in blocks.h; idle_lock inside that.
+ * Locking: as in split_merge.h; idle_lock inside that.
  */
-#include "blocks.h"
+#include "split_merge.h"
 
 #include "accounting.h"
 #include "bins.h"

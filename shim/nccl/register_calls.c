@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl_registry.c - see nccl_registry.h.
+ * register_calls.c - see register_calls.h.
  *
  * Locking: none of its own.
  */
-#include "nccl/nccl_registry.h"
+#include "nccl/register_calls.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * release.h - segments go back to the backend; see release.c. Private to pool/. It does not decide when memory is
- * needed; pool.c, excess.c and the callers of pool.h do.
+ * release_idle.h - segments go back to the backend; see release_idle.c. Private to pool/. It does not decide when
+ * memory is needed; pool.c, bound.c and the callers of pool.h do.
  *
  * Ownership: a segment that has left the books belongs to the caller, who puts it back and retires its descriptor
  * (release_finish does both).
  *
  * Locking: each function says which lock its caller holds. No errors.
  */
-#ifndef CUPOOL_POOL_RELEASE_H
-#define CUPOOL_POOL_RELEASE_H
+#ifndef CUPOOL_POOL_RELEASE_IDLE_H
+#define CUPOOL_POOL_RELEASE_IDLE_H
 #include "pool_state.h"
 
 /* The longest time, in nanoseconds, that a refused request waits for other threads that are giving memory back or

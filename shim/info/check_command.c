@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - see check.h. This file follows the command through scripts and launchers to the last program.
+ * check_command.c - see check_command.h. This file follows the command through scripts and launchers to the last
+ * program.
  *
  * Locking: none; cupool-info has one thread.
  */
-#include "info/check.h"
+#include "info/check_command.h"
 
 #include <errno.h>
 #include <stdarg.h>
