@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * capture_gate.h - the capture gate: which streams capture right now. It does not wait for calls in flight;
- * free_order.c does.
+ * free_order.c does, and order_free there says what a free does during a capture.
  *
  * Threads: every function may be called from any thread. One lock, private to capture_gate.c, is never held over a CUDA
  * call.

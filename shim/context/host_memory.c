@@ -353,7 +353,7 @@ struct host_pool *host_memory_make(const struct real_driver *driver, uint64_t li
 
 int host_memory_alloc(struct context *context, unsigned int flags, size_t size, uint64_t *ret_addr)
 {
-    const struct host_key key = {.owner = (uintptr_t)context, .numa = numa_policy(), .flags = flags};
+    const struct host_key key = {.owner = (uintptr_t)context, .numa = numa_key(), .flags = flags};
 
     return host_pool_alloc(host_memory_pool(), &key, size, ret_addr);
 }

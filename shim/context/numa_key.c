@@ -28,7 +28,7 @@ static bool several_nodes(void)
     return n > 0 && strpbrk(text, "-,");
 }
 
-uint64_t numa_policy(void)
+uint64_t numa_key(void)
 {
     static atomic_int several; /* 0: not known yet, 1: no, 2: yes */
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};

@@ -14,6 +14,6 @@
 
 /* 0: the machine has one NUMA node. Otherwise the node that the thread runs on, or its memory policy if it has set one
  * (numactl, set_mempolicy). */
-uint64_t numa_policy(void);
+uint64_t numa_key(void);
 
 #endif
