@@ -23,12 +23,10 @@
 /* With the magazine's lock: defer a PENDING block. */
 static inline void magazine_defer(struct pool *pool, struct magazine *magazine, struct block *block)
 {
-    if (!magazine->deferred) {
+    if (magazine->deferred_by != &magazine_index)
+        magazine->deferred_by = magazine->deferred ? NULL : &magazine_index;
+    if (!magazine->deferred)
         atomic_fetch_add(&pool->shown.deferring, 1);
-        magazine->deferred_by = &magazine_index;
-    } else if (magazine->deferred_by != &magazine_index) {
-        magazine->deferred_by = NULL;
-    }
     block->link = magazine->deferred;
     magazine->deferred = block;
     magazine->deferred_count++;

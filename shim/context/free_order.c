@@ -156,11 +156,14 @@ CUresult order_event_make(struct context *context, _Atomic(CUevent) *ret_event)
 static inline __attribute__((always_inline)) CUresult record(struct context *context, struct slot *slot,
                                                              CUevent *ret_event)
 {
-    const bool combines = slot == &context->slots[SLOT_COMBINER];
-    struct batch *batch = &context->batches[thread_slot_get() % SLOTS];
-    _Atomic(CUevent) *event_at = combines ? &batch->event : &slot->event;
+    _Atomic(CUevent) *event_at = &slot->event;
     CUresult result = CUDA_SUCCESS;
+    struct batch *batch = NULL;
 
+    if (slot == &context->slots[SLOT_COMBINER]) {
+        batch = &context->batches[thread_slot_get() % SLOTS];
+        event_at = &batch->event;
+    }
     if (!atomic_load_explicit(event_at, memory_order_relaxed))
         result = order_event_make(context, event_at);
     *ret_event = atomic_load_explicit(event_at, memory_order_relaxed);
@@ -168,7 +171,7 @@ static inline __attribute__((always_inline)) CUresult record(struct context *con
         result = context->driver->cuCtxRecordEvent(context_handle(context), *ret_event);
     /* After the record: a thread that waits for an earlier batch must find that batch, or a later event that covers
      * it. */
-    if (!result && combines)
+    if (!result && batch)
         atomic_store_explicit(&batch->seq, atomic_load_explicit(&slot->seq, memory_order_relaxed),
                               memory_order_release);
     return result;

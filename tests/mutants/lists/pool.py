@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
         ("if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
     Mutant("deferred frees of two threads count as the first one's own", ["order"], [
-        ("else if (magazine->deferred_by != &magazine_index) { magazine->deferred_by = NULL; }", "")]),
+        ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
     Mutant("deferred frees in another magazine count as one's own", ["order"], [
         ("*ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;", "")]),
     Mutant("frees that could not be ordered count as another thread's", ["waits static relaxed / own_work"], [
