@@ -26,7 +26,8 @@ is a rank that NCCL's communicators have and no trace tells of; the first segmen
 A killed process's trace is valid unless --complete is given. Segments that live at the end are counted, and allowed."""
 
 # Settings that change what a rank writes, not what it does: often set for one rank alone.
-OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_TRACE_LIMIT", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL_TRACE_STACKS", "CUPOOL_LOG_LEVEL"}
+OUTPUT_ONLY = {"CUPOOL_TRACE_FILE", "CUPOOL_TRACE_LIMIT", "CUPOOL_STATS", "CUPOOL_STATS_FILE", "CUPOOL_TRACE_STACKS", "CUPOOL_LOG_LEVEL",
+               "CUPOOL_RANK"}
 
 APART = 60  # seconds between two ranks of one job, at most
 

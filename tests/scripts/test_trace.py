@@ -297,6 +297,7 @@ class SeveralRanks(Case):
         self.assertEqual(self.two(lambda s: s[0].update(version="0.2.0")).returncode, 1)
         # Where a rank writes and how much it says may differ.
         self.assertEqual(self.two(lambda s: s[0]["settings"].update(CUPOOL_TRACE_FILE="x", CUPOOL_STATS="exit")).returncode, 0)
+        self.assertEqual(self.two(lambda s: s[0]["settings"].update(CUPOOL_RANK="7")).returncode, 0)
 
     def test_same_rank_twice_is_a_warning(self) -> None:
         done = self.two(lambda s: s[0].update(rank=0))
