@@ -7,10 +7,10 @@
  * Here: each rank has a model of L layers on its GPU. Each step allocates activations and workspaces with
  * cudaMalloc going forward, frees them with cudaFree going backward, and has streams of its own working on them
  * meanwhile; ranks add up their gradients over MPI. Prints one JSON line per rank with a digest of all parameters, the
- * time of a step and the number of calls of cudaMalloc and cudaFree. The digest depends on every byte that was ever copied, so it is the same
- * bit for bit in every right run. It is the kind of program that a careless pool breaks: each buffer is freed right
- * after its use on a slow stream was enqueued, and a buffer of the same size is allocated and overwritten on another
- * stream at once. Natively that is right, because cudaFree waits for the GPU.
+ * time of a step and the number of calls of cudaMalloc and cudaFree. The digest depends on every byte that was ever
+ * copied, so it is the same bit for bit in every right run. It is the kind of program that a careless pool breaks: each
+ * buffer is freed right after its use on a slow stream was enqueued, and a buffer of the same size is allocated and
+ * overwritten on another stream at once. Natively that is right, because cudaFree waits for the GPU.
  *
  * Not here: arithmetic on the GPU. There are no kernels, so that the same binary runs on the simulated GPU. Host
  * functions in the streams update small pinned states that are copied into the buffers. Built without MPI it takes its

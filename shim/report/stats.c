@@ -289,9 +289,10 @@ __attribute__((destructor)) static void finish_without(void)
         out_line("nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
                  (int)getpid());
     else
-        out_line("nothing was pooled: process %d loaded no CUDA driver (libcuda.so); programs that it has started speak "
-                 "for themselves\n",
-                 (int)getpid());
+        out_line(
+            "nothing was pooled: process %d loaded no CUDA driver (libcuda.so); programs that it has started speak "
+            "for themselves\n",
+            (int)getpid());
     print_unpooled();
     out_end();
 }
