@@ -7,10 +7,10 @@
  * Here: each rank has a model of L layers on its GPU. Each step allocates activations and workspaces with
  * cudaMalloc going forward, frees them with cudaFree going backward, and has streams of its own working on them
  * meanwhile; ranks add up their gradients over MPI. Prints one JSON line per rank with a digest of all parameters, the
- * time of a step and the number of requests. The digest depends on every byte that was ever copied, so it is the same
- * bit for bit in every right run. It is the kind of program that a careless pool breaks: each buffer is freed right
- * after its use on a slow stream was enqueued, and a buffer of the same size is allocated and overwritten on another
- * stream at once. Natively that is right, because cudaFree waits for the GPU.
+ * time of a step and the number of calls of cudaMalloc and cudaFree. The digest depends on every byte that was ever
+ * copied, so it is the same bit for bit in every right run. It is the kind of program that a careless pool breaks: each
+ * buffer is freed right after its use on a slow stream was enqueued, and a buffer of the same size is allocated and
+ * overwritten on another stream at once. Natively that is right, because cudaFree waits for the GPU.
  *
  * Not here: arithmetic on the GPU. There are no kernels, so that the same binary runs on the simulated GPU. Host
  * functions in the streams update small pinned states that are copied into the buffers. Built without MPI it takes its
@@ -28,7 +28,7 @@ static struct {
     size_t width;
 } opt = {.steps = 20, .layers = 12, .temps = 8, .delay_us = 150, .width = 256 << 10};
 
-static unsigned long requests;
+static unsigned long calls; /* of cudaMalloc and cudaFree */
 
 /* A host function's work: what to make of which pinned words. */
 struct task {
@@ -52,14 +52,14 @@ static void *device_get(size_t n)
 {
     void *p;
 
-    requests++;
+    calls++;
     CU(cudaMalloc(&p, n));
     return p;
 }
 
 static void device_put(void *p)
 {
-    requests++;
+    calls++;
     CU(cudaFree(p));
 }
 
@@ -257,9 +257,9 @@ static void result_print(uint64_t digest, double seconds)
     int n = snprintf(
         line, sizeof(line),
         "{\"train_like\":1,\"rank\":%d,\"ranks\":%d,\"steps\":%d,\"layers\":%d,\"width\":%zu,\"digest\":\"%016llx\","
-        "\"step_ms\":%.3f,\"requests\":%lu}\n",
+        "\"step_ms\":%.3f,\"calls\":%lu}\n",
         job.rank, job.ranks, opt.steps, opt.layers, opt.width, (unsigned long long)digest, seconds * 1e3 / opt.steps,
-        requests);
+        calls);
 
     fwrite(line, 1, (size_t)n, stdout);
     fflush(stdout);

@@ -214,6 +214,15 @@ static int options_parse(int argc, char **argv)
     return 0;
 }
 
+/* The first step may take long, and every line has to be seen at once, also in a pipe. */
+static void start_print(void)
+{
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    if (job.rank == 0)
+        printf("decoder: %d layers of width %d, %d steps of %d words on each GPU; a line for each step\n", opt.s.layers,
+               opt.s.width, opt.steps, opt.s.rows);
+}
+
 int main(int argc, char **argv)
 {
     int devices;
@@ -226,6 +235,7 @@ int main(int argc, char **argv)
         return 2;
     }
     CUDA(cudaGetDeviceCount(&devices));
+    start_print();
     if (job.ranks > 1) {
         process_run(devices);
     } else {

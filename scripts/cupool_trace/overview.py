@@ -40,6 +40,19 @@ ALIKE: list[tuple[str, str, Callable[[Any], str], float]] = [
     ("driver_calls", "driver calls", str, 2), ("bypassed", "bypassed", str, 2), ("trims", "trims", str, 2)]
 
 
+def policy_text(rank: Rank, free: str) -> str:
+    """A free policy that a trace names. With CUPOOL_FREE=auto it names the state of the device, ordered or strict: the policy is auto
+    all the same."""
+    if rank.header.get("settings", {}).get("CUPOOL_FREE") != "auto":
+        return free
+    return {"ordered": "auto", "strict": "auto, strict"}.get(free, free)
+
+
+def gpus_of(rows: list[Row]) -> int:
+    """Different devices, as far as the traces tell: ranks may share one."""
+    return len({(row.rank.header.get("host"), row.figures["uuid"]) if row.figures["uuid"] else (id(row.rank), row.device) for row in rows})
+
+
 def numbers_of(ranks: list[Rank]) -> str:
     """Ranks 0-3 and 7; without a number their processes."""
     known = sorted({r.rank for r in ranks if r.rank is not None})
@@ -71,7 +84,7 @@ def heading(ranks: list[Rank], rows: list[Row]) -> str:
     hosts = {r.header.get("host") for r in ranks}
     seconds = [r.replay.last_t / 1e9 for r in ranks]
     names = ", ".join(programs[:3]) + (f" and {len(programs) - 3} more" if len(programs) > 3 else "")
-    return (f"{count_of(len(ranks), 'process', 'processes')} of {names} on {count_of(len(hosts), 'host')}, {count_of(len(rows), 'device')}; "
+    return (f"{count_of(len(ranks), 'process', 'processes')} of {names} on {count_of(len(hosts), 'host')}, {count_of(gpus_of(rows), 'device')}; "
             f"{min(seconds):.3f} to {max(seconds):.3f} s" + (", all complete" if all(r.reader.complete for r in ranks) else ""))
 
 
@@ -118,7 +131,7 @@ def kinds_of(row: Row) -> dict[str, str]:
     header, policy = row.rank.header, row.figures["policy"]
     settings = {k: str(v) for k, v in header.get("settings", {}).items() if k not in OUTPUT_ONLY}
     return {"program": str(header.get("exe")), "cupool": str(header.get("version")), "GPU": str(row.figures["name"]),
-            "free policy": str(policy[-1]["free"] if policy else None), "devices": str(len(row.rank.replay.devices)), **settings}
+            "free policy": policy_text(row.rank, str(policy[-1]["free"] if policy else None)), "devices": str(len(row.rank.replay.devices)), **settings}
 
 
 def out_of_line(rows: list[Row]) -> list[tuple[Row, list[str]]]:

@@ -186,7 +186,9 @@ def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Ite
     elif f["stats_at"] is not None:
         yield f"{who}: requests, hits and peaks as of {f['stats_at']:.3f} s (~), the last stats line"
     for ev in f["policy"]:
-        yield f"{who}: policy {ev['free']} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
+        free = overview.policy_text(rank, ev["free"])
+        so_far = " (ordered so far)" if free == "auto" and ev is f["policy"][-1] else " (ordered)" if free == "auto" else ""
+        yield f"{who}: free policy {free}{so_far} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
     for b, of in f["backends"].items():
         if of["saved_us"]:
             yield f"{who}: {saved_note(of, b)}"
@@ -275,10 +277,11 @@ def device_rows(row: overview.Row) -> tuple[list[list[str]], bool]:
     """The rows of one device in the table, and whether one of them is guessed."""
     r, d, f = row
     free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
+    free = overview.policy_text(r, str(free))
     names = ["-" if r.rank is None else str(r.rank), str(d)]
     approximate = not f["from_stats"] or f["stats_at"] is not None
     backends = f["backends"]
-    rows = [summary_row([*names, "all" if len(backends) > 1 else next(iter(backends), "-"), str(free)], f, approximate)]
+    rows = [summary_row([*names, "all" if len(backends) > 1 else next(iter(backends), "-"), free], f, approximate)]
     if len(backends) > 1:
         rows.extend(summary_row([*names, b, ""], one, True) for b, one in backends.items())
     return rows, approximate

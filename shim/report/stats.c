@@ -25,6 +25,7 @@
 #include "context/counters.h"
 #include "nccl/register_calls.h"
 #include "report/background_thread.h"
+#include "report/guard.h"
 #include "report/oom.h"
 #include "report/unpooled.h"
 #include "trace/digits.h"
@@ -150,7 +151,14 @@ static void print_unpooled(void)
         out_line("not pooled: %s\n", text);
 }
 
-/* Print the table. why: NULL at exit. */
+static void print_table(bool ending)
+{
+    out_line("%6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed", "driver",
+             "oom", "peak MiB", "held MiB");
+    context_stats_each(ending, print_row, NULL);
+}
+
+/* Print the table, or why there is none. why: NULL at exit. */
 static void print(const char *why)
 {
     const ull tenths = digits_tenths(now_ns() - stats.start, 1000000000);
@@ -161,9 +169,11 @@ static void print(const char *why)
         return;
     if (why)
         out_line("process %d after %llu.%llu s (%s):\n", (int)getpid(), tenths / 10, tenths % 10, why);
-    out_line("%6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed", "driver",
-             "oom", "peak MiB", "held MiB");
-    context_stats_each(/* ending: */ !why, print_row, NULL);
+    if (guard_on() && guard_own())
+        out_line("nothing was pooled: %s makes every request a driver allocation of its own\n",
+                 conf_get()->debug.number == DEBUG_OWN ? "CUPOOL_DEBUG=1" : "compute-sanitizer or cuda-gdb");
+    else
+        print_table(/* ending: */ !why);
     if (nccl_stats_get(&nccl))
         out_line("NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "
                  "operations partly and %llu wholly outside of registered memory, %llu at risk\n",
@@ -256,13 +266,15 @@ __attribute__((constructor)) static void started(void)
     stats.launched = launched && strtol(launched, NULL, 10) == stats.process;
 }
 
-/* At the exit of a program that has pooled nothing: if a table was requested, say that the library was there. Of
- * programs without CUDA only the one that cupool-run itself became says so: a script starts many. */
+/* At the exit of a program that has pooled nothing: if a table was requested, say that the library was there, and why
+ * nothing was pooled. A cudart that finds no driver answers without it. Of programs without a driver only the one that
+ * cupool-run itself became says so: a script starts many. */
 __attribute__((destructor)) static void finish_without(void)
 {
+    const bool off = !conf_get()->enable.number;
     int driver;
 
-    if (process_has_begun() || process_is_passive() || getpid() != stats.process ||
+    if (process_has_begun() || (process_is_passive() && !off) || getpid() != stats.process ||
         !(conf_get()->stats.number & STATS_EXIT))
         return;
     driver = dl_iterate_phdr(is_driver, NULL);
@@ -271,12 +283,16 @@ __attribute__((destructor)) static void finish_without(void)
     stats.rank = rank_detect();
     if (!out_begin())
         return;
-    if (driver)
+    if (off)
+        out_line("nothing was pooled: CUPOOL_ENABLE=0 switches cupool off in process %d\n", (int)getpid());
+    else if (driver)
         out_line("nothing was pooled: no cudaMalloc or cuMemAlloc of the program's own came by in process %d\n",
                  (int)getpid());
     else
-        out_line("nothing was pooled: process %d used no CUDA; programs that it has started speak for themselves\n",
-                 (int)getpid());
+        out_line(
+            "nothing was pooled: process %d loaded no CUDA driver (libcuda.so); programs that it has started speak "
+            "for themselves\n",
+            (int)getpid());
     print_unpooled();
     out_end();
 }

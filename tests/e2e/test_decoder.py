@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import socket
+import subprocess
 import unittest
 from typing import Optional
 
+from e2e import TIMEOUT
 from jobs import KINDS, RANKS, Base, Job
 
 SIZES = ["--layers", "2", "--width", "24", "--heads", "3", "--seq", "10", "--batch", "3", "--words", "70"]  # none fills its tiles
@@ -73,6 +76,16 @@ class Equal(Base):
         self.assertEqual(len(losses), 60)
         self.assertLess(abs(losses[0] - 4.25), 0.2)  # the logarithm of 70 words
         self.assertLess(sum(losses[-5:]) / 5, 3.0)
+
+    def test_its_first_line_comes_before_its_first_step(self) -> None:
+        """Into a pipe, too: without options a step takes minutes here."""
+        cwd = self.folder()
+        with subprocess.Popen(self.command(["decoder"], [], cwd), env=self.base(cwd), cwd=cwd, text=True, stdout=subprocess.PIPE) as child:
+            assert child.stdout
+            came = select.select([child.stdout], [], [], TIMEOUT)[0]
+            line = child.stdout.readline() if came else "nothing"
+            child.kill()
+        self.assertEqual(line, "decoder: 12 layers of width 384, 10 steps of 2048 words on each GPU; a line for each step\n")
 
     def test_wrong_options(self) -> None:
         for args in ["--gpus", "0"], ["--gpus", "1,"], ["--gpus", "1 2"], ["--layers", "0"], ["--heads", "5"], ["--steps"], ["--what", "1"]:

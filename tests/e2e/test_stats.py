@@ -273,8 +273,22 @@ class NotPooled(Base):
         self.assertEqual(len(self.report("limit", **self.EXIT).err.splitlines()), 1)
 
     def test_said_only_to_those_who_ask(self) -> None:
-        for env in ({}, {"CUPOOL_STATS": "off"}, {"CUPOOL_ENABLE": "0", **self.EXIT}):
+        for env in ({}, {"CUPOOL_STATS": "off"}, {"CUPOOL_ENABLE": "0"}):
             self.assertEqual(self.report("other:2097152", **env).err, "")
+
+    def test_switched_off(self) -> None:
+        """The reason in place of a table, also where requests were made; children of the process do not repeat it."""
+        done = self.report("pid", "alloc:4096", "fork{", "pid", "}", "_fork{", "pid", "}", CUPOOL_ENABLE="0", **self.EXIT)
+        self.assertEqual(done.err, f"cupool: nothing was pooled: CUPOOL_ENABLE=0 switches cupool off in process {done.out.split()[1]}\n")
+
+    def test_debug_pools_nothing(self) -> None:
+        """The reason in place of a table without rows."""
+        reason = "cupool: nothing was pooled: CUPOOL_DEBUG=1 makes every request a driver allocation of its own"
+        done = self.report("alloc:4096", "other:2097152", "churn:5:4096", CUPOOL_DEBUG="1", **self.EXIT)
+        lines = [line for line in done.err.splitlines() if "not freed" not in line]
+        self.assertEqual(lines, [reason, "cupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)"])
+        self.assertEqual(done.files, [])
+        self.assertIn("allocs", self.report("churn:5:4096", CUPOOL_DEBUG="guard", **self.EXIT).err)
 
     def test_programs_without_cuda_and_children(self) -> None:
         self.assertEqual(self.go("sh", "-c", "true; /bin/true; exit 3", rc=3, **self.EXIT).err, "")

@@ -60,7 +60,7 @@ UNLIKE: "list[tuple[many.Change, str]]" = [
     (killed, r"^problems: killed or still running, no end line: rank 77$"),
     (out_of_memory, r"^problems: out of memory: rank 77; 3 times$"),
     (holds_more, r"^each: peak held 192.0 MiB \(most 1.2 GiB, rank 77\), .*\n(.*\n)+out of line: rank 77: peak held 1.2 GiB \(median 192.0 MiB\)"),
-    (strict, r"^out of line: rank 77: free policy strict \(others ordered\)$"),
+    (strict, r"^out of line: rank 77: free policy auto, strict \(others auto\)$"),
     (other_limit, r"^out of line: rank 77: CUPOOL_LIMIT 8G \(others 0\)$"),
     (faulty, r"^problems: faults in the trace, which check names: rank 77; \d+ times$"),
 ]

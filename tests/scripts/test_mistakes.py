@@ -62,8 +62,8 @@ class Mistakes(unittest.TestCase):
         with tempfile.TemporaryDirectory() as cwd:
             program = [sys.executable, "-c", "import os, subprocess; print(os.getpid()); subprocess.run(['true'])"]
             done = self.run_it(cwd, "--stats", program=program)
-            self.assertEqual(done.stderr, f"cupool: nothing was pooled: process {done.stdout.strip()} used no CUDA; programs that it has started "
-                             "speak for themselves\n")
+            self.assertEqual(done.stderr, f"cupool: nothing was pooled: process {done.stdout.strip()} loaded no CUDA driver (libcuda.so); programs "
+                             "that it has started speak for themselves\n")
             for options in ([], ["--stats=off"], ["--stats=timer:1h"]):
                 self.assertEqual(self.run_it(cwd, *options, program=program).stderr, "")
 

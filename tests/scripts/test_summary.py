@@ -33,7 +33,8 @@ class Summary(Case):
 
     def test_text(self) -> None:
         out = self.run_tool("summary", self.write(good())).stdout
-        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +cuda +ordered +4 +2 +2 +50.0% +~200 us +64.0 MiB +66.0 MiB +2.0 MiB +2 +3 +450 us +1 +1$",
+        for pattern in (r"^0 +a +42 +app +complete", r"^0 +0 +cuda +auto +4 +2 +2 +50.0% +~200 us +64.0 MiB +66.0 MiB +2.0 MiB +2 +3 +450 us +1 +1$",
+                        r"^rank 0 device 0: free policy auto \(ordered so far\) from 0.000 s: default$",
                         r"about 200 us saved: 2 hits at 100.0 us each, the median of what it took to get a segment from cuda",
                         r"2.0 MiB wasted when most was held; when most was live, 0 B of it was rounding; 1.5 KiB live and 2.0 MiB cached at the end",
                         r"out of memory at 0.000 s: 900.0 MiB asked for, 2.0 MiB held, 1.5 KiB live",
@@ -41,6 +42,30 @@ class Summary(Case):
                         r"largest segments 64.0 MiB, 2.0 MiB; 1 live at the end \(2.0 MiB\)", r"1 trim gave back 64.0 MiB"):
             self.assertRegex(out, re.compile(pattern, re.M))
         self.assertNotIn("~", out.replace("~200 us", ""))
+
+    def test_free_policy(self) -> None:
+        """A trace names the state of the device; with CUPOOL_FREE=auto the policy is auto in each of them."""
+        later = ev(150, "policy", free="strict", why="managed memory")
+        for setting, more, column, lines in (
+                ("auto", [later], "auto, strict", ["auto (ordered) from 0.000 s: default", "auto, strict from 0.000 s: managed memory"]),
+                ("ordered", [], "ordered", ["ordered from 0.000 s: default"])):
+            events = good()
+            events[0]["settings"]["CUPOOL_FREE"] = setting
+            events[2:2] = more
+            out = self.run_tool("summary", self.write(events)).stdout
+            self.assertRegex(out, re.compile(rf"^0 +0 +cuda +{column}  +4 ", re.M))
+            self.assertEqual(re.findall(r"(?m)^rank 0 device 0: free policy (.*)$", out), lines)
+
+    def test_ranks_that_share_a_device(self) -> None:
+        """By its UUID, on one host; without one each rank's device counts."""
+        for uuids, hosts, count in (("uu", "aa", "1 device"), ("uv", "aa", "2 devices"), ("uu", "ab", "2 devices"), ("  ", "aa", "2 devices")):
+            paths = []
+            for rank, (uuid, host) in enumerate(zip(uuids, hosts)):
+                events = good()
+                events[0].update(rank=rank, host=host)
+                events[1:1] = [ev(50, "device", d=0, name="GPU", uuid=uuid)] if uuid != " " else []
+                paths.append(self.write(events, f"{rank}.jsonl"))
+            self.assertRegex(self.run_tool("summary", *paths).stdout, rf"^2 processes of app on \d hosts?, {count}; ")
 
     def test_time_saved_is_measured_or_not_said(self) -> None:
         """Only from what segments took: other times there say nothing of it."""
@@ -137,7 +162,7 @@ class Summary(Case):
         events = good()
         events[8]["b"] = events[12]["b"] = "nccl"
         out = self.run_tool("summary", self.write(events)).stdout
-        for pattern in (r"^0 +0 +all +ordered +4 +2 +2 ", r"^0 +0 +cuda +~3 +~2 +~1 +~66.7% +~200 us +1.5 KiB +2.0 MiB +2.0 MiB +1 +1 +100 us$",
+        for pattern in (r"^0 +0 +all +auto +4 +2 +2 ", r"^0 +0 +cuda +~3 +~2 +~1 +~66.7% +~200 us +1.5 KiB +2.0 MiB +2.0 MiB +1 +1 +100 us$",
                         r"^0 +0 +nccl +~1 +~0 +~1 +~0.0% +~0 us +64.0 MiB +64.0 MiB +0 B +1 +2 +350 us$"):
             self.assertRegex(out, re.compile(pattern, re.M))
         self.assertIn("2 hits at 100.0 us each, the median of what it took to get a segment from cuda", out)

@@ -17,6 +17,10 @@ MUTANTS = [
         ("atomic_fetch_add_explicit(&taken[kind].calls, 1, memory_order_relaxed);", "")]),
 
     # --- reports ---
+    Mutant("statistics: a table without rows with CUPOOL_DEBUG=1", ["stats / NotPooled"], [
+        ("if (guard_on() && guard_own()) out_line(", "if (0) out_line(")]),
+    Mutant("statistics: switched off, and nothing says so", ["stats / NotPooled"], [
+        ("(process_is_passive() && !off)", "process_is_passive()")]),
     Mutant("out of memory: others include the pool", ["oom_report / Numbers"], [
         ("p->others = p->total - p->free - p->pool.held;", "p->others = p->total - p->free;")]),
     Mutant("out of memory: the driver is asked while a stream captures", ["oom_report / Numbers"], [
