@@ -24,6 +24,7 @@
 #include "clock.h"
 #include "context/counters.h"
 #include "nccl/nccl_registry.h"
+#include "report/advice.h"
 #include "report/background_thread.h"
 #include "report/oom.h"
 #include "report/unpooled.h"
@@ -150,6 +151,17 @@ static void print_unpooled(void)
         out_line("not pooled: %s\n", text);
 }
 
+/* At exit, once. */
+static void print_advice(void)
+{
+    struct advice_facts facts;
+    char text[400];
+
+    advice_facts_get(&facts);
+    if (advice_text(&facts, text, sizeof(text)))
+        out_line("advice: %s\n", text);
+}
+
 /* Print the table. why: NULL at exit. */
 static void print(const char *why)
 {
@@ -172,6 +184,8 @@ static void print(const char *why)
     print_unpooled();
     if (path)
         out_line("trace: %.480s\n", path);
+    if (!why)
+        print_advice();
     out_end();
 }
 
@@ -278,6 +292,7 @@ __attribute__((destructor)) static void finish_without(void)
         out_line("nothing was pooled: process %d used no CUDA; programs that it has started speak for themselves\n",
                  (int)getpid());
     print_unpooled();
+    print_advice();
     out_end();
 }
 

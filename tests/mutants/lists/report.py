@@ -16,6 +16,17 @@ MUTANTS = [
     Mutant("statistics: nobody learns what passes the pool by", ["stats / NotPooled"], [
         ("atomic_fetch_add_explicit(&taken[kind].calls, 1, memory_order_relaxed);", "")]),
 
+    Mutant("advice: waits on the host are not counted", ["stats / Advice"], [
+        ("if (wait && !result) policy_waited_add(&context->policy);", "")]),
+    Mutant("advice: memory that a scarce device takes back counts as idle", ["stats / Advice.test_memory"], [
+        ("strcmp(why, \"reserve\") == 0 && conf_get()->decay.number == 0", "strcmp(why, \"reserve\") == 0")]),
+    Mutant("advice: all rules but the first are left out", ["advice"], [
+        ("expand(rules[i].text, &values, text, len); return true;", "expand(rules[i].text, &values, text, len); return !i;")]),
+    Mutant("advice: a few refusals are enough", ["advice"], [
+        ("f->refused >= REFUSED_MANY &&", "f->refused &&")]),
+    Mutant("advice: also at a signal", ["stats / Advice"], [
+        ("if (!why) print_advice();", "print_advice();")]),
+
     # --- reports ---
     Mutant("out of memory: others include the pool", ["oom_report / Numbers"], [
         ("p->others = p->total - p->free - p->pool.held;", "p->others = p->total - p->free;")]),
