@@ -37,9 +37,18 @@ MUTANTS = [
     Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
         ("background_wake();", "", "on_signal")]),
     Mutant("the page has one half", ["live / Reader"], [
-        ("(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
+        ("(off_t)(half->seq % 2) * STATS_PAGE_HALF_SIZE", "0")]),
     Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
         ("if (file_state(fd, &page.file) != -EBADF) while", "while")]),
+
+    Mutant("job: a rank takes the pages of the others", ["job"], [
+        ("path && launcher == getpid() ? opendir(path)", "path ? opendir(path)")]),
+    Mutant("job: the older half is read", ["job"], [
+        ("halves[i].seq > latest->seq", "halves[i].seq < latest->seq")]),
+    Mutant("job: the folder stays", ["job"], [
+        ("rmdir(path);", "")]),
+    Mutant("job: ranks elsewhere warn", ["job"], [
+        ("if (job_is_elsewhere(conf_get()->stats_file.text)) return;", "")]),
 
     # --- NCCL ---
     Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
