@@ -50,7 +50,7 @@ static const struct one {
     {{REGISTERED, .nccl_unregistered = 501, .registration = REGISTER_FORCE}, "501 of 1000 NCCL"},
     {{REGISTERED, .nccl_unregistered = 501, .registration = REGISTER_USE}, ""},
 
-    {{FINE, .allocs = 0, .hook = HOOK_RUNTIME, .has_torch = false}, "nothing was pooled. CUPOOL_HOOK=runtime does not"},
+    {{FINE, .allocs = 0, .hook = HOOK_RUNTIME, .has_torch = false}, "CUPOOL_HOOK=runtime catches only calls of a shar"},
     {{FINE, .allocs = 1, .hook = HOOK_RUNTIME, .has_torch = false}, ""},
     {{FINE, .allocs = 0, .has_torch = false}, ""},
 
