@@ -8,4 +8,22 @@ one module per command, cli (the table of commands). To add a command: a module 
 and run(args), and a row in cli.COMMANDS; FILES and JSON, if it has them, say what files it takes and whether it has --json.
 Commands that need whole files use replay.load; those that need single events source.Sources.
 """
-VERSION = "0.1.0"
+import re
+from pathlib import Path
+
+
+def _version() -> str:
+    """The version that meson.build names: installed, it is in the file `version` beside this package."""
+    folder = Path(__file__).resolve().parent.parent
+    try:
+        return (folder / "version").read_text(encoding="utf-8").strip()
+    except OSError:
+        pass
+    try:
+        found = re.search(r"(?m)^  version: '([\d.]+)'", (folder.parent / "meson.build").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else "unknown"
+
+
+VERSION = _version()

@@ -336,6 +336,8 @@ static CUresult order_free(struct context *context, uint64_t *ret_seq)
     /* This disturbs no capture, so it runs without the slot, and no capture has to wait for it. */
     if (beside_capture && wait && context->driver->cuThreadExchangeStreamCaptureMode)
         result = order_beside_capture(context);
+    if (wait && !result)
+        policy_waited_add(&context->policy);
     return result;
 }
 

@@ -14,6 +14,8 @@
 #define STREAM_MIXED POLICY_STREAM_MIXED
 
 static _Atomic(const char *) strict_why[DEVICES_MAX]; /* the reason why a device is strict; NULL: it is not */
+static atomic_bool device_lacks_order[DEVICES_MAX];   /* the driver of a context there was too old */
+static _Atomic(uint64_t) waited[DEVICES_MAX];         /* frees that waited on the host */
 
 bool policy_driver_orders(const struct real_driver *driver)
 {
@@ -44,7 +46,29 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
         log_once(LOG_WARN, "CUPOOL_FREE=%s needs driver 12.5 or later; using strict", conf_get()->free.text);
     else if (why && wanted == FREE_AUTO)
         log_write(LOG_INFO, "device %d: frees wait on the host: %s", device, why);
+    if (!orders)
+        atomic_store(&device_lacks_order[device % DEVICES_MAX], true);
     *ret_why = why ? why : wanted == FREE_AUTO ? "default" : "CUPOOL_FREE";
+}
+
+const char *policy_strict_why(int device)
+{
+    return atomic_load(&strict_why[device % DEVICES_MAX]);
+}
+
+bool policy_device_orders(int device)
+{
+    return !atomic_load(&device_lacks_order[device % DEVICES_MAX]);
+}
+
+uint64_t policy_waited(int device)
+{
+    return atomic_load(&waited[device % DEVICES_MAX]);
+}
+
+void policy_waited_add(const struct policy *policy)
+{
+    atomic_fetch_add_explicit(&waited[policy->device], 1, memory_order_relaxed);
 }
 
 bool policy_is_strict(const struct policy *policy)

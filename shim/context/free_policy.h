@@ -50,6 +50,16 @@ void policy_init(struct policy *policy, int device, bool orders, const char **re
 /* True if this driver can order on the device (12.5 and later). */
 bool policy_driver_orders(const struct real_driver *driver);
 
+/* For reports, not by context. The reason why a device is strict with CUPOOL_FREE=auto; NULL: it is not. */
+const char *policy_strict_why(int device);
+/* False: the driver of a context on this device could not order on the device. */
+bool policy_device_orders(int device);
+/* Frees of the device that waited on the host so far. */
+uint64_t policy_waited(int device);
+
+/* A free has waited on the host. */
+void policy_waited_add(const struct policy *policy);
+
 /* True if every free waits on the host. */
 bool policy_is_strict(const struct policy *policy);
 /* Must this free wait on the host? *ret_seq: the value for policy_synced once the wait has succeeded. */

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool_observer.c - see pool_observer.h. No locks of its own. */
+/* pool_observer.c - see pool_observer.h. No locks of its own; decayed is atomic. */
 #include "context/pool_observer.h"
 
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/conf.h"
 #include "context/events.h"
 #include "context/nccl_memory.h"
 #include "context/registry.h"
 #include "trace/trace.h"
 
 typedef unsigned long long ull;
+
+static _Atomic(uint64_t) decayed; /* bytes */
 
 static struct trace_segment segment_of(const void *arg, unsigned int kind, size_t size, bool got)
 {
@@ -44,8 +50,16 @@ static void on_segment_lost(void *arg, unsigned int kind, uint64_t addr, size_t 
 
 static void on_trim(void *arg, size_t released, uint64_t ns, const char *why)
 {
+    /* With CUPOOL_DECAY=0 the free that leaves memory idle gives it back, as where the device is nearly full. */
+    if (strcmp(why, "decay") == 0 || (strcmp(why, "reserve") == 0 && conf_get()->decay.number == 0))
+        atomic_fetch_add_explicit(&decayed, released, memory_order_relaxed);
     trace_frequent("trim", "\"d\":%d,\"n\":%zu,\"us\":%llu.%llu,\"why\":\"%s\"", context_device(arg), released,
                    (ull)(ns / 1000), (ull)(ns / 100 % 10), why);
+}
+
+uint64_t observe_decayed(void)
+{
+    return atomic_load(&decayed);
 }
 
 /* A program at its bound meets it at every request, so the first, second, fourth ... time is written. */

@@ -24,8 +24,10 @@
 #include "clock.h"
 #include "context/counters.h"
 #include "nccl/register_calls.h"
+#include "report/advice.h"
 #include "report/background_thread.h"
 #include "report/guard.h"
+#include "report/job.h"
 #include "report/oom.h"
 #include "report/unpooled.h"
 #include "trace/digits.h"
@@ -151,6 +153,17 @@ static void print_unpooled(void)
         out_line("not pooled: %s\n", text);
 }
 
+/* At exit, once. */
+static void print_advice(void)
+{
+    struct advice_facts facts;
+    char text[400];
+
+    advice_facts_get(&facts);
+    if (advice_text(&facts, text, sizeof(text)))
+        out_line("advice: %s\n", text);
+}
+
 static void print_table(bool ending)
 {
     out_line("%6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed", "driver",
@@ -182,6 +195,8 @@ static void print(const char *why)
     print_unpooled();
     if (path)
         out_line("trace: %.480s\n", path);
+    if (!why)
+        print_advice();
     out_end();
 }
 
@@ -249,6 +264,35 @@ void stats_finish(void)
         print(NULL);
 }
 
+/* The table of the job that this process, a launcher, has run. False: there is none. */
+static bool print_job(void)
+{
+    struct job_row *rows;
+    size_t count;
+
+    if (!job_take(&rows, &count))
+        return false;
+    out_line("job:\n");
+    out_line("%-20s %5s %6s %11s %11s %11s %7s %9s\n", "host", "rank", "device", "peak MiB", "held MiB", "allocs",
+             "hits", "driver");
+    for (size_t i = 0; i < count; i++) {
+        const struct job_row *row = &rows[i];
+        const ull live = digits_tenths(row->peak_live, 1 << 20), held = digits_tenths(row->peak_held, 1 << 20);
+        const ull hits = row->allocs ? digits_tenths(row->hits * 1000, row->allocs) : 0; /* hundredths of a percent */
+        char rank[12] = "-", device[12] = "-";
+
+        if (row->rank >= 0)
+            snprintf(rank, sizeof(rank), "%d", row->rank);
+        if (row->device >= 0)
+            snprintf(device, sizeof(device), "%d", row->device);
+        out_line("%-20.63s %5s %6s %9llu.%llu %9llu.%llu %11llu %3llu.%02llu%% %9llu%s\n", row->host, rank, device,
+                 live / 10, live % 10, held / 10, held % 10, (ull)row->allocs, hits / 100, hits % 100, (ull)row->driver,
+                 row->ended ? "" : " (killed)");
+    }
+    free(rows);
+    return true;
+}
+
 static int is_driver(struct dl_phdr_info *info, size_t size, void *arg)
 {
     const char *slash = strrchr(info->dlpi_name, '/');
@@ -283,6 +327,10 @@ __attribute__((destructor)) static void finish_without(void)
     stats.rank = rank_detect();
     if (!out_begin())
         return;
+    if (print_job()) {
+        out_end();
+        return;
+    }
     if (off)
         out_line("nothing was pooled: CUPOOL_ENABLE=0 switches cupool off in process %d\n", (int)getpid());
     else if (driver)
@@ -294,6 +342,7 @@ __attribute__((destructor)) static void finish_without(void)
             "for themselves\n",
             (int)getpid());
     print_unpooled();
+    print_advice();
     out_end();
 }
 

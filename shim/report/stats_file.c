@@ -24,20 +24,11 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"
+#include "report/job.h"
+#include "report/stats_page_layout.h"
 
-#define SLOTS     64
+#define SLOTS     STATS_PAGE_SLOTS
 #define PERIOD_NS 1000000000u
-#define VERSION   1
-/* Offsets in the file: the header, then the halves, on pages of their own. */
-#define HEADER_SIZE 4096
-#define HALF_SIZE   12288
-
-/* The counters of one device, in the order of names. `bypassed` is the context's. */
-struct stats_page_slot {
-    uint64_t device;
-    struct pool_stats stats;
-    uint64_t bypassed;
-};
 
 #define COUNTER(name, traced) " " #name
 static const char names[] = "device"
@@ -45,55 +36,23 @@ static const char names[] = "device"
                             " bypassed";
 #undef COUNTER
 
-struct header {
-    char magic[8];
-    uint32_t version, header_size, half_size, slot_size, slots, counters;
-    int32_t pid, rank, local_rank, reserved;
-    uint64_t start_unix_ns;
-    char library[32], host[256], exe[256], names[512];
-};
-
-struct half {
-    uint32_t crc; /* of the members below, up to the last slot in use */
-    uint32_t count;
-    uint64_t seq, unix_ns, uptime_ns;
-    uint32_t ended, reserved;
-    struct stats_page_slot slots[SLOTS];
-};
-
-_Static_assert(sizeof(names) <= sizeof(((struct header *)0)->names), "they fit");
-_Static_assert(offsetof(struct half, slots) == 40, "as docs/live.md says");
-_Static_assert(sizeof(struct header) <= HEADER_SIZE && sizeof(struct half) <= HALF_SIZE, "they fit");
+_Static_assert(sizeof(names) <= sizeof(((struct stats_page_header *)0)->names), "they fit");
 
 static struct {
     pthread_mutex_t lock; /* guards the members below, except atomics */
     struct stat file;     /* fstat of fd when it was opened, for file_state */
     char path[4096];
-    struct half half; /* the half that is being written */
-    struct header header;
+    struct stats_page_half half; /* the half that is being written */
+    struct stats_page_header header;
     uint64_t start; /* in nanoseconds */
     atomic_int fd;  /* -1: not open */
     /* Used by the background thread alone. */
     uint64_t next;
 } page = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
-/* The CRC-32 of zlib and gzip. A few hundred bytes a second need no table. */
-static uint32_t crc32_of(const void *data, size_t len)
-{
-    const unsigned char *byte = data;
-    uint32_t crc = ~0u;
-
-    for (; len--; byte++) {
-        crc ^= *byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xedb88320u : crc >> 1;
-    }
-    return ~crc;
-}
-
 static void add(void *arg, int device, const struct pool_stats *stats, uint64_t bypassed)
 {
-    struct half *half = arg;
+    struct stats_page_half *half = arg;
 
     if (half->count < SLOTS)
         half->slots[half->count++] =
@@ -126,7 +85,7 @@ static bool put(const void *data, size_t len, off_t at)
 /* Write the current counters into the older half; with the lock. */
 static bool update(bool ending)
 {
-    struct half *half = &page.half;
+    struct stats_page_half *half = &page.half;
 
     half->count = 0;
     context_stats_each(ending, add, half);
@@ -134,20 +93,19 @@ static bool update(bool ending)
     half->unix_ns = clock_ns(CLOCK_REALTIME);
     half->uptime_ns = now_ns() - page.start;
     half->ended = ending;
-    half->crc = crc32_of(&half->count, offsetof(struct half, slots) - offsetof(struct half, count) +
-                                           half->count * sizeof(half->slots[0]));
-    return put(half, offsetof(struct half, slots) + half->count * sizeof(half->slots[0]),
-               HEADER_SIZE + (off_t)(half->seq % 2) * HALF_SIZE);
+    half->crc = stats_page_crc(half);
+    return put(half, offsetof(struct stats_page_half, slots) + half->count * sizeof(half->slots[0]),
+               STATS_PAGE_HEADER_SIZE + (off_t)(half->seq % 2) * STATS_PAGE_HALF_SIZE);
 }
 
 static void header_fill(const struct launch *launch)
 {
-    struct header *header = &page.header;
+    struct stats_page_header *header = &page.header;
 
-    memcpy(header->magic, "CUPOOLST", sizeof(header->magic));
-    header->version = VERSION;
-    header->header_size = HEADER_SIZE;
-    header->half_size = HALF_SIZE;
+    memcpy(header->magic, STATS_PAGE_MAGIC, sizeof(header->magic));
+    header->version = STATS_PAGE_VERSION;
+    header->header_size = STATS_PAGE_HEADER_SIZE;
+    header->half_size = STATS_PAGE_HALF_SIZE;
     header->slot_size = sizeof(struct stats_page_slot);
     header->slots = SLOTS;
     header->counters = sizeof(struct stats_page_slot) / sizeof(uint64_t);
@@ -164,11 +122,13 @@ static void header_fill(const struct launch *launch)
 /* Create the file; with the lock. */
 static void create(void)
 {
-    static const struct file_kind kind = {"statistics page", "CUPOOLST", "exists, and is no statistics page"};
+    static const struct file_kind kind = {"statistics page", STATS_PAGE_MAGIC, "exists, and is no statistics page"};
     static char path[4096]; /* static because a thread's stack may be smaller */
     struct launch launch;
     int fd;
 
+    if (job_is_elsewhere(conf_get()->stats_file.text))
+        return;
     launch_detect(&launch);
     if (launch_expand(&launch, conf_get()->stats_file.text, path, sizeof(path))) {
         log_write(LOG_WARN, "no statistics page: CUPOOL_STATS_FILE is too long");
@@ -184,8 +144,8 @@ static void create(void)
     /* The whole size is written at once, so that no later update needs more disk space. The header comes last, because
      * it makes the file a statistics page. */
     page.half.seq = 1;
-    if (!put(&page.half, sizeof(page.half), HEADER_SIZE) ||
-        !put(&page.half, sizeof(page.half), HEADER_SIZE + HALF_SIZE) || !update(false) ||
+    if (!put(&page.half, sizeof(page.half), STATS_PAGE_HEADER_SIZE) ||
+        !put(&page.half, sizeof(page.half), STATS_PAGE_HEADER_SIZE + STATS_PAGE_HALF_SIZE) || !update(false) ||
         !put(&page.header, sizeof(page.header), 0)) {
         if (file_state(fd, &page.file) == 0)
             unlink(page.path);

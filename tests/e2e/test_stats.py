@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app, full_pipe, tool
+from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Done, Trace, app, full_pipe, tool
 
 USR2 = int(signal.SIGUSR2)
 HEAD = re.compile(r"^cupool: process (\d+) after ([\d.]+) s \((\w+)\):$", re.M)
@@ -307,6 +307,50 @@ class NotPooled(Base):
             self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
         _, err, _ = self.running("alloc:4096", "other:2097152", "ready", "await:go", then=then, CUPOOL_STATS="signal:USR2")
         self.assertIn("\ncupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)\n", err)
+
+
+class Advice(Base):
+    """The rules and their limits are in tests/unit/shim/report/test_advice.c; here is where their numbers come from."""
+    def advice(self, done: Done) -> str:
+        lines = done.err.splitlines()
+        said = [line for line in lines if ": advice: " in line]
+        self.assertEqual(said, [line for line in lines[-1:] if said], "one at most, and last")
+        return said[0].split(": advice: ")[1] if said else ""
+
+    def go_with(self, *words: str, **env: Any) -> str:
+        return self.advice(self.report(*words, CUPOOL_STATS="exit", **env))
+
+    def test_waits(self) -> None:
+        self.assertIn("100 of 100 frees waited on the host, because of CUPOOL_FREE=strict", self.go_with("churn:100:4096", CUPOOL_FREE="strict"))
+        self.assertIn("because CUPOOL_HOOK=runtime sees too little", self.go_with("churn:101:4096", CUPOOL_HOOK="runtime"))
+        self.assertIn("100 of 100 frees waited on the host, because the driver is older than CUDA 12.5",
+                      self.go_with("churn:100:4096", SIMGPU_DRIVER_VERSION="12040"))
+        self.assertRegex(self.go_with("managed:4096", "churn:100:4096"), r"^100 of 100 frees .* because of managed memory: try CUPOOL_FREE=ordered")
+
+    def test_none(self) -> None:
+        for env in ({}, {"CUPOOL_FREE": "ordered"}, {"CUPOOL_FREE": "relaxed"}):
+            self.assertEqual(self.go_with("churn:100:4096", **env), "")
+        self.assertEqual(self.advice(self.report("churn:100:4096", CUPOOL_FREE="strict")), "")
+        self.assertNotIn("advice", self.report("churn:100:4096", f"raise:{USR2}", "sleep:100", CUPOOL_FREE="strict", CUPOOL_STATS="signal:USR2").err)
+
+    def test_memory(self) -> None:
+        self.assertEqual(self.go_with("churn:4:4194304", CUPOOL_DECAY="0"),
+                         "16 MiB went back after 0 s of idleness (CUPOOL_DECAY) and were asked for again, in turn: raise CUPOOL_DECAY")
+        self.assertEqual(self.go_with("churn:3:4194304", CUPOOL_DECAY="0"), "")
+        # A device that is nearly full takes memory back by itself; a longer CUPOOL_DECAY would not help.
+        self.assertEqual(self.go_with(f"alloc:{251 * MIB}", "churn:300:4194304", SIMGPU_MEMORY="256M"), "")
+        # The program's own errors are not the pool's.
+        self.assertEqual(self.go_with(f"alloc:{600 * MIB}", f"churn:12:{600 * MIB}", SIMGPU_MEMORY="1G"), "")
+        self.assertRegex(self.go_with("alloc:4096", "churn:100:8388608", CUPOOL_LIMIT="4M"), "^100 of 101 requests went to the driver")
+
+    def test_pytorch(self) -> None:
+        fake = self.tmp / "libc10_cuda.so"
+        fake.symlink_to(BIN / "libnextlib.so")
+        self.assertIn("PYTORCH_NO_CUDA_MEMORY_CACHING=1", self.go_with("churn:3:4096", preload=f"{LIB}:{fake}"))
+        self.assertEqual(self.go_with("churn:3:4096", preload=f"{LIB}:{fake}", PYTORCH_NO_CUDA_MEMORY_CACHING="1"), "")
+
+    def test_nothing_was_pooled(self) -> None:
+        self.assertIn("unset it", self.go_with("pid", "other:2097152", CUPOOL_HOOK="runtime"))
 
 
 class Packed(Case):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TOP = Path(__file__).resolve().parents[2]
-COPIED = ["meson.build", "meson_options.txt", "README.md", "CONTRIBUTING.md", "docs", "examples", "include", "nccl_reg", "pool",
+COPIED = ["meson.build", "meson_options.txt", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "examples", "include", "nccl_reg", "pool",
           "scripts", "shim", "tests"]
 HANG_SECONDS = 60  # how long a test may take whose usual time is not known
 MARK = "of-scripts-mutate"

@@ -69,7 +69,7 @@ class Installed(Case):
         docs = {"share/doc/cupool/" + p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
         expected = {
             "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
-            "share/doc/cupool/README.md",
+            "share/doc/cupool/README.md", "share/doc/cupool/CHANGELOG.md", "share/cupool/version",
             *("share/doc/cupool/examples/" + n for n in ("train_like.c", "phases.c", "ring.c", "pipeline.c", "job.h", "ddp.py", "fsdp.py", "job.py")),
             *(f"{self.mandir}/man{n[-1]}/{n}" for n in
               ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")),
@@ -145,7 +145,13 @@ class Installed(Case):
         version = project["version"]  # type: ignore[call-overload]
         for name in ("cupool-run", "cupool-trace", "cupool-info", "cupool-replay"):
             self.assertEqual(self.go(self.prefix / "bin" / name, "--version").stdout.split()[-1], version)
-        self.assertTrue((ROOT / "scripts/debian/changelog").read_text().startswith(f"cupool ({version}) "))
+            if (ROOT / "scripts" / name).is_file():
+                self.assertEqual(self.go(ROOT / "scripts" / name, "--version").stdout.split()[-1], version)
+        numbers = [int(n) for n in str(version).split(".")]
+        self.assertIn(f"CUPOOL_VERSION_NUMBER {numbers[0] * 10000 + numbers[1] * 100 + numbers[2]} ", (self.prefix / "include/cupool.h").read_text())
+        # The newest entry of the changelog is of this version; no other file names it.
+        self.assertRegex((ROOT / "CHANGELOG.md").read_text(), rf"(?s)\A(?:(?!## \[).)*## \[{re.escape(str(version))}\] - \d{{4}}-\d\d-\d\d\n")
+        self.assertNotRegex((ROOT / "scripts/debian/changelog").read_text(), r"\d\.\d")
 
 
 @unittest.skipUnless(MESON and shutil.which("git") and (ROOT / ".git").exists(), "no meson, or no git checkout")

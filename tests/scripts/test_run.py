@@ -57,7 +57,7 @@ class Case(unittest.TestCase):
     def source_tree(self, top: Path) -> Path:
         self.put(top / "build/shim/libcupool.so", self.made)
         self.put(top / "build/tests/sim/libcuda.so.1", self.made)
-        (top / "meson.build").touch()
+        self.put(top / "meson.build", ROOT / "meson.build")
         return self.put(top / "scripts/cupool-run", RUN)
 
     def run_it(self, *args: str, env: Optional[dict[str, str]] = None, program: Optional[Path] = None,

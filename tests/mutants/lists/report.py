@@ -16,6 +16,17 @@ MUTANTS = [
     Mutant("statistics: nobody learns what passes the pool by", ["stats / NotPooled"], [
         ("atomic_fetch_add_explicit(&taken[kind].calls, 1, memory_order_relaxed);", "")]),
 
+    Mutant("advice: waits on the host are not counted", ["stats / Advice"], [
+        ("if (wait && !result) policy_waited_add(&context->policy);", "")]),
+    Mutant("advice: memory that a scarce device takes back counts as idle", ["stats / Advice.test_memory"], [
+        ("strcmp(why, \"reserve\") == 0 && conf_get()->decay.number == 0", "strcmp(why, \"reserve\") == 0")]),
+    Mutant("advice: all rules but the first are left out", ["advice"], [
+        ("expand(rules[i].text, &values, text, len); return true;", "expand(rules[i].text, &values, text, len); return !i;")]),
+    Mutant("advice: a few refusals are enough", ["advice"], [
+        ("f->refused >= REFUSED_MANY &&", "f->refused &&")]),
+    Mutant("advice: also at a signal", ["stats / Advice"], [
+        ("if (!why) print_advice();", "print_advice();")]),
+
     # --- reports ---
     Mutant("statistics: a table without rows with CUPOOL_DEBUG=1", ["stats / NotPooled"], [
         ("if (guard_on() && guard_own()) out_line(", "if (0) out_line(")]),
@@ -30,9 +41,18 @@ MUTANTS = [
     Mutant("statistics: a signal wakes nobody", ["stats / Signal"], [
         ("background_wake();", "", "on_signal")]),
     Mutant("the page has one half", ["live / Reader"], [
-        ("(off_t)(half->seq % 2) * HALF_SIZE", "0")]),
+        ("(off_t)(half->seq % 2) * STATS_PAGE_HALF_SIZE", "0")]),
     Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
         ("if (file_state(fd, &page.file) != -EBADF) while", "while")]),
+
+    Mutant("job: a rank takes the pages of the others", ["job"], [
+        ("path && launcher == getpid() ? opendir(path)", "path ? opendir(path)")]),
+    Mutant("job: the older half is read", ["job"], [
+        ("halves[i].seq > latest->seq", "halves[i].seq < latest->seq")]),
+    Mutant("job: the folder stays", ["job"], [
+        ("rmdir(path);", "")]),
+    Mutant("job: ranks elsewhere warn", ["job"], [
+        ("if (job_is_elsewhere(conf_get()->stats_file.text)) return;", "")]),
 
     # --- NCCL ---
     Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [

@@ -21,6 +21,7 @@
 
 #include "fake_driver.h"
 #include "real/dlsym_next.h"
+#include "real/loaded.h"
 #include "trace/trace.h"
 
 /* A wait that goes on for so long has no limit. */
@@ -307,4 +308,10 @@ bool real_is_loaded(const char *name)
 enum real_symbol real_symbol_of(const void *function)
 {
     return REAL_COUNT;
+}
+
+const char *loaded_path(const char *prefix)
+{
+    (void)prefix;
+    return NULL;
 }

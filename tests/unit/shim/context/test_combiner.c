@@ -155,6 +155,11 @@ bool policy_is_strict(const struct policy *policy)
     return policy && atomic_load(&waits);
 }
 
+void policy_waited_add(const struct policy *policy)
+{
+    (void)policy;
+}
+
 void policy_synced(struct policy *policy, uint64_t debts)
 {
     assert_true(policy && !debts);
