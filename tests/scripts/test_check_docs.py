@@ -14,11 +14,15 @@ from pathlib import Path
 
 CHECKER = Path(__file__).resolve().parents[2] / "scripts/check-docs"
 SETTINGS = "<!-- settings: printed by a program -->\nA setting.\n<!-- end of settings -->\n"
+ADVICE = 'ADVICE(rule, "if N:", "change it")\n'
+RULES = '<!-- rules: made -->\n\n* if N: "change it"\n\n<!-- end of rules -->\n'
 SOUND = {
     "README.md": "# Top\n\nSee [a heading](docs/page.md#a-heading), `shim/conf.def` and `a_function()`.\n",
     "docs/page.md": "# Page\n\n## A heading\n\nA sentence. What is a question? " + "x" * 60 + "\n\n| a |\n|---|\n| b |\n",
     "docs/settings.md": "# Settings\n\n" + SETTINGS,
+    "docs/troubleshooting.md": "# Trouble\n\n" + RULES,
     "shim/conf.def": "int a_function(void);\n",
+    "shim/report/advice.def": ADVICE,
 }
 # The files of the tree that a mistake changes, and the line that check-docs prints.
 MISTAKES = (
@@ -35,6 +39,7 @@ MISTAKES = (
     ({"README.md": "See `another_function()`.\n"}, "README.md: no another_function in the sources"),
     ({"README.md": "# Top\n\nWhat it does is unclear.\n"}, "README.md: a sentence begins with What it does is ..."),
     ({"docs/settings.md": SETTINGS.replace("A setting", "Another")}, "docs/settings.md: the settings differ from conf.def"),
+    ({"shim/report/advice.def": ADVICE.replace("it", "nothing")}, "docs/troubleshooting.md: the rules differ from advice.def"),
     ({"docs/settings.md": "# Settings\n"}, "docs/settings.md: no place for the settings"),
 )
 
