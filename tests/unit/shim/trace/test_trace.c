@@ -10,7 +10,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "context/pool_observer.h"
 #include "context/room.h"
@@ -23,6 +25,7 @@
 #include "trace/records.h"
 #include "trace/stacks.h"
 #include "trace/trace.h"
+#include "trace/trace_file.h"
 
 /* The clock's time, so large that what is counted from 0 in place of a moment is far off. */
 #define START UINT64_C(4000000000000000000)
@@ -165,6 +168,30 @@ static void test_thread_stays(void **state)
     }
 }
 
+/* Signals that interrupt writes lose no line. */
+static void test_interrupted(void **state)
+{
+    static const char line[] = "{\"e\":\"test\"}\n";
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[4096] = "";
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    __real_trace_open();
+    fake.writes_interrupted = 3;
+    trace_file_put_event(line, strlen(line), 0);
+    assert_int_equal(fake.writes_interrupted, 0);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof(text) - 1, file) > strlen(line));
+    fclose(file);
+    assert_string_equal(text + strlen(text) - strlen(line), line);
+    assert_string_equal(fake.said, "");
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {
@@ -173,6 +200,7 @@ int main(int argc, char **argv)
         {ISOLATED(test_observe)},
         {ISOLATED(test_oom)},
         {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
+        {ISOLATED(test_interrupted)},
         {ISOLATED(test_thread_stays), .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null"}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
