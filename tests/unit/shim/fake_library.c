@@ -339,5 +339,8 @@ bool real_is_loaded(const char *name)
 
 enum real_symbol real_symbol_of(const void *function)
 {
+    for (unsigned int i = 0; function && i < REAL_COUNT; i++)
+        if (fake.next_of[i] == function)
+            return i;
     return REAL_COUNT;
 }
