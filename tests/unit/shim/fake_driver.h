@@ -96,6 +96,7 @@ struct fake {
     void *relax_arg;
     unsigned int opened, clocks; /* calls of trace_open, background_start */
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
+    int old_rename;              /* errno of a file system that cannot rename without replacing; 0: it can */
     bool secure;                 /* the program is set-uid */
     bool no_memory;              /* of the host, for what is aligned */
     bool barriers_refused;       /* it says that it has one, and refuses */

@@ -228,6 +228,10 @@ long __wrap_syscall(long number, ...)
         errno = ESRCH;
         return -1;
     }
+    if (number == SYS_renameat2 && fake.old_rename) {
+        errno = fake.old_rename;
+        return -1;
+    }
     if (number == SYS_membarrier)
         return membarrier((int)a[0], (int)a[1]);
     if (number == SYS_nanosleep) {
