@@ -84,6 +84,32 @@ static void test_frames(void **state)
     assert_non_null(strstr(text, ",\"p\":\"0x2000\",\"n\":4096,\"f\":["));
 }
 
+/* The size of the block, where it is not the requested size rounded up. */
+static void test_block_size(void **state)
+{
+    static const struct {
+        size_t requested;
+        const char *told;
+    } rows[] = {{1000, NULL}, {1024, NULL}, {513, NULL}, {512, ",\"block\":1024"}, {1025, ",\"block\":1024"}};
+    struct context *context;
+    uint64_t addr;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, 1000, &addr), 0);
+    records_start(0);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char text[RECORDS_ROOM], *found;
+
+        stacks_alloc(0, addr, rows[i].requested, (const void *)test_block_size);
+        records_begin();
+        text[records_take(text, sizeof(text), /* wait: */ false)] = '\0';
+        found = strstr(text, ",\"block\":");
+        assert_int_equal(found != NULL, rows[i].told != NULL);
+        assert_true(!found || strncmp(found, rows[i].told, strlen(rows[i].told)) == 0);
+    }
+}
+
 static void test_observe(void **state)
 {
     struct context *context;
@@ -197,6 +223,7 @@ int main(int argc, char **argv)
     const struct isolated tests[] = {
         {ISOLATED(test_rate)},
         {ISOLATED(test_frames), .environment = "CUPOOL_TRACE_STACKS=1"},
+        {ISOLATED(test_block_size)},
         {ISOLATED(test_observe)},
         {ISOLATED(test_oom)},
         {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
