@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant("reading the statistics changes the deferred-free budget", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("deferred blocks are coalesced before a request looks at them", ["magazine"], [
-        ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool);")]),
+        ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool, size);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
         ("if (handed > balance(&magazine->handed_most))", "if (0)")]),
     Mutant("an order takes blocks of magazines that are in use", ["deferred"], [
@@ -181,17 +181,17 @@ MUTANTS = [
         ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
         ("if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
-    Mutant("a growing pool hands back what has just become idle", ["excess"], [
+    Mutant("a growing pool hands back what has just become idle", ["policy"], [
         ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
          "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
         ("next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
-    Mutant("a growing pool hands much back for little", ["excess"], [
+    Mutant("a growing pool hands much back for little", ["policy"], [
         ("if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
-    Mutant("a growing pool tolerates much beside a large segment", ["excess"], [
+    Mutant("a growing pool tolerates much beside a large segment", ["policy"], [
         ("&& held - max <= excess && held <= bound) continue;", "&& held <= bound) continue;")]),
-    Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
+    Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
-    Mutant("a growing pool hands back the deferred-free budget", ["excess"], [
+    Mutant("a growing pool hands back the deferred-free budget", ["policy"], [
         ("return peak + *ret_excess + budget_of(pool) +", "return peak + *ret_excess +")]),
     Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
         ("if (!is_beyond) return false;", "return false;")]),
@@ -220,12 +220,12 @@ MUTANTS = [
         ("order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
     Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
         ('released = pool_trim(pool, "oom");', "released = 0;")]),
-    Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
+    Mutant("out of memory: another thread's release is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
         ("more = idle_bytes(pool) || pool->releasing ||", "more = idle_bytes(pool) ||")]),
-    Mutant("out of memory: a trim does not wait for another thread's", ["decay"], [
+    Mutant("out of memory: a trim does not wait for another thread's", ["waits"], [
         ("return releases_wait(pool) ? released +", "return false ? released +")]),
-    Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
+    Mutant("out of memory: what another thread is ordering is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         ("pool->releasing || atomic_load(&pool->shown.ordering) ||", "pool->releasing ||")]),
     Mutant("reading the statistics changes where memory lies", ["magazine"], [
