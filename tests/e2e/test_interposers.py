@@ -98,6 +98,14 @@ class Dlsym(Case):
         self.assertEqual(sum(line.count(": libown_driver.so ") for line in native), 4)
         self.assertEqual(ours, native)
 
+    def test_a_search_that_leads_back(self) -> None:
+        """The library itself in place of the driver: a function that is not there, rather than one that calls itself."""
+        folder = self.folder()
+        (folder / "libcuda.so.1").symlink_to(LIB)
+        code = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1024)))"
+        done = self.go(sys.executable, "-c", code, LD_LIBRARY_PATH=str(folder), CUPOOL_STATS="off", CUPOOL_TRACE_FILE="off")
+        self.assertEqual(done.out, "500\n")  # CUDA_ERROR_NOT_FOUND
+
     def test_not_even_those_when_switched_off(self) -> None:
         native = self.answers(None, "driver")
         for setting in ({"CUPOOL_ENABLE": "0"}, {"CUPOOL_HOOK": "runtime"}):

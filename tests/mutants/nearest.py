@@ -78,13 +78,13 @@ class Nearest:
 
     def tests(self, file: str, first: int, last: int, function: str) -> "list[str]":
         """The tests that execute a line from first to last; if no test does, as for macros, those that run the function, else, of a
-        header or where there is no function, those that run anything of the file, or of its folder where it holds no code. By cost; for
-        a list of hooks first those that call each of its rows."""
+        header, where there is no function, or of a file that is built without coverage, those that run anything of the file, or of its
+        folder where nothing of it is known. By cost; for a list of hooks first those that call each of its rows."""
         rows = self.known
         found = [n for n, row in rows.items() if any(first <= line <= last for line in row["lines"].get(file, ()))]
         if not found and function:
             found = [n for n, row in rows.items() if function in row["functions"].get(file, ())]
-        if not found and (not function or file.endswith(".h")):
+        if not found and (not function or file.endswith(".h") or not any(file in row["lines"] for row in rows.values())):
             found = [n for n, row in rows.items() if row["lines"].get(file)]
             folder = file.split("/")[0] + "/"
             found = found or [n for n, row in rows.items() if any(f.startswith(folder) for f in row["lines"])]

@@ -51,6 +51,19 @@ class Info(unittest.TestCase):
         """Whatever the machine has, the report comes to its end."""
         self.assertIn("\nlimit ", self.info().stdout)
 
+    def test_limit_of_the_control_group(self) -> None:
+        """In a namespace with a /sys/fs/cgroup of its own, where the system allows one."""
+        mount = "mount -t tmpfs none /sys/fs/cgroup"
+        try:
+            subprocess.run(["unshare", "-Urm", *mount.split()], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("no namespaces")
+        for text, line in ("4096", "4096"), ("max", "max"), ("", None):
+            done = subprocess.run(["unshare", "-Urm", "sh", "-c", f'{mount} && echo {text} >/sys/fs/cgroup/memory.max && exec "$0"',
+                                   BUILD / "shim/cupool-info"], capture_output=True, text=True, timeout=60)
+            found = re.findall(r"(?m)^limit +the host's memory for this control group, bytes: (.*)$", done.stdout)
+            self.assertEqual(found, [line] if line else [], done.stdout + done.stderr)
+
     def test_what_is_printed(self) -> None:
         machine, settings, process = r"(?m)^cudart ", r"(?m)^CUPOOL_FREE=strict$", r"(?m)^host "
         for options, there in (((), [machine]), (("-c",), [settings]), (("--settings",), [settings]), (("-a",), [machine, settings, process]),

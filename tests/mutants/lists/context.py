@@ -16,7 +16,7 @@ MUTANTS = [
         ("policy->strict = wanted == FREE_STRICT ||", "policy->strict =")]),
     Mutant("guard bytes: those of a context that has gone are looked at", ["contents / Debug"], [
         ("context_events.pool_ending(context);", "")]),
-    Mutant("auto: a copy to the host is no debt", ["auto_host static auto / d2h"], [
+    Mutant("auto: a copy to the host is no work to wait for", ["auto_host static auto / d2h"], [
         ("|| *ret_seq != atomic_load_explicit(&policy->synced_seq, memory_order_relaxed);", ";")]),
 
     # --- captures ---
@@ -34,16 +34,16 @@ MUTANTS = [
         (">= seen + 1 + (seen & 1))", ">= seen)")], 5),
     Mutant("a free follows an order that failed", ["combiner"], [
         ("if (!result) atomic_store_explicit(&slot->done,", "atomic_store_explicit(&slot->done,")]),
-    Mutant("what the lead ordered is not asked about", ["combiner"], [
+    Mutant("work that the combiner ordered is not asked about", ["combiner"], [
         ("batch_wait(context, own, 0);", ";")]),
-    Mutant("what others ordered last is not asked about", ["combiner"], [
+    Mutant("work that other threads ordered last is not asked about", ["combiner"], [
         ("batch_wait(context, atomic_load(&combiner->done), limit);", "(void)atomic_load(&combiner->done);")]),
-    Mutant("a turn that records nothing hides one that has", ["combiner"], [
+    Mutant("a batch that records nothing hides one that has", ["combiner"], [
         ("return combiner; }", "atomic_store(&context->batches[thread_slot_get() % SLOTS].seq, atomic_load(&combiner->seq)); return combiner; }"),
         ("if (at >= seq && (", "if (at == seq && (")]),
-    Mutant("frees depend on the one that leads", ["combiner"], [
+    Mutant("frees depend on the combiner", ["combiner"], [
         ("i < COMBINER_POLLS || now_ns() < limit; i++", "1; i++")]),
-    Mutant("who waits on the host leads", ["combiner"], [
+    Mutant("a thread that waits on the host becomes the combiner", ["combiner"], [
         ("if (wait && slot == combiner)", "if (0)")]),
     Mutant("a stream that is destroyed keeps the gate closed", ["faults / Faults.test_without_faults"], [
         ("(destroyed || !capture_active_on(stream))", "(!destroyed && !capture_active_on(stream))")]),
@@ -117,7 +117,7 @@ MUTANTS = [
         ("if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context))", "if (false)")]),
 
     # --- memory past the pool that is registered once it is used ---
-    Mutant("used memory: what is kept outlives its context", ["nccl_used / Used.test_context_gone"], [
+    Mutant("used memory: records outlive their context", ["nccl_used / Used.test_context_gone"], [
         ("context_events.context_ended(context);", "")]),
 
     # --- cupool.h ---
@@ -157,7 +157,7 @@ MUTANTS = [
         ("idle += stats.idle + arrivals_outstanding(context);", "idle = stats.idle + arrivals_outstanding(context);")]),
     Mutant("free memory is that of all devices", ["meminfo static preloaded"], [
         ("uint64_t idle = 0; for (unsigned int i = 0; (context = context_next(&i, device));", "uint64_t idle = 0; (void)device; for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL));")]),
-    Mutant("free memory does not count what is kept", ["meminfo static preloaded"], [
+    Mutant("free memory does not count deferred blocks", ["meminfo static preloaded"], [
         ("{ pool_flush(context->pool); pool_stats_get(context->pool, &stats); idle +=", "{ pool_stats_get(context->pool, &stats); idle +=")]),
     Mutant("no large blocks share a segment", ["stats / Packed"], [(".break_max = as->capacity / SHARED_PART,", ".break_max = 0,")]),
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [

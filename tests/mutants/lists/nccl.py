@@ -36,7 +36,7 @@ MUTANTS = [
         ("if (nccl_segment_remove(addr, release, NULL)) release(", "release(")]),
     Mutant("used memory: it is freed under work that uses it", ["nccl_used / Used.test_under_work"], [
         ("if (!(wait ? context_wait_device(device) :", "if (!(wait ? true :")]),
-    Mutant("used memory: a thread that settles takes over what another is freeing", ["nccl_used / Used.test_under_work"], [
+    Mutant("used memory: a thread that frees takes over memory that another is freeing", ["nccl_used / Used.test_under_work"], [
         ("if (copy.state == STATE_USED) direct_set(&direct.memory, entry, STATE_GOING);", "if (copy.state == STATE_USED) entry_set(entry, STATE_DEFERRED);"),
         ("freed_retry(device);", "freed_retry(-1);")], 40),
     Mutant("used memory: a refused request does not wait for what another thread lets go", ["nccl_used / Used.test_going"], [

@@ -11,20 +11,20 @@ MUTANTS = [
          "block_publish(pool, block, 0); rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);")]),
     Mutant("a block is published although ordering failed", ["order"], [
         ("if (rc == 0) { count_up(&magazine->order);", "if (rc <= 0) { count_up(&magazine->order);")]),
-    Mutant("kept blocks are taken off the list without the lock", ["threads"], [
+    Mutant("deferred blocks are taken off the list without the lock", ["threads"], [
         ("magazine_visit(magazine); ret_deferred[i] = magazine->deferred; if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1); *ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index; } magazine->deferred = NULL; magazine->deferred_count = magazine->deferred_large = 0; "
          "size_set(&magazine->deferred_bytes, 0); magazine_unlock(magazine);",
          "ret_deferred[i] = magazine->deferred; magazine->deferred = NULL; magazine->deferred_count = 0; size_set(&magazine->deferred_bytes, 0);")], 10),
-    Mutant("relaxed: what waits for company is handed out", ["order", "stamp relaxed"], [
+    Mutant("relaxed: deferred blocks are handed out", ["order", "stamp relaxed"], [
         ("handed_sub(magazine, block->size); magazine_defer(pool, magazine, block); }",
          "handed_sub(magazine, block->size); if (!magazine_put(magazine, block)) magazine_defer(pool, magazine, block); }")]),
-    Mutant("what is kept back while an order is under way is published by it", ["order"], [
+    Mutant("blocks deferred during an order are published by it", ["order"], [
         ("block_publish(pool, block, rc); } release_some(pool);",
-         "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES]; deferred_take(pool, NULL, lists); "
-         "for (unsigned int i = 0; i < MAGAZINES; i++) list_publish(pool, &pool->magazines[i], lists[i], 0); } } release_some(pool);")]),
-    Mutant("a magazine that a segment's end has emptied counts as one that keeps something", ["life"], [
+         "block_publish(pool, block, rc); if (rc == 0) { struct block *lists[MAGAZINES] = {NULL}, *next; bool is_own; deferred_take(pool, NULL, lists, &is_own); "
+         "for (unsigned int i = 0; i < MAGAZINES; i++) for (; lists[i]; lists[i] = next) { next = lists[i]->link; magazine_put_or_coalesce(pool, &pool->magazines[i], lists[i]); } } } release_some(pool);")]),
+    Mutant("a magazine that a segment's end has emptied counts as one with deferred blocks", ["life"], [
         ("if (some && !magazine->deferred) atomic_fetch_sub(&pool->shown.deferring, 1);", "")]),
-    Mutant("a magazine that was emptied counts as one that keeps something", ["magazine", "order"], [
+    Mutant("a magazine that was emptied counts as one with deferred blocks", ["magazine", "order"], [
         ("if (magazine->deferred) { atomic_fetch_sub(&pool->shown.deferring, 1);", "if (magazine->deferred) {")]),
     Mutant("deferred frees of two threads count as the first one's own", ["order"], [
         ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
@@ -61,23 +61,23 @@ MUTANTS = [
         (": block->addr + size; rest->prev", ": block->addr + size - POOL_GRANULE; rest->prev")]),
     Mutant("a merge takes the wrong neighbour", ["random"], [
         ("if (is_free(block->next)) block_merge_next(pool, block);", "if (block->next) block_merge_next(pool, block);")]),
-    Mutant("a merge forgets who follows", ["pool", "random"], [
+    Mutant("a merge forgets the block that follows", ["pool", "random"], [
         ("block->next = next->next; if (block->next) block->next->prev = block;", "block->next = next->next;")]),
     Mutant("the map keeps a block that was freed", ["pool"], [
         ("map_block_set(block->addr, NULL); atomic_store_explicit", "atomic_store_explicit")]),
-    Mutant("what was freed last is not looked for", ["pool"], [
+    Mutant("cached blocks are not looked for", ["pool"], [
         ("if (!block) { coalesce_all(pool); block", "if (!block) { block")]),
-    Mutant("a small request joins what all freed last", ["sizes"], [
+    Mutant("a small request coalesces all threads' cached blocks", ["sizes"], [
         ("if (size > CLOSE_MAX) coalesce(pool, cached_grab(magazine, LARGE_SETS, HASH_SETS,", "coalesce(pool, cached_grab(magazine, 0, LIST_SETS,")]),
-    Mutant("a large request does not join what is large and freed last", ["sizes"], [
+    Mutant("a large request does not coalesce large cached blocks", ["sizes"], [
         ("coalesce_own_large(pool); if (!refused)", "if (!refused)")]),
-    Mutant("a small request that nothing serves joins all rather than the next larger one", ["sizes"], [
+    Mutant("a small request that nothing serves coalesces all rather than the next larger block", ["sizes"], [
         ("if (!block && size <= CLOSE_MAX && coalesce_larger(pool, magazine, size))", "if (0)")]),
     Mutant("a large request overlooks small ones in its segment", ["sizes"], [
         ("magazine->has_holes ? LIST_SETS : LARGE_SETS,", "LARGE_SETS,")]),
-    Mutant("a request between close and large sizes does not join what was freed last", ["shards"], [
+    Mutant("a request between close and large sizes does not coalesce cached blocks", ["shards"], [
         ("if (size > CLOSE_MAX) coalesce(", "if (size > LARGE_MIN) coalesce(")]),
-    Mutant("a magazine joins what is of others' segments", ["threads"], [
+    Mutant("a magazine coalesces blocks of others' segments", ["threads"], [
         ("if (!all && block->segment->owner != owner)", "if (!all && !block->segment->owner != !owner)")], 20),
     Mutant("all locks are one", ["threads"], [
         ("for (unsigned int i = 0; i < count; i++) magazine_visit(&pool->magazines[i]);", ""),
@@ -96,43 +96,43 @@ MUTANTS = [
         ("book(&from->live, -segment->used); book(&to->books.live, segment->used);", "")]),
     Mutant("an idle segment that moves stays on the books", ["shards"], [
         ("book(&from->idle, -segment->size); book(&to->books.idle, segment->size);", "(void)from;")]),
-    Mutant("descriptors stay with those who merge", ["shards"], [
+    Mutant("descriptors stay with threads that merge", ["shards"], [
         ("if (++spares->count > 2 * SPARES_CHUNK)", "if (++spares->count > 200 * SPARES_CHUNK)")]),
     Mutant("descriptors that others had too many of are not used", ["shards"], [
         ("move(&pool->spares_common, spares);", "")]),
-    Mutant("what waits for company counts for the peak", ["magazine"], [
+    Mutant("deferred blocks count for the peak", ["magazine"], [
         ("handed_sub(magazine, block->size); magazine_defer(", "magazine_defer(")]),
     Mutant("small sizes are not close", ["sizes"], [
         ("return (((last >> shift) + 1) << shift) * POOL_GRANULE;", "return (last + 1) * POOL_GRANULE;")]),
     Mutant("strays have no end", ["sizes"], [
         ("(stray && magazine->strays_count >= STRAY_MAX)", "false")]),
-    Mutant("who looks moves the slack", ["magazine"], [
+    Mutant("reading the statistics changes the deferred-free budget", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) pool->stats.peak_live = (size_t)handed_most(pool); stats_copy(pool, ret_stats); ret")]),
-    Mutant("what was asked for is joined before anybody looks", ["magazine"], [
-        ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool);")]),
+    Mutant("deferred blocks are coalesced before a request looks at them", ["magazine"], [
+        ("if (flush_if_due(pool, size) && magazines_take(pool, NULL, requested, ret_addr)) return 0;", "flush_if_due(pool, size);")]),
     Mutant("hits do not count for the peak", ["magazine"], [
         ("if (handed > balance(&magazine->handed_most))", "if (0)")]),
-    Mutant("who frees in his own is visited by all", ["magazine"], [
+    Mutant("an order takes blocks of magazines that are in use", ["deferred"], [
         ("const bool abandoned = size_value(&magazine->frees_seen) == frees;", "const bool abandoned = true;")]),
-    Mutant("what was freed last is not given back", ["pool"], [
+    Mutant("cached blocks are not given back", ["pool"], [
         ("coalesce_all(pool); for (segment = idle_bytes(pool) ? pool->segments : NULL;", "for (segment = pool->segments;")]),
-    Mutant("what was freed last is handed out for any size", ["sizes"], [
+    Mutant("cached blocks are handed out for any size", ["sizes"], [
         ("if (!block || block->size != size)", "if (!block)")]),
     Mutant("a magazine takes what is withdrawn", ["magazine"], [
         ("magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||", "magazine->cached_count >= CACHED_MAX ||")]),
-    Mutant("what others freed last is not looked for", ["magazine"], [
+    Mutant("other threads' cached blocks are not looked for", ["magazine"], [
         ("handed_collect(pool, magazine); magazine->has_holes = false; coalesce(", "if (i) continue; handed_collect(pool, magazine); magazine->has_holes = false; coalesce(")]),
-    Mutant("the slack is each magazine's", ["magazine"], [
+    Mutant("each magazine has all of the deferred-free budget", ["deferred"], [
         ("return size_value(&pool->shown.budget) / (sharers ? sharers : 1);", "return size_value(&pool->shown.budget) + 0 * sharers;")]),
-    Mutant("as much waits as there is place for afterwards", ["magazine"], [
+    Mutant("a magazine defers as many blocks as it caches", ["deferred"], [
         ("#define DEFERRED_MAX (CACHED_MAX / 4)", "#define DEFERRED_MAX CACHED_MAX")]),
-    Mutant("a request joins what others freed last", ["magazine"], [
+    Mutant("a request coalesces other threads' cached blocks", ["magazine"], [
         ("return found || magazines_take(pool, magazine, requested, ret_addr) ?", "return found ?")]),
-    Mutant("large blocks wait for company", ["order"], [
+    Mutant("large blocks are deferred", ["order"], [
         ("takes <= room / BATCH_PART &&", "")]),
-    Mutant("what ended threads kept is nobody's business", ["magazine"], [
+    Mutant("no order takes the deferred blocks of ended threads", ["deferred"], [
         ("(i != probe || !is_abandoned(magazine)))", "probe < MAGAZINES)")]),
-    Mutant("what others keep too much of is nobody's business", ["magazine"], [
+    Mutant("no order takes what other threads have deferred beyond their share", ["deferred"], [
         ("size_value(&magazine->deferred_bytes) <= budget_share(pool) && (i != probe ||", "(i != probe ||")]),
     Mutant("the map keeps a segment that was given back", ["pool"], [
         ("segment->next->prev = segment->prev; map_segment_remove(segment->addr, segment->size);",
@@ -157,19 +157,19 @@ MUTANTS = [
         ("native_size(block->size) < least)", "native_size(block->size) < segment->size)")]),
     Mutant("a block that was the smallest of its segment still exposes it", ["break"], [
         ("if (segment->exposed) exposed_lessen(pool, segment);", "")]),
-    Mutant("large blocks take all of what may be exposed", ["break"], [
+    Mutant("large blocks take all of what may be exposed", ["pairs", "break"], [
         ("max -= size > PACK_SMALLEST ? max / 4 : 0;", "")]),
-    Mutant("blocks that leave little share a segment", ["break"], [
+    Mutant("blocks that leave little share a segment", ["pairs"], [
         ("native_size(size) - size >= PACK_LEAVES", "native_size(size) > size")]),
-    Mutant("a program that frees nothing has its blocks packed", ["break"], [
+    Mutant("a program that frees nothing has its blocks packed", ["pairs"], [
         ("pool->freed < PACK_FREED ||", "")]),
-    Mutant("a program that exports its blocks has them packed", ["break"], [
+    Mutant("a program that exports its blocks has them packed", ["pairs"], [
         ("max = pool->packs_never ? 0 : max;", "")]),
-    Mutant("the second of two blocks lies beside the first", ["break"], [
+    Mutant("the second of two blocks lies beside the first", ["pairs"], [
         ("const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;", "const bool at_end = false;")]),
-    Mutant("a segment for two is asked for again where it was refused", ["break"], [
+    Mutant("a segment for two is asked for again where it was refused", ["pairs"], [
         ("rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, false, ret_addr);")]),
-    Mutant("as many large blocks wait for company as small ones", ["magazine"], [
+    Mutant("as many large blocks as small ones are deferred", ["magazine"], [
         ("(size < LARGE_MIN || magazine->deferred_large < DEFERRED_LARGE_MAX) &&", "")]),
     Mutant("the budget is not given back by merging", ["break"], [
         ("if (block->segment->exposed && is_whole(block)) exposed_set(pool, block->segment, 0);", "")]),
@@ -181,17 +181,17 @@ MUTANTS = [
         ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
     Mutant("a growing pool hands everything back", ["excess", "random"], [
         ("if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
-    Mutant("a growing pool hands back what has just become idle", ["excess"], [
+    Mutant("a growing pool hands back what has just become idle", ["policy"], [
         ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
          "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
         ("next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
-    Mutant("a growing pool hands much back for little", ["excess"], [
+    Mutant("a growing pool hands much back for little", ["policy"], [
         ("if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
-    Mutant("a growing pool tolerates much beside a large segment", ["excess"], [
+    Mutant("a growing pool tolerates much beside a large segment", ["policy"], [
         ("&& held - max <= excess && held <= bound) continue;", "&& held <= bound) continue;")]),
-    Mutant("a growing pool hands back more and more that does not arrive", ["excess"], [
+    Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
-    Mutant("a growing pool hands back what stands in for the slack", ["excess"], [
+    Mutant("a growing pool hands back the deferred-free budget", ["policy"], [
         ("return peak + *ret_excess + budget_of(pool) +", "return peak + *ret_excess +")]),
     Mutant("the bound: nobody waits for it", ["bound static ordered / append"], [
         ("if (!is_beyond) return false;", "return false;")]),
@@ -216,19 +216,19 @@ MUTANTS = [
         ("if (segment->used) return false;", "")]),
 
     # --- out of memory, limits, figures ---
-    Mutant("out of memory: what was kept back stays there", ["ladder"], [
+    Mutant("out of memory: deferred blocks stay deferred", ["ladder"], [
         ("order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
     Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
         ('released = pool_trim(pool, "oom");', "released = 0;")]),
-    Mutant("out of memory: another thread's release is not waited for", ["ladder"], [
+    Mutant("out of memory: another thread's release is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
         ("more = idle_bytes(pool) || pool->releasing ||", "more = idle_bytes(pool) ||")]),
-    Mutant("out of memory: a trim does not wait for another thread's", ["decay"], [
+    Mutant("out of memory: a trim does not wait for another thread's", ["waits"], [
         ("return releases_wait(pool) ? released +", "return false ? released +")]),
-    Mutant("out of memory: what another thread is ordering is not waited for", ["ladder"], [
+    Mutant("out of memory: what another thread is ordering is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "pool->releasing &&"),
         ("pool->releasing || atomic_load(&pool->shown.ordering) ||", "pool->releasing ||")]),
-    Mutant("who looks changes where memory lies", ["magazine"], [
+    Mutant("reading the statistics changes where memory lies", ["magazine"], [
         ("stats_copy(pool, ret_stats); ret", "if (taken) coalesce_all(pool); stats_copy(pool, ret_stats); ret")]),
     Mutant("growth that was refused first counts twice", ["excess"], [
         ("bool entered; int rc; lock_take(&pool->lock); segment_size",
@@ -259,6 +259,6 @@ MUTANTS = [
         ("if (segment->kind != pool_kind_get(pool)) segment_withdraw(pool, segment);", "")]),
 
     # --- that no test had noticed once ---
-    Mutant("memory past the pool is disowned in part", ["passthrough static preloaded"], [
+    Mutant("a direct allocation is disowned in part", ["passthrough static preloaded"], [
         ("for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {", "for (uint64_t at = addr; at == addr; at += POOL_SEGMENT_UNIT) {")]),
 ]

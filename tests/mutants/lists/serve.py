@@ -35,6 +35,6 @@ MUTANTS = [
          "} rc = release_checked(release, addr); if (size) trace_block(TRACE_BLOCK_FREE_REQUESTED, &event);")]),
 
     # --- that no test had noticed once ---
-    Mutant("memory past the pool is not disowned", ["passthrough static preloaded"], [
+    Mutant("a direct allocation is not disowned", ["passthrough static preloaded"], [
         ("pool_disown(addr, size); caller = serve_caller(caller);", "caller = serve_caller(caller);")]),
 ]

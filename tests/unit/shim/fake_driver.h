@@ -96,16 +96,19 @@ struct fake {
     void *relax_arg;
     unsigned int opened, clocks; /* calls of trace_open, background_start */
     bool dead_threads, fences;   /* each thread is dead; the kernel has no membarrier */
+    int old_rename;              /* errno of a file system that cannot rename without replacing; 0: it can */
     bool secure;                 /* the program is set-uid */
     bool no_memory;              /* of the host, for what is aligned */
     bool barriers_refused;       /* it says that it has one, and refuses */
     unsigned int barriers, registrations;
-    struct pool_config config;    /* of the pool that was made last */
-    unsigned int pools_refused;   /* so many are not made */
-    unsigned int defer_never;     /* calls of pool_defer_never */
-    const char *host, *exe;       /* what the system says; NULL: the truth; "": an error */
-    const struct real_nccl *nccl; /* NULL: none is loaded */
-    void *next_of[REAL_COUNT];    /* what is behind each exported function */
+    struct pool_config config;       /* of the pool that was made last */
+    unsigned int pools_refused;      /* so many are not made */
+    unsigned int defer_never;        /* calls of pool_defer_never */
+    const char *host, *exe;          /* what the system says; NULL: the truth; "": an error */
+    const char *root;                /* a folder with its own /proc and /sys; NULL: the system's */
+    unsigned int writes_interrupted; /* so many write nothing, because of a signal */
+    const struct real_nccl *nccl;    /* NULL: none is loaded */
+    void *next_of[REAL_COUNT];       /* what is behind each exported function */
 };
 extern struct fake fake;
 

@@ -6,6 +6,8 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -54,6 +56,10 @@ ssize_t __real_readlink(const char *path, char *to, size_t len);
 unsigned long __wrap_getauxval(unsigned long type);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
+int __wrap_open64(const char *path, int flags, ...);
+int __real_open64(const char *path, int flags, ...);
+ssize_t __wrap_write(int fd, const void *data, size_t len);
+ssize_t __real_write(int fd, const void *data, size_t len);
 long __wrap_syscall(long number, ...);
 long __real_syscall(long number, ...);
 
@@ -223,6 +229,10 @@ long __wrap_syscall(long number, ...)
         errno = ESRCH;
         return -1;
     }
+    if (number == SYS_renameat2 && fake.old_rename) {
+        errno = fake.old_rename;
+        return -1;
+    }
     if (number == SYS_membarrier)
         return membarrier((int)a[0], (int)a[1]);
     if (number == SYS_nanosleep) {
@@ -234,7 +244,34 @@ long __wrap_syscall(long number, ...)
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-    return fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
+    void *p = fake.no_memory ? NULL : __real_aligned_alloc(alignment, size);
+
+    return p ? memset(p, 0xa5, size) : NULL; /* what another owner has left there */
+}
+
+int __wrap_open64(const char *path, int flags, ...)
+{
+    char under[PATH_MAX];
+    va_list args;
+    mode_t mode;
+
+    va_start(args, flags);
+    mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    if (fake.root && (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)) {
+        snprintf(under, sizeof(under), "%s%s", fake.root, path);
+        path = under;
+    }
+    return __real_open64(path, flags, mode);
+}
+
+ssize_t __wrap_write(int fd, const void *data, size_t len)
+{
+    if (!fake.writes_interrupted)
+        return __real_write(fd, data, len);
+    fake.writes_interrupted--;
+    errno = EINTR;
+    return -1;
 }
 
 unsigned long __wrap_getauxval(unsigned long type)
@@ -307,6 +344,9 @@ bool real_is_loaded(const char *name)
 
 enum real_symbol real_symbol_of(const void *function)
 {
+    for (unsigned int i = 0; function && i < REAL_COUNT; i++)
+        if (fake.next_of[i] == function)
+            return i;
     return REAL_COUNT;
 }
 

@@ -3,6 +3,7 @@
  * test_file.c - shim/base/output_file.c: files of a process that has closed some descriptors; and shim/real/caller.c:
  * callers of whom the loader knows nothing. Which names files get is tested under the preload: tests/e2e/test_files.py.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,50 @@ static void test_closed(void **state)
     assert_int_equal(unlink(path) | rmdir(folder), 0);
 }
 
+static void put(const char *path, const char *data)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    assert_true(fputs(data, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void assert_holds(const char *path, const char *data)
+{
+    char text[64] = "";
+    FILE *file = fopen(path, "r");
+
+    assert_non_null(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    assert_string_equal(text, data);
+}
+
+/* Files of earlier runs get the first free number, also where the file system cannot rename without replacing. */
+static void test_earlier_runs(void **state)
+{
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], first[64], second[64], name[64];
+    int fd;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    snprintf(first, sizeof(first), "%s/t.1", folder);
+    snprintf(second, sizeof(second), "%s/t.2", folder);
+    put(path, "{\"cupool\": last");
+    put(first, "first");
+    fake_start();
+    fake.old_rename = (int)(uintptr_t)*state;
+    fd = file_create(path, &kind, 0, name, sizeof(name));
+    assert_true(fd >= 0);
+    assert_string_equal(name, path);
+    assert_string_equal(fake.said, "");
+    assert_holds(path, "");
+    assert_holds(first, "first");
+    assert_holds(second, "{\"cupool\": last");
+    assert_int_equal(unlink(path) | unlink(first) | unlink(second) | rmdir(folder), 0);
+}
+
 /* Old bytes of the stack are no answer. */
 static __attribute__((noinline)) void stack_fill(void)
 {
@@ -62,6 +107,9 @@ int main(int argc, char **argv)
     const struct isolated tests[] = {{ISOLATED(test_closed), .row = (const void *)0},
                                      {ISOLATED(test_closed), .row = (const void *)1},
                                      {ISOLATED(test_closed), .row = (const void *)3},
+                                     {ISOLATED(test_earlier_runs), .row = (const void *)0},
+                                     {ISOLATED(test_earlier_runs), .row = (const void *)EINVAL},
+                                     {ISOLATED(test_earlier_runs), .row = (const void *)ENOSYS},
                                      {ISOLATED(test_unknown_caller)}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);

@@ -185,6 +185,11 @@ static void test_odd_names(void **state)
     launch_detect(&launch);
     assert_string_equal(launch.host, "host");
     assert_string_equal(launch.exe, "exe");
+    longest[0] = 'h';
+    longest[1000] = '/'; /* the path is read as far as there is room */
+    fake.exe = longest;
+    launch_detect(&launch);
+    assert_int_equal(strlen(launch.exe), 1023 - 1001);
     fake.exe = "/bin/app";
     launch_detect(&launch);
     assert_string_equal(launch.exe, "app");

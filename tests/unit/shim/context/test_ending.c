@@ -3,6 +3,7 @@
  * test_ending.c - shim/context/context_end.c: how contexts end, which calls end which, and what is left of them.
  * test_pins.c has the threads that are in calls meanwhile; test_context.c, how contexts begin.
  */
+#include <pthread.h>
 #include <string.h>
 
 #include "ready.h"
@@ -131,6 +132,34 @@ static void test_goes_twice(void **state)
     context_gone(context, true);
     assert_int_equal(atomic_load(&contexts_closing) + context->leaving + atomic_load(&contexts.endings), 0);
     assert_ptr_equal(pooled(0), context);
+}
+
+static atomic_bool over;
+
+static void *change_handle(void *arg)
+{
+    struct context *context = arg;
+
+    while (!atomic_load(&over)) {
+        atomic_store(&context->handle, fake_context(9));
+        atomic_store(&context->handle, fake_context(0));
+    }
+    return NULL;
+}
+
+/* The entry comes to mean another context and back, often between two looks at it. */
+static void test_goes_while_it_changes(void **state)
+{
+    struct context *context = ready();
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, change_handle, context), 0);
+    for (unsigned int i = 0; i < 3000000; i++)
+        context_gone(context_leaving(fake_context(0)), false);
+    atomic_store(&over, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&context->leaving), 0);
+    assert_int_equal(atomic_load(&contexts_closing) + atomic_load(&contexts.endings), 0);
 }
 
 /* --- the primary context --- */
@@ -409,7 +438,7 @@ static void test_stats_beside(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[COUNT(ends) + 16];
+    struct isolated tests[COUNT(ends) + 17];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(ends); i++)
@@ -423,6 +452,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_unknown), .row = "gone"};
     tests[n++] = (struct isolated){ISOLATED(test_exempt_goes)};
     tests[n++] = (struct isolated){ISOLATED(test_goes_twice)};
+    tests[n++] = (struct isolated){ISOLATED(test_goes_while_it_changes)};
     tests[n++] = (struct isolated){ISOLATED(test_primary_probed)};
     tests[n++] = (struct isolated){ISOLATED(test_which_primary)};
     tests[n++] = (struct isolated){ISOLATED(test_sweep)};

@@ -12,6 +12,8 @@
 #include "exports/hazards.h"
 #include "fake_driver.h"
 #include "isolated.h"
+#include "pool_state.h"
+#include "serve/serve.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"
 
@@ -414,9 +416,53 @@ static void test_late(void **state)
     assert_non_null(strstr(fake.traced, ",\"us\":1234.5,\"result\":1\n"));
 }
 
+/* --- the driver's functions by name --- */
+
+static int next_lookup(const char *symbol, void **function)
+{
+    if (function)
+        *function = fake.next_of[REAL_cuMemAlloc_v2];
+    return result;
+}
+
+/* With CUPOOL_HOOK=runtime the program gets the driver's own functions. */
+static void test_lookup(void **state)
+{
+    void *const expected = *state ? (void *)next : (void *)cuMemAlloc_v2;
+    void *found = NULL;
+
+    fake_start();
+    fake.next_of[REAL_cuMemAlloc_v2] = (void *)next;
+    fake.next_of[REAL_cuGetProcAddress] = fake.next_of[REAL_cuGetProcAddress_v2] = (void *)next_lookup;
+    assert_int_equal(cuGetProcAddress("cuMemAlloc", &found, 11030, 0), 0);
+    assert_ptr_equal(found, expected);
+    found = NULL;
+    assert_int_equal(cuGetProcAddress_v2("cuMemAlloc", &found, 12000, 0, NULL), 0);
+    assert_ptr_equal(found, expected);
+    result = CUDA_ERROR_NOT_FOUND;
+    assert_int_equal(cuGetProcAddress("cuMemAlloc", &found, 11030, 0), result);
+    assert_ptr_equal(found, next);
+    assert_int_equal(cuGetProcAddress_v2("cuMemAlloc", NULL, 12000, 0, NULL), result);
+}
+
+/* Other processes may never finish with memory that the program has exported. */
+static void test_ipc_exported(void **state)
+{
+    struct context *context = ready();
+    const uint64_t addr = block(context, 3 * MIB);
+
+    assert_false(context->pool->packs_never);
+    serve_ipc_exported(0x1000, NULL);
+    assert_false(context->pool->packs_never);
+    serve_ipc_exported(addr, NULL);
+    assert_true(context->pool->packs_never);
+    assert_int_equal(pool_free(addr), 0);
+    assert_int_not_equal(block(context, 3 * MIB), addr);
+}
+
 int main(int argc, char **argv)
 {
-    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 8];
+    struct isolated tests[3 * COUNT(begins) + 3 * COUNT(ends) + COUNT(infos) + 11];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(begins); i++) {
@@ -437,6 +483,9 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_destroyed)};
     tests[n++] = (struct isolated){ISOLATED(test_none), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_late), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_lookup), .environment = ORDERED " CUPOOL_HOOK=runtime", .row = "off"};
+    tests[n++] = (struct isolated){ISOLATED(test_ipc_exported), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_disowned), .environment = ORDERED " CUPOOL_LIMIT=4M"};
     return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
 }

@@ -8,7 +8,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -22,6 +24,19 @@
 
 static char text[64 << 10];
 static uint64_t start;
+
+/* So many readings of the clock are followed by a long nap, as on a machine that is busy. */
+static unsigned int slow;
+
+int clock_gettime(clockid_t clock, struct timespec *ts)
+{
+    const struct timespec nap = {.tv_nsec = 20000000};
+    const int rc = (int)syscall(SYS_clock_gettime, clock, ts);
+
+    if (slow && slow--)
+        nanosleep(&nap, NULL);
+    return rc;
+}
 
 static uint64_t monotonic_ns(void)
 {
@@ -126,6 +141,26 @@ static void test_clock(void **state)
         assert_true(t + CLOCKS >= before);
         assert_true(t <= after + CLOCKS);
     }
+}
+
+/* Of several readings of both clocks, the one counts in which no time passed between them. */
+static void test_clock_while_busy(void **state)
+{
+    const struct timespec nap = {.tv_nsec = 100000000};
+    unsigned long long t;
+    uint64_t before, after;
+
+    nanosleep(&nap, NULL); /* so that times are counted from the next readings on */
+    assert_true(add(1, 1));
+    slow = 1;
+    take();
+    before = monotonic_ns() - start;
+    assert_true(add(1, 1));
+    after = monotonic_ns() - start;
+    nanosleep(&nap, NULL);
+    assert_int_equal(sscanf(take(), "{\"t\":%llu", &t), 1);
+    assert_true(t + CLOCKS >= before);
+    assert_true(t <= after + CLOCKS);
 }
 
 static void test_full(void **state)
@@ -321,9 +356,9 @@ static void test_what_depends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads),      cmocka_unit_test(test_waited_for),
-        cmocka_unit_test(test_late),       cmocka_unit_test(test_what_depends),
+        cmocka_unit_test(test_lines),      cmocka_unit_test(test_clock),      cmocka_unit_test(test_clock_while_busy),
+        cmocka_unit_test(test_full),       cmocka_unit_test(test_unfinished), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_waited_for), cmocka_unit_test(test_late),       cmocka_unit_test(test_what_depends),
     };
 
     start = monotonic_ns();

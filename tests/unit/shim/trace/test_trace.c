@@ -10,7 +10,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "context/pool_observer.h"
 #include "context/room.h"
@@ -23,6 +25,7 @@
 #include "trace/records.h"
 #include "trace/stacks.h"
 #include "trace/trace.h"
+#include "trace/trace_file.h"
 
 /* The clock's time, so large that what is counted from 0 in place of a moment is far off. */
 #define START UINT64_C(4000000000000000000)
@@ -79,6 +82,32 @@ static void test_frames(void **state)
     assert_null(strstr(strchr(fake.traced, '\n') + 1, "frame:")); /* told once */
     assert_non_null(strstr(text, ",\"p\":\"0x1000\",\"n\":4096,\"f\":["));
     assert_non_null(strstr(text, ",\"p\":\"0x2000\",\"n\":4096,\"f\":["));
+}
+
+/* The size of the block, where it is not the requested size rounded up. */
+static void test_block_size(void **state)
+{
+    static const struct {
+        size_t requested;
+        const char *told;
+    } rows[] = {{1000, NULL}, {1024, NULL}, {513, NULL}, {512, ",\"block\":1024"}, {1025, ",\"block\":1024"}};
+    struct context *context;
+    uint64_t addr;
+
+    fake_start();
+    context = context_current(&fake.driver);
+    assert_int_equal(pool_alloc(context->pool, 1000, &addr), 0);
+    records_start(0);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char text[RECORDS_ROOM], *found;
+
+        stacks_alloc(0, addr, rows[i].requested, (const void *)test_block_size);
+        records_begin();
+        text[records_take(text, sizeof(text), /* wait: */ false)] = '\0';
+        found = strstr(text, ",\"block\":");
+        assert_int_equal(found != NULL, rows[i].told != NULL);
+        assert_true(!found || strncmp(found, rows[i].told, strlen(rows[i].told)) == 0);
+    }
 }
 
 static void test_observe(void **state)
@@ -165,14 +194,40 @@ static void test_thread_stays(void **state)
     }
 }
 
+/* Signals that interrupt writes lose no line. */
+static void test_interrupted(void **state)
+{
+    static const char line[] = "{\"e\":\"test\"}\n";
+    char folder[] = "/tmp/cupool-test-XXXXXX", path[64], text[4096] = "";
+    FILE *file;
+
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/t", folder);
+    setenv("CUPOOL_TRACE_FILE", path, 1);
+    fake_start();
+    __real_trace_open();
+    fake.writes_interrupted = 3;
+    trace_file_put_event(line, strlen(line), 0);
+    assert_int_equal(fake.writes_interrupted, 0);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof(text) - 1, file) > strlen(line));
+    fclose(file);
+    assert_string_equal(text + strlen(text) - strlen(line), line);
+    assert_string_equal(fake.said, "");
+    assert_int_equal(unlink(path) | rmdir(folder), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {
         {ISOLATED(test_rate)},
         {ISOLATED(test_frames), .environment = "CUPOOL_TRACE_STACKS=1"},
+        {ISOLATED(test_block_size)},
         {ISOLATED(test_observe)},
         {ISOLATED(test_oom)},
         {ISOLATED(test_tick), .environment = "CUPOOL_STATS=signal:USR2"},
+        {ISOLATED(test_interrupted)},
         {ISOLATED(test_thread_stays), .environment = "CUPOOL_TRACE_FILE=/dev/null CUPOOL_STATS_FILE=/dev/null"}};
 
     return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_memory_limit.c - shim/base/memory_limit.c: the least limit of the control groups of this process, of version 1
+ * and 2, and of those above them; and how many processes share the machine. The files are in a folder of the test's.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory_limit.h"
+#include "fake_driver.h"
+#include "isolated.h"
+
+static const struct row {
+    const char *groups;   /* /proc/self/cgroup; NULL: there is no such file */
+    const char *files[4]; /* NAME=TEXT, below /sys/fs/cgroup */
+    uint64_t expected;    /* 0: what the machine has */
+} rows[] = {
+    {NULL, {NULL}, 0},
+    {"0::/\n", {NULL}, 0},
+    {"0::/\n", {"/memory.max=max\n"}, 0},
+    {"0::/\n", {"/memory.max=4096\n"}, 4096},
+    {"0::/a/b\n", {"/a/b/memory.max=max\n", "/a/memory.max=8192\n", "/memory.max=9999\n"}, 8192},
+    {"0::/a/b\n", {"/a/b/memory.max=100\n", "/a/memory.max=8192\n"}, 100},
+    {"0::/a/b\n", {"/a/b/memory.max=9999\n", "/memory.max=8192\n"}, 8192},
+    {"0::/a\n", {"/b/memory.max=100\n", "/a/memory.limit_in_bytes=100\n"}, 0},
+    {"5:cpu:/a\n4:memory:/a/b\n0::/\n", {"/memory/a/b/memory.limit_in_bytes=4096\n"}, 4096},
+    {"5:cpu:/a\n4:memory:/a/b\n0::/\n", {"/memory/a/memory.limit_in_bytes=4096\n", "/memory.max=5000\n"}, 4096},
+    {"4:memory:/\n0::/c\n", {"/memory/memory.limit_in_bytes=4096\n", "/c/memory.max=1000\n"}, 1000},
+    {"4:memory:/a\n", {"/memory/a/memory.limit_in_bytes=9223372036854771712\n"}, 0}, /* none, in version 1 */
+    {"5:cpu:/a\n", {"/memory/a/memory.limit_in_bytes=4096\n", "/a/memory.max=4096\n"}, 0},
+};
+
+static void put(const char *root, const char *name, const char *data)
+{
+    char path[PATH_MAX];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s%s", root, name);
+    for (char *slash = path + strlen(root); (slash = strchr(slash + 1, '/'));) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(data, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_limit(void **state)
+{
+    const struct row *row = *state;
+    const uint64_t whole = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    char root[] = "/tmp/cupool-test-XXXXXX", name[256], command[64];
+    uint64_t limit;
+
+    assert_non_null(mkdtemp(root));
+    fake_start();
+    fake.root = root;
+    if (row->groups)
+        put(root, "/proc/self/cgroup", row->groups);
+    for (unsigned int i = 0; i < COUNT(row->files) && row->files[i]; i++) {
+        const char *data = strchr(row->files[i], '=');
+
+        snprintf(name, sizeof(name), "/sys/fs/cgroup%.*s", (int)(data - row->files[i]), row->files[i]);
+        put(root, name, data + 1);
+    }
+    limit = machine_memory();
+    snprintf(command, sizeof(command), "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(limit, row->expected ? row->expected : whole);
+}
+
+static const struct ranks {
+    const char *environment;
+    unsigned int expected;
+} ranks[] = {
+    {"", 1},
+    {"LOCAL_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_SIZE=4", 8},
+    {"LOCAL_WORLD_SIZE=0 OMPI_COMM_WORLD_LOCAL_SIZE=4", 4},
+    {"MPI_LOCALNRANKS=3", 3},
+    {"MV2_COMM_WORLD_LOCAL_SIZE=2", 2},
+    {"SLURM_TASKS_PER_NODE=4(x2),3", 4},
+    {"LOCAL_WORLD_SIZE=-1", 1},
+    {"LOCAL_WORLD_SIZE=2147483648", 1},
+};
+
+static void test_ranks(void **state)
+{
+    const struct ranks *row = *state;
+
+    assert_int_equal(machine_ranks(), row->expected);
+}
+
+int main(int argc, char **argv)
+{
+    struct isolated tests[COUNT(rows) + COUNT(ranks)];
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(rows); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_limit), .row = &rows[i]};
+    for (size_t i = 0; i < COUNT(ranks); i++)
+        tests[n++] = (struct isolated){ISOLATED(test_ranks), .environment = ranks[i].environment, .row = &ranks[i]};
+    return isolated_run(tests, n, argc > 1 ? argv[1] : NULL);
+}
