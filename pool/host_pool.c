@@ -419,7 +419,7 @@ void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)
     const bool locked = lock_take_within(&pool->lock, 1000000000u);
 
     *ret_stats = pool->stats;
-    ret_stats->allocs = ret_stats->hits + ret_stats->misses + ret_stats->failed;
+    ret_stats->allocs = ret_stats->hits + ret_stats->misses;
     if (locked)
         lock_give(&pool->lock);
 }

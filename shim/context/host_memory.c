@@ -385,6 +385,15 @@ CUresult host_memory_wait(struct context *context)
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is deferred */
 }
 
+bool host_memory_stats(struct host_stats *ret_stats)
+{
+    struct host_pool *pool = host_memory_pool();
+
+    if (pool)
+        host_pool_stats_get(pool, ret_stats);
+    return pool;
+}
+
 void host_memory_context_ended(const struct context *context)
 {
     struct host_pool *pool = host_memory_pool();

@@ -24,6 +24,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"
+#include "context/host_memory.h"
 
 #define SLOTS     64
 #define PERIOD_NS 1000000000u
@@ -32,18 +33,32 @@
 #define HEADER_SIZE 4096
 #define HALF_SIZE   12288
 
-/* The counters of one device, in the order of names. `bypassed` is the context's. */
+/* The counters of one device, or of pinned memory, in the order of names. `bypassed` is the context's. */
 struct stats_page_slot {
     uint64_t device;
     struct pool_stats stats;
     uint64_t bypassed;
+    struct {
+#define HOST_COUNTER(name)
+#define HOST_OWN(name) uint64_t name;
+#include "host_counters.def"
+#undef HOST_OWN
+    } host; /* of the slot of pinned memory; 0 elsewhere */
 };
 
 #define COUNTER(name, traced) " " #name
+#define HOST_OWN(name)        " " #name
 static const char names[] = "device"
 #include "counters.def"
-                            " bypassed";
+                            " bypassed"
+#include "host_counters.def"
+    ;
 #undef COUNTER
+#undef HOST_COUNTER
+#undef HOST_OWN
+
+/* The device of the slot that has the counters of pinned memory, which is the process's and no device's. */
+#define HOST_DEVICE UINT64_MAX
 
 struct header {
     char magic[8];
@@ -100,6 +115,23 @@ static void add(void *arg, int device, const struct pool_stats *stats, uint64_t 
             (struct stats_page_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
 }
 
+/* Pinned memory has the last slot in use, once there is some. */
+static void add_host(struct half *half)
+{
+    struct stats_page_slot *slot = &half->slots[half->count];
+    struct host_stats host;
+
+    if (half->count == SLOTS || !host_memory_stats(&host))
+        return;
+    *slot = (struct stats_page_slot){.device = HOST_DEVICE};
+#define HOST_COUNTER(name) slot->stats.name = host.name;
+#define HOST_OWN(name)     slot->host.name = host.name;
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
+    half->count++;
+}
+
 /* Write all of data, or return false; with the lock. */
 static bool put(const void *data, size_t len, off_t at)
 {
@@ -130,6 +162,7 @@ static bool update(bool ending)
 
     half->count = 0;
     context_stats_each(ending, add, half);
+    add_host(half);
     half->seq++;
     half->unix_ns = clock_ns(CLOCK_REALTIME);
     half->uptime_ns = now_ns() - page.start;

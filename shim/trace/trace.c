@@ -11,7 +11,8 @@
 #include "pool.h"
 #include "trace/records.h"
 
-#define LINE_MAX_ 512
+/* Lines of `host_stats`, the longest, have 700 bytes if all numbers are long. */
+#define LINE_MAX_ 768
 
 typedef unsigned long long ull;
 

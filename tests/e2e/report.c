@@ -7,6 +7,7 @@
  *   many:N:SIZE    N of them, kept
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
+ *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
  *   device:N       from here on
  *   other:SIZE     memory that is not pooled, kept; managed:SIZE pitch:WIDTH:HEIGHT, too
  *   limit          print what cudaMemGetInfo says
@@ -37,7 +38,7 @@
 static struct {
     void *p[BLOCKS_MAX];
     int n;
-} live;
+} live, pinned;
 static volatile sig_atomic_t caught;
 static cudaStream_t stream;
 
@@ -50,6 +51,29 @@ static void get(size_t size)
         printf("alloc %d\n", rc);
     else if (live.n < BLOCKS_MAX)
         live.p[live.n++] = p;
+}
+
+static bool pinned_command(const struct words *w)
+{
+    void *p;
+
+    if (IS("pin")) {
+        const int rc = (int)cudaMallocHost(&p, (size_t)w->n[1]);
+
+        if (rc)
+            printf("pin %d\n", rc);
+        else if (pinned.n < BLOCKS_MAX)
+            pinned.p[pinned.n++] = p;
+    } else if (IS("unpin")) {
+        printf("unpin %d\n", (int)cudaFreeHost(pinned.p[w->n[1]]));
+    } else if (IS("pinchurn")) {
+        for (long i = 0; i < w->n[1]; i++)
+            if (cudaMallocHost(&p, (size_t)w->n[2]) == cudaSuccess)
+                cudaFreeHost(p);
+    } else {
+        return false;
+    }
+    return true;
 }
 
 static void on_signal(int sig)
@@ -178,7 +202,8 @@ static void commands(int argc, char **argv)
         words_split(w, argv[i]);
         if (IS("fork{") || IS("_fork{")) {
             i += words_child(argc - i - 1, argv + i + 1, IS("_fork{"), commands);
-        } else if (!words_common(w) && !memory_command(w) && !signal_command(w) && !file_command(w)) {
+        } else if (!words_common(w) && !memory_command(w) && !pinned_command(w) && !signal_command(w) &&
+                   !file_command(w)) {
             printf("no such word: %s\n", w->text);
             exit(5);
         }

@@ -30,6 +30,14 @@ MUTANTS = [
     Mutant("the page goes to whatever has its descriptor", ["live / Never"], [
         ("if (file_state(fd, &page.file) != -EBADF) while", "while")]),
 
+    # --- pinned memory ---
+    Mutant("pinned memory has no slot in the page", ["pinned / Counters.test_in_the_page"], [
+        ("half->count++; }", "}", "add_host")]),
+    Mutant("the table has no row for pinned memory", ["pinned / Counters"], [
+        ("if (pinned) print_host_row(&host);", "")]),
+    Mutant("the trace has no counters of pinned memory at the end", ["pinned / Counters"], [
+        ("write_trace_host(NULL);", "")]),
+
     # --- NCCL ---
     Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
         ("if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),
