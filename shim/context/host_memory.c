@@ -21,6 +21,7 @@
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
+#include "context/host_observer.h"
 #include "context/limits.h"
 #include "context/numa_policy.h"
 #include "context/pins.h"
@@ -288,9 +289,9 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     CUresult result = CUDA_ERROR_NOT_READY;
     struct visit visit;
     struct slot *slot;
+    uint64_t since = 0;
 
     (void)arg;
-    (void)size;
     if (!context_pin(context))
         return -EBUSY; /* it is ending, and its memory with it */
     slot = order_slot_take(context);
@@ -298,6 +299,7 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {
         result = context_enter(context, &visit);
         pin_sleep(context);
+        since = now_ns();
         if (!result)
             result = host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
         pin_wake();
@@ -305,14 +307,22 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     }
     atomic_store(&slot->waits, false);
     order_slot_give(slot, CUDA_ERROR_NOT_READY);
+    if (result != CUDA_ERROR_NOT_READY)
+        host_observe_freed(key, addr, size, since, !result);
     context_unpin(context);
     if (result && result != CUDA_ERROR_NOT_READY)
         log_once(LOG_INFO, "pinned memory could not be given back (error %d)", (int)result);
     return result == CUDA_ERROR_NOT_READY ? -EBUSY : result ? -EIO : 0;
 }
 
-static const struct host_ops host_ops = {
-    .alloc = alloc, .free = give_back, .record = record, .query = query, .wait = wait_for, .drop = drop};
+static const struct host_ops host_ops = {.alloc = alloc,
+                                         .free = give_back,
+                                         .record = record,
+                                         .query = query,
+                                         .wait = wait_for,
+                                         .drop = drop,
+                                         .got = host_observe_got,
+                                         .lost = host_observe_lost};
 
 static struct host_pool *make(const struct real_driver *driver, uint64_t limit)
 {

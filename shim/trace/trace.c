@@ -138,3 +138,8 @@ void trace_segment(const struct trace_segment *segment, const char *event, const
 {
     EVENT_WRITE(.name = event, .segment = segment);
 }
+
+void trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format, ...)
+{
+    EVENT_WRITE(.name = event, .clock = clock, .segment = segment);
+}

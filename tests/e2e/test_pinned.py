@@ -89,5 +89,56 @@ class Counters(Base):
         self.assertEqual((event["allocs"], event["hits"], event["live"]), (2, 1, 3 * MIB))
 
 
+class Events(Base):
+    def test_from_the_driver_and_back(self) -> None:
+        """As sizes and addresses go; a request that the bound leaves no room for gives idle memory back first."""
+        done = self.pinned(f"pin:{3 * MIB}", f"pin:{200 * MIB}", "unpin:1", f"pinchurn:2:{160 * MIB}", "unpin:0")
+        trace = self.one_trace(done)
+        self.assert_fine(trace.path)
+        got, gone = trace.of("host_alloc"), trace.of("host_free")
+        self.assertEqual([e["n"] for e in got], [3 * MIB, 200 * MIB, 160 * MIB])
+        self.assertEqual([(e["n"], e["p"]) for e in gone], [(200 * MIB, got[1]["p"])])
+        for e in got + gone:
+            self.assertEqual((e["d"], e["b"], "why" in e), (0, "host", False))
+            self.assertGreaterEqual(e["us"], 0)
+        self.assertEqual(trace.total("held"), 0)  # of the device
+        f = json.loads(tool.run("summary", "--json", trace.path).stdout)["ranks"][0]["pinned"]
+        self.assertEqual((f["requests"], f["hits"], f["peak_held"], f["held_at_end"], f["driver_calls"]), (4, 1, 203 * MIB, 163 * MIB, 4))
+        self.assertEqual(f["driver_us"], round(sum(e["us"] for e in got + gone), 3))
+
+    def test_time_is_that_of_the_call(self) -> None:
+        """The driver's own time of the allocation is in `us`; that of the free begins at `t`."""
+        trace = self.one_trace(self.pinned(f"pin:{3 * MIB}", f"pin:{200 * MIB}", "unpin:1", f"pin:{160 * MIB}"))
+        [gone] = trace.of("host_free")
+        last = trace.of("host_alloc")[-1]
+        self.assertLessEqual(gone["t"] + gone["us"] * 1000, last["t"] + 100)
+
+    def test_a_context_takes_its_memory_along(self) -> None:
+        trace = self.one_trace(self.pinned(f"pin:{3 * MIB}", "pin:4096", "reset", f"pin:{5 * MIB}"))
+        self.assertEqual(sorted((e["n"], e["why"], e["d"]) for e in trace.of("host_free")), [(2 * MIB, "lost", 0), (3 * MIB, "lost", 0)])
+        self.assert_fine(trace.path)
+
+    def test_an_error_of_the_driver(self) -> None:
+        trace = self.one_trace(self.pinned(f"pin:{200 * MIB}", "unpin:0", f"pin:{160 * MIB}", SIMGPU_FAULT="cuMemFreeHost:1:999"))
+        self.assertEqual([(e["n"], e["why"]) for e in trace.of("host_free")], [(200 * MIB, "error")])
+
+    def test_what_is_left_out_is_told(self) -> None:
+        """Device memory and pinned memory each have their own sum."""
+        trace = self.one_trace(self.pinned(f"pin:{60 * MIB}", "unpin:0", "pinchurn:1:1000", CUPOOL_TRACE_LIMIT="1", CUPOOL_HOST_LIMIT="64M"))
+        self.assertEqual((trace.of("host_alloc"), trace.of("held")), ([], []))
+        [told] = trace.of("host_held")[-1:]
+        self.assertEqual((told["d"], told["b"], told["n"], told["segments"]), (0, "host", 62 * MIB, 2))
+        f = json.loads(tool.run("summary", "--json", trace.path).stdout)["ranks"][0]["pinned"]
+        self.assertEqual((f["held_at_end"], f["peak_held"]), (62 * MIB, 62 * MIB))
+
+    def test_device_memory_beside(self) -> None:
+        """What a device holds is what it holds without pinned memory, in the trace and for its readers."""
+        words = ("alloc:4096", f"alloc:{5 * MIB}")
+        figures = [json.loads(tool.run("summary", "--json", self.one_trace(done).path).stdout)["ranks"][0]["devices"]["0"]
+                   for done in (self.pinned(*words), self.pinned(words[0], *WORDS, words[1]))]
+        self.assertEqual(*([f[k] for k in ("held_at_end", "peak_held", "segments_alloc", "driver_calls", "requests")] for f in figures))
+        self.assertEqual(figures[0]["held_at_end"], 8 * MIB)
+
+
 if __name__ == "__main__":
     unittest.main()

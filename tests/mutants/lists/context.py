@@ -5,6 +5,14 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- pinned memory ---
+    Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
+        ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
+    Mutant("pinned memory that is given back has the time of its call's end", ["pinned / Events.test_time_is_that_of_the_call"], [
+        ("trace_segment_at(since, &segment,", "trace_segment_at(now_ns(), &segment,")]),
+    Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
+        (".got = host_observe_got, .lost = host_observe_lost", ".got = host_observe_got")]),
+
     # --- the order of frees ---
     Mutant("ordered: the device does not wait", ["order static ordered / nonblocking", "examples / Same.test_pipeline"], [
         ("is_enough ? driver->cuCtxWaitEvent(context_handle(context), event) :", "is_enough ? CUDA_SUCCESS :")]),

@@ -40,6 +40,7 @@ struct host_fake {
     atomic_bool blocked;         /* wait would never return: it fails, and the fault says so */
     size_t offset;               /* of the next allocation from a multiple of 2 MiB */
     size_t lost;                 /* bytes reported as lost */
+    _Atomic(size_t) unreported;  /* bytes that the driver has given and the pool has not reported */
     _Atomic(const char *) fault; /* the first breach of the contract, or NULL */
 };
 
