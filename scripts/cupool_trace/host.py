@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Callable, Optional
 
 from .ranges import Ranges
+from .reader import KEEP
 from .schema import HOST_STATS, Event
 
 
@@ -23,6 +24,8 @@ class Host:
         self.driver_us = 0.0
         self.stats: Optional[Event] = None
         self.stats_at: Optional[int] = None  # when, if that was not at the end
+        self.oom = 0
+        self.oom_moments: list[Event] = []
         self._add = add
 
     def _change(self, d: int, n: int) -> None:
@@ -66,13 +69,19 @@ class Host:
                 self.segments.take(start)
         self._change(ev["d"], ev["n"] - self.held.get(ev["d"], 0))
 
+    def refused(self, line: int, ev: Event) -> None:
+        """The program got the out-of-memory error for pinned memory."""
+        self.oom += 1
+        if len(self.oom_moments) < KEEP:
+            self.oom_moments.append({k: ev[k] for k in ("t", "n", "held", "live", "idle", "waiting", "why")})
+
     def count(self, line: int, ev: Event) -> None:
         self.stats = {k: ev[k] for k in HOST_STATS}
         self.stats_at = ev["t"] if "why" in ev else None
 
     @property
     def used(self) -> bool:
-        return bool(self.stats or self.segments_alloc or self.segments_free or self.held)
+        return bool(self.stats or self.segments_alloc or self.segments_free or self.held or self.oom)
 
     def figures(self) -> Optional[Event]:
         """None: no pinned memory was pooled. Requests, hits and live bytes are those of the last host_stats, None without."""
@@ -88,4 +97,5 @@ class Host:
             "held_at_end": sum(self.held.values()), "peak_held": max(self.peak_held, s["peak_held"] if s else 0),
             "segments_alloc": self.segments_alloc, "segments_free": self.segments_free,
             "driver_calls": self.segments_alloc + self.segments_free - self.lost, "driver_us": round(self.driver_us, 3),
+            "oom": self.oom, "oom_moments": self.oom_moments,
         }

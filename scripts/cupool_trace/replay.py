@@ -255,7 +255,7 @@ class Replay:
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
         self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
-                                                                "host_held": self.host.told, "host_stats": self.host.count}  # events of no one device
+                                                                "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count}  # events of no one device
         self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
     def _add(self, line: int, text: str) -> None:

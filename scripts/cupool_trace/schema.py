@@ -91,6 +91,7 @@ REQUIRED: dict[str, list[str]] = {
     "host_alloc": ["tid", "d", "p", "n", "b", "us"],
     "host_free": ["tid", "d", "p", "n", "b", "us"],
     "host_held": ["d", "b", "n", "segments"],
+    "host_oom": ["tid", "b", "n", "held", "live", "idle", "waiting", "why"],
     "host_stats": ["tid", "b", *HOST_STATS],
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],

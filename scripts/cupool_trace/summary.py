@@ -235,6 +235,11 @@ def host_note(rank: Rank) -> Iterator[str]:
         + ("" if f["stats_at"] is None else f" as of {f['stats_at']:.3f} s") + f"; peak live {human_size(f['peak_live'])}")
     yield (f"{rank.name}: pinned memory: {requests}, peak held {human_size(f['peak_held'])}, {human_size(f['held_at_end'])} held at the end; "
            f"{count_of(f['driver_calls'], 'driver call')}, {human_time(f['driver_us'])} in them")
+    for ev in f["oom_moments"][:5]:
+        yield (f"{rank.name}: out of pinned memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
+               f"{human_size(ev['live'])} live, {human_size(ev['idle'])} idle; why: {ev['why']}")
+    if f["oom"] > 5:
+        yield f"{rank.name}: out of pinned memory {f['oom']} times in all"
     if f["bound"]:
         yield f"{rank.name}: pinned memory: {count_of(f['bound'], 'request')} came to the bound of what the pool holds"
 

@@ -140,5 +140,43 @@ class Events(Base):
         self.assertEqual(figures[0]["held_at_end"], 8 * MIB)
 
 
+class OutOfMemory(Base):
+    def test_of_a_device(self) -> None:
+        """The report names pinned memory, and its own figures are as without."""
+        words = ("alloc:4096", f"alloc:{100 * MIB}")
+        plain = self.pinned(*words, SIMGPU_MEMORY="64M")
+        done = self.pinned(words[0], *WORDS, words[1], SIMGPU_MEMORY="64M")
+        [before], [event] = self.one_trace(plain).of("oom"), self.one_trace(done).of("oom")
+        self.assertNotIn("host_held", before)
+        self.assertEqual((event["host_held"], event["host_idle"]), (10 * MIB, 5 * MIB))
+        self.assertEqual(*({k: v for k, v in e.items() if k not in ("t", "tid", "host_held", "host_idle")} for e in (before, event)))
+        said = [w for w in done.warnings if "pinned" in w]
+        self.assertRegex(said[0], rf"pinned host memory, of which nothing is the device's: {10 * MIB} \(10.0 MiB\) held; {3 * MIB + 105472} "
+                                  rf"\(3.1 MiB\) live, {5 * MIB} \(5.0 MiB\) idle$")
+        self.assertEqual(len(said), 1)
+        self.assertNotIn("pinned", plain.err)
+
+    def test_of_pinned_memory(self) -> None:
+        """All that is idle has gone back, and the driver still refuses; the program gets the native error."""
+        done = self.pinned(*WORDS, f"pin:{80 * MIB}", "last", SIMGPU_FAULT="cuMemAllocHost_v2:4+:2,cuMemHostAlloc:4+:2")
+        native = self.pinned(*WORDS, f"pin:{80 * MIB}", "last", pool="0", SIMGPU_FAULT="cuMemAllocHost_v2:14+:2,cuMemHostAlloc:14+:2")
+        self.assertEqual(done.out, native.out)
+        self.assertIn("last 2 2 0", done.out)
+        trace = self.one_trace(done)
+        [event] = trace.of("host_oom")
+        self.assertEqual((event["n"], event["held"], event["idle"], event["waiting"], event["why"]), (80 * MIB, 5 * MIB, 0, 0, "driver"))
+        self.assertEqual(sum("out of pinned host memory: a request of" in w for w in done.warnings), 1)
+        self.assertRegex(done.err, rf"pool of pinned memory: {5 * MIB} \(5.0 MiB\) held in 2 allocations; ")
+        self.assert_fine(trace.path)
+        self.assertEqual((self.counters(done)["failed"], self.counters(done)["refused"]), (1, 1))
+        self.assertEqual((native.err, self.one_trace(native).of("host_oom") if native.traces() else []), ("", []))
+
+    def test_while_work_is_under_way(self) -> None:
+        """A capture keeps what is idle."""
+        done = self.pinned(f"pin:{8 * MIB}", "begin", "unpin:0", f"pin:{7 * MIB}", "end", SIMGPU_FAULT="cuMemAllocHost_v2:2+:2,cuMemHostAlloc:2+:2")
+        [event] = self.one_trace(done).of("host_oom")
+        self.assertEqual((event["n"], event["idle"], event["why"]), (7 * MIB, 8 * MIB, "busy"))
+
+
 if __name__ == "__main__":
     unittest.main()

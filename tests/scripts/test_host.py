@@ -66,6 +66,16 @@ class Pinned(Case):
         self.assertIsNone(self.figures(events))
         self.assertNotIn("pinned", self.run_tool("summary", self.write(events)).stdout)
 
+    def test_out_of_memory(self) -> None:
+        events = pinned()
+        events[-1:-1] = [ev(700 + i, "host_oom", b="host", n=64 * MIB, held=6 * MIB, live=2 * MIB, idle=4 * MIB, waiting=0, why="driver")
+                         for i in range(7)]
+        f = self.figures(events)
+        self.assertEqual((f["oom"], f["oom_moments"][0]["n"]), (7, 64 * MIB))
+        out = self.run_tool("summary", self.write(events)).stdout
+        self.assertEqual(out.count("rank 0: out of pinned memory at 0.000 s: 64.0 MiB asked for, 6.0 MiB held, 2.0 MiB live, 4.0 MiB idle; why: driver\n"), 5)
+        self.assertIn("rank 0: out of pinned memory 7 times in all\n", out)
+
     def test_check(self) -> None:
         def said(events: "list[Event]") -> str:
             return self.run_tool("check", self.write(events)).stdout
