@@ -8,6 +8,8 @@
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
  *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
+ *   policy:MODE:MASK   set_mempolicy, with the modes and nodes of the kernel
+ *   setenv:NAME:VALUE
  *   device:N       from here on
  *   other:SIZE     memory that is not pooled, kept; managed:SIZE pitch:WIDTH:HEIGHT, too
  *   limit          print what cudaMemGetInfo says
@@ -66,6 +68,13 @@ static bool pinned_command(const struct words *w)
             pinned.p[pinned.n++] = p;
     } else if (IS("unpin")) {
         printf("unpin %d\n", (int)cudaFreeHost(pinned.p[w->n[1]]));
+    } else if (IS("policy")) {
+        const unsigned long nodes = (unsigned long)w->n[2];
+
+        if (syscall(SYS_set_mempolicy, w->n[1], &nodes, 8 * sizeof(nodes)))
+            printf("policy: %s\n", strerror(errno));
+    } else if (IS("setenv")) {
+        setenv(w->field[1], w->field[2], 1);
     } else if (IS("pinchurn")) {
         for (long i = 0; i < w->n[1]; i++)
             if (cudaMallocHost(&p, (size_t)w->n[2]) == cudaSuccess)

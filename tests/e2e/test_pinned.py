@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+import time
 import unittest
-from pathlib import Path
 from typing import Any
 
-from e2e import BIN, MIB, SOURCE, TRACE_TOOL, Case, Done, tool
+from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Done, Trace, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import read_page  # noqa: E402
@@ -176,6 +177,123 @@ class OutOfMemory(Base):
         done = self.pinned(f"pin:{8 * MIB}", "begin", "unpin:0", f"pin:{7 * MIB}", "end", SIMGPU_FAULT="cuMemAllocHost_v2:2+:2,cuMemHostAlloc:2+:2")
         [event] = self.one_trace(done).of("host_oom")
         self.assertEqual((event["n"], event["idle"], event["why"]), (7 * MIB, 8 * MIB, "busy"))
+
+
+class Fork(Base):
+    CHILD = (f"pin:{3 * MIB}", "unpin:0", "unpin:1", f"pinchurn:3:{MIB}", "last")
+
+    def test_a_child_of_a_process_that_has_used_it(self) -> None:
+        """It gets the driver's answers, native to the byte, has no memory of the pool, and takes nothing from its parent's."""
+        words = (f"pin:{3 * MIB}", f"pin:{5 * MIB}", "fork{", *self.CHILD, "}", f"pinchurn:1:{3 * MIB}", "unpin:0", "unpin:1", f"pin:{3 * MIB}", "unpin:2")
+        native = self.pinned(*words, preload=None)
+        for env in ({}, {"CUPOOL_FREE": "ordered"}, {"CUPOOL_DECAY": "0"}):
+            with self.subTest(**env):
+                done = self.pinned(*words, **env)
+                self.assertEqual((done.out, done.err), (native.out, ""))
+                self.assertIn("child ended: exit 0", done.out)
+                # One trace, whose requests are the parent's.
+                trace = self.one_trace(done)
+                self.assertEqual((self.counters(done)["allocs"], self.counters(done)["frees"]), (4, 4))
+                self.assertEqual({e["tid"] for e in trace.of("host_alloc")}, {trace.header["pid"]})
+                self.assert_fine(trace.path)
+
+    def test_without_handlers(self) -> None:
+        """The same by the system call itself."""
+        words = (f"pin:{3 * MIB}", f"pin:{5 * MIB}", "_fork{", *self.CHILD, "}", "unpin:0", "unpin:1")
+        done = self.pinned(*words)
+        self.assertEqual((done.out, done.err), (self.pinned(*words, preload=None).out, ""))
+        self.assertEqual(self.counters(done)["allocs"], 2)
+
+    def test_a_child_that_comes_first(self) -> None:
+        """Nothing of CUDA was used before, so each process has a pool of its own."""
+        done = self.pinned("fork{", *WORDS, "}", *WORDS)
+        self.assertEqual([e["allocs"] for trace in done.traces() for e in trace.of("host_stats")], [13, 13])
+
+
+class Machine(Base):
+    """What the system says of itself, which a preload makes up; memory policies are the kernel's own."""
+
+    def machine(self, *words: str, files: "dict[str, str]", **env: Any) -> "dict[str, Any]":
+        root = self.folder()
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        done = self.pinned(*words, preload=f"{BIN / 'libmachine.so'} {LIB}", MACHINE_ROOT=root, **env)
+        self.assertNotIn("policy: ", done.out)
+        return self.counters(done)
+
+    def test_limit_of_the_setting(self) -> None:
+        """What does not fit is served all the same, and goes back when it is freed."""
+        words = [f"pin:{6 * MIB}"] * 4
+        event = self.counters(self.pinned(*words, CUPOOL_HOST_LIMIT="20M"))
+        self.assertEqual((event["allocs"], event["held"], event["passing"], event["bound"]), (4, 24 * MIB, 6 * MIB, 1))
+        event = self.counters(self.pinned(*words, *(f"unpin:{i}" for i in range(4)), CUPOOL_HOST_LIMIT="20M"))
+        self.assertEqual((event["held"], event["passing"], event["live"], event["segments_free"]), (18 * MIB, 0, 0, 1))
+        self.assertEqual(self.counters(self.pinned(*words))["passing"], 0)
+
+    def test_limit_of_a_cgroup(self) -> None:
+        """An eighth of the least limit of the cgroup and of those above it, shared by the ranks of the host."""
+        words = [f"pin:{6 * MIB}"] * 7
+        two = {"proc/self/cgroup": "0::/job/step\n", "sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/job/memory.max": f"{256 * MIB}\n",
+               "sys/fs/cgroup/job/step/memory.max": "max\n"}
+        one = {"proc/self/cgroup": "7:cpu:/\n5:memory:/job\n", "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{256 * MIB}\n"}
+        for files, env, fit in ((two, {}, 5), (one, {}, 5), (two, {"LOCAL_WORLD_SIZE": "2"}, 2), (two, {"CUPOOL_HOST_LIMIT": "30M"}, 5),
+                                (two, {"CUPOOL_HOST_LIMIT": "1G"}, 7), ({}, {}, 7)):
+            with self.subTest(files=len(files), **env):
+                event = self.machine(*words, files=files, **env)
+                self.assertEqual((event["held"], event["passing"]), (42 * MIB, (7 - fit) * 6 * MIB))
+
+    NODES = {"sys/devices/system/node/online": "0-1\n"}
+    DEFAULT, PREFERRED, BIND = "policy:0:0", "policy:1:1", "policy:2:1"
+
+    def hits(self, *words: str, files: "dict[str, str]", size: int = 3 * MIB) -> int:
+        """Memory is got and freed at the beginning; how many of the words `pin` get it, or what an earlier one had."""
+        n = 0
+        done = [f"pin:{size}", "unpin:0"]
+        for word in words:
+            n += word == "pin"
+            done += [f"pin:{size}", f"unpin:{n}"] if word == "pin" else [word]
+        return int(self.machine(*done, files=files)["hits"])
+
+    def test_policies_are_kept_apart(self) -> None:
+        for size in (3 * MIB, 5000):
+            for words, hits in ((("pin",), 1), ((self.PREFERRED, "pin"), 0), ((self.BIND, "pin", self.PREFERRED, "pin"), 0),
+                                ((self.PREFERRED, "pin", self.DEFAULT, "pin", self.PREFERRED, "pin"), 2), ((self.DEFAULT, "pin"), 1)):
+                with self.subTest(size=size, words=words):
+                    self.assertEqual(self.hits(*words, files=self.NODES, size=size), hits)
+
+    def test_nodes_are_kept_apart(self) -> None:
+        """Without a policy it is the node on which the thread runs; with one, that does not matter."""
+        self.assertEqual(self.hits("setenv:MACHINE_NODE:1", "pin", files=self.NODES), 0)
+        self.assertEqual(self.hits("setenv:MACHINE_NODE:1", "pin", "setenv:MACHINE_NODE:0", "pin", files=self.NODES), 1)
+        self.assertEqual(self.hits(self.BIND, "pin", "setenv:MACHINE_NODE:1", "pin", files=self.NODES), 1)
+
+    def test_one_node(self) -> None:
+        """Then nothing has to be kept apart."""
+        for files in ({"sys/devices/system/node/online": "0\n"}, {}):
+            self.assertEqual(self.hits(self.BIND, "pin", self.DEFAULT, "pin", "setenv:MACHINE_NODE:1", "pin", files=files), 3)
+
+
+class Decay(Base):
+    def test_goes_back(self) -> None:
+        """By itself, while the program does nothing; what is live stays."""
+        cwd = self.folder()
+        child = subprocess.Popen([BIN / "report_shared", "pin:4096", f"pin:{3 * MIB}", "unpin:1", "await:go"], cwd=cwd, text=True,
+                                 stdout=subprocess.DEVNULL, env=self.env(CUPOOL_HOST_POOL="1", CUPOOL_DECAY="0"))
+        try:
+            limit = time.monotonic() + TIMEOUT
+            while not any('"host_free"' in p.read_text() for p in cwd.glob("*.jsonl")):
+                self.assertLess(time.monotonic(), limit)
+                time.sleep(0.01)
+            (cwd / "go").touch()
+            self.assertEqual(child.wait(TIMEOUT), 0)
+        finally:
+            child.kill()
+            child.wait()
+        [path] = cwd.glob("*.jsonl")
+        trace = Trace(path)
+        self.assertEqual([e["n"] for e in trace.of("host_free")], [3 * MIB])
+        self.assert_fine(path)
 
 
 if __name__ == "__main__":

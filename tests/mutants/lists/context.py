@@ -10,6 +10,14 @@ MUTANTS = [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
     Mutant("pinned memory that is given back has the time of its call's end", ["pinned / Events.test_time_is_that_of_the_call"], [
         ("trace_segment_at(since, &segment,", "trace_segment_at(now_ns(), &segment,")]),
+    Mutant("pinned memory of any node and policy is shared", ["pinned / Machine"], [
+        ("numa = numa_policy()", "numa = 0")]),
+    Mutant("pinned memory: policies differ by their nodes alone", ["pinned / Machine.test_policies_are_kept_apart"], [
+        ("number = 0xcbf29ce484222325u ^ (uint64_t)mode;", "number = 0xcbf29ce484222325u;")]),
+    Mutant("pinned memory: with a policy, the node of the thread counts", ["pinned / Machine.test_nodes_are_kept_apart"], [
+        ("|| mode == MPOL_DEFAULT) return getcpu", "|| mode <= MPOL_BIND) return getcpu")]),
+    Mutant("pinned memory goes back beside work of its context", ["shim_host_memory"], [
+        ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
     Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
         (".got = host_observe_got, .lost = host_observe_lost", ".got = host_observe_got")]),
 
