@@ -22,6 +22,7 @@
 #include "context/free_order.h"
 #include "context/free_policy.h"
 #include "context/host_observer.h"
+#include "context/host_populate.h"
 #include "context/limits.h"
 #include "context/numa_policy.h"
 #include "context/pins.h"
@@ -250,6 +251,8 @@ static int alloc(void *arg, const struct host_key *key, size_t size, uint64_t *r
     (void)arg;
     if (capture_active_now())
         return -EAGAIN;
+    if (!host_populate(host.driver, key->flags, size, ret_addr))
+        return 0;
     result = key->flags == HOST_MEMORY_PLAIN ? host.driver->cuMemAllocHost_v2(&p, size)
                                              : host.driver->cuMemHostAlloc(&p, size, key->flags);
     *ret_addr = (uintptr_t)p;
@@ -283,6 +286,25 @@ static unsigned int entry_of(const struct context *context)
     return i;
 }
 
+/* Wait for all work that was launched so far. */
+static int wait_for_all(void)
+{
+    uint64_t token;
+    int rc = record(NULL, &token);
+
+    if (rc)
+        return rc;
+    rc = wait_for(NULL, token);
+    drop(NULL, token);
+    return rc;
+}
+
+static CUresult free_by_driver(uint64_t addr)
+{
+    return host_populated(addr) ? host_populated_free(host.driver, addr)
+                                : host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
+}
+
 static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_t size, bool may_wait)
 {
     struct context *context = (struct context *)(uintptr_t)key->owner;
@@ -292,6 +314,8 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     uint64_t since = 0;
 
     (void)arg;
+    if (may_wait && host_populated(addr) && wait_for_all()) /* memory of the driver's own is waited for by the driver */
+        return -EBUSY;
     if (!context_pin(context))
         return -EBUSY; /* it is ending, and its memory with it */
     slot = order_slot_take(context);
@@ -301,7 +325,7 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
         pin_sleep(context);
         since = now_ns();
         if (!result)
-            result = host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
+            result = free_by_driver(addr);
         pin_wake();
         context_leave(context, &visit);
     }
@@ -315,6 +339,12 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     return result == CUDA_ERROR_NOT_READY ? -EBUSY : result ? -EIO : 0;
 }
 
+static void lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)
+{
+    host_populated_lost(addr);
+    host_observe_lost(arg, key, addr, size);
+}
+
 static const struct host_ops host_ops = {.alloc = alloc,
                                          .free = give_back,
                                          .record = record,
@@ -322,7 +352,7 @@ static const struct host_ops host_ops = {.alloc = alloc,
                                          .wait = wait_for,
                                          .drop = drop,
                                          .got = host_observe_got,
-                                         .lost = host_observe_lost};
+                                         .lost = lost};
 
 static struct host_pool *make(const struct real_driver *driver, uint64_t limit)
 {

@@ -418,6 +418,19 @@ static void pinned(void)
     }
 }
 
+/* As large as what CUPOOL_HOST_POPULATE maps; the third one has no room beside the second. */
+static void populated(void)
+{
+    for (int i = 0; i < 4; i++) {
+        const size_t size = (size_t)(256 + 64 * (i % 3)) * MIB;
+        void *p = NULL;
+
+        TRY("cuMemHostAlloc", cuMemHostAlloc(&p, size, 0));
+        if (p && memset(p, i, SOME(size)))
+            TRY("cuMemFreeHost", cuMemFreeHost(p));
+    }
+}
+
 /* Memory is idle long enough for what the library does by the clock. */
 static void idle(void)
 {
@@ -448,9 +461,9 @@ static void later(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} scenarios[] = {{"plain", plain},     {"contexts", contexts}, {"renew", renew},   {"scarce", scarce},
-                 {"capture", capture}, {"threads", threads},   {"copies", copies}, {"pinned", pinned},
-                 {"idle", idle},       {"later", later}};
+} scenarios[] = {{"plain", plain},         {"contexts", contexts}, {"renew", renew},   {"scarce", scarce},
+                 {"capture", capture},     {"threads", threads},   {"copies", copies}, {"pinned", pinned},
+                 {"populated", populated}, {"idle", idle},         {"later", later}};
 
 int main(int argc, char **argv)
 {

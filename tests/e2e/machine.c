@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * machine.c - a preload that makes another machine: what the system says of NUMA nodes and of cgroups comes from the
- * folder MACHINE_ROOT, and the thread runs on the node MACHINE_NODE. The kernel's memory policies are the real ones.
+ * machine.c - a preload that makes another machine: what the system says of NUMA nodes, memory and cgroups comes from
+ * the folder MACHINE_ROOT, and the thread runs on the node MACHINE_NODE. The kernel's memory policies are the real
+ * ones.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -17,7 +18,8 @@
 /* The library is built for large files, as this is, and calls it by that name. */
 VISIBLE int open(const char *path, int flags, ...)
 {
-    static const char *const ours[] = {"/sys/devices/system/node/", "/proc/self/cgroup", "/sys/fs/cgroup"};
+    static const char *const ours[] = {"/sys/devices/system/node/", "/proc/self/cgroup", "/proc/meminfo",
+                                       "/sys/fs/cgroup"};
     const char *root = getenv("MACHINE_ROOT");
     char other[4096];
     mode_t mode = 0;

@@ -8,6 +8,8 @@
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
  *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
+ *   pinflags:SIZE:FLAGS    one allocation by cudaHostAlloc, kept
+ *   write:I        write each page of the I-th one, and print the sum of one byte of each
  *   policy:MODE:MASK   set_mempolicy, with the modes and nodes of the kernel
  *   setenv:NAME:VALUE
  *   device:N       from here on
@@ -42,6 +44,7 @@ static struct {
     int n;
 } live, pinned;
 static volatile sig_atomic_t caught;
+static size_t sizes[BLOCKS_MAX]; /* of pinned memory */
 static cudaStream_t stream;
 
 static void get(size_t size)
@@ -59,15 +62,27 @@ static bool pinned_command(const struct words *w)
 {
     void *p;
 
-    if (IS("pin")) {
-        const int rc = (int)cudaMallocHost(&p, (size_t)w->n[1]);
+    if (IS("pin") || IS("pinflags")) {
+        const int rc = (int)(IS("pin") ? cudaMallocHost(&p, (size_t)w->n[1])
+                                       : cudaHostAlloc(&p, (size_t)w->n[1], (unsigned int)w->n[2]));
 
         if (rc)
             printf("pin %d\n", rc);
-        else if (pinned.n < BLOCKS_MAX)
+        else if (pinned.n < BLOCKS_MAX) {
+            sizes[pinned.n] = (size_t)w->n[1];
             pinned.p[pinned.n++] = p;
+        }
     } else if (IS("unpin")) {
         printf("unpin %d\n", (int)cudaFreeHost(pinned.p[w->n[1]]));
+    } else if (IS("write")) {
+        unsigned char *const bytes = pinned.p[w->n[1]];
+        unsigned long sum = 0;
+
+        for (size_t i = 0; i < sizes[w->n[1]]; i += 4096)
+            bytes[i] = 1;
+        for (size_t i = 0; i < sizes[w->n[1]]; i += 4096)
+            sum += bytes[i];
+        printf("write %lu\n", sum);
     } else if (IS("policy")) {
         const unsigned long nodes = (unsigned long)w->n[2];
 

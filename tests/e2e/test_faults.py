@@ -38,16 +38,18 @@ STRICT, ORDERED, SCARCE = {"CUPOOL_FREE": "strict"}, {"CUPOOL_FREE": "ordered"},
 PINNED = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_LIMIT": "8M"}
 # Work that depends on the clock would make other calls than the n-th fail, so it has a scenario to itself, for these functions only.
 CLOCK = ["cuStreamQuery"]
+# So much memory takes long, so it has a scenario to itself, too.
+POPULATED = ["cuMemHostRegister_v2", "cuMemHostUnregister"]
 SCENARIOS: "list[tuple[str, dict[str, str]]]" = [
     ("plain", {}), ("plain", STRICT), ("plain", {"CUPOOL_FILL": "0xa5"}), ("plain", {"CUPOOL_DEBUG": "guard"}),
     ("contexts", ORDERED), ("contexts", {}), ("renew", ORDERED), ("renew", {}), ("scarce", {**ORDERED, **SCARCE}), ("scarce", SCARCE),
     ("capture", {}), ("capture", STRICT), ("threads", {}), ("copies", ORDERED), ("copies", {}), ("idle", {"CUPOOL_DECAY": "0"}), ("later", STRICT),
-    ("pinned", PINNED), ("pinned", {**ORDERED, **PINNED}),
+    ("pinned", PINNED), ("pinned", {**ORDERED, **PINNED}), ("populated", {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_POPULATE": "1"}),
 ]
 
 
 def functions_of(scenario: str) -> "list[str]":
-    return CLOCK if scenario == "idle" else FUNCTIONS
+    return CLOCK if scenario == "idle" else POPULATED if scenario == "populated" else FUNCTIONS
 
 
 @dataclass
