@@ -251,7 +251,7 @@ static int alloc(void *arg, const struct host_key *key, size_t size, uint64_t *r
     (void)arg;
     if (capture_active_now())
         return -EAGAIN;
-    if (!host_populate(host.driver, key->flags, size, ret_addr))
+    if (!host_populate(host.driver, key->flags == HOST_MEMORY_PLAIN ? HOST_POPULATE_FLAGS : key->flags, size, ret_addr))
         return 0;
     result = key->flags == HOST_MEMORY_PLAIN ? host.driver->cuMemAllocHost_v2(&p, size)
                                              : host.driver->cuMemHostAlloc(&p, size, key->flags);

@@ -13,7 +13,6 @@
 
 #include "base/conf.h"
 #include "base/memory_limit.h"
-#include "context/host_memory.h"
 #include "context/numa_policy.h"
 #include "lock.h"
 
@@ -135,11 +134,10 @@ static void touch_all(char *start, size_t size)
 
 int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr)
 {
-    const unsigned int shared = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
     const size_t mapped = (size + HUGE - 1) / HUGE * HUGE;
     char *p;
 
-    if (size < LEAST || !conf_get()->host_populate.number || (flags != HOST_MEMORY_PLAIN && flags & ~shared) ||
+    if (size < LEAST || !conf_get()->host_populate.number || (flags & ~HOST_POPULATE_FLAGS) ||
         !driver->cuMemHostRegister_v2 || !driver->cuMemHostUnregister)
         return -EINVAL;
     /* Where memory is scarce, touching it could end the program; the driver reports an error. */
@@ -149,8 +147,7 @@ int host_populate(const struct real_driver *driver, unsigned int flags, size_t s
     if (!p)
         return -ENOMEM;
     touch_all(p, mapped);
-    if (!range_add((uintptr_t)p, mapped) ||
-        driver->cuMemHostRegister_v2(p, mapped, flags == HOST_MEMORY_PLAIN ? shared : flags)) {
+    if (!range_add((uintptr_t)p, mapped) || driver->cuMemHostRegister_v2(p, mapped, flags)) {
         (void)range_take((uintptr_t)p);
         munmap(p, mapped);
         return -EIO;

@@ -16,8 +16,11 @@
 
 #include "real/real.h"
 
-/* Get size bytes, registered in the current context. flags: those of cuMemHostAlloc, or HOST_MEMORY_PLAIN. An error:
- * the driver's own allocation is to serve the request; -EINVAL: as the setting, the size or the flags want it. */
+/* The flags that cuMemHostAlloc and cuMemHostRegister have in common, with the same numbers: portable, device map. */
+#define HOST_POPULATE_FLAGS 3u
+
+/* Get size bytes, registered with these flags in the current context. An error: the driver's own allocation is to serve
+ * the request; -EINVAL: as the setting, the size or the flags want it. */
 int host_populate(const struct real_driver *driver, unsigned int flags, size_t size, uint64_t *ret_addr);
 
 /* The memory that starts at addr is from host_populate. */

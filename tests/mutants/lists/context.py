@@ -8,7 +8,7 @@ MUTANTS = [
     # --- pinned memory ---
     Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
-    Mutant("pinned memory that is given back has the time of its call's end", ["pinned / Events.test_time_is_that_of_the_call"], [
+    Mutant("pinned memory that is given back has the time of its call's end", ["shim_host_memory"], [
         ("trace_segment_at(since, &segment,", "trace_segment_at(now_ns(), &segment,")]),
     Mutant("pinned memory of any node and policy is shared", ["pinned / Machine"], [
         ("numa = numa_policy()", "numa = 0")]),

@@ -137,6 +137,7 @@ void __wrap_trace_segment(const struct trace_segment *segment, const char *event
 void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format,
                              ...)
 {
+    fake.traced_at = clock;
     TRACED();
 }
 
