@@ -10,6 +10,7 @@
  *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
  *   pinflags:SIZE:FLAGS    one allocation by cudaHostAlloc, kept
  *   write:I        write each page of the I-th one, and print the sum of one byte of each
+ *   policyof:I     print the memory policy of its addresses: mode and nodes
  *   policy:MODE:MASK   set_mempolicy, with the modes and nodes of the kernel
  *   setenv:NAME:VALUE
  *   device:N       from here on
@@ -88,6 +89,12 @@ static bool pinned_command(const struct words *w)
 
         if (syscall(SYS_set_mempolicy, w->n[1], &nodes, 8 * sizeof(nodes)))
             printf("policy: %s\n", strerror(errno));
+    } else if (IS("policyof")) {
+        unsigned long nodes[16] = {0};
+        int mode = -1;
+
+        syscall(SYS_get_mempolicy, &mode, nodes, 1024ul, pinned.p[w->n[1]], 2ul /* MPOL_F_ADDR */);
+        printf("policy of it: %d %lu\n", mode, nodes[0]);
     } else if (IS("setenv")) {
         setenv(w->field[1], w->field[2], 1);
     } else if (IS("pinchurn")) {

@@ -89,6 +89,19 @@ class Populate(Case):
                        CUPOOL_HOST_POOL="1", CUPOOL_HOST_POPULATE="1", CUPOOL_FREE="strict")
         self.assertEqual(done.out, f"write {LARGE // 4096}\nchild ended: signal 11\nwrite {LARGE // 4096}\nunpin 0\n")
 
+    def test_nodes(self) -> None:
+        """Whichever thread touches it, it lies on the node of the requesting thread, unless that has a policy, which the other threads inherit."""
+        for nodes, words, policy in (("0-1", (), "1 1"), ("0", (), "0 0"), ("0-1", ("policy:2:1",), "0 0")):
+            with self.subTest(nodes=nodes, words=words):
+                root = self.folder()
+                (root / "sys/devices/system/node").mkdir(parents=True)
+                (root / "sys/devices/system/node/online").write_text(f"{nodes}\n")
+                (root / "proc").mkdir()
+                (root / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
+                done, _ = self.large(*words, f"pin:{LARGE}", "policyof:0", preload=f"{BIN / 'libmachine.so'} {LIB}", MACHINE_ROOT=root)
+                self.assertEqual(done.out, f"policy of it: {policy}\n")
+                self.assertEqual(done.counts["cuMemHostRegister_v2"], 1)
+
     def test_signals_are_the_programs(self) -> None:
         """The threads that touch take none; the program's own are as before."""
         done, _ = self.large("handler:10", f"pin:{LARGE}", "raise:10", "caught:10", "mask:12", "raise:12", f"pin:{LARGE}", "pending:12")
