@@ -55,6 +55,15 @@ class Pinned(Case):
         # What devices hold is device memory alone.
         self.assertRegex(out, re.compile(r"^0 +0 +cuda .* 2.0 MiB ", re.M))
 
+    def test_summary_of_a_job(self) -> None:
+        other = [header(rank=1), *pinned()[1:]]
+        other[-1:-1] = [ev(705, "host_oom", b="host", n=MIB, held=0, live=0, idle=0, waiting=0, why="driver")]
+        out = self.run_tool("summary", self.write(pinned(), "a.jsonl"), self.write(other, "b.jsonl")).stdout
+        self.assertRegex(out, re.compile(r"^pinned memory: 40 requests in 2 processes, peak held 11.0 MiB at most; 10 driver calls, 6.0\d? ms in them$", re.M))
+        self.assertIn("out of pinned memory: rank 1\n", out)
+        without = [e for e in pinned() if "host" not in e.get("e", "")]
+        self.assertNotIn("pinned", self.run_tool("summary", self.write(without, "a.jsonl"), self.write([header(rank=1), *without[1:]], "b.jsonl")).stdout)
+
     def test_summary_of_a_killed_process(self) -> None:
         events = [e for e in pinned() if e.get("e") not in ("stats", "host_stats", "end")]
         f = self.figures(events)
