@@ -81,6 +81,20 @@ struct cupool_stats {
     /* Requests at the bound of held memory, which first waited for the work that this thread's frees would natively
      * have waited for. */
     uint64_t bound;
+
+    /* Pinned host memory, for the whole process whichever device is asked for; 0 without CUPOOL_HOST_POOL=1. The
+     * meaning is as above, for the memory of cudaMallocHost and cudaHostAlloc; a segment is an allocation of the
+     * driver. */
+    uint64_t host_allocs, host_hits, host_misses, host_frees, host_failed;
+    uint64_t host_live; /* in blocks handed out (rounded up) */
+    uint64_t host_held, host_peak_live, host_peak_held;
+    uint64_t host_idle; /* in segments without a block handed out; cupool_trim() leaves them alone */
+    uint64_t host_segments_alloc, host_segments_free, host_bound;
+    uint64_t host_blocks;   /* bytes of the blocks that serve host_live */
+    uint64_t host_waiting;  /* bytes of freed blocks that work may still use */
+    uint64_t host_segments; /* segments, now */
+    uint64_t host_refused;  /* requests that the driver refused at first */
+    uint64_t host_passing;  /* part of host_held beyond the bound: it goes back to the driver when it is freed */
 };
 
 /*

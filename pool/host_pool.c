@@ -141,6 +141,21 @@ static int enter(struct request *r, struct host_segment *segment)
     return 0;
 }
 
+/* Call ops->alloc, and enter nothing yet. */
+static int from_driver(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr)
+{
+    const uint64_t began = now_ns();
+    const int rc = pool->ops->alloc(pool->arg, key, size, ret_addr);
+    const uint64_t ns = now_ns() - began;
+
+    if (rc)
+        return rc;
+    host_pool_disown(pool, *ret_addr, size);
+    if (pool->ops->got)
+        pool->ops->got(pool->arg, key, *ret_addr, size, ns);
+    return 0;
+}
+
 /* Serve the request with memory from the driver. passing: for this request alone, and beyond the bound. -ENOSPC: the
  * bound is met. */
 static int grow(struct request *r, bool passing)
@@ -163,9 +178,7 @@ static int grow(struct request *r, bool passing)
     segment->size = need;
     segment->key = r->key;
     segment->passing = passing;
-    rc = pool->ops->alloc(pool->arg, &r->key, need, &addr);
-    if (!rc)
-        host_pool_disown(pool, addr, need);
+    rc = from_driver(pool, &r->key, need, &addr);
     lock_take(&pool->lock);
     if (rc) {
         pool->stats.held -= need;
@@ -419,7 +432,7 @@ void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)
     const bool locked = lock_take_within(&pool->lock, 1000000000u);
 
     *ret_stats = pool->stats;
-    ret_stats->allocs = ret_stats->hits + ret_stats->misses + ret_stats->failed;
+    ret_stats->allocs = ret_stats->hits + ret_stats->misses;
     if (locked)
         lock_give(&pool->lock);
 }

@@ -62,6 +62,9 @@ struct host_ops {
     int (*wait)(void *arg, uint64_t token);
     /* The pool does not use the token any more. */
     void (*drop)(void *arg, uint64_t token);
+    /* May be NULL. The pool has this memory now; the alloc took ns nanoseconds. What it overlaps was reported as lost.
+     */
+    void (*got)(void *arg, const struct host_key *key, uint64_t addr, size_t size, uint64_t ns);
     /* May be NULL. Memory was forgotten without ops->free: its context has ended, or another call has freed it. */
     void (*lost)(void *arg, const struct host_key *key, uint64_t addr, size_t size);
 };
@@ -74,16 +77,13 @@ struct host_config {
     uint32_t ask_ms;            /* how long a request asks whether other threads' memory has become idle */
 };
 
+/* Segments are driver allocations; live and peak_live are bytes that were requested, rounded to granules. */
 struct host_stats {
-    uint64_t allocs, hits, misses, frees, failed; /* failed: host_pool_alloc calls that returned an error */
-    uint64_t live, peak_live;                     /* bytes that were requested, rounded to granules */
-    uint64_t blocks;                              /* bytes of the blocks that serve them */
-    uint64_t waiting;                             /* bytes of freed blocks that are not known to be complete */
-    uint64_t held, peak_held;                     /* bytes of driver allocations */
-    uint64_t idle;                                /* bytes of driver allocations without a live block */
-    uint64_t segments, segments_alloc, segments_free;
-    uint64_t bound, refused; /* requests that met the bound, and that the driver refused at first */
-    uint64_t passing;        /* part of held beyond the bound: it goes back to the driver when it is freed */
+#define HOST_COUNTER(name) uint64_t name;
+#define HOST_OWN(name)     uint64_t name;
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
 };
 
 /* Create a pool, which copies *config. -ENOMEM. */

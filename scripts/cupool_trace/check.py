@@ -53,6 +53,10 @@ def check_one(rank: Rank) -> list[str]:
         warnings.append("lines were dropped, so other problems may only mean that their counterpart is missing")
     if not rank.reader.complete:
         return warnings
+    host = rank.replay.host
+    for key, n in {"segments_alloc": host.segments_alloc, "segments_free": host.segments_free}.items():
+        if host.stats and host.stats[key] + (host.lost if key == "segments_free" else 0) != n:
+            warnings.append(f"pinned memory: host_stats says {key} {host.stats[key]}, {n} events were seen")
     for d, dev in sorted(rank.replay.devices.items()):
         if dev.stats is None:
             if dev.pooled:

@@ -19,6 +19,7 @@ import tempfile
 from typing import Callable, Iterator
 
 from .live import NotAPage, Page, read_page
+from .schema import HOST_STATS
 
 HELP = "counters of running processes, for Prometheus"
 DESCRIPTION = """\
@@ -47,6 +48,12 @@ METRICS: "dict[str, tuple[str, str, str]]" = {
     "peak_live": ("gauge", "peak_live_bytes", "Most of live."),
     "peak_held": ("gauge", "peak_held_bytes", "Most of held."),
 }
+HOST = {**{k: (kind, f"host_{name}", f"Pinned memory: {text}") for k, (kind, name, text) in METRICS.items() if k in HOST_STATS},
+        "blocks": ("gauge", "host_blocks_bytes", "Pinned memory: of the blocks that serve live."),
+        "waiting": ("gauge", "host_waiting_bytes", "Pinned memory: freed, and perhaps still in use by work."),
+        "segments": ("gauge", "host_segments", "Pinned memory: allocations of the driver that are held."),
+        "refused": ("counter", "host_refused_total", "Pinned memory: requests that the driver refused at first."),
+        "passing": ("gauge", "host_passing_bytes", "Pinned memory: held beyond the bound, until it is freed.")}
 PROCESS: "list[tuple[str, str, Callable[[Page], float]]]" = [
     ("up", "1 while the process updates its page.", lambda p: int(p.running())),
     ("start_time_seconds", "When the page was made, since 1970.", lambda p: p.start),
@@ -89,6 +96,13 @@ def prometheus(pages: "list[Page]") -> str:
                 for device, counters in p.devices.items():
                     if key in counters:
                         yield f"cupool_{name}{_labels(p, device)} {counters[key]}"
+        for key, (kind, name, text) in HOST.items():
+            values = [(p, p.pinned[key]) for p in pages if p.pinned and key in p.pinned]
+            if values:
+                yield f"# HELP cupool_{name} {text}"
+                yield f"# TYPE cupool_{name} {kind}"
+            for p, value in values:
+                yield f"cupool_{name}{_labels(p)} {value}"
     return "\n".join(lines()) + "\n"
 
 

@@ -12,8 +12,11 @@ import struct
 import time
 import zlib
 
+from .schema import HOST_OWN, HOST_STATS
+
 MAGIC = b"CUPOOLST"
 VERSION = 1
+HOST_DEVICE = (1 << 64) - 1  # of the slot of pinned memory
 HEADER = struct.Struct("=8sIIIIIIiiiiQ32s256s256s512s")
 HALF = struct.Struct("=IIQQQII")
 LARGEST = 1 << 20  # a page is smaller; keeps a device or a log that was named by mistake out of memory
@@ -39,6 +42,7 @@ class Page:
     ended: bool  # the process ended normally; one that was killed just stops writing
     seq: int  # of the update
     devices: "dict[int, dict[str, int]]"  # counters by device and name; sums over the device's contexts
+    pinned: "dict[str, int] | None" = None  # counters of the pool of pinned memory; None: there is none
 
     def age(self) -> float:
         """Seconds since the update, by this machine's clock. A running process updates about once a second."""
@@ -52,20 +56,25 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _half(data: bytes, at: int, slot_size: int, slots: int, names: "list[str]") -> "tuple[int, float, float, bool, dict[int, dict[str, int]]] | None":
-    """Update number, time, uptime, ended, devices; None: this half was being written."""
+def _half(data: bytes, at: int, slot_size: int, slots: int, names: "list[str]") -> "tuple[int, float, float, bool, dict[int, dict[str, int]], dict[str, int] | None] | None":
+    """Update number, time, uptime, ended, devices, pinned; None: this half was being written."""
     if at + HALF.size > len(data):
         return None
     crc, count, seq, unix_ns, uptime_ns, ended, _ = HALF.unpack_from(data, at)
     end = at + HALF.size + count * slot_size
     if count > slots or end > len(data) or zlib.crc32(data[at + 4:end]) != crc:
         return None
-    devices = {}
+    devices: "dict[int, dict[str, int]]" = {}
+    pinned = None
     for i in range(count):
         values = struct.unpack_from(f"={len(names)}Q", data, at + HALF.size + i * slot_size)
         counters = dict(zip(names, values))
-        devices[counters.pop("device")] = counters
-    return seq, unix_ns / 1e9, uptime_ns / 1e9, ended != 0, devices
+        device = counters.pop("device")
+        if device == HOST_DEVICE:
+            pinned = {k: v for k, v in counters.items() if k in HOST_STATS}
+        else:
+            devices[device] = {k: v for k, v in counters.items() if k not in HOST_OWN}
+    return seq, unix_ns / 1e9, uptime_ns / 1e9, ended != 0, devices, pinned
 
 
 def _read_once(path: str) -> "Page | None":
@@ -89,9 +98,9 @@ def _read_once(path: str) -> "Page | None":
     halves = [h for h in (_half(data, header_size + i * half_size, slot_size, slots, names) for i in (0, 1)) if h]
     if not halves:
         return None
-    seq, updated, uptime, ended, devices = max(halves, key=lambda h: h[0])
+    seq, updated, uptime, ended, devices, pinned = max(halves, key=lambda h: h[0])
     return Page(path, _text(library), _text(host), _text(exe), pid, None if rank < 0 else rank, None if local_rank < 0 else local_rank,
-                start / 1e9, updated, uptime, ended, seq, devices)
+                start / 1e9, updated, uptime, ended, seq, devices, pinned)
 
 
 def read_page(path: str) -> Page:

@@ -98,6 +98,15 @@ def totals(rows: list[Row], total: Event) -> Iterator[str]:
            f"requests {spread(rows, 'requests', str)}, driver calls {spread(rows, 'driver_calls', str)}")
 
 
+def pinned_total(ranks: list[Rank]) -> Iterator[str]:
+    """Pinned memory that was pooled, if any was."""
+    known = [f for f in (r.replay.host.figures() for r in ranks) if f]
+    if known:
+        yield (f"pinned memory: {sum(f['requests'] or 0 for f in known)} requests in {count_of(len(known), 'process', 'processes')}, peak held "
+               f"{human_size(max(f['peak_held'] for f in known))} at most; {sum(f['driver_calls'] for f in known)} driver calls, "
+               f"{human_time(sum(f['driver_us'] for f in known))} in them")
+
+
 def count_problems(ranks: list[Rank], rows: list[Row]) -> Iterator[tuple[str, list[tuple[Rank, int]]]]:
     """Each kind of problem, and in which ranks how often it was."""
     kinds: list[tuple[str, Callable[[Event], int]]] = [
@@ -105,6 +114,7 @@ def count_problems(ranks: list[Rank], rows: list[Row]) -> Iterator[tuple[str, li
         ("registrations refused", lambda f: int(f["registrations_refused"]))]
     for kind, count in kinds:
         yield kind, [(row.rank, count(row.figures)) for row in rows]
+    yield "out of pinned memory", [(r, r.replay.host.oom) for r in ranks]
     yield "faults in the trace, which check names", [(r, r.problems.count) for r in ranks]
     yield "events left out of the trace", [(r, 1 if r.reader.omitted else 0) for r in ranks]
     yield "killed or still running, no end line", [(r, 0 if r.reader.ended else 1) for r in ranks]
@@ -179,6 +189,7 @@ def lines(ranks: list[Rank], rows: list[Row], total: Event, others: list[str]) -
     yield heading(ranks, rows)
     if rows:
         yield from totals(rows, total)
+    yield from pinned_total(ranks)
     yield from listed("problems", list(problems(ranks, rows, others)))
     unlike = out_of_line(rows) if len(rows) > 2 else []  # of two neither is the unusual one
     yield from listed("out of line", [f"{row.name}: {', '.join(texts)}" for row, texts in unlike[:SHOWN]]

@@ -24,15 +24,16 @@ MOST = 64  # devices in one picture
 COLORS = {
     "page": ("#ffffff", "#12161c"), "text": ("#1c2430", "#e4e8ee"), "dim": ("#5c6675", "#9aa5b4"), "grid": ("#e4e8ee", "#262e39"),
     "line": ("#c3cad5", "#343d4a"), "live": ("#2f74d0", "#4d94ee"), "cached": ("#f2c14e", "#a97f24"), "held": ("#7d9cc4", "#56749c"),
-    "registered": ("#8e44ad", "#c58be0"),
+    "registered": ("#8e44ad", "#c58be0"), "host": ("#0e7490", "#5fc9de"),
     "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
     "mark": ("#b45309", "#f0a35e"), "gap": ("#be185d", "#f472b6"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
-NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered",
+NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered", "host": "pinned host memory",
          "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "gap": "events left out",
          "end": "end", "killed": "no end line"}
+LINES = ("registered", "host")  # curves that are drawn as a line
 Span = Optional[tuple[float, float]]  # the filled part of a column of pixels, from its top to its bottom
 
 
@@ -211,7 +212,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
     peaks = "".join(f", peak {name} {human_size(track['peaks'][name]['n'])}" for name in ("live", "held") if name in track["peaks"])
     on.text(LEFT, y + 14, f"{title:.60s}{peaks}", "text")
     curves = {name: columns(series, name, process["offset_ns"], process["last_ns"], t0, t1, n)
-              for name in ("held", "live", "registered") if name in series}
+              for name in ("held", "live", "registered", "host") if name in series}
     most = max(1, *(v for _, high in curves.values() for v in high)) * 1.06
     step = 1 << max(0, math.ceil(math.log2(most / 4)))
     full = math.ceil(most / step) * step
@@ -229,7 +230,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         on.rect(x, top, 1, ground - top + 4, "grid")
         on.text(min(x, WIDTH - 60), ground + 17, f"{i * each / 1e9:.{digits}f} s", "dim", "middle")
     for name, (low, high) in curves.items():
-        if name == "registered":  # most of the held memory: an area would hide the rest. With an edge, to be seen on any of them
+        if name in LINES:  # `registered` is most of the held memory: an area would hide the rest. With an edge, to be seen on any of them
             tops = [None if v < 0 else up(v) for v in high]
             on.area(LEFT, line(tops, 3), "page")
             on.area(LEFT, line(tops, 1), name)
@@ -254,7 +255,7 @@ def legend(tracks: list[Event], letter: float) -> list[tuple[str, int, int]]:
     """The keys of the legend, and where each stands: beside the title, in as many lines as they take."""
     present = {m[1] for track in tracks for m in track["marks"]} | {
         name for track in tracks for name in (("live", "cached") if "live" in track["series"] else ("held",))} | {
-        "registered" for track in tracks if "registered" in track["series"]}
+        name for track in tracks for name in LINES if name in track["series"]}
     out: list[tuple[str, int, int]] = []
     x, y = KEYS, 18
     for name in NAMES:
@@ -278,7 +279,7 @@ def draw(data: Event, surface: type) -> Union[str, bytes]:
     for name, x, y in keys:
         if name in ("live", "cached", "held"):
             on.rect(x - 6, y - 6, 12, 12, name)
-        elif name == "registered":
+        elif name in LINES:
             on.rect(x - 6, y - 1, 12, 2, name)
         else:
             mark(on, name, x, y)

@@ -120,7 +120,8 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
     segments, blocks = track.segments.boxes, track.blocks.boxes
     regions = Regions([(b.p, b.p + b.n) for b in segments + blocks]
                       + [(c[2], c[3]) for kept in (track.segments, track.blocks) for c in kept.rest.cells.values()])
-    known = ["held", *(["live", "cached"] if rank.traces_allocs else []), *(["registered"] if dev.registered.registered else [])]
+    known = ["held", *(["live", "cached"] if rank.traces_allocs else []), *(["registered"] if dev.registered.registered else []),
+             *(["host"] if d in rank.replay.host.held else [])]
     columns = list(zip(*track.values.items)) or [()] * (1 + 3 * len(QUANTITIES))
     series: Event = {"width_ns": 1 << track.values.shift, "t": columns[0]}
     for i, name in enumerate(QUANTITIES):

@@ -20,14 +20,16 @@ from .text import human_size
 REGISTRATIONS = 8  # of one segment that are told, each communicator's last; others are counted
 
 REGISTERED = frozenset(["register", "deregister", "comm_destroy"])
-SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_free", "held"}  # they change curves
+SAMPLED = REGISTERED | {"alloc", "free_requested", "segment_alloc", "segment_free", "held",
+                        "host_alloc", "host_free", "host_held"}  # they change curves
 
 # Curves over time.
-QUANTITIES = ("held", "live", "cached", "registered")
+QUANTITIES = ("held", "live", "cached", "registered", "host")
 
 
-def quantities(dev: Device) -> tuple[int, int, int, int]:
-    return dev.held, dev.live, max(0, dev.held - dev.live), dev.registered.bytes
+def quantities(dev: Device, host: int) -> tuple[int, int, int, int, int]:
+    """host: pinned memory that contexts of the device own."""
+    return dev.held, dev.live, max(0, dev.held - dev.live), dev.registered.bytes, host
 
 
 class Thinned:
@@ -325,7 +327,7 @@ class Recorder(Follow):
         if e in SAMPLED:
             if e in REGISTERED:
                 self._note(self.devices[d], ev)
-            now = quantities(self.devices[d])
+            now = quantities(self.devices[d], self.host.held.get(d, 0))
             if self.now < self.begin:
                 self._before[d] = now
             elif self.now <= self.end:

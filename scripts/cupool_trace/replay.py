@@ -14,6 +14,7 @@ from typing import Callable, Optional
 
 from .callers import Caller, Stack
 from .comms import Comms
+from .host import Host
 from .measures import Durations, Registered
 from .ranges import Range, Ranges
 from .reader import KEEP, Brief, CannotRead, Problems, Reader, in_time_order
@@ -244,6 +245,7 @@ class Replay:
         self.last_t = 0
         self.events = 0
         self.comms = Comms(problems.add)
+        self.host = Host(self._add)
         self.gapped = False  # events were left out: later ones may contradict earlier ones
         self._problems = problems
         self._on: dict[str, Callable[[int, Event, Device], None]] = {
@@ -252,7 +254,8 @@ class Replay:
             "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
-        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap}  # events of no one device
+        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
+                                                                "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count}  # events of no one device
         self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
     def _add(self, line: int, text: str) -> None:

@@ -64,6 +64,9 @@ _COUNT = (_is_size, "a count")
 NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
 OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: the free memory
 STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, of later versions
+# The counters of the pool of pinned memory; the second ones are of no device pool.
+HOST_OWN = "blocks waiting segments refused passing".split()
+HOST_STATS = "allocs hits misses frees failed live held peak_live peak_held idle segments_alloc segments_free bound".split() + HOST_OWN
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
 REQUIRED: dict[str, list[str]] = {
@@ -85,6 +88,11 @@ REQUIRED: dict[str, list[str]] = {
     "deregister": ["tid", "d", "p", "n", "comm", "us", "ok"],
     "nccl": NCCL,
     "stats": ["d", *STATS],
+    "host_alloc": ["tid", "d", "p", "n", "b", "us"],
+    "host_free": ["tid", "d", "p", "n", "b", "us"],
+    "host_held": ["d", "b", "n", "segments"],
+    "host_oom": ["tid", "b", "n", "held", "live", "idle", "waiting", "why"],
+    "host_stats": ["tid", "b", *HOST_STATS],
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],
     "backend": ["tid", "b"],

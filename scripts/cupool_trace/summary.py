@@ -227,6 +227,25 @@ def nccl_notes(rank: Rank) -> Iterator[str]:
         yield f"{rank.name}: {human_size(f['quarantined'])} can never go back: NCCL did not undo their registration"
 
 
+def host_note(rank: Rank) -> Iterator[str]:
+    """The pool of pinned memory of the process."""
+    f = rank.replay.host.figures()
+    if f is None:
+        return
+    requests = "requests and hits are unknown" if f["requests"] is None else (
+        count_of(f["requests"], "request") + ("" if f["hit_rate"] is None else f", {100 * f['hit_rate']:.1f}% hits")
+        + ("" if f["stats_at"] is None else f" as of {f['stats_at']:.3f} s") + f"; peak live {human_size(f['peak_live'])}")
+    yield (f"{rank.name}: pinned memory: {requests}, peak held {human_size(f['peak_held'])}, {human_size(f['held_at_end'])} held at the end; "
+           f"{count_of(f['driver_calls'], 'driver call')}, {human_time(f['driver_us'])} in them")
+    for ev in f["oom_moments"][:5]:
+        yield (f"{rank.name}: out of pinned memory at {ev['t'] / 1e9:.3f} s: {human_size(ev['n'])} asked for, {human_size(ev['held'])} held, "
+               f"{human_size(ev['live'])} live, {human_size(ev['idle'])} idle; why: {ev['why']}")
+    if f["oom"] > 5:
+        yield f"{rank.name}: out of pinned memory {f['oom']} times in all"
+    if f["bound"]:
+        yield f"{rank.name}: pinned memory: {count_of(f['bound'], 'request')} came to the bound of what the pool holds"
+
+
 def print_callers(who: str, every: list[Event]) -> None:
     if not every:
         return
@@ -255,7 +274,7 @@ def as_json(ranks: list[Rank], figures: list[dict[int, Event]], total: Event) ->
     return {"ranks": [{
         "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
         "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-        "problems": r.problems.count, "nccl": r.replay.nccl, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
+        "problems": r.problems.count, "nccl": r.replay.nccl, "pinned": r.replay.host.figures(), "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
     } for r, devices in zip(ranks, figures)], "total": total,
         "problems": list(overview.problems(ranks, every, list(of_other_runs(ranks)))),
         "out_of_line": [{"rank": row.rank.rank, "path": row.rank.path, "device": row.device, "what": what}
@@ -314,6 +333,7 @@ def notes_of(ranks: list[Rank], figures: list[dict[int, Event]]) -> Iterator[str
         for d, f in devices.items():
             yield from summary_notes(d, f, r, of)
         yield from nccl_notes(r)
+        yield from host_note(r)
         if r.reader.omitted:
             yield f"{r.name}: {r.reader.omitted}; driver calls, the time in them, trims and physical memory are only what is in the file"
         if not devices and not physical(r):

@@ -21,7 +21,7 @@ HELP = "a timeline for Perfetto and Chrome"
 DESCRIPTION = """\
 Writes trace-event JSON: a process for each rank; for each device counters of bytes live (in blocks handed out, if the trace has
 allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the
-pool, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
+pool, of pinned host memory, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
 duration is in the trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also
 the sudden one.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
@@ -39,7 +39,9 @@ MARKED = ("trim", "oom", "policy", "mark", "gap", "end")
 COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested", "held")
 REGISTERED = ("register", "deregister", "comm_destroy")
 # Events that become slices, and the library whose call each is.
-SLICED = {"segment_alloc": "driver", "segment_free": "driver", "register": "NCCL", "deregister": "NCCL"}
+SLICED = {"segment_alloc": "driver", "segment_free": "driver", "host_alloc": "driver", "host_free": "driver",
+          "register": "NCCL", "deregister": "NCCL"}
+HOST = ("host_alloc", "host_free", "host_held")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +163,8 @@ class Process:
                         self._count_other(t, d, "physical", "held", taken.now)
             elif ev["e"] in REGISTERED:
                 self._count_other(t, ev["d"], "NCCL", "registered", self._replay.devices[ev["d"]].registered.bytes)
+            elif ev["e"] in HOST:
+                self._count_other(t, ev["d"], "pinned host memory", "held", self._replay.host.held[ev["d"]])
             elif ev["e"] in COUNTED:
                 self._count(t, ev["d"], self._replay.devices[ev["d"]])
         for counters in [*self._counters.values(), *self._others.values()]:
@@ -202,7 +206,10 @@ class Process:
             self.left_out["slices"] += 1
             return
         thread = self._thread(ev["tid"])
-        # The event was written when the call had returned. Rounding must not make two calls of a thread overlap.
+        # The event was written when the call had returned; host_free has the time of its beginning. Rounding must not make two
+        # calls of a thread overlap.
+        if ev["e"] == "host_free":
+            t += round(ev["us"] * 1000)
         start = max(t - round(ev["us"] * 1000), thread[1], 0)
         thread[1] = t
         name = f"{ev['e']} {human_size(ev['n'])}"

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,13 @@ static const char *file_text(const char *path, char *text, size_t len)
     return text;
 }
 
-/* The limit that a file of a cgroup has; "max", or no such file: none. */
-static uint64_t limit_of(const char *folder, const char *file)
+/* The files of a cgroup: its limit, and how much it uses. */
+struct files {
+    const char *limit, *used;
+};
+
+/* The number that a file of a cgroup has; "max", or no such file: none. */
+static uint64_t number_of(const char *folder, const char *file)
 {
     char path[PATH_MAX + 64], text[64], *end;
     uint64_t limit;
@@ -35,17 +41,26 @@ static uint64_t limit_of(const char *folder, const char *file)
     return end == text ? UINT64_MAX : limit;
 }
 
-/* The least limit of a cgroup and of those above it. path: as /proc/self/cgroup has it. */
-static uint64_t cgroup_limit(const char *root, const char *path, const char *file)
+/* The limit of a cgroup; free: what is left of it. */
+static uint64_t limit_of(const char *folder, const struct files *files, bool free)
+{
+    const uint64_t limit = number_of(folder, files->limit);
+    const uint64_t used = free && limit != UINT64_MAX ? number_of(folder, files->used) : 0;
+
+    return used == UINT64_MAX ? limit : used < limit ? limit - used : 0;
+}
+
+/* The least limit of a cgroup and of those above it, or what is left. path: as /proc/self/cgroup has it. */
+static uint64_t cgroup_limit(const char *root, const char *path, const struct files *files, bool free)
 {
     char folder[PATH_MAX];
-    uint64_t least = limit_of(root, file), limit;
+    uint64_t least = limit_of(root, files, free), limit;
     char *slash;
 
     if (snprintf(folder, sizeof(folder), "%s%s", root, path) >= (int)sizeof(folder))
         return least;
     while (strlen(folder) > strlen(root)) {
-        limit = limit_of(folder, file);
+        limit = limit_of(folder, files, free);
         least = limit < least ? limit : least;
         slash = strrchr(folder, '/');
         *slash = '\0';
@@ -53,24 +68,40 @@ static uint64_t cgroup_limit(const char *root, const char *path, const char *fil
     return least;
 }
 
-uint64_t machine_memory(void)
+/* At most `least`, and what the process's cgroups allow. */
+static uint64_t within_cgroups(uint64_t least, bool free)
 {
+    static const struct files two = {"memory.max", "memory.current"},
+                              one = {"memory.limit_in_bytes", "memory.usage_in_bytes"};
     char text[8192];
-    uint64_t least = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), limit;
+    uint64_t limit;
     char *rest = text, *line;
 
     (void)file_text("/proc/self/cgroup", text, sizeof(text));
     while ((line = strsep(&rest, "\n"))) {
         if (strncmp(line, "0::", 3) == 0) { /* version 2 */
-            limit = cgroup_limit(CGROUPS, line + 3, "memory.max");
+            limit = cgroup_limit(CGROUPS, line + 3, &two, free);
         } else if (strstr(line, ":memory:")) {
-            limit = cgroup_limit(CGROUPS "/memory", strstr(line, ":memory:") + 8, "memory.limit_in_bytes");
+            limit = cgroup_limit(CGROUPS "/memory", strstr(line, ":memory:") + 8, &one, free);
         } else {
             continue;
         }
         least = limit < least ? limit : least;
     }
     return least;
+}
+
+uint64_t machine_memory(void)
+{
+    return within_cgroups((uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), /* free: */ false);
+}
+
+uint64_t machine_memory_free(void)
+{
+    char text[4096];
+    const char *line = strstr(file_text("/proc/meminfo", text, sizeof(text)), "MemAvailable:");
+
+    return line ? within_cgroups(strtoull(line + 13, NULL, 10) << 10, /* free: */ true) : 0;
 }
 
 unsigned int machine_ranks(void)

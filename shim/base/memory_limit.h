@@ -12,6 +12,8 @@
 
 /* The least of the machine's memory and the limits of the process's cgroup and of those above it, in bytes. */
 uint64_t machine_memory(void);
+/* So much of it nobody uses, and the kernel can give it; 0: unknown. */
+uint64_t machine_memory_free(void);
 /* The number of ranks on this host, as the launcher says; 1: unknown. */
 unsigned int machine_ranks(void);
 

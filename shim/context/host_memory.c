@@ -21,6 +21,8 @@
 #include "context/enter.h"
 #include "context/free_order.h"
 #include "context/free_policy.h"
+#include "context/host_observer.h"
+#include "context/host_populate.h"
 #include "context/limits.h"
 #include "context/numa_key.h"
 #include "context/pins.h"
@@ -249,6 +251,8 @@ static int alloc(void *arg, const struct host_key *key, size_t size, uint64_t *r
     (void)arg;
     if (capture_active_now())
         return -EAGAIN;
+    if (!host_populate(host.driver, key->flags == HOST_MEMORY_PLAIN ? HOST_POPULATE_FLAGS : key->flags, size, ret_addr))
+        return 0;
     result = key->flags == HOST_MEMORY_PLAIN ? host.driver->cuMemAllocHost_v2(&p, size)
                                              : host.driver->cuMemHostAlloc(&p, size, key->flags);
     *ret_addr = (uintptr_t)p;
@@ -282,15 +286,36 @@ static unsigned int entry_of(const struct context *context)
     return i;
 }
 
+/* Wait for all work that was launched so far. */
+static int wait_for_all(void)
+{
+    uint64_t token;
+    int rc = record(NULL, &token);
+
+    if (rc)
+        return rc;
+    rc = wait_for(NULL, token);
+    drop(NULL, token);
+    return rc;
+}
+
+static CUresult free_by_driver(uint64_t addr)
+{
+    return host_populated(addr) ? host_populated_free(host.driver, addr)
+                                : host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
+}
+
 static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_t size, bool may_wait)
 {
     struct context *context = (struct context *)(uintptr_t)key->owner;
     CUresult result = CUDA_ERROR_NOT_READY;
     struct visit visit;
     struct slot *slot;
+    uint64_t since = 0;
 
     (void)arg;
-    (void)size;
+    if (may_wait && host_populated(addr) && wait_for_all()) /* memory of the driver's own is waited for by the driver */
+        return -EBUSY;
     if (!context_pin(context))
         return -EBUSY; /* it is ending, and its memory with it */
     slot = order_slot_take(context);
@@ -298,21 +323,36 @@ static int give_back(void *arg, const struct host_key *key, uint64_t addr, size_
     if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {
         result = context_enter(context, &visit);
         pin_sleep(context);
+        since = now_ns();
         if (!result)
-            result = host.driver->cuMemFreeHost((void *)(uintptr_t)addr);
+            result = free_by_driver(addr);
         pin_wake();
         context_leave(context, &visit);
     }
     atomic_store(&slot->waits, false);
     order_slot_give(slot, CUDA_ERROR_NOT_READY);
+    if (result != CUDA_ERROR_NOT_READY)
+        host_observe_freed(key, addr, size, since, !result);
     context_unpin(context);
     if (result && result != CUDA_ERROR_NOT_READY)
         log_once(LOG_INFO, "pinned memory could not be given back (error %d)", (int)result);
     return result == CUDA_ERROR_NOT_READY ? -EBUSY : result ? -EIO : 0;
 }
 
-static const struct host_ops host_ops = {
-    .alloc = alloc, .free = give_back, .record = record, .query = query, .wait = wait_for, .drop = drop};
+static void lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)
+{
+    host_populated_lost(addr);
+    host_observe_lost(arg, key, addr, size);
+}
+
+static const struct host_ops host_ops = {.alloc = alloc,
+                                         .free = give_back,
+                                         .record = record,
+                                         .query = query,
+                                         .wait = wait_for,
+                                         .drop = drop,
+                                         .got = host_observe_got,
+                                         .lost = lost};
 
 static struct host_pool *make(const struct real_driver *driver, uint64_t limit)
 {
@@ -383,6 +423,15 @@ CUresult host_memory_wait(struct context *context)
     }
     context_unpin(context);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture: the block is deferred */
+}
+
+bool host_memory_stats(struct host_stats *ret_stats)
+{
+    struct host_pool *pool = host_memory_pool();
+
+    if (pool)
+        host_pool_stats_get(pool, ret_stats);
+    return pool;
 }
 
 void host_memory_context_ended(const struct context *context)

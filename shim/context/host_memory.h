@@ -11,6 +11,7 @@
 #ifndef CUPOOL_SHIM_CONTEXT_HOST_MEMORY_H
 #define CUPOOL_SHIM_CONTEXT_HOST_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,9 @@ int host_memory_owner(uint64_t addr, struct context **ret_context);
 
 /* As natively before a free in this context: wait on the host if CUPOOL_FREE wants that (free_policy.h). */
 CUresult host_memory_wait(struct context *context);
+
+/* The counters of the pool. False: there is no pool. */
+bool host_memory_stats(struct host_stats *ret_stats);
 
 /* The context has ended, and its pinned memory with it. */
 void host_memory_context_ended(const struct context *context);

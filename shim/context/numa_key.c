@@ -28,17 +28,23 @@ static bool several_nodes(void)
     return n > 0 && strpbrk(text, "-,");
 }
 
-uint64_t numa_key(void)
+static bool has_several(void)
 {
     static atomic_int several; /* 0: not known yet, 1: no, 2: yes */
+
+    if (!atomic_load_explicit(&several, memory_order_relaxed))
+        atomic_store(&several, several_nodes() ? 2 : 1);
+    return atomic_load_explicit(&several, memory_order_relaxed) == 2;
+}
+
+uint64_t numa_key(void)
+{
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
     unsigned int cpu, node = 0;
     uint64_t number;
     int mode = MPOL_DEFAULT;
 
-    if (!atomic_load_explicit(&several, memory_order_relaxed))
-        atomic_store(&several, several_nodes() ? 2 : 1);
-    if (atomic_load_explicit(&several, memory_order_relaxed) == 1)
+    if (!has_several())
         return 0;
     if (syscall(SYS_get_mempolicy, &mode, nodes, (unsigned long)NODES_MAX, NULL, 0L) || mode == MPOL_DEFAULT)
         return getcpu(&cpu, &node) ? 0 : (uint64_t)node + 1;
@@ -46,4 +52,17 @@ uint64_t numa_key(void)
     for (unsigned int i = 0; i < NODES_MAX / WORD_BITS; i++)
         number = (number ^ nodes[i]) * 0x100000001b3u;
     return number | (uint64_t)1 << 63;
+}
+
+void numa_prefer(void *p, size_t size)
+{
+    unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
+    unsigned int cpu, node;
+    int mode = MPOL_DEFAULT;
+
+    if (!has_several() || syscall(SYS_get_mempolicy, &mode, NULL, 0UL, NULL, 0L) || mode != MPOL_DEFAULT ||
+        getcpu(&cpu, &node) || node >= NODES_MAX)
+        return;
+    nodes[node / WORD_BITS] = 1ul << node % WORD_BITS;
+    (void)syscall(SYS_mbind, p, size, (long)MPOL_PREFERRED, nodes, (unsigned long)NODES_MAX, 0UL);
 }

@@ -14,6 +14,7 @@
 
 #include "base/process.h"
 #include "context/counters.h"
+#include "context/host_memory.h"
 #include "context/lifetime.h"
 #include "context/limits.h"
 #include "context/nccl_memory.h"
@@ -79,6 +80,19 @@ static void add_nccl(struct cupool_stats *to)
     to->nccl_parked = nccl.parked;
 }
 
+static void add_host(struct cupool_stats *to)
+{
+    struct host_stats host;
+
+    if (!host_memory_stats(&host))
+        return;
+#define HOST_COUNTER(name) to->host_##name = host.name;
+#define HOST_OWN(name)     to->host_##name = host.name;
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
+}
+
 EXPORT int cupool_lib_stats_get(int device, struct cupool_stats *stats)
 {
     struct sum sum = {.device = device};
@@ -91,6 +105,7 @@ EXPORT int cupool_lib_stats_get(int device, struct cupool_stats *stats)
     size = stats->size;
     context_stats_each(/* ending: */ false, add, &sum);
     add_nccl(&sum.stats);
+    add_host(&sum.stats);
     sum.stats.size = size < sizeof(*stats) ? size : sizeof(*stats);
     memset(stats, 0, size); /* a newer program's struct is longer than ours */
     memcpy(stats, &sum.stats, sum.stats.size);

@@ -13,6 +13,7 @@
 #include "exports/export.h"
 #include "real/caller.h"
 #include "real/real.h"
+#include "report/oom.h"
 #include "serve/pinned_requests.h"
 #include "serve/serve.h"
 
@@ -36,19 +37,25 @@ EXPORT cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned int flags)
     return error;
 }
 
+/* The driver has answered a request for size bytes. Returns its result. */
+static CUresult passed(CUresult result, void *const *ptr, size_t size)
+{
+    if (!result && ptr)
+        serve_host_passed((uintptr_t)*ptr, size);
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        oom_report_host(size);
+    return result;
+}
+
 EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t size)
 {
     uint64_t addr;
-    CUresult result;
 
     if (ptr && process_hooks_driver() && serve_host_alloc(HOST_MEMORY_PLAIN, size, CALLER, &addr) == SERVE_DONE) {
         *ptr = (void *)(uintptr_t)addr;
         return CUDA_SUCCESS;
     }
-    result = real_next(cuMemAllocHost_v2)(ptr, size);
-    if (!result && ptr)
-        serve_host_passed((uintptr_t)*ptr, size);
-    return result;
+    return passed(real_next(cuMemAllocHost_v2)(ptr, size), ptr, size);
 }
 
 /* Host memory that the device writes to is read without a call that could be seen. */
@@ -61,7 +68,6 @@ static void mapped(unsigned int flags, const void *caller)
 EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
 {
     uint64_t addr;
-    CUresult result;
 
     mapped(flags, CALLER);
     if (ptr && flags < HOST_MEMORY_PLAIN && process_hooks_driver() &&
@@ -69,10 +75,7 @@ EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
         *ptr = (void *)(uintptr_t)addr;
         return CUDA_SUCCESS;
     }
-    result = real_next(cuMemHostAlloc)(ptr, size, flags);
-    if (!result && ptr)
-        serve_host_passed((uintptr_t)*ptr, size);
-    return result;
+    return passed(real_next(cuMemHostAlloc)(ptr, size, flags), ptr, size);
 }
 
 EXPORT CUresult cuMemFreeHost(void *ptr)

@@ -81,8 +81,11 @@ static void page_read(int fd, struct rows *rows)
     half = half_latest(halves);
     for (uint32_t i = 0; half && i < half->count; i++) {
         const struct stats_page_slot *slot = &half->slots[i];
-        struct job_row *row = row_add(rows);
+        struct job_row *row;
 
+        if (slot->device == STATS_PAGE_HOST) /* the table is of device memory */
+            continue;
+        row = row_add(rows);
         if (!row)
             return;
         snprintf(row->host, sizeof(row->host), "%.63s", header.host);

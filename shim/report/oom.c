@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "context/capture_gate.h"
 #include "context/device.h"
+#include "context/host_memory.h"
 #include "context/lifetime.h"
 #include "context/limits.h"
 #include "context/pins.h"
@@ -59,6 +60,8 @@ struct picture {
     uint64_t asked, free, total, others; /* total 0: the driver cannot be asked */
     struct pool_survey pool;             /* the sum over all contexts of the device */
     uint64_t held_here;                  /* bytes held by the current context's pool */
+    bool pins;                           /* there is a pool of pinned memory, and these are its counters */
+    struct host_stats host;
 };
 
 static enum why why(const struct picture *p)
@@ -108,7 +111,7 @@ static struct text text(uint64_t n)
 
 static void say(const struct picture *p, enum why reason, unsigned int times)
 {
-    char again[48] = "", device[200] = "";
+    char again[48] = "", device[200] = "", host[200] = "";
     const struct pool_survey *s = &p->pool;
 
     if (times > 1)
@@ -116,13 +119,17 @@ static void say(const struct picture *p, enum why reason, unsigned int times)
     if (p->total)
         snprintf(device, sizeof(device), "device: %s free of %s; others hold %s\n", text(p->free).t, text(p->total).t,
                  text(p->others).t);
+    if (p->pins)
+        snprintf(host, sizeof(host),
+                 "pinned host memory, of which nothing is the device's: %s held; %s live, %s idle\n",
+                 text(p->host.held).t, text(p->host.live).t, text(p->host.idle).t);
     log_lines(
         LOG_WARN,
         "out of memory on device %d%s: a request of %s was refused\n"
         "pool: %s held; %s live, %s idle, %s kept back, %s in %llu holes of %llu segments, largest free range %s\n"
-        "%s%s",
+        "%s%s%s",
         p->device, again, text(p->asked).t, text(s->held).t, text(s->live).t, text(s->idle).t, text(s->pending).t,
-        text(s->holes).t, (ull)s->ranges, (ull)s->segments, text(s->largest).t, device, reasons[reason].advice);
+        text(s->holes).t, (ull)s->ranges, (ull)s->segments, text(s->largest).t, device, host, reasons[reason].advice);
 }
 
 static bool is_said(unsigned int time)
@@ -164,12 +171,23 @@ static void picture_take(struct picture *p, const struct real_driver *driver)
         pin_end(own);
     }
     context_survey(p->device, /* whole: */ true, &p->pool);
+    p->pins = host_memory_stats(&p->host);
     if (p->total > p->free + p->pool.held)
         p->others = p->total - p->free - p->pool.held;
 }
 
+/* The members of the event about pinned memory; none without a pool of it. */
+static const char *pinned_members(const struct picture *p, char *buf, size_t len)
+{
+    buf[0] = '\0';
+    if (p->pins)
+        snprintf(buf, len, ",\"host_held\":%llu,\"host_idle\":%llu", (ull)p->host.held, (ull)p->host.idle);
+    return buf;
+}
+
 void oom_report(size_t size)
 {
+    char pinned[80];
     const struct real_driver *driver = process_is_passive() ? NULL : real_driver_get();
     struct picture p = {.asked = size};
     unsigned int time;
@@ -191,12 +209,40 @@ void oom_report(size_t size)
     trace_event("oom",
                 "\"d\":%d,\"n\":%zu,\"held\":%llu,\"live\":%llu,\"idle\":%llu,\"pending\":%llu,\"holes\":%llu,"
                 "\"ranges\":%llu,\"segments\":%llu,\"largest\":%llu,\"device_free\":%llu,\"device_total\":%llu,"
-                "\"others\":%llu,\"why\":\"%s\"",
+                "\"others\":%llu,\"why\":\"%s\"%s",
                 p.device, size, (ull)p.pool.held, (ull)p.pool.live, (ull)p.pool.idle, (ull)p.pool.pending,
                 (ull)p.pool.holes, (ull)p.pool.ranges, (ull)p.pool.segments, (ull)p.pool.largest, (ull)p.free,
-                (ull)p.total, (ull)p.others, reasons[reason].name);
+                (ull)p.total, (ull)p.others, reasons[reason].name, pinned_members(&p, pinned, sizeof(pinned)));
     if (is_said(time))
         say(&p, reason, time);
+}
+
+void oom_report_host(size_t size)
+{
+    static atomic_uint count;
+    struct host_stats s;
+    unsigned int time;
+    char again[48] = "";
+    bool is_idle;
+
+    if (process_is_passive() || !host_memory_stats(&s))
+        return;
+    time = atomic_fetch_add(&count, 1) + 1;
+    is_idle = s.idle >= size;
+    trace_event("host_oom",
+                "\"b\":\"host\",\"n\":%zu,\"held\":%llu,\"live\":%llu,\"idle\":%llu,\"waiting\":%llu,\"why\":\"%s\"",
+                size, (ull)s.held, (ull)s.live, (ull)s.idle, (ull)s.waiting, is_idle ? "busy" : "driver");
+    if (!is_said(time))
+        return;
+    if (time > 1)
+        snprintf(again, sizeof(again), ", for the %uth time", time);
+    log_lines(LOG_WARN,
+              "out of pinned host memory%s: a request of %s was refused\n"
+              "pool of pinned memory: %s held in %llu allocations; %s live, %s idle, %s freed and perhaps in use\n"
+              "%s",
+              again, text(size).t, text(s.held).t, (ull)s.segments, text(s.live).t, text(s.idle).t, text(s.waiting).t,
+              is_idle ? "what is idle would suffice, but work that is under way keeps it, or a capture"
+                      : "the driver, the machine or its cgroup gives no more; what is idle has gone back before");
 }
 
 unsigned int oom_count(int device)

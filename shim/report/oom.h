@@ -15,6 +15,10 @@
 /* A request of size bytes in the current context is about to return the driver's out-of-memory error. */
 void oom_report(size_t size);
 
+/* A request of size bytes of pinned memory is about to return that error. Reported only once pinned memory is pooled.
+ */
+void oom_report_host(size_t size);
+
 /* So many requests on the device have got that error: oom_report was called so often. */
 unsigned int oom_count(int device);
 

@@ -23,6 +23,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"
+#include "context/host_memory.h"
 #include "nccl/register_calls.h"
 #include "report/advice.h"
 #include "report/background_thread.h"
@@ -86,6 +87,30 @@ static void write_trace_nccl(const char *why)
                     why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
 }
 
+/* Write the counters of the pool of pinned memory. */
+/* clang-format off */
+static void write_trace_host(const char *why)
+{
+    struct host_stats s;
+
+    if (!host_memory_stats(&s))
+        return;
+    trace_event("host_stats", "\"b\":\"host\""
+#define HOST_COUNTER(name) ",\"" #name "\":%llu"
+#define HOST_OWN(name)     ",\"" #name "\":%llu"
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
+                "%s%s%s",
+#define HOST_COUNTER(name) (ull)s.name,
+#define HOST_OWN(name)     (ull)s.name,
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
+                why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
+}
+/* clang-format on */
+
 static void out_flush(void)
 {
     if (stats.used)
@@ -134,15 +159,51 @@ static void out_end(void)
     pthread_mutex_unlock(&stats.lock);
 }
 
-static void print_row(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
+/* A row of the table, of a device or of the host. */
+struct row {
+    uint64_t allocs, hits, frees, bypassed, driver, oom, peak_live, peak_held;
+};
+
+static void row_print(const char *name, const struct row *row)
 {
-    const ull live = digits_tenths(s->peak_live, 1 << 20), held = digits_tenths(s->peak_held, 1 << 20);
-    const ull hits = s->allocs ? digits_tenths(s->hits * 1000, s->allocs) : 0; /* hundredths of a percent */
+    const ull live = digits_tenths(row->peak_live, 1 << 20), held = digits_tenths(row->peak_held, 1 << 20);
+    const ull hits = row->allocs ? digits_tenths(row->hits * 1000, row->allocs) : 0; /* hundredths of a percent */
+
+    out_line("%6s %11llu %3llu.%02llu%% %11llu %9llu %9llu %9llu %9llu.%llu %9llu.%llu\n", name, (ull)row->allocs,
+             hits / 100, hits % 100, (ull)row->frees, (ull)row->bypassed, (ull)row->driver, (ull)row->oom, live / 10,
+             live % 10, held / 10, held % 10);
+}
+
+static void print_device(void *arg, int device, const struct pool_stats *s, uint64_t bypassed)
+{
+    const struct row row = {
+        s->allocs,         s->hits,      s->frees,    bypassed, s->segments_alloc + s->segments_free,
+        oom_count(device), s->peak_live, s->peak_held};
+    char name[12];
 
     (void)arg;
-    out_line("%6d %11llu %3llu.%02llu%% %11llu %9llu %9llu %9u %9llu.%llu %9llu.%llu\n", device, (ull)s->allocs,
-             hits / 100, hits % 100, (ull)s->frees, (ull)bypassed, (ull)s->segments_alloc + (ull)s->segments_free,
-             oom_count(device), live / 10, live % 10, held / 10, held % 10);
+    snprintf(name, sizeof(name), "%d", device);
+    row_print(name, &row);
+}
+
+/* Bytes in MiB, for a format of %llu.%llu. */
+#define MIB_TENTHS(bytes) (ull) digits_tenths(bytes, 1 << 20) / 10, (ull)digits_tenths(bytes, 1 << 20) % 10
+
+static void print_host_row(const struct host_stats *s)
+{
+    const struct row row = {s->allocs,  s->hits,      s->frees,    s->failed, s->segments_alloc + s->segments_free,
+                            s->refused, s->peak_live, s->peak_held};
+
+    row_print("host", &row);
+}
+
+static void print_host_now(const struct host_stats *s)
+{
+    out_line(
+        "pinned host memory, MiB: %llu.%llu held in %llu allocations, %llu.%llu live, %llu.%llu idle, %llu.%llu freed "
+        "and perhaps in use; %llu requests at the bound\n",
+        MIB_TENTHS(s->held), (ull)s->segments, MIB_TENTHS(s->live), MIB_TENTHS(s->idle), MIB_TENTHS(s->waiting),
+        (ull)s->bound);
 }
 
 static void print_unpooled(void)
@@ -164,11 +225,14 @@ static void print_advice(void)
         out_line("advice: %s\n", text);
 }
 
-static void print_table(bool ending)
+/* host: NULL: pinned memory is not pooled. */
+static void print_table(bool ending, const struct host_stats *host)
 {
     out_line("%6s %11s %7s %11s %9s %9s %9s %11s %11s\n", "device", "allocs", "hits", "frees", "bypassed", "driver",
              "oom", "peak MiB", "held MiB");
-    context_stats_each(ending, print_row, NULL);
+    context_stats_each(ending, print_device, NULL);
+    if (host)
+        print_host_row(host);
 }
 
 /* Print the table, or why there is none. why: NULL at exit. */
@@ -177,21 +241,26 @@ static void print(const char *why)
     const ull tenths = digits_tenths(now_ns() - stats.start, 1000000000);
     const char *path = why ? NULL : trace_path();
     struct nccl_reg_stats nccl;
+    struct host_stats host;
+    bool pinned;
 
     if (!out_begin())
         return;
     if (why)
         out_line("process %d after %llu.%llu s (%s):\n", (int)getpid(), tenths / 10, tenths % 10, why);
+    pinned = host_memory_stats(&host);
     if (guard_on() && guard_own())
         out_line("nothing was pooled: %s makes every request a driver allocation of its own\n",
                  conf_get()->debug.number == DEBUG_OWN ? "CUPOOL_DEBUG=1" : "compute-sanitizer or cuda-gdb");
     else
-        print_table(/* ending: */ !why);
+        print_table(/* ending: */ !why, pinned ? &host : NULL);
     if (nccl_stats_get(&nccl))
         out_line("NCCL: %llu operations, %llu registrations (%llu undone, %llu made anew, %llu failed), %llu "
                  "operations partly and %llu wholly outside of registered memory, %llu at risk\n",
                  (ull)nccl.ops, (ull)nccl.attached, (ull)nccl.detached, (ull)nccl.renewed, (ull)nccl.failed,
                  (ull)nccl.mixed, (ull)nccl.outside, (ull)nccl.unsafe);
+    if (pinned)
+        print_host_now(&host);
     print_unpooled();
     if (path)
         out_line("trace: %.480s\n", path);
@@ -253,6 +322,7 @@ void stats_tick(uint64_t now)
         stats.next += stats.period * ((now - stats.next) / stats.period + 1);
     context_stats_each(/* ending: */ false, write_trace, why);
     write_trace_nccl(why);
+    write_trace_host(why);
     print(why);
 }
 
@@ -260,6 +330,7 @@ void stats_finish(void)
 {
     context_stats_each(/* ending: */ true, write_trace, NULL);
     write_trace_nccl(NULL);
+    write_trace_host(NULL);
     if (conf_get()->stats.number & STATS_EXIT)
         print(NULL);
 }

@@ -24,6 +24,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/counters.h"
+#include "context/host_memory.h"
 #include "report/job.h"
 #include "report/stats_page_layout.h"
 
@@ -31,10 +32,16 @@
 #define PERIOD_NS 1000000000u
 
 #define COUNTER(name, traced) " " #name
+#define HOST_COUNTER(name)
+#define HOST_OWN(name) " " #name
 static const char names[] = "device"
 #include "counters.def"
-                            " bypassed";
+                            " bypassed"
+#include "host_counters.def"
+    ;
 #undef COUNTER
+#undef HOST_COUNTER
+#undef HOST_OWN
 
 _Static_assert(sizeof(names) <= sizeof(((struct stats_page_header *)0)->names), "they fit");
 
@@ -57,6 +64,23 @@ static void add(void *arg, int device, const struct pool_stats *stats, uint64_t 
     if (half->count < SLOTS)
         half->slots[half->count++] =
             (struct stats_page_slot){.device = (uint64_t)device, .stats = *stats, .bypassed = bypassed};
+}
+
+/* Pinned memory has the last slot in use, once there is some. */
+static void add_host(struct stats_page_half *half)
+{
+    struct stats_page_slot *slot = &half->slots[half->count];
+    struct host_stats host;
+
+    if (half->count == SLOTS || !host_memory_stats(&host))
+        return;
+    *slot = (struct stats_page_slot){.device = STATS_PAGE_HOST};
+#define HOST_COUNTER(name) slot->stats.name = host.name;
+#define HOST_OWN(name)     slot->host.name = host.name;
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
+    half->count++;
 }
 
 /* Write all of data, or return false; with the lock. */
@@ -89,6 +113,7 @@ static bool update(bool ending)
 
     half->count = 0;
     context_stats_each(ending, add, half);
+    add_host(half);
     half->seq++;
     half->unix_ns = clock_ns(CLOCK_REALTIME);
     half->uptime_ns = now_ns() - page.start;

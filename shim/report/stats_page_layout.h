@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats_page_layout.h - the layout of a statistics page, which docs/live.md describes, for its writer (stats_page.c)
+ * stats_page_layout.h - the layout of a statistics page, which docs/live.md describes, for its writer (stats_file.c)
  * and its reader in the library (job.c). Data, and a checksum; no state, no locks.
  */
 #ifndef CUPOOL_SHIM_REPORT_STATS_PAGE_LAYOUT_H
@@ -18,11 +18,21 @@
 #define STATS_PAGE_HEADER_SIZE 4096
 #define STATS_PAGE_HALF_SIZE   12288
 
-/* The counters of one device, in the order of the header's names. `bypassed` is the context's. */
+/* The device of the slot that has the counters of pinned memory, which is the process's and no device's. */
+#define STATS_PAGE_HOST UINT64_MAX
+
+/* The counters of one device, or of pinned memory, in the order of the header's names. `bypassed` is the context's. */
 struct stats_page_slot {
     uint64_t device;
     struct pool_stats stats;
     uint64_t bypassed;
+    struct {
+#define HOST_COUNTER(name)
+#define HOST_OWN(name) uint64_t name;
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
+    } host; /* of the slot of pinned memory; 0 elsewhere */
 };
 
 struct stats_page_header {

@@ -130,8 +130,9 @@ size_t gap_text(const struct gap *gap, bool open, uint64_t t, uint64_t since, ch
     for (const struct tally *tally = tallies; tally < tallies + tally_count; tally++) {
         if (at + LINE > text + room)
             break;
-        at += snprintf(at, LINE, "{\"t\":%llu,\"e\":\"held\",\"d\":%d,\"b\":\"%s\",\"n\":%llu,\"segments\":%llu}\n",
-                       (ull)t, tally->device, tally->backend, (ull)tally->held, (ull)tally->segments);
+        at += snprintf(at, LINE, "{\"t\":%llu,\"e\":\"%s\",\"d\":%d,\"b\":\"%s\",\"n\":%llu,\"segments\":%llu}\n",
+                       (ull)t, strcmp(tally->backend, TRACE_HOST) == 0 ? "host_held" : "held", tally->device,
+                       tally->backend, (ull)tally->held, (ull)tally->segments);
     }
     return (size_t)(at - text);
 }

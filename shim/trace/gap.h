@@ -23,6 +23,9 @@
 /* The number of pairs of device and backend whose held memory is known. */
 #define GAP_TALLIES 128u
 
+/* The backend of pinned memory. It is no device's, so its held memory has an event of its own, `host_held`. */
+#define TRACE_HOST "host"
+
 /* The kinds of frequent events, and the reasons to leave events out. */
 enum gap_kind { GAP_SEGMENTS, GAP_BLOCKS, GAP_OTHERS, GAP_KINDS };
 enum gap_why { GAP_LIMIT, GAP_RATE, GAP_ERROR };

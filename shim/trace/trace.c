@@ -11,7 +11,8 @@
 #include "pool.h"
 #include "trace/records.h"
 
-#define LINE_MAX_ 512
+/* Lines of `host_stats`, the longest, have 700 bytes if all numbers are long. */
+#define LINE_MAX_ 768
 
 typedef unsigned long long ull;
 
@@ -136,4 +137,9 @@ void trace_frequent_at(uint64_t clock, const char *event, const char *format, ..
 void trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
 {
     EVENT_WRITE(.name = event, .segment = segment);
+}
+
+void trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format, ...)
+{
+    EVENT_WRITE(.name = event, .clock = clock, .segment = segment);
 }

@@ -33,6 +33,10 @@ void trace_frequent_at(uint64_t clock, const char *event, const char *format, ..
 void trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* As trace_segment, at an earlier time, in nanoseconds of the monotonic clock. */
+void trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* Record an allocation event; it is written a little later. */
 void trace_block(enum trace_block_event event, const struct trace_block *block);
 

@@ -8,10 +8,12 @@
  */
 #include "behaviour.h"
 
-#define SLOTS  8
-#define LARGE  (3 * BT_MIB)
-#define ROUNDS 40
-#define SOME   200
+#define SLOTS 8
+#define LARGE (3 * BT_MIB)
+/* The least that CUPOOL_HOST_POPULATE maps. */
+#define POPULATED (256 * BT_MIB)
+#define ROUNDS    40
+#define SOME      200
 
 static const size_t sizes[] = {100, 5000, 64 * BT_KIB, 700 * BT_KIB, BT_MIB, LARGE};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
@@ -246,6 +248,39 @@ static int wrong_frees(void)
     return 0;
 }
 
+/* Beyond the bound, so that the free gives the memory back at once: work of another device still reads it. */
+static int populated(void)
+{
+    const char *populate = getenv("CUPOOL_HOST_POPULATE");
+    unsigned char *dev, *p;
+    cudaStream_t stream;
+    int devices;
+
+    OK(cudaGetDeviceCount(&devices));
+    if (!populate || strcmp(populate, "1") != 0 || devices < 2)
+        SKIP("needs CUPOOL_HOST_POPULATE=1 and two devices");
+    for (int round = 0; round < 3; round++) {
+        OK(cudaSetDevice(1));
+        OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        OK(cudaMalloc((void **)&dev, LARGE));
+        OK(cudaSetDevice(0));
+        OK(cudaMallocHost((void **)&p, POPULATED));
+        memset(p + POPULATED - LARGE, round + 1, LARGE);
+        OK(cudaSetDevice(1));
+        TRY(bt_slow(stream, BT_SLOW_US));
+        OK(cudaMemcpyAsync(dev, p + POPULATED - LARGE, LARGE, cudaMemcpyHostToDevice, stream));
+        OK(cudaSetDevice(0));
+        OK(cudaFreeHost(p));
+        OK(cudaSetDevice(1));
+        OK(cudaStreamSynchronize(stream));
+        TRY(bt_verify(dev, LARGE, round + 1));
+        OK(cudaFree(dev));
+        OK(cudaStreamDestroy(stream));
+    }
+    OK(cudaSetDevice(0));
+    return 0;
+}
+
 static const struct bt_test tests[] = {{.name = "copies", .fn = copies_one},
                                        BT_TEST(copies_threads),
                                        BT_TEST(written_by_device),
@@ -254,6 +289,7 @@ static const struct bt_test tests[] = {{.name = "copies", .fn = copies_one},
                                        BT_TEST(read_after_free),
                                        BT_TEST(wrong_frees),
                                        BT_TEST(reset),
+                                       BT_TEST(populated),
                                        {.name = NULL}};
 
 int main(int argc, char **argv)

@@ -13,6 +13,7 @@
  *   alloc:SIZE           one allocation, kept
  *   churn:N:SIZE         N times: allocate and free
  *   free                 all that was kept
+ *   pin:SIZE unpin       pinned memory, kept; free the block that was got last
  *   device:D             from here on
  *   sleep:MS
  *   begin end            a relaxed capture
@@ -56,6 +57,7 @@ static struct {
     void *p[KEPT_MAX];
     int n;
 } kept;
+static void *pinned;
 static cudaStream_t stream;
 static bool at_exit;
 #ifdef API_NCCL
@@ -96,6 +98,12 @@ static void stats_print(int device)
     MEMBER(nccl_deregistered);
     MEMBER(nccl_failed);
     MEMBER(nccl_parked);
+    MEMBER(bound);
+#define HOST_COUNTER(name) MEMBER(host_##name);
+#define HOST_OWN(name)     MEMBER(host_##name);
+#include "host_counters.def"
+#undef HOST_COUNTER
+#undef HOST_OWN
 #undef MEMBER
     printf("}\n");
 }
@@ -354,6 +362,10 @@ static bool use(const char *word, const char *arg)
     } else if (strcmp(word, "free") == 0) {
         while (kept.n)
             CU(cudaFree(kept.p[--kept.n]));
+    } else if (strcmp(word, "pin") == 0) {
+        CU(cudaMallocHost(&pinned, (size_t)atoll(arg)));
+    } else if (strcmp(word, "unpin") == 0) {
+        CU(cudaFreeHost(pinned));
     } else if (strcmp(word, "device") == 0) {
         CU(cudaSetDevice(atoi(arg)));
     } else if (strcmp(word, "sleep") == 0) {

@@ -27,10 +27,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MIB    ((size_t)1 << 20)
-#define ROUNDS 22 /* some more than the 20 calls that are made to fail */
-/* This much of each end of a block is filled and read back. */
-#define SOME(size) ((size) < 256 ? (size) : 256)
+#define MIB        ((size_t)1 << 20)
+#define ROUNDS     22                            /* some more than the 20 calls that are made to fail */
+#define SOME(size) ((size) < 256 ? (size) : 256) /* so much of each end of a block is filled and read back */
 
 struct block {
     CUdeviceptr addr;
@@ -402,11 +401,13 @@ static void copies(void)
     TRY("cuStreamDestroy_v2", cuStreamDestroy(stream));
 }
 
-/* Pinned memory, of which the pool may not hold all. */
+/* Pinned memory, of which the pool may not hold all; or as large as what CUPOOL_HOST_POPULATE maps. */
 static void pinned(void)
 {
-    for (int i = 0; i < 2 * ROUNDS; i++) {
-        const size_t size = (size_t)(1 + i % 4) * 3 * MIB;
+    const int unit = getenv("CUPOOL_HOST_POPULATE") ? 128 : 3;
+
+    for (int i = 0; i < (unit > 3 ? 6 : 2 * ROUNDS); i++) {
+        const size_t size = (size_t)(1 + i % 4) * (size_t)unit * MIB;
         void *p = NULL;
 
         if (i % 2)

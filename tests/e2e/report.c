@@ -7,6 +7,12 @@
  *   many:N:SIZE    N of them, kept
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
+ *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
+ *   pinflags:SIZE:FLAGS    one allocation by cudaHostAlloc, kept
+ *   write:I        write each page of the I-th one, and print the sum of one byte of each
+ *   policyof:I     print the memory policy of its addresses: mode and nodes
+ *   policy:MODE:MASK   set_mempolicy, with the modes and nodes of the kernel
+ *   setenv:NAME:VALUE
  *   device:N       from here on
  *   other:SIZE     memory that is not pooled, kept; managed:SIZE pitch:WIDTH:HEIGHT, too
  *   limit          print what cudaMemGetInfo says
@@ -37,8 +43,9 @@
 static struct {
     void *p[BLOCKS_MAX];
     int n;
-} live;
+} live, pinned;
 static volatile sig_atomic_t caught;
+static size_t sizes[BLOCKS_MAX]; /* of pinned memory */
 static cudaStream_t stream;
 
 static void get(size_t size)
@@ -50,6 +57,54 @@ static void get(size_t size)
         printf("alloc %d\n", rc);
     else if (live.n < BLOCKS_MAX)
         live.p[live.n++] = p;
+}
+
+static bool pinned_command(const struct words *w)
+{
+    void *p;
+
+    if (IS("pin") || IS("pinflags")) {
+        const int rc = (int)(IS("pin") ? cudaMallocHost(&p, (size_t)w->n[1])
+                                       : cudaHostAlloc(&p, (size_t)w->n[1], (unsigned int)w->n[2]));
+
+        if (rc)
+            printf("pin %d\n", rc);
+        else if (pinned.n < BLOCKS_MAX) {
+            sizes[pinned.n] = (size_t)w->n[1];
+            pinned.p[pinned.n++] = p;
+        }
+    } else if (IS("unpin")) {
+        printf("unpin %d\n", (int)cudaFreeHost(pinned.p[w->n[1]]));
+    } else if (IS("write")) {
+        unsigned char *const bytes = pinned.p[w->n[1]];
+        unsigned long sum = 0;
+
+        for (size_t i = 0; i < sizes[w->n[1]]; i += 4096)
+            bytes[i] = 1;
+        for (size_t i = 0; i < sizes[w->n[1]]; i += 4096)
+            sum += bytes[i];
+        printf("write %lu\n", sum);
+    } else if (IS("policy")) {
+        const unsigned long nodes = (unsigned long)w->n[2];
+
+        if (syscall(SYS_set_mempolicy, w->n[1], &nodes, 8 * sizeof(nodes)))
+            printf("policy: %s\n", strerror(errno));
+    } else if (IS("policyof")) {
+        unsigned long nodes[16] = {0};
+        int mode = -1;
+
+        syscall(SYS_get_mempolicy, &mode, nodes, 1024ul, pinned.p[w->n[1]], 2ul /* MPOL_F_ADDR */);
+        printf("policy of it: %d %lu\n", mode, nodes[0]);
+    } else if (IS("setenv")) {
+        setenv(w->field[1], w->field[2], 1);
+    } else if (IS("pinchurn")) {
+        for (long i = 0; i < w->n[1]; i++)
+            if (cudaMallocHost(&p, (size_t)w->n[2]) == cudaSuccess)
+                cudaFreeHost(p);
+    } else {
+        return false;
+    }
+    return true;
 }
 
 static void on_signal(int sig)
@@ -178,7 +233,8 @@ static void commands(int argc, char **argv)
         words_split(w, argv[i]);
         if (IS("fork{") || IS("_fork{")) {
             i += words_child(argc - i - 1, argv + i + 1, IS("_fork{"), commands);
-        } else if (!words_common(w) && !memory_command(w) && !signal_command(w) && !file_command(w)) {
+        } else if (!words_common(w) && !memory_command(w) && !pinned_command(w) && !signal_command(w) &&
+                   !file_command(w)) {
             printf("no such word: %s\n", w->text);
             exit(5);
         }

@@ -127,7 +127,7 @@ class Stats(Base):
                 self.assertEqual([s.pop("rc") for s in both], [0, 0, 0])
                 for device in (0, 1):
                     self.assertEqual({k: both[device][k] for k in COUNTERS}, self.last(done, device))
-                self.assertEqual(both[2], {k: v if k == "size" else v + both[1][k] for k, v in both[0].items()})
+                self.assertEqual(both[2], {k: v if k == "size" or k.startswith("host_") else v + both[1][k] for k, v in both[0].items()})
                 self.assertGreater(both[0]["hits"], 0)
                 rows = [line.split() for line in done.err.splitlines() if re.match(r"cupool: +[01] ", line)]
                 self.assertEqual([(int(r[2]), int(r[4]), int(r[5]), int(r[6])) for r in rows],
@@ -147,9 +147,9 @@ class Stats(Base):
         self.assertEqual(done.out.splitlines()[-1], "trim 0")
 
     def test_other_versions_of_the_struct(self) -> None:
-        out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:56", "short:168", "free")
+        out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:200", "short:312", "free")
         self.assertEqual(out, ["size 0 0 1 1 1", "size 0 -8 1 1 1", "size 0 -40 1 1 1", "size 0 0 1 1 1", "size 0 0 1 1 1",
-                               *[line.format(EINVAL) for line in ("size {} -56 1 1 17216961135462248174", "size {} -168 1 1 17216961135462248174")]])
+                               *[line.format(EINVAL) for line in ("size {} -200 1 1 17216961135462248174", "size {} -312 1 1 17216961135462248174")]])
 
     def test_wrong_arguments(self) -> None:
         self.assertEqual(self.lines("alloc:4096", "wrong", "free"), [f"wrong {EINVAL} {EINVAL} {EINVAL} {EINVAL}"])

@@ -38,16 +38,19 @@ STRICT, ORDERED, SCARCE = {"CUPOOL_FREE": "strict"}, {"CUPOOL_FREE": "ordered"},
 PINNED = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_LIMIT": "8M"}
 # Work that depends on the clock would make other calls than the n-th fail, so it has a scenario to itself, for these functions only.
 CLOCK = ["cuStreamQuery"]
+# So much memory takes long, so it has a scenario to itself, too.
+POPULATED = ["cuMemHostRegister_v2", "cuMemHostUnregister"]
+LARGE = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_POPULATE": "1"}
 SCENARIOS: "list[tuple[str, dict[str, str]]]" = [
     ("plain", {}), ("plain", STRICT), ("plain", {"CUPOOL_FILL": "0xa5"}), ("plain", {"CUPOOL_DEBUG": "guard"}),
     ("contexts", ORDERED), ("contexts", {}), ("renew", ORDERED), ("renew", {}), ("scarce", {**ORDERED, **SCARCE}), ("scarce", SCARCE),
     ("capture", {}), ("capture", STRICT), ("threads", {}), ("copies", ORDERED), ("copies", {}), ("idle", {"CUPOOL_DECAY": "0"}), ("later", STRICT),
-    ("pinned", PINNED), ("pinned", {**ORDERED, **PINNED}),
+    ("pinned", PINNED), ("pinned", {**ORDERED, **PINNED}), ("pinned", LARGE),
 ]
 
 
-def functions_of(scenario: str) -> "list[str]":
-    return CLOCK if scenario == "idle" else FUNCTIONS
+def functions_of(scenario: str, env: "dict[str, str]") -> "list[str]":
+    return CLOCK if scenario == "idle" else POPULATED if LARGE.items() <= env.items() else FUNCTIONS
 
 
 @dataclass
@@ -177,7 +180,7 @@ class Faults(Case):
         with ThreadPoolExecutor(2) as workers:  # most of a run is waiting
             for scenario, env in SCENARIOS:
                 plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
-                for i, function in enumerate(f for f in self.table if f in functions_of(scenario)):
+                for i, function in enumerate(f for f in self.table if f in functions_of(scenario, env)):
                     # With other settings, one in three of those that have had their turn.
                     turn = (scenario, function) in reached
                     step = STEP * 3 if turn else STEP
@@ -204,7 +207,7 @@ class Faults(Case):
         with ThreadPoolExecutor(2) as workers:
             for scenario, env in SCENARIOS:
                 plain = {kind: self.outcome(kind, scenario, *FUNCTIONS, **env) for kind in KINDS}
-                for i, function in enumerate(f for f in self.table if f in functions_of(scenario)):
+                for i, function in enumerate(f for f in self.table if f in functions_of(scenario, env)):
                     for j in (0, 1, 6):
                         kind, code = KINDS[(i + j // 2) % 2], CODES[(i + j) % len(CODES)]
                         first, end = plain[kind].calls.get(function, (0, 0))

@@ -40,6 +40,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     # The driver's allocations for twice twelve requests of pinned memory; with the limit, eight of each twelve go back at once.
     "HOST_POOL": {"0": 24, "1": 12},
     "HOST_LIMIT": {"0": 12, "8M": 20},
+    "HOST_POPULATE": {"0": 0, "1": 1},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
     # The contents of memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},
@@ -123,6 +124,10 @@ class Effects(Case):
 
     def see_HOST_LIMIT(self, env: "dict[str, str]") -> int:
         return self.see_HOST_POOL({"CUPOOL_HOST_POOL": "1", **env})
+
+    def see_HOST_POPULATE(self, env: "dict[str, str]") -> int:
+        done = self.go(app("shared"), "alloc:1:4096", f"pinned:1:{256 * MIB}", CUPOOL_HOST_POOL="1", **env)
+        return done.counts.get("cuMemHostRegister_v2", 0)
 
     def see_DECAY(self, env: "dict[str, str]") -> str:
         _, trace = self.used(f"alloc:4:{8 * MIB}", "free:4", f"alloc:1:{8 * MIB}", **env)

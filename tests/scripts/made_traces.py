@@ -34,11 +34,13 @@ def ev(t: int, e: str, **keys: Any) -> Event:
     if "p" in keys:
         keys["p"] = hex(keys["p"])
     if e in ("segment_alloc", "segment_free", "alloc", "free_requested", "free_completed", "trim", "oom", "policy", "ipc", "stats",
-             "comm_init", "comm_destroy", "register", "deregister"):
+             "comm_init", "comm_destroy", "register", "deregister", "host_alloc", "host_free"):
         out["d"] = 0
     if e in ("segment_alloc", "segment_free"):
         out["b"] = "cuda"
         out["us"] = 100
+    if e in ("host_alloc", "host_free", "host_stats"):
+        out["b"] = "host"
     return {**out, **keys}
 
 

@@ -152,7 +152,7 @@ class Files(PlotCase):
     def test_legend_has_room(self) -> None:
         marks = [[0, kind, 1, ""] for kind in ("oom", "trim", "policy", "ipc", "mark", "gap", "end", "killed")]
         tracks: list[Event] = [{"marks": marks, "series": {name: {} for name in series}}
-                               for series in (("held", "live", "cached", "registered"), ("held",))]
+                               for series in (("held", "live", "cached", "registered", "host"), ("held",))]
         for letter in (picture.Svg.letter, picture.Raster.letter):
             keys = picture.legend(tracks, letter)
             self.assertEqual({name for name, _, _ in keys}, set(picture.NAMES))

@@ -12,7 +12,7 @@ const MARKS = {
   oom: "out of memory", trim: "trim", policy: "policy", ipc: "IPC handle", mark: "mark of the program", gap: "events left out", end: "end", killed: "killed or still running",
 };
 // From the back to the front. A quantity that a track lacks is left out, one that the page does not know is not drawn.
-const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"]];
+const BANDS = [["held", "cached"], ["live", "live"], ["registered", "registered"], ["host", "host"]];
 
 function element(name, text, attributes) {
   const e = document.createElement(name);

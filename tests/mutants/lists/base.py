@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("the limits of a cgroup's parents do not count", ["pinned / Machine.test_limit_of_a_cgroup"], [
+        ("while (strlen(folder) > strlen(root)) { limit", "if (strlen(folder) > strlen(root)) { limit")]),
     # --- the order of frees ---
     Mutant("a value that is too long is copied", ["settings"], [
         ("if (strlen(text) >= CONF_TEXT_MAX)", "if (false)")]),

@@ -5,6 +5,36 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- pinned memory ---
+    Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
+        ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
+    Mutant("pinned memory that is given back has the time of its call's end", ["shim_host_memory"], [
+        ("trace_segment_at(since, &segment,", "trace_segment_at(now_ns(), &segment,")]),
+    Mutant("populated memory goes back while another device's work reads it", ["pinned static populated"], [
+        ("if (may_wait && host_populated(addr) && wait_for_all())", "if (0)")]),
+    Mutant("populated memory lies on the nodes of the threads that touch it", ["populate / Populate.test_nodes"], [
+        ("numa_prefer(start, size);", "")]),
+    Mutant("populated memory of a context that has ended stays mapped", ["populate / Populate.test_a_context_takes_it_along"], [
+        ("host_populated_lost(addr); host_observe_lost", "host_observe_lost")]),
+    Mutant("memory is populated where it is scarce", ["populate / Populate.test_where_memory_is_scarce"], [
+        ("if (machine_memory_free() / 2 < mapped) return -ENOMEM;", "")]),
+    Mutant("write-combined memory is populated", ["populate / Populate.test_what_the_driver_serves"], [
+        ("(flags & ~HOST_POPULATE_FLAGS) ||", "")]),
+    Mutant("a child inherits populated memory", ["populate / Populate.test_fork"], [
+        ("if (madvise(start, size, MADV_DONTFORK)) {", "if (0) {")]),
+    Mutant("the threads that touch memory take the program's signals", ["populate / Populate.test_signals_are_the_programs"], [
+        ("pthread_sigmask(SIG_SETMASK, &before, NULL); for (unsigned int i = 0; i < THREADS", "for (unsigned int i = 0; i < THREADS")]),
+    Mutant("pinned memory of any node and policy is shared", ["pinned / Machine"], [
+        ("numa = numa_policy()", "numa = 0")]),
+    Mutant("pinned memory: policies differ by their nodes alone", ["pinned / Machine.test_policies_are_kept_apart"], [
+        ("number = 0xcbf29ce484222325u ^ (uint64_t)mode;", "number = 0xcbf29ce484222325u;")]),
+    Mutant("pinned memory: with a policy, the node of the thread counts", ["pinned / Machine.test_nodes_are_kept_apart"], [
+        ("|| mode == MPOL_DEFAULT) return getcpu", "|| mode <= MPOL_BIND) return getcpu")]),
+    Mutant("pinned memory goes back beside work of its context", ["shim_host_memory"], [
+        ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
+    Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [
+        ("host_observe_lost(arg, key, addr, size); }", "}")]),
+
     # --- the order of frees ---
     Mutant("ordered: the device does not wait", ["order static ordered / nonblocking", "examples / Same.test_pipeline"], [
         ("is_enough ? driver->cuCtxWaitEvent(context_handle(context), event) :", "is_enough ? CUDA_SUCCESS :")]),

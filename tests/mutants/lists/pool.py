@@ -5,6 +5,13 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- pinned memory ---
+    Mutant("pinned memory from the driver is not reported", ["host_pool"], [
+        ("if (pool->ops->got) pool->ops->got(", "if (0) pool->ops->got(")]),
+    Mutant("pinned memory from the driver is reported before what it overlaps", ["host_pool"], [
+        ("host_pool_disown(pool, *ret_addr, size); if (pool->ops->got) pool->ops->got(pool->arg, key, *ret_addr, size, ns);",
+         "if (pool->ops->got) pool->ops->got(pool->arg, key, *ret_addr, size, ns); host_pool_disown(pool, *ret_addr, size);")]),
+
     # --- the order of frees ---
     Mutant("a block is published before it is ordered", ["threads"], [
         ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_publish(pool, block, rc);",

@@ -54,6 +54,20 @@ MUTANTS = [
     Mutant("job: ranks elsewhere warn", ["job"], [
         ("if (job_is_elsewhere(conf_get()->stats_file.text)) return;", "")]),
 
+    # --- pinned memory ---
+    Mutant("pinned memory has no slot in the page", ["pinned / Counters.test_in_the_page"], [
+        ("half->count++; }", "}", "add_host")]),
+    Mutant("out of memory: pinned memory is not named", ["pinned / OutOfMemory.test_of_a_device"], [
+        ("p->pins = host_memory_stats(&p->host);", "")]),
+    Mutant("out of pinned memory: nothing is said", ["pinned / OutOfMemory.test_of_pinned_memory"], [
+        ("else if (result == CUDA_ERROR_OUT_OF_MEMORY) oom_report_host(size);", "")]),
+    Mutant("out of pinned memory: idle memory counts as gone", ["pinned / OutOfMemory.test_while_work_is_under_way"], [
+        ("is_idle = s.idle >= size;", "is_idle = false;")]),
+    Mutant("the table has no row for pinned memory", ["pinned / Counters"], [
+        ("if (pinned) print_host_row(&host);", "")]),
+    Mutant("the trace has no counters of pinned memory at the end", ["pinned / Counters"], [
+        ("write_trace_host(NULL);", "")]),
+
     # --- NCCL ---
     Mutant("guard bytes: one context that is at work hides what was written in others", ["hang / Hang.test_guard_bytes_of_another_device"], [
         ("if (copy[i].context == context) copy[i].context = NULL;", "copy[i].context = NULL;")]),

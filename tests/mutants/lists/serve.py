@@ -5,6 +5,20 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- pinned memory ---
+    Mutant("pinned memory: a child of a process that has used CUDA is served", ["pinned / Fork"], [
+        ("if (!size || process_is_passive() || !conf_get()->host_pool.number", "if (!size || !conf_get()->host_pool.number")]),
+    Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork"], [
+        ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
+    Mutant("pinned memory: the ranks of a host do not share the limit", ["pinned / Machine.test_limit_of_a_cgroup"], [
+        ("machine_memory() / 8 / machine_ranks()", "machine_memory() / 8")]),
+    Mutant("pinned memory: the setting of the limit has no effect", ["pinned / Machine.test_limit_of_the_setting"], [
+        ("return set ? set : machine_memory()", "return machine_memory()")]),
+    Mutant("pinned memory never becomes old", ["shim_host_memory", "pinned / Decay"], [
+        ("(void)host_pool_decay(host_memory_pool(), LOOKS - 1);", "")]),
+    Mutant("pinned memory goes back long before its time", ["shim_host_memory"], [
+        ("(void)host_pool_decay(host_memory_pool(), LOOKS - 1);", "(void)host_pool_decay(host_memory_pool(), 1);")]),
+
     # --- the order of frees ---
     Mutant("guard bytes: cudaFreeAsync waits", ["hang / Hang.test_guard_bytes_wait_only_where_a_free_does"], [
         ("/* may_wait: */ release == pool_free", "/* may_wait: */ true")]),

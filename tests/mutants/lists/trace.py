@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("pinned memory counts as held by the device where events are left out", ["gap", "pinned / Events.test_what_is_left_out_is_told"], [
+        ('strcmp(tally->backend, TRACE_HOST) == 0 ? "host_held" : "held"', '"held"')]),
     # --- settings and the trace ---
     Mutant("a forked child keeps the lock of a trace", ["files / Runs.test_a_child_does_not_keep_it"], [
         ("file_close(trace.fd, &trace.file, /* done: */ false);", ";")]),

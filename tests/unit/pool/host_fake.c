@@ -81,6 +81,12 @@ static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64
         return rc;
     if (fake->capacity && atomic_load(&fake->held) + size > fake->capacity)
         return -ENOMEM;
+    if (fake->again) {
+        atomic_fetch_add(&fake->held, size);
+        atomic_fetch_add(&fake->unreported, size);
+        *ret_addr = fake->again;
+        return 0;
+    }
     p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         abort();
@@ -90,6 +96,7 @@ static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64
     end = page_of(addr + size + HOST_PAGE - 1);
     munmap((void *)(uintptr_t)end, (uint64_t)(uintptr_t)p + room - end);
     atomic_fetch_add(&fake->held, size);
+    atomic_fetch_add(&fake->unreported, size);
     *ret_addr = addr;
     return 0;
 }
@@ -183,16 +190,35 @@ static void fake_drop(void *arg, uint64_t token)
         host_fake_fault(fake, "a token was dropped twice");
 }
 
+/* The driver's memory is reported once, when nothing of the pool overlaps it any more. */
+static void fake_got(void *arg, const struct host_key *key, uint64_t addr, size_t size, uint64_t ns)
+{
+    struct host_fake *fake = arg;
+
+    lock_take(&fake->pool->lock);
+    if (host_table_find(fake->pool, addr))
+        host_fake_fault(fake, "memory was reported while the pool has older memory there");
+    lock_give(&fake->pool->lock);
+    if (ns > 3600000000000u)
+        host_fake_fault(fake, "a call that took an hour");
+    atomic_fetch_sub(&fake->unreported, size);
+}
+
 static void fake_lost(void *arg, const struct host_key *key, uint64_t addr, size_t size)
 {
     struct host_fake *fake = arg;
 
     fake->lost += size;
-    unmap(fake, addr, size);
+    if (addr != fake->again) {
+        unmap(fake, addr, size);
+        return;
+    }
+    fake->again = 0; /* it is mapped, and the driver has given it twice */
+    atomic_fetch_sub(&fake->held, size);
 }
 
 static const struct host_ops fake_ops = {fake_alloc, fake_free, fake_record, fake_query,
-                                         fake_wait,  fake_drop, fake_lost};
+                                         fake_wait,  fake_drop, fake_got,    fake_lost};
 
 void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min)
 {
@@ -209,6 +235,8 @@ void host_fake_done(struct host_fake *fake)
     host_pool_destroy(fake->pool);
     if (atomic_load(&fake->tokens))
         host_fake_fault(fake, "a token was not dropped");
+    if (atomic_load(&fake->unreported))
+        host_fake_fault(fake, "memory from the driver was not reported");
     if (atomic_load(&fake->held))
         host_fake_fault(fake, "memory was neither given back nor lost");
 }

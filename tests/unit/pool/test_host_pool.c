@@ -255,6 +255,22 @@ static void test_memory_freed_past_the_pool(void **state)
     put(small, 1000);
 }
 
+/* The driver hands out what the pool believes to have: that is lost first, and then the new memory is reported. */
+static void test_memory_that_comes_again(void **state)
+{
+    static const struct host_key other = {.owner = 1, .flags = 1};
+    const uint64_t a = get(4 * MIB);
+    uint64_t b;
+
+    put(a, 4 * MIB);
+    fake.again = a;
+    PASSES(program_alloc(&fake, &other, 4 * MIB, ID, &b));
+    assert_int_equal(b, a);
+    assert_int_equal(fake.lost, 4 * MIB);
+    assert_int_equal(stats().held, 4 * MIB);
+    put(b, 4 * MIB);
+}
+
 /* While a capture is under way nothing is asked, recorded or given back; what was freed serves afterwards. */
 static void test_captures(void **state)
 {
@@ -465,6 +481,7 @@ int main(void)
         CASE(test_keys_are_kept_apart),
         CASE(test_owner_takes_its_memory_along),
         CASE(test_memory_freed_past_the_pool),
+        CASE(test_memory_that_comes_again),
         CASE(test_captures),
         CASE(test_free_that_waits),
         CASE(test_bound_waits_for_own_frees_only),

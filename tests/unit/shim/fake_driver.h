@@ -88,6 +88,7 @@ struct fake {
     struct fake_script scripts[FNS];
     char log[16384], said[16384], traced[16384]; /* calls of the driver; log lines; events of the trace */
     size_t logged;
+    uint64_t traced_at; /* the time of the last event of an earlier moment */
     _Atomic(uint64_t) ns;
     uint64_t step;       /* how far the clock goes with each look at it */
     uint64_t relax_step; /* and while someone waits */

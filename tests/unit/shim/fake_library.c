@@ -36,6 +36,8 @@ void __wrap_trace_event(const char *event, const char *format, ...);
 void __wrap_trace_frequent(const char *event, const char *format, ...);
 void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *format, ...);
 void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...);
+void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format,
+                             ...);
 void __wrap_trace_open(void);
 void __wrap_background_start(void);
 void __wrap_trace_write_behind(void);
@@ -136,6 +138,13 @@ void __wrap_trace_frequent_at(uint64_t clock, const char *event, const char *for
 
 void __wrap_trace_segment(const struct trace_segment *segment, const char *event, const char *format, ...)
 {
+    TRACED();
+}
+
+void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format,
+                             ...)
+{
+    fake.traced_at = clock;
     TRACED();
 }
 

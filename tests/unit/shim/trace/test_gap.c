@@ -136,13 +136,15 @@ static void test_text(void **state)
     gap_tally(1, "cuda", 7, true);
     gap_tally(0, "cuda", 20, true);
     gap_tally(0, "cuda", 100, false);
+    gap_tally(0, TRACE_HOST, 5, true); /* no memory of a device */
     len = gap_text(&gap, true, 40, 30, text, sizeof(text));
     assert_int_equal(len, strlen(text));
     assert_string_equal(text, "{\"t\":40,\"e\":\"gap\",\"why\":\"limit\",\"since\":30,\"segments\":1,\"blocks\":0,"
                               "\"others\":0,\"bytes\":100,\"open\":1}\n"
                               "{\"t\":40,\"e\":\"held\",\"d\":0,\"b\":\"cuda\",\"n\":20,\"segments\":1}\n"
                               "{\"t\":40,\"e\":\"held\",\"d\":0,\"b\":\"nccl\",\"n\":10,\"segments\":1}\n"
-                              "{\"t\":40,\"e\":\"held\",\"d\":1,\"b\":\"cuda\",\"n\":7,\"segments\":1}\n");
+                              "{\"t\":40,\"e\":\"held\",\"d\":1,\"b\":\"cuda\",\"n\":7,\"segments\":1}\n"
+                              "{\"t\":40,\"e\":\"host_held\",\"d\":0,\"b\":\"host\",\"n\":5,\"segments\":1}\n");
 }
 
 /* The last one: what is tallied stays. */

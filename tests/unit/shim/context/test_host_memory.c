@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_host_memory.c - shim/context/host_memory.c and shim/serve/pinned_requests.c: when pinned memory that has become
+ * idle goes back to the driver, on the fake clock. tests/unit/pool/test_host_pool.c has the pool itself.
+ */
+#include <string.h>
+
+#include "base/process.h"
+#include "context/host_memory.h"
+#include "ready.h"
+#include "serve/pinned_requests.h"
+
+#define DECAY "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=8"
+#define LARGE (3 * MIB)
+
+static struct {
+    uint64_t next, freed, at; /* at: of the last free, which takes 5 ms */
+    size_t taken, returned;   /* calls */
+} pinned;
+
+static CUresult host_alloc(void **ptr, size_t size, unsigned int flags)
+{
+    *ptr = (void *)(uintptr_t)(UINT64_C(0x7e0000000000) + pinned.next);
+    pinned.next += (size + MIB - 1) / MIB * MIB;
+    pinned.taken++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult alloc_host(void **ptr, size_t size)
+{
+    return host_alloc(ptr, size, 0);
+}
+
+static CUresult free_host(void *ptr)
+{
+    pinned.freed = (uintptr_t)ptr;
+    pinned.at = now();
+    atomic_fetch_add(&fake.ns, 5 * MS);
+    pinned.returned++;
+    return CUDA_SUCCESS;
+}
+
+static void start(void)
+{
+    ready();
+    fake.driver.cuMemAllocHost_v2 = alloc_host;
+    fake.driver.cuMemHostAlloc = host_alloc;
+    fake.driver.cuMemFreeHost = free_host;
+}
+
+static uint64_t get(size_t size)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(serve_host_alloc(0, size, (const void *)(uintptr_t)get, &addr), SERVE_DONE);
+    return addr;
+}
+
+static void put(uint64_t addr)
+{
+    assert_int_equal(serve_host_free(addr), SERVE_DONE);
+}
+
+/* The background thread, for so long. */
+static void run_for(uint64_t ns)
+{
+    const uint64_t end = now() + ns;
+
+    while (serve_host_due(now()) <= end) {
+        atomic_store(&fake.ns, serve_host_due(now()) > now() ? serve_host_due(now()) : now());
+        serve_host_tick(now());
+    }
+    atomic_store(&fake.ns, end);
+}
+
+/* It goes back after CUPOOL_DECAY seconds, and not long before; what is live or was used meanwhile stays. */
+static void test_decay(void **state)
+{
+    uint64_t live, used, idle;
+
+    start();
+    live = get(LARGE);
+    used = get(LARGE + MIB);
+    idle = get(LARGE + 2 * MIB);
+    assert_int_equal(fake.clocks, 1);
+    run_for(3 * SECOND_NS);
+    put(used);
+    put(idle);
+    run_for(6 * SECOND_NS);
+    assert_int_equal(pinned.returned, 0);
+    assert_int_equal(get(LARGE + MIB), used);
+    put(used);
+    run_for(2 * SECOND_NS);
+    assert_int_equal(pinned.returned, 1);
+    assert_int_equal(pinned.freed, idle);
+    /* The event has the time when the call began: the address may have been handed out anew before it returned. */
+    assert_non_null(strstr(fake.traced, "\"n\":5242880,\"b\":\"host\",\"us\":5000.0"));
+    assert_int_equal(fake.traced_at, pinned.at);
+    run_for(6 * SECOND_NS);
+    assert_int_equal(pinned.returned, 2);
+    assert_int_equal(pinned.freed, used);
+    run_for(60 * SECOND_NS);
+    assert_int_equal(pinned.returned, 2);
+    put(live);
+    run_for(8 * SECOND_NS);
+    assert_int_equal(pinned.returned, 3);
+}
+
+/* The driver's free would wait for the context's work, so it comes later. */
+static void test_decay_beside_work(void **state)
+{
+    uint64_t addr;
+
+    start();
+    addr = get(LARGE);
+    put(addr);
+    fake.contexts[0].launched++;
+    run_for(60 * SECOND_NS);
+    assert_int_equal(pinned.returned, 0);
+    fake.contexts[0].over = fake.contexts[0].launched;
+    run_for(SECOND_NS);
+    assert_int_equal(pinned.returned, 1);
+}
+
+static void test_no_decay(void **state)
+{
+    start();
+    put(get(LARGE));
+    assert_true(serve_host_due(now()) == UINT64_MAX);
+    run_for(1000 * SECOND_NS);
+    assert_int_equal(pinned.returned, 0);
+}
+
+/* Without seconds to wait, within one. */
+static void test_decay_at_once(void **state)
+{
+    start();
+    put(get(LARGE));
+    run_for(SECOND_NS);
+    assert_int_equal(pinned.returned, 1);
+}
+
+static const struct isolated tests[] = {
+    {ISOLATED(test_decay), .environment = DECAY},
+    {ISOLATED(test_decay_beside_work), .environment = DECAY},
+    {ISOLATED(test_no_decay), .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=off"},
+    {ISOLATED(test_decay_at_once), .environment = "CUPOOL_HOST_POOL=1 CUPOOL_FREE=ordered CUPOOL_DECAY=0"},
+};
+
+int main(int argc, char **argv)
+{
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL);
+}
