@@ -10,6 +10,8 @@
  *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
  *   pinflags:SIZE:FLAGS    one allocation by cudaHostAlloc, kept
  *   write:I        write each page of the I-th one, and print the sum of one byte of each
+ *   pinforks:N:I   N times, while threads allocate and free pinned memory, fork a child that frees the I-th one; print
+ *                  how many have ended
  *   policyof:I     print the memory policy of its addresses: mode and nodes
  *   policy:MODE:MASK   set_mempolicy, with the modes and nodes of the kernel
  *   setenv:NAME:VALUE
@@ -36,7 +38,9 @@
 #include "words.h"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 
 #define BLOCKS_MAX 4096
 
@@ -57,6 +61,42 @@ static void get(size_t size)
         printf("alloc %d\n", rc);
     else if (live.n < BLOCKS_MAX)
         live.p[live.n++] = p;
+}
+
+static _Atomic(bool) busy;
+
+static void *pin_often(void *arg)
+{
+    void *p;
+
+    while (busy)
+        if (cudaMallocHost(&p, 4096) == cudaSuccess)
+            cudaFreeHost(p);
+    return NULL;
+}
+
+static void pin_forks(long n, void *p)
+{
+    /* The runtime gives up before it calls the driver. */
+    void *const driver = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*const give_back)(void *) = (int (*)(void *))dlsym(driver, "cuMemFreeHost");
+    pthread_t threads[3];
+    int status, ended = 0;
+
+    busy = true;
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, pin_often, NULL);
+    for (long i = 0; i < n; i++) {
+        const pid_t child = fork();
+
+        if (!child)
+            _exit(give_back(p) == 0);
+        ended += waitpid(child, &status, 0) == child && status == 0;
+    }
+    busy = false;
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    printf("children ended: %d\n", ended);
 }
 
 static bool pinned_command(const struct words *w)
@@ -89,6 +129,8 @@ static bool pinned_command(const struct words *w)
 
         if (syscall(SYS_set_mempolicy, w->n[1], &nodes, 8 * sizeof(nodes)))
             printf("policy: %s\n", strerror(errno));
+    } else if (IS("pinforks")) {
+        pin_forks(w->n[1], pinned.p[w->n[2]]);
     } else if (IS("policyof")) {
         unsigned long nodes[16] = {0};
         int mode = -1;

@@ -190,6 +190,13 @@ class Fork(Base):
                 self.assertEqual({e["tid"] for e in trace.of("host_alloc")}, {trace.header["pid"]})
                 self.assert_fine(trace.path)
 
+    def test_a_child_of_threads(self) -> None:
+        """A thread that is not in the child may have held the pool's lock at the fork."""
+        words = ("pin:4096", "pinforks:200:0", "unpin:0")
+        for preload in (None, str(LIB)):
+            done = self.pinned(*words, preload=preload)
+            self.assertEqual((done.out, done.err), ("children ended: 200\nunpin 0\n", ""))
+
     def test_without_handlers(self) -> None:
         """The same by the system call itself."""
         words = (f"pin:{3 * MIB}", f"pin:{5 * MIB}", "_fork{", *self.CHILD, "}", "unpin:0", "unpin:1")
@@ -259,7 +266,7 @@ class Machine(Base):
         """Without a policy it is the node on which the thread runs; with one, that does not matter."""
         self.assertEqual(self.hits("setenv:MACHINE_NODE:1", "pin", files=self.NODES), 0)
         self.assertEqual(self.hits("setenv:MACHINE_NODE:1", "pin", "setenv:MACHINE_NODE:0", "pin", files=self.NODES), 1)
-        self.assertEqual(self.hits(self.BIND, "pin", "setenv:MACHINE_NODE:1", "pin", files=self.NODES), 1)
+        self.assertEqual(self.hits("setenv:MACHINE_NODE:1", self.BIND, "pin", "setenv:MACHINE_NODE:2", "pin", files=self.NODES), 1)
 
     def test_one_node(self) -> None:
         """Then nothing has to be kept apart."""

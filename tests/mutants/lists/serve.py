@@ -6,9 +6,7 @@ from mutant import Mutant
 
 MUTANTS = [
     # --- pinned memory ---
-    Mutant("pinned memory: a child of a process that has used CUDA is served", ["pinned / Fork"], [
-        ("if (!size || process_is_passive() || !conf_get()->host_pool.number", "if (!size || !conf_get()->host_pool.number")]),
-    Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork"], [
+    Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork.test_a_child_of_threads"], [
         ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
     Mutant("pinned memory: the ranks of a host do not share the limit", ["pinned / Machine.test_limit_of_a_cgroup"], [
         ("machine_memory() / 8 / machine_ranks()", "machine_memory() / 8")]),
