@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 from e2e import LIB, MIB, app
-from nccl_jobs import BREACH, NCCL_LIB, NEW, RANKS, Base
+from nccl_jobs import BREACH, NCCL_LIB, NEW, RANKS, SIMNCCL, Base
 
 SCENARIOS = ["all", "kinds", "own", "comms", "nonblocking", "again"]
 
@@ -136,6 +136,20 @@ class Registered(Base):
         self.assertEqual(set(run.done.err.splitlines()), {"simnccl: CONTRACT: ncclCommFinalize: 1 registrations are left"})
         self.assertEqual((run.operations("some"), run.operations("none")), (0, 0))
         self.assertEqual(sorted(e["ok"] for e in run.of("comm_destroy")), [0, 0, 1, 1])
+
+    def test_advice(self) -> None:
+        """Where its numbers of NCCL come from; the rules have a unit test."""
+        run = self.job("all", backend="cuda", SIMNCCL_FAIL="ncclCommRegister:1+", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="error")
+        count = run.total("failed")
+        self.assertIn(f"cupool: advice: NCCL refused {count} of {count} registrations.", run.done.err)
+        run = self.job("all", ranks=8, SIMNCCL_FAIL="ncclCommRegister:1+", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="error")
+        self.assertGreaterEqual(run.total("outside"), 100)
+        self.assertIn(f"advice: {run.total('outside')} of {run.total('ops')} NCCL operations had a buffer", run.done.err)
+        self.assertNotIn("advice", self.job("all", CUPOOL_STATS="exit").done.err)
+        preload = self.tmp / "libnccl.so.2"
+        preload.symlink_to(SIMNCCL / "libnccl.so.2")
+        done = self.go(app("shared"), "alloc:1:4096", preload=f"{NCCL_LIB}:{preload}", CUPOOL_REGISTER="1", CUPOOL_STATS="exit")
+        self.assertIn("advice: CUPOOL_REGISTER had no effect: NCCL is loaded", done.err)
 
     def test_statistics(self) -> None:
         run = self.job("all", CUPOOL_STATS="exit")

@@ -81,7 +81,7 @@ class Wheel(unittest.TestCase):
         packages = importlib.util.module_from_spec(spec)
         sys.dont_write_bytecode = True
         loader.exec_module(packages)
-        # train_like needs libcudart, which is a file of the wheel only in the second case.
+        # phases needs libcudart, which is a file of the wheel only in the second case.
         app, runtime = BUILD / "examples/phases", BUILD / "tests/sim/libcudart.so.13"
         self.assertRegex(packages.tag_of([app]), r"^linux_\w+$")
         self.assertRegex(packages.tag_of([app, runtime]), r"^manylinux_2_\d+_\w+$")
@@ -101,6 +101,7 @@ class Wheel(unittest.TestCase):
             self.assertEqual(self.go(tools / name, "--version").stdout.split()[-1], version())
         prefix = Path(self.go(tools / "python", "-c", "import cupool; print(cupool.PREFIX)").stdout.strip())
         demo = prefix / "lib/cupool/sim/phases"
+        self.assertEqual(sorted(p.name for p in demo.parent.iterdir()), ["libcuda.so.1", "libcudart.so.13", "libnccl.so.2", "phases"])
         for options in ((), ("--register",)):
             done = self.go(tools / "cupool-run", "--sim", "--stats", *options, "--trace=out/t.jsonl", "--", demo)
             self.assertIn("held MiB", done.stderr)
