@@ -25,7 +25,7 @@ MUTANTS = [
     Mutant("the threads that touch memory take the program's signals", ["populate / Populate.test_signals_are_the_programs"], [
         ("pthread_sigmask(SIG_SETMASK, &before, NULL); for (unsigned int i = 0; i < THREADS", "for (unsigned int i = 0; i < THREADS")]),
     Mutant("pinned memory of any node and policy is shared", ["pinned / Machine"], [
-        ("numa = numa_policy()", "numa = 0")]),
+        ("numa = numa_key()", "numa = 0")]),
     Mutant("pinned memory: policies differ by their nodes alone", ["pinned / Machine.test_policies_are_kept_apart"], [
         ("number = 0xcbf29ce484222325u ^ (uint64_t)mode;", "number = 0xcbf29ce484222325u;")]),
     Mutant("pinned memory: with a policy, the node of the thread counts", ["pinned / Machine.test_nodes_are_kept_apart"], [

@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant("out of pinned memory: idle memory counts as gone", ["pinned / OutOfMemory.test_while_work_is_under_way"], [
         ("is_idle = s.idle >= size;", "is_idle = false;")]),
     Mutant("the table has no row for pinned memory", ["pinned / Counters"], [
-        ("if (pinned) print_host_row(&host);", "")]),
+        ("if (host) print_host_row(host);", "")]),
     Mutant("the trace has no counters of pinned memory at the end", ["pinned / Counters"], [
         ("write_trace_host(NULL);", "")]),
 
