@@ -22,7 +22,7 @@ MUTANTS = [
         ("if (record->group != reg_group()) record->group = 0;", "record->group = 0;")]),
     Mutant("NCCL: what came before a group is taken for a part of it", ["nccl_reg"], [
         ("if (!record->sent && (!record->group || record->group == reg_group()))",
-         "if (!is_sent(record) || record->group == reg_group())")]),
+         "if ((!record->sent && !record->group) || record->group == reg_group())")]),
     Mutant("NCCL: of several registrations the first alone is undone", ["nccl_reg"], [
         ("for (unsigned int i = record->wide ? record->widened : 0;", "for (unsigned int i = record->wide ? 1 : 0;")]),
     Mutant("NCCL: what has been sent is not known where nothing is left to be done", ["nccl_reg"], [
@@ -36,7 +36,7 @@ MUTANTS = [
         ("rc = comm_detach_all(reg, found, comm);", "rc = 0;")]),
     Mutant("NCCL: a communicator that is aborted is talked to", ["nccl_reg"], [
         ("if (may_call) return comm_leave", "if (true) return comm_leave")]),
-    Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_reg"], [
+    Mutant("NCCL: a communicator begins while others rest for a segment", ["nccl_waits"], [
         ("if (made) calls_wait(&reg->detaching, ~0u);", "(void)made;")]),
     Mutant("NCCL: memory goes although its owner does", ["nccl_reg"], [
         ("return !segment->owner || !reg->ops->hold || reg->ops->hold(segment->owner);", "(void)reg; return segment != NULL;")]),
@@ -75,7 +75,7 @@ MUTANTS = [
         ("comm->counters.mixed += inside && outside;", "")]),
 
     # --- memory past the pool that is registered once it is used ---
-    Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_reg"], [
+    Mutant("places: what a registration's use was is remembered after it was made anew", ["nccl_snapshot"], [
         ("lookup_clear(&comm->lookup); if (reg->ops->attach(", "if (reg->ops->attach(")]),
     Mutant("places: a registration is remembered after it was undone", ["nccl_reg"], [
         ("lookup_clear(&comm->lookup); rc = reg->ops->detach(", "rc = reg->ops->detach("),

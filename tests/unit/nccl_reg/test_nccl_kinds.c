@@ -408,6 +408,23 @@ static void places_of_a_graph(void **state)
     nccl_reg_after_op(used);
 }
 
+/* Whatever has been found before: a graph's operation has a registration of the whole allocation. */
+static void a_graph_after_others(void **state)
+{
+    struct nccl_reg_op op = op_of(NCCL_REG_COLLECTIVE, AT(0), 0);
+
+    nccl_fake.old = true;
+    nccl_fake.front = UNIT;
+    comm_new(0, 0, true);
+    segment(0, 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(op_with(0, &op, 1), 0);
+    assert_int_equal(nccl_fake_records(0), 1);
+    op.captured = true;
+    assert_int_equal(op_with(0, &op, 1), 0);
+    assert_int_equal(nccl_fake_records(0), 2);
+}
+
 int nccl_kinds_run(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +444,7 @@ int nccl_kinds_run(void)
         TEST(buffers),
         TEST(places),
         TEST(places_of_a_graph),
+        TEST(a_graph_after_others),
     };
 
     return cmocka_run_group_tests_name("kinds", tests, NULL, NULL);
