@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ddp.py and fsdp.py share: options, the ranks that torchrun starts, a network, and its training.
+"""The parts that ddp.py and fsdp.py share: options, the ranks that torchrun starts, a network, and its training.
 
 Not here: a program, or part of cupool, which no program needs to know of.
 """
@@ -31,7 +31,7 @@ def options(doc: "str | None") -> argparse.Namespace:
 
 
 class Ranks:
-    """Who we are. Rank 0 speaks for all."""
+    """The rank, and the number of ranks. Rank 0 prints for all."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -60,7 +60,7 @@ def ranks(o: argparse.Namespace) -> "Iterator[Ranks]":
         torch.cuda.set_device(local)
     elif o.backend == "nccl":
         sys.exit("NCCL is for GPUs; with --device cpu also --backend gloo")
-    # The same sums in the same order, in every run.
+    # Every run adds equal numbers in one order.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)

@@ -62,7 +62,8 @@ struct host_ops {
     int (*wait)(void *arg, uint64_t token);
     /* The pool does not use the token any more. */
     void (*drop)(void *arg, uint64_t token);
-    /* May be NULL. The pool has this memory now; the alloc took ns nanoseconds. What it overlaps was reported as lost.
+    /* May be NULL. The pool has this memory now; the alloc took ns nanoseconds. Memory that it overlaps was reported as
+     * lost.
      */
     void (*got)(void *arg, const struct host_key *key, uint64_t addr, size_t size, uint64_t ns);
     /* May be NULL. Memory was forgotten without ops->free: its context has ended, or another call has freed it. */

@@ -64,13 +64,14 @@ bool arrivals_collect_own(struct context *context, uint64_t others_ns)
     const bool is_own = order_wait_own(context);
     const uint64_t given = atomic_load(&context->given);
     _Atomic(uint64_t) *gave_up = &context->gave_up[is_own];
-    uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_ns;
+    uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_ns, limit;
     bool any;
 
     if (atomic_load(gave_up) == given && patience > ARRIVALS_AGAIN_NS)
         patience = ARRIVALS_AGAIN_NS;
+    limit = now_ns() + patience;
     any = arrivals_collect(context, patience);
-    if (!any && patience)
+    if (!any && patience && now_ns() >= limit) /* not if the stream could not be queried, during a capture */
         atomic_store(gave_up, given);
     return any;
 }

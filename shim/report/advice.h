@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the rules read. */
+/* The facts that the rules read. */
 struct advice_facts {
     /* Settings. */
     unsigned int free, backend, registration, hook; /* enums of base/conf_types.h */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of pinned memory that is pooled (CUPOOL_HOST_POOL=1): counters, and what they are read by."""
+"""The reports on pinned memory that is pooled (CUPOOL_HOST_POOL=1): counters, and their readers."""
 from __future__ import annotations
 
 import json
@@ -126,7 +126,7 @@ class Events(Base):
         self.assertEqual((f["held_at_end"], f["peak_held"]), (62 * MIB, 62 * MIB))
 
     def test_device_memory_beside(self) -> None:
-        """What a device holds is what it holds without pinned memory, in the trace and for its readers."""
+        """Pinned memory changes no figure of a device, in the trace and for its readers."""
         words = ("alloc:4096", f"alloc:{5 * MIB}")
         figures = [json.loads(tool.run("summary", "--json", self.one_trace(done).path).stdout)["ranks"][0]["devices"]["0"]
                    for done in (self.pinned(*words), self.pinned(words[0], *WORDS, words[1]))]
@@ -198,7 +198,7 @@ class Fork(Base):
             self.assertEqual((done.out, done.err), ("children ended: 200\nunpin 0\n", ""))
 
     def test_without_handlers(self) -> None:
-        """The same by the system call itself."""
+        """A fork by the bare system call."""
         words = (f"pin:{3 * MIB}", f"pin:{5 * MIB}", "_fork{", *self.CHILD, "}", "unpin:0", "unpin:1")
         done = self.pinned(*words)
         self.assertEqual((done.out, done.err), (self.pinned(*words, preload=None).out, ""))
@@ -211,7 +211,7 @@ class Fork(Base):
 
 
 class Machine(Base):
-    """What the system says of itself, which a preload makes up; memory policies are the kernel's own."""
+    """The files of the system are made up by a preload; memory policies are the kernel's own."""
 
     def machine(self, *words: str, files: "dict[str, str]", **env: Any) -> "dict[str, Any]":
         root = self.folder()
@@ -223,7 +223,7 @@ class Machine(Base):
         return self.counters(done)
 
     def test_limit_of_the_setting(self) -> None:
-        """What does not fit is served all the same, and goes back when it is freed."""
+        """Memory beyond the limit is served, and goes back when it is freed."""
         words = [f"pin:{6 * MIB}"] * 4
         event = self.counters(self.pinned(*words, CUPOOL_HOST_LIMIT="20M"))
         self.assertEqual((event["allocs"], event["held"], event["passing"], event["bound"]), (4, 24 * MIB, 6 * MIB, 1))

@@ -123,7 +123,7 @@ bool row_is_answered(const struct row *row);
 /* Call a row. answered: with this answer in the place of the driver. */
 int row_call(const struct row *row);
 int row_call_answered(const struct row *row, int answer);
-/* The same for another symbol of the driver, of which the row is to be found. */
+/* As above, for another symbol of the driver, whose row is to be found. */
 const struct row *row_find(const char *symbol);
 /* Is there an event in this process's trace whose line holds all three texts? */
 bool trace_has(const char *event, const char *one, const char *other);

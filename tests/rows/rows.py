@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# What the preprocessor makes of a row.
+# A row as the preprocessor prints it.
 ROW = re.compile(r"@@(RUNTIME|DRIVER) (\w+) \((.*?)\) @@", re.S)
 MACROS = "#define RUNTIME(symbol, parameters) @@RUNTIME symbol parameters @@\n" \
          "#define DRIVER(symbol, parameters) @@DRIVER symbol parameters @@\n"

@@ -42,7 +42,7 @@ class Scratch:
         self.top = top
         for folder in ("shim/hooks", "shim/exports", "tests/rows", "tests/sim", "objects", "sim"):
             (top / folder).mkdir(parents=True)
-        # What an include in quotes finds beside the file that includes it has to be a copy, too.
+        # A file that an include in quotes finds beside the including file has to be a copy, too.
         for name in ("shim/hooks.def", "shim/exports/watch.c", "tests/rows/expected.txt", "tests/sim/stubs.def", "tests/sim/sim.h", "tests/sim/cuda_names.h",
                      "tests/sim/stubs.c", "tests/sim/control.c", *(f"shim/hooks/{p.name}" for p in (ROOT / "shim/hooks").iterdir())):
             shutil.copy(ROOT / name, top / name)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from cupool_trace import cli, plot  # noqa: E402
 
 class Page(html.parser.HTMLParser):
-    """What a browser would load, run or show of a page."""
+    """The parts of a page that a browser would load, run or show."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

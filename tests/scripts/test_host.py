@@ -52,7 +52,7 @@ class Pinned(Case):
         self.assertRegex(out, re.compile(r"^rank 0: pinned memory: 20 requests, 80.0% hits; peak live 10.0 MiB, peak held 11.0 MiB, "
                                          r"6.0 MiB held at the end; 5 driver calls, 3.0\d? ms in them$", re.M))
         self.assertIn("rank 0: pinned memory: 3 requests came to the bound", out)
-        # What devices hold is device memory alone.
+        # Devices hold device memory alone.
         self.assertRegex(out, re.compile(r"^0 +0 +cuda .* 2.0 MiB ", re.M))
 
     def test_summary_of_a_job(self) -> None:

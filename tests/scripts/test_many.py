@@ -55,7 +55,7 @@ def faulty(events: "list[Event]") -> None:
     del events[2]
 
 
-# What one rank does otherwise, and the lines that say so.
+# The changes of one rank, and the lines that name them.
 UNLIKE: "list[tuple[many.Change, str]]" = [
     (killed, r"^problems: killed or still running, no end line: rank 77$"),
     (out_of_memory, r"^problems: out of memory: rank 77; 3 times$"),
@@ -110,7 +110,7 @@ class Many(Case):
         self.assertEqual(self.run_tool("summary", str(self.dir), "--top", "0").returncode, 2)
 
     def test_callers_of_all(self) -> None:
-        """Who asked for memory, added up over all ranks."""
+        """The callers that requested memory, added up over all ranks."""
         def called(events: "list[Event]") -> None:
             events[0]["settings"]["CUPOOL_TRACE_STACKS"] = "1"
             events.insert(1, {"t": 1, "e": "frame", "tid": 42, "f": 1, "p": "0x1", "at": "app+0x10 (forward)"})
@@ -136,7 +136,7 @@ class Many(Case):
         self.assertIn("out of line: none", self.out())
 
     def test_leaks(self) -> None:
-        """What is not freed, by stack, over all ranks: the most bytes first."""
+        """Memory that is not freed, by stack, over all ranks: the most bytes first."""
         def leaky(events: "list[Event]") -> None:
             events[1:1] = [{"t": 1, "e": "frame", "tid": 42, "f": f, "p": hex(f), "at": f"app+{f:#x}"} for f in (1, 2, 3)]
             for e in events:

@@ -140,7 +140,7 @@ class Data(PlotCase):
     def test_window(self) -> None:
         track = self.data(good(), options=("--from", "0.000000255", "--to", "0.000000275"))["tracks"][0]
         self.assertEqual(track["series"]["t"], [255, 260, 270])
-        # What was there before counts; what was gone by then, or came later, is not drawn.
+        # Blocks from before count; blocks that were gone by then, or came later, are not drawn.
         self.assertEqual(track["series"]["held"]["last"], [66 * MIB] * 3)
         self.assertEqual(track["blocks"]["t0"], [220, 240, 260])
         self.assertEqual(track["marks"], [])

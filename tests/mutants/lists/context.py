@@ -107,7 +107,9 @@ MUTANTS = [
     Mutant("one's own deferred frees are waited for as other threads'", ["waits static relaxed / own_work"], [
         ("is_own ? thread_slot : SLOT_USER_OTHERS", "SLOT_USER_OTHERS")]),
     Mutant("a wait in vain is made again", ["shim_segments"], [
-        ("if (!any && patience)", "if (false)")]),
+        ("if (!any && patience && now_ns() >= limit)", "if (false)")]),
+    Mutant("a stream that could not be queried counts as waited for", ["shim_segments"], [
+        ("if (!any && patience && now_ns() >= limit)", "if (!any && patience)")]),
     Mutant("another thread's wait in vain shortens one's own", ["shim_segments"], [
         ("&context->gave_up[is_own];", "&context->gave_up[0];")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [

@@ -108,16 +108,23 @@ POOL_CASE(test_free_that_never_works_leaves_block_live)
     assert_sound(env->pool, env->fake);
 }
 
-/* Frees wait for company up to the slack; what exceeds it is ordered once, with all that waited. */
-POOL_CASE(test_free_with_slack_orders_once_for_many)
+/* A pool that may defer 16 MiB, and nine blocks of 2 MiB. */
+static void pool_that_defers(struct env *env, uint64_t addr[9])
 {
     struct pool_config config = fake_config(env->fake);
-    uint64_t addr[9];
 
     config.deferred_min = 16 * MIB;
     env_pool(env, &config);
     for (int i = 0; i < 9; i++)
         addr[i] = alloc(env->pool, 2 * MIB);
+}
+
+/* Frees are deferred up to the budget; the free that exceeds it orders all of them at once. */
+POOL_CASE(test_free_with_slack_orders_once_for_many)
+{
+    uint64_t addr[9];
+
+    pool_that_defers(env, addr);
     for (int i = 0; i < 8; i++) {
         release(addr[i]);
         assert_int_equal(pool_free(addr[i]), -EINVAL);
@@ -157,13 +164,9 @@ static enum pool_order_how how_of_trim(struct env *env)
 /* order() is told whether the calling thread has freed all deferred blocks. */
 POOL_CASE(test_order_of_deferred_frees_says_whose_they_are)
 {
-    struct pool_config config = fake_config(env->fake);
     uint64_t addr[9];
 
-    config.deferred_min = 16 * MIB;
-    env_pool(env, &config);
-    for (int i = 0; i < 9; i++)
-        addr[i] = alloc(env->pool, 2 * MIB);
+    pool_that_defers(env, addr);
     release(addr[0]);
     release(addr[1]);
     assert_int_equal(how_of_trim(env), POOL_ORDER_OWN);

@@ -278,6 +278,22 @@ static void test_collect_own_after_others(void **state)
     assert_int_equal(context->arrived, SEGMENT);
 }
 
+/* A stream that could not be queried was not waited for: the next request waits as long as the first would have. */
+static void test_collect_after_capture(void **state)
+{
+    struct context *context = with_gone(5000);
+    uint64_t start = now();
+
+    fake_lack(FN(cuThreadExchangeStreamCaptureMode));
+    atomic_store(&capture_count, 1);
+    segment_ops.collect(context);
+    assert_int_equal(now(), start);
+    atomic_store(&capture_count, 0);
+    segment_ops.collect(context);
+    assert_int_equal(now() - start, 5000 * MS);
+    assert_int_equal(context->arrived, SEGMENT);
+}
+
 /* At the bound: one's own frees', and nobody else's. */
 static void test_reclaim(void **state)
 {
@@ -354,7 +370,7 @@ static void test_settle_device(void **state)
 
 int main(int argc, char **argv)
 {
-    struct isolated tests[COUNT(puts_of) + COUNT(arrivals_of) + 11];
+    struct isolated tests[COUNT(puts_of) + COUNT(arrivals_of) + 12];
     size_t n = 0;
 
     for (size_t i = 0; i < COUNT(puts_of); i++)
@@ -368,6 +384,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct isolated){ISOLATED(test_goes), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_since), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_own_after_others), .environment = ORDERED};
+    tests[n++] = (struct isolated){ISOLATED(test_collect_after_capture), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_reclaim), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_refused), .environment = ORDERED};
     tests[n++] = (struct isolated){ISOLATED(test_collect_context_goes), .environment = ORDERED};
