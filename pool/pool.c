@@ -177,6 +177,9 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     size_t released;
     int rc;
 
+    /* Deferred blocks make other requests break into free ones, which a full card cannot afford: from now on each free is
+     * ordered at once, and each order restores a little of the budget. */
+    atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed);
     do {
         if (pool->config.backend->reclaim)
             pool->config.backend->reclaim(pool->config.arg);

@@ -64,7 +64,8 @@ struct pool {
     struct {
         _Atomic size_t withdrawn;  /* bytes in withdrawn segments without a block handed out; set under the lock */
         _Atomic size_t budget;     /* the deferred-free budget: bytes that may be deferred for batching, less than
-                                     budget_max while the pool has to grow meanwhile */
+                                     budget_max while the pool has to grow meanwhile, and
+                                     after the driver has refused */
         _Atomic size_t budget_max; /* the maximum of that */
         _Atomic size_t flush_from; /* the deferred bytes from which on a request asks whether they can be
                                     published */

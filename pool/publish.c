@@ -84,7 +84,7 @@ static void list_publish(struct pool *pool, struct magazine *magazine, struct bl
     }
 }
 
-/* Deferred blocks have been ordered: restore the part of the deferred-free budget that budget_narrow has taken away.
+/* Deferred blocks have been ordered: restore a part of the deferred-free budget that growth or a refusal has taken.
  * Threads that call this at the same time may count as one. */
 static void budget_widen(struct pool *pool)
 {

@@ -156,6 +156,18 @@ class Case(unittest.TestCase):
                 return result
         self.fail(f"each of ten tries took longer than {seconds} s")
 
+    def signal_until(self, child: "subprocess.Popen[Any]", number: int, answered: "Callable[[], object]") -> None:
+        """Send a signal and wait for the answer. The thread sanitizer loses one in some tens, so there it is sent again."""
+        limit = time.monotonic() + TIMEOUT
+        again = 0.0
+        while not answered():
+            now = time.monotonic()
+            self.assertLess(now, limit, "no answer to the signal")
+            if not again or ("thread" in SANITIZE and now > again):
+                child.send_signal(number)
+                again = now + 5
+            time.sleep(0.005)
+
     def one_trace(self, done: Done) -> Trace:
         self.assertEqual(len(done.traces()), 1, done.files)
         return done.traces()[0]

@@ -167,7 +167,7 @@ class Effects(Case):
                 self.assertLess(time.monotonic(), limit)
                 time.sleep(0.002)
             if "signal" in early:
-                child.send_signal(signal.SIGUSR2)
+                self.signal_until(child, signal.SIGUSR2, lambda: "(signal):" in (cwd / "err").read_text())
             while not all(f"({why}):" in (cwd / "err").read_text() for why in early):
                 self.assertLess(time.monotonic(), limit, "no table")
                 time.sleep(0.002)

@@ -62,8 +62,7 @@ class Signal(Base):
     def at_signals(self, *words: str, times: int = 1, number: int = USR2, value: str = "signal:USR2", **env: str) -> "tuple[str, str, Path]":
         def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
             for i in range(times):
-                child.send_signal(number)
-                self.wait_for(lambda: child.poll() is not None or len(self.stats(cwd, "signal")) > i, "stats")
+                self.signal_until(child, number, lambda: child.poll() is not None or len(self.stats(cwd, "signal")) > i)
         # With a clock that slow nobody else wakes the thread in time.
         return self.running(*(words or self.WORDS), then=then, CUPOOL_STATS=value, CUPOOL_DECAY="600", **env)
 
@@ -195,8 +194,7 @@ class Signal(Base):
 
     def test_killed_the_last_one_counts(self) -> None:
         def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
-            child.send_signal(USR2)
-            self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
+            self.signal_until(child, USR2, lambda: self.stats(cwd, "signal"))
         _, _, cwd = self.running("churn:70:4096", "ready", "await:go", "kill", rc=-9, then=then, CUPOOL_STATS="signal:USR2")
         [path] = [p for p in cwd.iterdir() if ".jsonl" in p.name]
         self.assert_fine(path, complete=False)
@@ -303,8 +301,7 @@ class NotPooled(Base):
 
     def test_while_it_runs(self) -> None:
         def then(child: "subprocess.Popen[str]", cwd: Path) -> None:
-            child.send_signal(USR2)
-            self.wait_for(lambda: self.stats(cwd, "signal"), "stats")
+            self.signal_until(child, USR2, lambda: self.stats(cwd, "signal"))
         _, err, _ = self.running("alloc:4096", "other:2097152", "ready", "await:go", then=then, CUPOOL_STATS="signal:USR2")
         self.assertIn("\ncupool: not pooled: 2.0 MiB by cudaMallocAsync (1 call)\n", err)
 

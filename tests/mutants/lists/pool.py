@@ -129,6 +129,8 @@ MUTANTS = [
         ("magazine->cached_count >= CACHED_MAX || block->segment->withdrawn ||", "magazine->cached_count >= CACHED_MAX ||")]),
     Mutant("other threads' cached blocks are not looked for", ["magazine"], [
         ("handed_collect(pool, magazine); magazine->has_holes = false; coalesce(", "if (i) continue; handed_collect(pool, magazine); magazine->has_holes = false; coalesce(")]),
+    Mutant("frees are deferred although the driver has refused memory", ["deferred"], [
+        ("atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed); do {", "do {")]),
     Mutant("each magazine has all of the deferred-free budget", ["deferred"], [
         ("return size_value(&pool->shown.budget) / (sharers ? sharers : 1);", "return size_value(&pool->shown.budget) + 0 * sharers;")]),
     Mutant("a magazine defers as many blocks as it caches", ["deferred"], [

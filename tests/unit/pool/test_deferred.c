@@ -97,6 +97,32 @@ ENV_CASE(test_what_ended_threads_kept_is_ordered)
     assert_sound(env->pool, env->fake);
 }
 
+/* Deferred blocks make requests break into free memory. Once the driver has refused, the card cannot afford that: each
+ * free is ordered at once, and the budget comes back little by little. */
+ENV_CASE(test_after_a_refusal_nothing_is_deferred)
+{
+    struct pool_config config = fake_config(env->fake);
+    uint64_t addr[8], refused;
+
+    config.deferred_min = 32 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 8; i++)
+        addr[i] = alloc(env->pool, 2 * MIB);
+    env->fake->capacity = 8 * 2 * MIB;
+    assert_int_equal(pool_alloc(env->pool, 2 * MIB, &refused), -ENOMEM);
+    env->fake->calls[FAKE_ORDER] = 0;
+    for (unsigned int i = 0; i < 8; i++) {
+        release(addr[i]);
+        assert_int_equal(env->fake->calls[FAKE_ORDER], i + 1);
+        assert_int_equal(deferred_bytes(env->pool), 0);
+    }
+    for (int i = 0; i < 1000 && !deferred_bytes(env->pool); i++)
+        release(alloc(env->pool, 2 * MIB));
+    assert_true(deferred_bytes(env->pool) > 0);
+    assert_true(env->fake->calls[FAKE_ORDER] > 100);
+    assert_sound(env->pool, env->fake);
+}
+
 /* A thread that has moved from one magazine to the next has all of the slack again after a while. */
 ENV_CASE(test_empty_magazines_have_no_share)
 {
@@ -216,6 +242,7 @@ int main(void)
         KEPT_TEST(test_slack_is_shared),
         KEPT_TEST(test_others_order_what_is_too_much),
         KEPT_TEST(test_what_ended_threads_kept_is_ordered),
+        KEPT_TEST(test_after_a_refusal_nothing_is_deferred),
         KEPT_TEST(test_empty_magazines_have_no_share),
         KEPT_TEST(test_who_goes_on_is_left_alone),
         KEPT_TEST(test_one_other_in_its_turn),
