@@ -77,6 +77,7 @@ void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size
     pool->stats.blocks += block->size;
     if (pool->stats.live > pool->stats.peak_live)
         pool->stats.peak_live = pool->stats.live;
+    host_native_peak_raise(pool);
 }
 
 void host_hand_back(struct host_pool *pool, struct host_block *block)

@@ -9,11 +9,15 @@
  */
 #include "host_internal.h"
 
-size_t host_excess(const struct host_pool *pool, size_t more, size_t live)
+void host_native_peak_raise(struct host_pool *pool)
 {
-    const uint64_t peak =
-        pool->stats.live + live > pool->stats.peak_live ? pool->stats.live + live : pool->stats.peak_live;
-    uint64_t bound = peak + peak / HOST_BOUND_PART + pool->bound_min;
+    if (pool->stats.live + pool->pending > pool->native_peak)
+        pool->native_peak = pool->stats.live + pool->pending;
+}
+
+size_t host_excess(const struct host_pool *pool, size_t more)
+{
+    uint64_t bound = pool->native_peak + pool->native_peak / HOST_BOUND_PART + pool->bound_min;
 
     if (pool->limit && pool->limit < bound)
         bound = pool->limit;

@@ -113,6 +113,8 @@ struct host_pool {
     struct host_token *first_token, *unused_token;
     unsigned int recording; /* threads inside ops->record */
     unsigned int tick;      /* calls of host_pool_decay */
+    uint64_t pending;       /* bytes of requests that wait for the driver or for room; natively they would be in use */
+    uint64_t native_peak;   /* the most of live and pending bytes so far */
     bool vain;              /* to ask for other threads' memory was in vain the last time */
     struct host_block *spare_blocks;
     struct host_segment *spare_segments;
@@ -190,8 +192,10 @@ bool host_last_free_wait(struct host_pool *pool);
 
 /* --- host_bound.c: how much is held, and how it goes back. Without the lock, but for the first. --- */
 
-/* The bytes by which the pool would exceed its bound if it held `more` bytes more for a request of `live` bytes. */
-size_t host_excess(const struct host_pool *pool, size_t more, size_t live);
+/* With the lock: live or pending bytes have changed. */
+void host_native_peak_raise(struct host_pool *pool);
+/* The bytes by which the pool would exceed its bound if it held `more` bytes more. */
+size_t host_excess(const struct host_pool *pool, size_t more);
 /* Give back a detached segment; false: it is kept, and attached again. */
 bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait);
 /* Give back idle memory that has been idle for `age` ticks, the longest idle first, until `enough` bytes went back.

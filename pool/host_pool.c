@@ -18,7 +18,27 @@ struct request {
     size_t size;
     uint64_t addr;  /* once it is served */
     uint64_t stamp; /* of a block that would serve it if it were complete, or 0 */
+    size_t pending; /* its part of the pool's pending bytes */
 };
+
+/* With the lock: the request counts as pending from now on, for `pending` bytes. */
+static void request_pends(struct request *r, size_t pending)
+{
+    r->pool->pending += pending - r->pending;
+    r->pending = pending;
+    host_native_peak_raise(r->pool);
+}
+
+/* With the lock: natively it would not be in use. The peak may become less than it was before, never less than what was
+ * live. */
+static void request_failed(struct request *r)
+{
+    struct host_pool *pool = r->pool;
+    const uint64_t surely = pool->stats.peak_live, less = pool->native_peak - r->pending;
+
+    pool->native_peak = pool->native_peak >= r->pending + surely ? less : surely;
+    request_pends(r, 0);
+}
 
 int host_pool_create(const struct host_config *config, struct host_pool **ret_pool)
 {
@@ -44,6 +64,7 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
 static bool take(struct request *r, bool cut, bool coalesce)
 {
     struct host_family *family = host_family_get(r->pool, &r->key);
+    const size_t pending = r->pending;
     struct host_block *block;
 
     r->stamp = 0;
@@ -51,9 +72,12 @@ static bool take(struct request *r, bool cut, bool coalesce)
         return false;
     if (coalesce)
         host_coalesce(r->pool, family);
+    request_pends(r, 0); /* it counts as live in a moment, and must not count twice */
     block = host_take(r->pool, family, r->size, cut, &r->stamp);
-    if (!block)
+    if (!block) {
+        request_pends(r, pending);
         return false;
+    }
     r->addr = block->addr;
     r->pool->stats.hits++;
     return true;
@@ -126,6 +150,7 @@ static int enter(struct request *r, struct host_segment *segment)
 
     if (rc)
         return rc;
+    request_pends(r, 0);
     if (segment->starts) {
         block = host_take(pool, segment->family, r->size, true, &stamp);
     } else {
@@ -167,7 +192,7 @@ static int grow(struct request *r, bool passing)
     int rc = 0;
 
     lock_take(&pool->lock);
-    if (!passing && host_excess(pool, need, host_round(r->size)))
+    if (!passing && host_excess(pool, need))
         rc = -ENOSPC;
     else
         segment = host_segment_new(pool, !passing && r->size <= HOST_SMALL_MAX);
@@ -204,7 +229,7 @@ static size_t excess(const struct request *r, size_t *ret_all)
     size_t bytes;
 
     lock_take(&r->pool->lock);
-    bytes = host_excess(r->pool, need_of(r, false), host_round(r->size));
+    bytes = host_excess(r->pool, need_of(r, false));
     *ret_all = r->pool->stats.idle;
     lock_give(&r->pool->lock);
     return bytes;
@@ -296,8 +321,16 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
 
     if (!size || size > HOST_SIZE_MAX)
         return size ? -ENOMEM : -EINVAL;
-    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_coalesced(&r)))
+    if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_coalesced(&r))) {
+        lock_take(&pool->lock);
+        request_pends(&r, host_round(size));
+        lock_give(&pool->lock);
         rc = serve_by_driver(&r);
+        lock_take(&pool->lock);
+        if (rc)
+            request_failed(&r);
+        lock_give(&pool->lock);
+    }
     if (rc)
         count(pool, &pool->stats.failed);
     else

@@ -65,15 +65,16 @@ int pool_free(uint64_t addr)
 {
     struct block *block;
     struct pool *pool;
+    bool defers;
     int rc = block_claim(addr, &block);
 
     if (rc)
         return rc;
     pool = block->segment->pool;
-    if (atomic_load_explicit(&pool->shown.defers, memory_order_relaxed) &&
-        block_defer(pool, block, /* in_any_case: */ false))
+    defers = atomic_load_explicit(&pool->shown.defers, memory_order_relaxed);
+    if (defers && block_defer(pool, block, /* in_any_case: */ false))
         return 0;
-    if (atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {
+    if (defers || atomic_load_explicit(&pool->shown.deferring, memory_order_relaxed) || pool->config.order->fill) {
         rc = order_and_publish(pool, block, POOL_ORDER_FREE);
     } else { /* the usual case: one block, and only order() to call */
         rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE);
@@ -177,8 +178,8 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     size_t released;
     int rc;
 
-    /* Deferred blocks make other requests break into free ones, which a full card cannot afford: from now on each free is
-     * ordered at once, and each order restores a little of the budget. */
+    /* Deferred blocks make other requests break into free ones, which a full card cannot afford: from now on each free
+     * is ordered at once, and each order restores a little of the budget. */
     atomic_store_explicit(&pool->shown.budget, 0, memory_order_relaxed);
     do {
         if (pool->config.backend->reclaim)

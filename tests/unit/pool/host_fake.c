@@ -74,11 +74,15 @@ static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64
     struct host_fake *fake = arg;
     const int rc = enter(fake, HOST_CALL_ALLOC);
     const size_t room = page_of(size + HOST_PAGE - 1) + 2 * HOST_SLAB;
+    void (*meanwhile)(void) = fake->meanwhile;
     uint64_t addr, end;
     char *p;
 
     if (rc)
         return rc;
+    fake->meanwhile = NULL;
+    if (meanwhile)
+        meanwhile();
     if (fake->capacity && atomic_load(&fake->held) + size > fake->capacity)
         return -ENOMEM;
     if (fake->again) {

@@ -383,6 +383,45 @@ static void test_bound_never_waits_for_others_work(void **state)
     put(b, 100 * MIB);
 }
 
+static uint64_t other;
+
+static void other_gets(void)
+{
+    other = get(80 * MIB);
+}
+
+/* Threads that ask at the same time would natively have a block each: so they do here, and keep it. */
+static void test_bound_counts_requests_under_way(void **state)
+{
+    uint64_t addr;
+
+    fake.meanwhile = other_gets;
+    addr = get(80 * MIB);
+    assert_int_equal(stats().passing, 0);
+    put(addr, 80 * MIB);
+    put(other, 80 * MIB);
+    addr = get(80 * MIB);
+    other_gets();
+    assert_int_equal(fake.calls[HOST_CALL_ALLOC], 2);
+    put(addr, 80 * MIB);
+    put(other, 80 * MIB);
+}
+
+/* Natively a refused request takes nothing, so it is no reason to hold more. */
+static void test_bound_forgets_refused_requests(void **state)
+{
+    uint64_t addr;
+
+    fake.capacity = 300 * MIB;
+    assert_int_equal(program_alloc(&fake, &plain, 1024 * MIB, ID, &addr), -ENOMEM);
+    for (int i = 0; i < 2; i++) {
+        put(get(40 * MIB), 40 * MIB);
+        put(get(100 * MIB), 100 * MIB);
+        put(get(60 * MIB), 60 * MIB);
+    }
+    assert_within(0);
+}
+
 static void test_bound_gives_back_longest_idle_first(void **state)
 {
     const uint64_t old = get(40 * MIB), young = get(50 * MIB);
@@ -487,6 +526,8 @@ int main(void)
         CASE(test_bound_waits_for_own_frees_only),
         CASE(test_bound_never_waits_for_later_work),
         CASE(test_bound_never_waits_for_others_work),
+        CASE(test_bound_counts_requests_under_way),
+        CASE(test_bound_forgets_refused_requests),
         CASE(test_bound_gives_back_longest_idle_first),
         CASE(test_limit),
         CASE(test_refusal),

@@ -210,10 +210,10 @@ static void idle_add(uint64_t addr, size_t size)
     account.live -= size - tail_of(kind_of(size));
 }
 
-/* The kept blocks have been ordered. */
-static void publish(void)
+/* The kept blocks have been ordered, and with `freed` the one that was freed. */
+static void publish(bool freed)
 {
-    const bool any = account.deferred_count;
+    const bool any = account.deferred_count || (freed && account.run->slack);
 
     for (size_t i = 0; i < account.deferred_count; i++)
         idle_add(account.kept[i], account.kept_size[i]);
@@ -257,7 +257,7 @@ static bool expect_hit(size_t size)
          account.held + account.leaving + account.asked + size > account.peak_live + account.run->slack)) {
         account.flush_from = account.slack ? account.deferred_bytes + account.slack / 8 : account.flush_from;
         if (account.run->prompt && account.deferred_count)
-            publish();
+            publish(/* freed: */ false);
     }
     return is_idle(size);
 }
@@ -324,7 +324,7 @@ static void give(struct env *env, unsigned int kind, uint64_t addr)
     release(addr);
     assert_int_equal(env->fake->orders_ok - orders, !kept);
     if (!kept) {
-        publish();
+        publish(/* freed: */ true);
         idle_add(addr, size_of(kind));
     }
     assert_int_equal(pool_decay(env->pool, UINT32_MAX), 0); /* it joins, and nothing goes */
