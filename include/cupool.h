@@ -88,7 +88,8 @@ struct cupool_stats {
     uint64_t host_allocs, host_hits, host_misses, host_frees, host_failed;
     uint64_t host_live; /* in blocks handed out (rounded up) */
     uint64_t host_held, host_peak_live, host_peak_held;
-    uint64_t host_idle; /* in segments without a block handed out; cupool_trim() leaves them alone */
+    uint64_t host_idle; /* in segments without a block handed out: cupool_trim() of all devices can give them
+                           back */
     uint64_t host_segments_alloc, host_segments_free, host_bound;
     uint64_t host_blocks;   /* bytes of the blocks that serve host_live */
     uint64_t host_waiting;  /* bytes of freed blocks that work may still use */
@@ -136,12 +137,12 @@ static inline int cupool_enabled(void)
 }
 
 /*
- * Give the idle segments of a device's pools back to the driver: those without a block handed out. Returns their bytes;
- * -EINVAL: no such device. Returns 0 also while a stream of the process captures, and inside an NCCL group of this
- * thread if memory is registered with NCCL (CUPOOL_REGISTER). May wait for work launched before frees, as cudaFree
- * natively does. Blocks handed out stay where they are. If memory comes from NCCL or is registered with it, call it on
- * all ranks at the same point of the program: the memory of a rank follows from its requests alone, and should be the
- * same on all ranks.
+ * Give the idle segments of a device's pools back to the driver: those without a block handed out; with
+ * CUPOOL_ALL_DEVICES those of pinned host memory, too, which belongs to no device. Returns their bytes; -EINVAL: no
+ * such device. Returns 0 also while a stream of the process captures, and inside an NCCL group of this thread if memory
+ * is registered with NCCL (CUPOOL_REGISTER). May wait for work launched before frees, as cudaFree natively does. Blocks
+ * handed out stay where they are. If memory comes from NCCL or is registered with it, call it on all ranks at the same
+ * point of the program: the memory of a rank follows from its requests alone, and should be the same on all ranks.
  */
 static inline int64_t cupool_trim(int device)
 {

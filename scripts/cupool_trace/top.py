@@ -33,7 +33,7 @@ later. A file's past is read first, which takes a while if it is long ("reading"
 has ended it is the mean of its whole run.
 States: running, ended (its last line says so), gone (killed; known only on this host), silent (on another host, no end line)."""
 
-COLUMNS = ["rank", "device", "host", "pid", "program", "state", "held", "live", "peak held", "segments", "calls/s", "oom", "last event", "ago"]
+COLUMNS = ["rank", "device", "host", "pid", "program", "state", "held", "live", "peak held", "segments", "calls/s", "oom", "pinned", "last event", "ago"]
 SORTS = ("held", "live", "segments", "rate", "ago", "rank")
 CALLS = ("segment_alloc", "segment_free")  # unless it died with its context
 RECENT = 10_000_000_000  # ns, of which calls/s is the mean
@@ -225,6 +225,7 @@ def figures(follower: Follower, now_unix_ns: int) -> list[Event]:
             "path": follower.path, "rank": header.get("rank"), "device": d, "host": header.get("host"), "pid": header.get("pid"),
             "exe": header.get("exe"), "state": state, "held": dev.held, "live": dev.live if allocs else None, "peak_held": dev.peak_held,
             "segments": dev.segments_live, "driver_calls": dev.driver_calls, "calls_per_s": round(follower.rate(d, state, now_unix_ns), 3), "oom": dev.oom,
+            "pinned": replay.host.held.get(d, 0),
             "last_event": last["e"] if last else None, "last_event_ago_s": None if ago is None else round(ago, 3),
             "problems": follower.problems.count})
     return rows
@@ -252,7 +253,7 @@ def plain(text: Any) -> str:
 def as_table(rows: list[Event]) -> str:
     cells = [[plain(r["rank"]), str(r["device"]), plain(r["host"]), plain(r["pid"]), plain(r["exe"]), r["state"], human_size(r["held"]),
               human_size(r["live"]), human_size(r["peak_held"]), str(r["segments"]), f"{r['calls_per_s']:.1f}", str(r["oom"]),
-              plain(r["last_event"]), ago_text(r["last_event_ago_s"])] for r in rows]
+              human_size(r["pinned"] or None), plain(r["last_event"]), ago_text(r["last_event_ago_s"])] for r in rows]
     return table(COLUMNS, cells, left=6)
 
 

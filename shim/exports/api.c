@@ -41,11 +41,18 @@ EXPORT int cupool_lib_enabled(void)
 
 EXPORT int64_t cupool_lib_trim(int device)
 {
+    uint64_t bytes;
+
     if (!process_serves())
         return -ENOSYS;
     if (device < CUPOOL_ALL_DEVICES)
         return -EINVAL;
-    return nccl_reg_group_depth() ? 0 : (int64_t)serve_release(device, "program");
+    if (nccl_reg_group_depth())
+        return 0;
+    bytes = serve_release(device, "program");
+    if (device == CUPOOL_ALL_DEVICES && host_memory_pool())
+        bytes += host_pool_trim(host_memory_pool(), /* may_wait: */ true);
+    return (int64_t)bytes;
 }
 
 /* A sum over the counters of one device, or of all. */

@@ -169,6 +169,15 @@ class Trim(Base):
         self.assertEqual([(e["d"], e["n"]) for e in trace.of("trim") if e["why"] == "program"], [(0, 4 * MIB), (1, 20 * MIB)])
         self.assert_fine(trace.path)
 
+    def test_pinned_memory(self) -> None:
+        """It belongs to no device, so it goes with all of them; a live block stays."""
+        done = self.api("alloc:3000000", "free", "pin:5000000", "trim:-1", "unpin", "trim:0", "stats:0", "trim:-1", "stats:0", CUPOOL_HOST_POOL="1")
+        trims = [int(line.split()[1]) for line in done.out.splitlines() if line.startswith("trim")]
+        before, after = stats_of(done.out)
+        self.assertEqual(trims[:2], [4 * MIB, 0])
+        self.assertGreaterEqual(trims[2], 5000000)
+        self.assertEqual((before["host_idle"], after["host_idle"], after["host_held"]), (trims[2], 0, 0))
+
     def test_what_was_kept_goes_too(self) -> None:
         """Frees that wait for company are ordered first."""
         out = self.lines("alloc:3000000", "alloc:5000000", "free", "trim:0", "stats:0", CUPOOL_FREE="relaxed")

@@ -46,6 +46,14 @@ class Once(Case):
         self.assertNotIn("\x1b", out)
         self.assertEqual(self.run_tool("top", "--once", self.write([header()])).stdout, "no event on any device\n")
 
+    def test_pinned_memory(self) -> None:
+        events = [header(), ev(1, "segment_alloc", p=BASE, n=2 * MIB), ev(2, "host_alloc", p=BASE + 64 * MIB, n=5 * MIB, us=1.0, b="host"),
+                  ev(3, "host_alloc", p=BASE + 96 * MIB, n=MIB, us=1.0, b="host"), ev(4, "host_free", p=BASE + 96 * MIB, n=MIB, us=1.0, b="host")]
+        path = self.write(events)
+        self.assertEqual([(r["held"], r["pinned"]) for r in self.rows(path)], [(2 * MIB, 5 * MIB)])
+        head, row = self.run_tool("top", "--once", path).stdout.splitlines()
+        self.assertIn("5.0 MiB", row[head.index("oom") + 3:head.index("pinned") + len("pinned") + 1])
+
     def test_live_unknown(self) -> None:
         events = [e for e in good() if e.get("e") not in ("alloc", "free_requested", "free_completed")]
         events[0]["events"] = "segment"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
+        ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
     # --- captures ---
     Mutant("cudaFreeAsync in the capture of its stream succeeds", ["faults / Faults.test_without_faults"], [
         ("return SERVE_INVALID; return serve_free_later(addr, stream);", "; return serve_free_later(addr, stream);")]),
