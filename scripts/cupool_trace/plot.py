@@ -12,8 +12,9 @@ import os
 import sys
 from typing import Any
 
-from . import VERSION
+from . import VERSION, symbols
 from .callers import names_of
+from .frames import Frames
 from .picture import png, svg
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
 from .replay import Rank, load
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", required=True, type=out, help="OUT.html, OUT.svg or OUT.png")
     parser.add_argument("--from", dest="begin", metavar="S", type=float, default=0.0, help="seconds after the start of each trace")
     parser.add_argument("--to", dest="end", metavar="S", type=float, default=float(1 << 53) / 1e9, help="likewise")
+    symbols.add_arguments(parser)
 
 
 def limits_for(devices: int, share: float = 1) -> Limits:
@@ -95,7 +97,7 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
     return out
 
 
-def callers_data(blocks: list[Box], frames: dict[int, str], every: list[Event]) -> Event:
+def callers_data(blocks: list[Box], frames: Frames, every: list[Event]) -> Event:
     """The caller of each block, as an index into callers; nothing if no block names one. every: all callers, as summary has them."""
     stacks = {b.more: names_of(b.more.stack, frames) for b in blocks if b.more}
     used = set(stacks.values())
@@ -266,6 +268,7 @@ def run(args: argparse.Namespace) -> int:
     if not ranks:
         return 2
     finish(ranks)
+    symbols.name_ranks(ranks, args)
     devices = sum(len(recorder_of(r).tracks) for r in ranks)
     if args.output.endswith(".html"):
         data, content = page(ranks, begin, end, devices)

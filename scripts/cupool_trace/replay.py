@@ -14,6 +14,7 @@ from typing import Callable, Optional
 
 from .callers import Caller, Stack
 from .comms import Comms
+from .frames import Frames
 from .host import Host
 from .measures import Durations, Registered
 from .ranges import Range, Ranges
@@ -241,7 +242,7 @@ class Replay:
 
     def __init__(self, problems: Problems) -> None:
         self.devices: dict[int, Device] = {}
-        self.frames: dict[int, str] = {}  # number: object and offset
+        self.frames = Frames()
         self.last_t = 0
         self.events = 0
         self.comms = Comms(problems.add)
@@ -254,7 +255,7 @@ class Replay:
             "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
-        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
+        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "object": self._object, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
                                                                 "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count}  # events of no one device
         self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
@@ -301,7 +302,10 @@ class Replay:
         return dev
 
     def _frame(self, line: int, ev: Event) -> None:
-        self.frames[ev["f"]] = ev["at"]
+        self.frames.frame(ev)
+
+    def _object(self, line: int, ev: Event) -> None:
+        self.frames.object(ev)
 
     def _nccl(self, line: int, ev: Event) -> None:
         self.nccl = {k: ev[k] for k in NCCL}

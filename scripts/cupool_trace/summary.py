@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Iterator, Optional
 
-from . import overview
+from . import overview, symbols
 from .callers import Names, caller_names, names_of
 from .check import of_other_runs, positive
 from .measures import Durations
@@ -39,6 +39,7 @@ what was asked for when live was greatest."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="the figures of each rank, also of many")
     parser.add_argument("--top", type=positive, metavar="N", help="only the figures of the N devices that held most")
+    symbols.add_arguments(parser)
 
 
 CALLERS = 10  # that are listed; --json has all
@@ -358,6 +359,7 @@ def print_all(ranks: list[Rank], figures: list[dict[int, Event]], every: list[ov
 
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files, Follow)
+    symbols.name_ranks(ranks, args)
     typical = typical_of(ranks)
     figures = [{d: device_summary(r, dev, typical) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
     total = summary_total([f for devices in figures for f in devices.values()])
