@@ -134,7 +134,7 @@ def tool_find() -> Optional[tuple[list[str], bool]]:
 
 
 def parse(text: str, trusted: bool) -> dict[int, list[Place]]:
-    """What the tool said, by address. Levels of which it knows neither function nor line are left out."""
+    """The answer of the tool, by address. Levels of which it knows neither function nor line are left out."""
     out: dict[int, list[Place]] = {}
     places: list[Place] = []
     lines = iter(text.splitlines())

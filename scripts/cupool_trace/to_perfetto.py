@@ -192,7 +192,8 @@ class Process:
                 held[name] = held.get(name, 0) + caller.at_peak(dev.peaks)
             most = sorted((-n, name) for name, n in held.items() if n)[:HOLDERS]
             if most:
-                self._put_mark(t, f"device {d}: peak of live memory, {human_size(dev.peak_live)}", None, {name: human_size(-n) for n, name in most})
+                self._timeline.put("i", f"device {d}: peak of live memory, {human_size(dev.peak_live)}", self._pid, self._thread(None)[0], self._t0 + t,
+                                   {name: human_size(-n) for n, name in most}, s="p", cat="peak")
 
     def _count(self, t: int, d: int, dev: Device) -> None:
         if dev.peaks != self._peaks.get(d, (0, 0))[0]:
