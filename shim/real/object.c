@@ -40,10 +40,12 @@ bool object_of(const void *address, struct object *ret_object)
     struct link_map *map = NULL;
     Dl_info info;
 
-    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !info.dli_fname || !map)
+    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
         return false;
-    *ret_object = (struct object){
-        .path = info.dli_fname, .symbol = info.dli_sname, .start = (uintptr_t)info.dli_fbase, .bias = map->l_addr};
+    *ret_object = (struct object){.path = map->l_name ? map->l_name : "",
+                                  .symbol = info.dli_sname,
+                                  .start = (uintptr_t)info.dli_fbase,
+                                  .bias = map->l_addr};
     return true;
 }
 #endif
