@@ -25,7 +25,8 @@ SHOWN = 4  # objects that the line on stderr names
 SYSTEM = "/usr/lib/debug"
 
 # Programs in the order of preference. All of them print an address, then a function and a line for each inlined level. binutils'
-# addr2line takes the nearest symbol for a function, however far away that is: without a line its function is not to be trusted.
+# addr2line takes the nearest symbol for a function, however far away that is: without a line its function is only to be trusted where
+# the file has the symbols of all functions.
 TOOLS: dict[str, tuple[list[str], bool]] = {
     "eu-addr2line": (["-a", "-f", "-i", "-C", "-e"], True),
     "llvm-symbolizer": (["--output-style=GNU", "-a", "-f", "-i", "-C", "-e"], True),
@@ -133,6 +134,15 @@ def tool_find() -> Optional[tuple[list[str], bool]]:
     return None
 
 
+def has_symbols(path: str) -> bool:
+    """The file has the symbols of all its functions, not only of those that it exports; False where readelf is not there to tell."""
+    readelf = shutil.which("readelf")
+    if not readelf:
+        return False
+    done = subprocess.run([readelf, "-SW", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace", check=False)
+    return re.search(r" \.symtab +SYMTAB ", done.stdout) is not None
+
+
 def parse(text: str, trusted: bool) -> dict[int, list[Place]]:
     """The answer of the tool, by address. Levels of which it knows neither function nor line are left out."""
     out: dict[int, list[Place]] = {}
@@ -163,7 +173,7 @@ def ask(tool: tuple[list[str], bool], path: str, addresses: list[int]) -> tuple[
         return {}, f"{name} took more than {PATIENCE} s"
     except OSError as e:
         return {}, f"{name}: {e.strerror}"
-    known = parse(done.stdout, trusted)
+    known = parse(done.stdout, trusted or has_symbols(path))
     return known, "" if known else f"{name} cannot read it"
 
 

@@ -185,7 +185,7 @@ class Symbols(Case):
         trace = self.traced(program)
         for name in tools():  # no debugging information at all: no static function's name, and no wrong one
             with self.subTest(debug=None, tool=name):
-                frames = self.stack(trace, self.path_with(name))
+                frames = self.stack(trace, self.path_with(name, "readelf"))
                 self.assertRegex(frames[0], r"^libwork\.so\+0x[0-9a-f]+$")
                 self.assertRegex(frames[1], r"^(work_take \(libwork\.so\)|libwork\.so\+0x[0-9a-f]+)$")
 
@@ -222,6 +222,18 @@ class Symbols(Case):
         self.assertEqual(self.stack(trace, path)[0], "buffer_take (fixed.c:5)")
         os.utime(program)
         self.assertRegex(self.stack(trace, path, said="has no build id and is newer than the trace")[0], r"^fixed\+0x")
+
+    def test_symbols_alone(self) -> None:
+        """A program without debugging information that is not stripped: functions of all kinds, and no lines. addr2line alone cannot tell
+        such a program from a stripped one."""
+        program = self.compile("fixed", LIBRARY + PROGRAM.replace("void *work_take(unsigned long);\n", ""))
+        subprocess.run([need("objcopy"), "--strip-debug", program], check=True)
+        trace = self.traced(program)
+        for names in [[name] for name in tools() if name != "addr2line"] + ([["addr2line", "readelf"]] if shutil.which("addr2line") else []):
+            with self.subTest(names):
+                self.assertEqual(self.stack(trace, self.path_with(*names))[:2], ["buffer_take (fixed)", "main (fixed)"])
+        if shutil.which("addr2line"):
+            self.assertRegex(self.stack(trace, self.path_with("addr2line"))[0], r"^fixed\+0x")
 
     def test_no_symboliser(self) -> None:
         """Offsets, and one line that says what is missing; none of both where names are not wanted."""
