@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import sys
 from array import array
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
+from . import apart
 from .callers import Caller, Stack
 from .comms import Comms
 from .frames import Frames
@@ -452,12 +453,18 @@ class Rank:
 
 def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tuple[list[Rank], int]:
     """Read all files, sorted by rank. Those that cannot be read are named on stderr; the other value is their number."""
-    ranks, unreadable = [], 0
-    for path in paths:
+    def read(path: str) -> Union[Rank, str]:
         try:
-            ranks.append(Rank(path, follow))
+            return Rank(path, follow)
         except CannotRead as e:
+            return str(e)
+
+    ranks, unreadable = [], 0
+    for got in apart.each(paths, read):
+        if isinstance(got, Rank):
+            ranks.append(got)
+        else:
             unreadable += 1
-            print(f"cupool-trace: {e}", file=sys.stderr)
+            print(f"cupool-trace: {got}", file=sys.stderr)
     ranks.sort(key=lambda r: (*r.reader.order, r.path))
     return ranks, unreadable
