@@ -286,9 +286,9 @@ class InBrowser(PlotCase):
         self.assertGreater(lines[1], 2 * lines[0])
         self.into_view("#all")
         at = self.browser.evaluate("cupoolPlot.locateRow(13)")
-        self.browser.mouse("mouseMoved", at["x"], at["y"])
+        self.browser.mouse("mouseMoved", at["x"] + 400, at["y"])  # when the others have something, too
         self.browser.frame()
-        self.assertRegex(self.tip(), r"^rank 13, device 0 at .*: 500.00 MiB .*median .*most 500.00 MiB")
+        self.assertRegex(self.tip(), r"^rank 13, device 0 at .*: 500.00 MiB .*least 1.5 KiB .*median 1.5 KiB .*most 500.00 MiB")
         self.browser.click(at["x"], at["y"])
         self.assertEqual((self.state()["shown"], self.state()["focus"]), ([13], 13))
         self.browser.key("ArrowDown")
