@@ -162,6 +162,23 @@ class Symbols(Case):
             self.assertIn(f"Build ID: {objects[str(path)]['id']}\n", notes)
         self.assert_fine(trace.path)
 
+    def test_long_paths(self) -> None:
+        """The longest that fits into a line is whole; a longer one is not told at all, rather than cut."""
+        program = self.compile("fixed", LIBRARY + PROGRAM.replace("void *work_take(unsigned long);\n", ""))
+        for length, told in ((559, True), (560, False), (3000, False)):
+            folder = self.folder()
+            while length - len(str(folder)) > 250:
+                folder /= "d" * 200
+            folder.mkdir(parents=True, exist_ok=True)
+            long = folder / ("x" * (length - len(str(folder)) - 1))
+            self.assertEqual(len(str(long)), length)
+            shutil.copy(program, long)
+            trace = self.traced(long)
+            self.assertEqual((trace.of("object")[0]["path"], trace.events[-1]["dropped"]), (str(long) if told else "", 0))
+            self.assertEqual(len(trace.of("frame")), len({e["f"] for e in trace.of("frame")}))
+            self.assertTrue(all("o" in e for e in trace.of("frame")))
+            self.assert_fine(trace.path)
+
     def test_a_separate_debug_file(self) -> None:
         """By its link, beside the library and in .debug; and by its build id in a folder that is named, in the two layouts."""
         program = self.library()
