@@ -15,6 +15,7 @@ from . import ahead
 
 T = TypeVar("T")
 LEAST = 8 << 20  # bytes of all files; fewer are read before another process has begun
+MOST = 32  # processes
 _work: list[Callable[[str], object]] = []  # of this call, for the processes that are forked from it
 
 
@@ -58,7 +59,7 @@ def _by_others(paths: Sequence[str], work: Callable[[str], T]) -> dict[str, T]:
     done: dict[str, T] = {}
     _work.append(work)
     try:
-        workers = min(ahead.processors(), len(paths), 64)
+        workers = min(ahead.processors(), len(paths), MOST)
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin) as pool:
             for path, result in zip(paths, pool.map(_one, paths, chunksize=max(1, len(paths) // (4 * workers)))):
                 done[path] = result  # type: ignore[assignment]
