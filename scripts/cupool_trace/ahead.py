@@ -21,6 +21,7 @@ PIPE = 1 << 20  # bytes that wait in the pipe: who sorts events takes thousands 
 _HEAD = struct.Struct("=BQ")  # of a message: its kind, and how many bytes follow
 _ITEM, _END, _HERE, _LOST = range(4)  # an item; those were all; the others are to be made here; no message: the child is gone
 _children: set[int] = set()
+_alone = False
 
 
 class Lost(Exception):
@@ -32,8 +33,16 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def stay_alone() -> None:
+    """From now on this process makes all items itself: others like it have the other processors."""
+    global _alone
+    _alone = True
+
+
 def worthwhile(path: str) -> bool:
     """Is it a long file, and is there a processor for one more child?"""
+    if _alone:
+        return False
     try:
         found = os.stat(path)
     except OSError:

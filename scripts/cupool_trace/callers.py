@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callers: the stacks by which a program asked for memory of one device, the bytes of each, and their names.
 
-Not here: which frames there are; see the event `frame` and Replay.
+Not here: the names of single frames (frames).
 """
 from __future__ import annotations
 
 import os
-import re
-from typing import Iterable, Optional
+from typing import Iterable
+
+from .frames import UNKNOWN, Frames
 
 Stack = tuple[int, ...]  # the numbers of frames, innermost first
 
@@ -31,29 +32,11 @@ class Caller:
         return self._at_peak if self._peaks == peaks else self.live
 
 
-UNKNOWN = "unknown"  # the frame that has no number, or whose number has no name
-_PARTS = re.compile(r"(.*)(\+0x[0-9a-f]+)(?: \((.*)\))?")
-
-
-def split_frame(at: str) -> tuple[str, str, str]:
-    """A frame's object, its offset there and its function; "" for an unknown part."""
-    parts = _PARTS.fullmatch(at)
-    return (parts[1], parts[2], parts[3] or "") if parts else (at, "", "")
-
-
-def frame_name(at: Optional[str]) -> str:
-    """A frame's object and function; its object and offset where the function is not known."""
-    if at is None:
-        return UNKNOWN
-    where, _, function = split_frame(at)
-    return f"{where} ({function})" if function else at
-
-
 Names = tuple[str, ...]  # of a stack's frames, innermost first
 
 
-def names_of(stack: Stack, frames: dict[int, str]) -> Names:
-    return tuple(frame_name(frames.get(number)) for number in stack) or (UNKNOWN,)
+def names_of(stack: Stack, frames: Frames) -> Names:
+    return tuple(name for number in stack for name in frames.names(number)) or (UNKNOWN,)
 
 
 def caller_names(stacks: Iterable[Names]) -> dict[Names, str]:

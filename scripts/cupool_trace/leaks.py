@@ -10,8 +10,10 @@ import argparse
 import json
 import sys
 
+from . import symbols
+from .callers import Names, names_of
 from .check import positive
-from .callers import UNKNOWN, Names, names_of
+from .frames import UNKNOWN
 from .replay import Rank, load
 from .schema import Event
 from .text import count_of, human_size, table
@@ -20,12 +22,13 @@ HELP = "what was never freed, by stack"
 DESCRIPTION = """\
 Lists the blocks that are live at the end of the traces, added up over all ranks by the stack that asked for them; the most bytes
 first, each stack with its frames, innermost first. Needs CUPOOL_TRACE_EVENTS=segment,alloc, and CUPOOL_TRACE_STACKS=1 for the
-stacks. A process that was killed, or frees nothing at its end, leaves all that it had. That something is left is no error: the
+stacks, with functions and lines where the files that ran, or their debugging information, are here. A process that was killed, or frees nothing at its end, leaves all that it had. That something is left is no error: the
 exit status is 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, metavar="N", default=20, help="so many stacks (default 20); --json has all")
+    symbols.add_arguments(parser)
 
 
 def left_of(ranks: list[Rank]) -> list[Event]:
@@ -46,6 +49,7 @@ def left_of(ranks: list[Rank]) -> list[Event]:
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files)
     status = 2 if unreadable else 1 if any(r.problems.count for r in ranks) else 0
+    symbols.name_ranks(ranks, args)
     left = left_of(ranks)
     if args.json:
         json.dump({"stacks": left, "bytes": sum(o["bytes"] for o in left), "blocks": sum(o["blocks"] for o in left)}, sys.stdout, indent=1)

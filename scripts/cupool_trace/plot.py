@@ -12,8 +12,10 @@ import os
 import sys
 from typing import Any
 
-from . import VERSION
+from . import VERSION, flame, symbols
 from .callers import names_of
+from .frames import Frames
+from .overview import SHOWN, Row, out_of_line
 from .picture import png, svg
 from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
 from .replay import Rank, load
@@ -34,13 +36,14 @@ POINTS = (48_000, 32_768)
 SEGMENTS = (60_000, 20_000)
 BLOCKS = (80_000, 30_000)
 MARKS = (3_000, 300)  # of each kind
+CALLS = (30_000, 2_000)  # frames of flame graphs
 PAGE = 20_000_000  # bytes; long numbers and texts can make more of these than fit, and then each of them is less
 HOLDERS = 8  # callers that are named, and as many of those that took memory past the pool
 NAME = 300  # letters of a frame's; C++ has far longer ones
 FIGURES = ("name", "uuid", "from_stats", "peak_held", "peak_live", "held_at_end", "segments_alloc", "requests", "hit_rate",
            "driver_calls", "oom", "callers")
 # The parts of the page's script, in page/. They share one scope, and begin.js uses all others.
-SCRIPTS = ("text.js", "view.js", "list.js", "canvas.js", "curves.js", "map.js", "describe.js", "pointing.js", "begin.js")
+SCRIPTS = ("text.js", "view.js", "list.js", "canvas.js", "curves.js", "map.js", "ranks.js", "flame.js", "describe.js", "pointing.js", "begin.js")
 GAP = 2 << 20  # addresses that are further apart than this are drawn as if they were not
 
 
@@ -53,12 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", required=True, type=out, help="OUT.html, OUT.svg or OUT.png")
     parser.add_argument("--from", dest="begin", metavar="S", type=float, default=0.0, help="seconds after the start of each trace")
     parser.add_argument("--to", dest="end", metavar="S", type=float, default=float(1 << 53) / 1e9, help="likewise")
+    symbols.add_arguments(parser)
 
 
 def limits_for(devices: int, share: float = 1) -> Limits:
     """A `share`th of what a page may hold."""
     return Limits(*(int(min(most, all_together // max(1, devices)) / share)
-                    for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS)))
+                    for all_together, most in (POINTS, SEGMENTS, BLOCKS, MARKS, CALLS)))
 
 
 class Regions:
@@ -95,7 +99,7 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
     return out
 
 
-def callers_data(blocks: list[Box], frames: dict[int, str], every: list[Event]) -> Event:
+def callers_data(blocks: list[Box], frames: Frames, every: list[Event]) -> Event:
     """The caller of each block, as an index into callers; nothing if no block names one. every: all callers, as summary has them."""
     stacks = {b.more: names_of(b.more.stack, frames) for b in blocks if b.more}
     used = set(stacks.values())
@@ -115,7 +119,7 @@ def merged_data(kept: Largest, regions: Regions) -> list[list[int]]:
             for t0, t1, p, end, count, total, most in sorted(kept.rest.cells.values())]
 
 
-def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
+def track_data(rank: Rank, process: int, d: int, track: Track, summary: Event, calls: int) -> Event:
     dev = rank.replay.devices[d]
     segments, blocks = track.segments.boxes, track.blocks.boxes
     regions = Regions([(b.p, b.p + b.n) for b in segments + blocks]
@@ -129,13 +133,14 @@ def track_data(rank: Rank, process: int, d: int, track: Track) -> Event:
             low, high, last = columns[1 + 3 * i:4 + 3 * i]
             # Most curves are exact, and then these are the same.
             series[name] = {"last": last, **({"min": low} if low != last else {}), **({"max": high} if high != last else {})}
-    summary = device_summary(rank, dev)
     figures = {name: summary[name] for name in FIGURES}
     figures["callers"] = [{**{k: c[k] for k in ("live_at_peak", "live_at_end", "requests")}, "caller": c["caller"][:NAME]}
                           for c in summary["callers"][:HOLDERS]]
     figures["physical"] = [{**c, "object": c["object"][:NAME]} for f in recorder_of(rank).physical.figures() if f["device"] == d
                            for c in f["callers"][:HOLDERS]]
+    root = flame.tree(summary["callers"])
     return {
+        **({"flame": flame.data(root, calls, NAME)} if root.bytes else {}),
         "process": process, "device": d, "figures": figures, "series": series,
         "peaks": {name: {"n": n, "t": t} for name, (n, t) in zip(QUANTITIES, track.peaks) if name in known and n >= 0},
         # As text: JavaScript's numbers hold no 64 bits.
@@ -195,18 +200,25 @@ def page_data(ranks: list[Rank], begin: int, end: int, limits: Limits) -> Event:
     first = min(starts, default=0)
     processes: list[Event] = []
     out: list[Event] = []
+    rows: list[Row] = []
+    places: dict[int, int] = {}  # of rows: where they are in out
     for r in ranks:
         recorder = recorder_of(r)
         for d in sorted(recorder.tracks):
             recorder.tracks[d].fit(limits, recorder.last_t)
-            out.append(track_data(r, len(processes), d, recorder.tracks[d]))
+            row = Row(r, d, device_summary(r, recorder.devices[d]))
+            if recorder.devices[d].pooled:
+                places[id(row)] = len(out)
+                rows.append(row)
+            out.append(track_data(r, len(processes), d, recorder.tracks[d], row.figures, limits.calls))
         processes.append({
             "name": r.name, "file": os.path.basename(r.path), "rank": r.rank,
             **{k: r.header.get(k) for k in ("host", "pid", "exe", "version")},
             "state": r.reader.state, "complete": r.reader.complete, "problems": r.problems.count, "lines": r.reader.lines,
             "events": recorder.events, "last_ns": recorder.last_t, "allocs": r.traces_allocs,
             "offset_ns": r.header.get("t0_unix_ns", first) - first})
-    return {"made_by": f"cupool-trace {VERSION}", "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out}
+    unlike = [[places[id(row)], ", ".join(texts)[:NAME]] for row, texts in (out_of_line(rows) if len(rows) > 2 else [])[:SHOWN]]
+    return {"made_by": f"cupool-trace {VERSION}", "begin_ns": begin, "end_ns": end, "processes": processes, "tracks": out, "unlike": unlike}
 
 
 def part(name: str) -> str:
@@ -266,6 +278,7 @@ def run(args: argparse.Namespace) -> int:
     if not ranks:
         return 2
     finish(ranks)
+    symbols.name_ranks(ranks, args)
     devices = sum(len(recorder_of(r).tracks) for r in ranks)
     if args.output.endswith(".html"):
         data, content = page(ranks, begin, end, devices)

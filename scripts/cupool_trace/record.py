@@ -249,8 +249,9 @@ class Lifetimes(Ranges):
 class Limits:
     """How much is kept of each device."""
 
-    def __init__(self, points: int, segments: int, blocks: int, marks: int) -> None:
+    def __init__(self, points: int, segments: int, blocks: int, marks: int, calls: int) -> None:
         self.points, self.segments, self.blocks, self.marks = max(64, points), max(64, segments), max(64, blocks), max(16, marks)
+        self.calls = max(32, calls)  # frames of a flame graph
 
 
 class Track:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import heapq
 import sys
 from array import array
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
+from . import apart
 from .callers import Caller, Stack
 from .comms import Comms
+from .frames import Frames
 from .host import Host
 from .measures import Durations, Registered
 from .ranges import Range, Ranges
@@ -241,7 +243,7 @@ class Replay:
 
     def __init__(self, problems: Problems) -> None:
         self.devices: dict[int, Device] = {}
-        self.frames: dict[int, str] = {}  # number: object and offset
+        self.frames = Frames()
         self.last_t = 0
         self.events = 0
         self.comms = Comms(problems.add)
@@ -254,7 +256,7 @@ class Replay:
             "stats": self._stats, "comm_init": self._comm_init, "comm_destroy": self._comm_destroy,
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
-        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
+        self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "object": self._object, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
                                                                 "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count}  # events of no one device
         self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
@@ -301,7 +303,10 @@ class Replay:
         return dev
 
     def _frame(self, line: int, ev: Event) -> None:
-        self.frames[ev["f"]] = ev["at"]
+        self.frames.frame(ev)
+
+    def _object(self, line: int, ev: Event) -> None:
+        self.frames.object(ev)
 
     def _nccl(self, line: int, ev: Event) -> None:
         self.nccl = {k: ev[k] for k in NCCL}
@@ -448,12 +453,18 @@ class Rank:
 
 def load(paths: list[str], follow: Callable[[Problems], Replay] = Replay) -> tuple[list[Rank], int]:
     """Read all files, sorted by rank. Those that cannot be read are named on stderr; the other value is their number."""
-    ranks, unreadable = [], 0
-    for path in paths:
+    def read(path: str) -> Union[Rank, str]:
         try:
-            ranks.append(Rank(path, follow))
+            return Rank(path, follow)
         except CannotRead as e:
+            return str(e)
+
+    ranks, unreadable = [], 0
+    for got in apart.each(paths, read):
+        if isinstance(got, Rank):
+            ranks.append(got)
+        else:
             unreadable += 1
-            print(f"cupool-trace: {e}", file=sys.stderr)
+            print(f"cupool-trace: {got}", file=sys.stderr)
     ranks.sort(key=lambda r: (*r.reader.order, r.path))
     return ranks, unreadable

@@ -54,6 +54,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_str, "a string"), "uuid": (_is_str, "a string"),
     "us": (_is_number, "microseconds"), "why": (_is_str, "a string"), "free": (_is_str, "a string"),
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
+    "o": (_is_size, "an object's number"), "bias": (_is_address, "a hexadecimal string"), "id": (_is_str, "a string"), "path": (_is_str, "a string"),
     "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
     "result": (_is_size, "an error code"), "text": (_is_str, "a string"),
     "comm": (_is_str, "a string"), "since": (_is_size, "nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
@@ -93,6 +94,7 @@ REQUIRED: dict[str, list[str]] = {
     "host_held": ["d", "b", "n", "segments"],
     "host_oom": ["tid", "b", "n", "held", "live", "idle", "waiting", "why"],
     "host_stats": ["tid", "b", *HOST_STATS],
+    "object": ["tid", "o", "p", "bias", "id", "path"],
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],
     "backend": ["tid", "b"],
@@ -113,6 +115,7 @@ CHECKS: dict[str, list[Check]] = {e: [(k, *TYPES.get(k, _COUNT)) for k in ["t", 
 _OPTIONAL: list[Check] = [(k, *TYPES[k]) for k in ("tid", "d", "us", "block", "total")]
 _OPTIONAL_OF: dict[str, list[Check]] = {
     "oom": [*_OPTIONAL, *((k, _is_size, "a number of bytes") for k in OOM_FREE), ("why", *TYPES["why"])],
+    "frame": [*_OPTIONAL, ("o", *TYPES["o"])],
     "alloc": [*_OPTIONAL, ("f", lambda v: isinstance(v, list) and all(map(_is_size, v)), "a list of frames' numbers")],
 }
 

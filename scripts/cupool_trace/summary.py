@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Iterator, Optional
 
-from . import overview
+from . import flame, overview, symbols
 from .callers import Names, caller_names, names_of
 from .check import of_other_runs, positive
 from .measures import Durations
@@ -37,8 +37,9 @@ what was asked for when live was greatest."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-v", "--verbose", action="store_true", help="the figures of each rank, also of many")
+    parser.add_argument("-v", "--verbose", action="store_true", help="the figures of each rank, also of many, and the calls that led to what was live at the peak")
     parser.add_argument("--top", type=positive, metavar="N", help="only the figures of the N devices that held most")
+    symbols.add_arguments(parser)
 
 
 CALLERS = 10  # that are listed; --json has all
@@ -255,6 +256,13 @@ def print_callers(who: str, every: list[Event]) -> None:
                 [[o["caller"], human_size(o["live_at_peak"]), human_size(o["live_at_end"]), str(o["requests"])] for o in every[:CALLERS]], left=1))
 
 
+def print_flame(who: str, every: list[Event]) -> None:
+    root = flame.tree(every)
+    if root.bytes:
+        print(f"\n{who}: {human_size(root.bytes)} live at the peak, by the calls that led there, the outermost first")
+        print("\n".join(flame.lines(root)))
+
+
 def physical(rank: Rank) -> list[Event]:
     assert isinstance(rank.replay, Follow)
     return rank.replay.physical.figures()
@@ -343,7 +351,7 @@ def notes_of(ranks: list[Rank], figures: list[dict[int, Event]]) -> Iterator[str
     yield from of_other_runs(ranks)
 
 
-def print_all(ranks: list[Rank], figures: list[dict[int, Event]], every: list[overview.Row], total: Event) -> None:
+def print_all(ranks: list[Rank], figures: list[dict[int, Event]], every: list[overview.Row], total: Event, verbose: bool) -> None:
     print_ranks(ranks)
     print_devices(every, total if len(every) > 1 else None)
     notes = list(notes_of(ranks, figures))
@@ -353,11 +361,14 @@ def print_all(ranks: list[Rank], figures: list[dict[int, Event]], every: list[ov
     for r, devices in zip(ranks, figures):
         for d, f in devices.items():
             print_callers(f"{r.name} device {d}", f["callers"])
+            if verbose:
+                print_flame(f"{r.name} device {d}", f["callers"])
         print_physical(r)
 
 
 def run(args: argparse.Namespace) -> int:
     ranks, unreadable = load(args.files, Follow)
+    symbols.name_ranks(ranks, args)
     typical = typical_of(ranks)
     figures = [{d: device_summary(r, dev, typical) for d, dev in sorted(r.replay.devices.items())} for r in ranks]
     total = summary_total([f for devices in figures for f in devices.values()])
@@ -376,7 +387,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.verbose or len(ranks) <= FEW:
         if len(ranks) > 1:
             print()
-        print_all(ranks, figures, every, total)
+        print_all(ranks, figures, every, total, args.verbose)
     else:
         text = overview.callers(every)
         if text:

@@ -10,6 +10,9 @@ import json
 import sys
 from typing import Any, Optional, TextIO
 
+from . import symbols
+from .callers import names_of
+from .frames import Frames
 from .output import add_argument, guarded, text_output
 from .physical import Follow
 from .replay import Device
@@ -23,7 +26,7 @@ Writes trace-event JSON: a process for each rank; for each device counters of by
 allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the
 pool, of pinned host memory, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
 duration is in the trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also
-the sudden one.
+the sudden one. With CUPOOL_TRACE_STACKS=1 there is one more mark at each device's peak of live memory: who had most of it then.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
 highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
 50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn
@@ -35,6 +38,7 @@ FIRST_EVERY = 100_000  # ns
 MOMENTS = 50_000
 SLICES = 100_000
 MARKS = 100_000
+HOLDERS = 20  # callers that the mark of a peak names
 MARKED = ("trim", "oom", "policy", "mark", "gap", "end")
 COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested", "held")
 REGISTERED = ("register", "deregister", "comm_destroy")
@@ -46,6 +50,7 @@ HOST = ("host_alloc", "host_free", "host_held")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_argument(parser)
+    symbols.add_arguments(parser)
     parser.add_argument("--every", type=every_us, metavar="US", help="coalesce counters to this many microseconds; 0: not at all")
 
 
@@ -144,6 +149,7 @@ class Process:
         self._slices = 0
         self._shortest = 0.0
         self._marks = 0
+        self._peaks: dict[int, tuple[int, int]] = {}  # of devices: which peak of live memory was the last, and when
         self.left_out = {"slices": 0, "marks": 0}
 
     def run(self) -> None:
@@ -172,7 +178,26 @@ class Process:
         if not self._source.reader.ended:
             self._put_mark(self._source.last_t, self._source.reader.state, None, {})
 
+    @property
+    def frames(self) -> Frames:
+        return self._replay.frames
+
+    def mark_peaks(self) -> None:
+        """When the names of frames are known."""
+        for d, (_, t) in self._peaks.items():
+            dev = self._replay.devices[d]
+            held: dict[str, int] = {}
+            for stack, caller in dev.callers.items():
+                name = " < ".join(names_of(stack, self.frames))
+                held[name] = held.get(name, 0) + caller.at_peak(dev.peaks)
+            most = sorted((-n, name) for name, n in held.items() if n)[:HOLDERS]
+            if most:
+                self._timeline.put("i", f"device {d}: peak of live memory, {human_size(dev.peak_live)}", self._pid, self._thread(None)[0], self._t0 + t,
+                                   {name: human_size(-n) for n, name in most}, s="p", cat="peak")
+
     def _count(self, t: int, d: int, dev: Device) -> None:
+        if dev.peaks != self._peaks.get(d, (0, 0))[0]:
+            self._peaks[d] = dev.peaks, t
         counters = self._counters.get(d)
         if counters is None:
             counters = self._counters[d] = Counters(self._timeline, self._pid, d, self._t0, self._every)
@@ -249,9 +274,12 @@ def convert(args: argparse.Namespace) -> int:
     left_out: dict[str, dict[str, int]] = {}
     with text_output(args.output, args.files) as f:
         timeline = Timeline(f)
-        for pid, source in enumerate(sources.files, 1):
-            process = Process(timeline, source, pid, sources.offset(source), args.every)
+        processes = [Process(timeline, source, pid, sources.offset(source), args.every) for pid, source in enumerate(sources.files, 1)]
+        for process in processes:
             process.run()
+        symbols.name_frames([process.frames for process in processes], args, sources.base)
+        for process, source in zip(processes, sources.files):
+            process.mark_peaks()
             if any(process.left_out.values()):
                 left_out[source.full_name] = process.left_out
         timeline.end({"made by": "cupool-trace to-perfetto", "time 0, ns since 1970": str(sources.base), "left out": left_out})

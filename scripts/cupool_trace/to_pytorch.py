@@ -12,9 +12,10 @@ import sys
 from array import array
 from typing import Any, BinaryIO, Iterator, Optional
 
+from . import symbols
+from .frames import UNKNOWN, Frames, split_frame
 from .lives import ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, TOP, Lives
 from .output import add_argument, binary_output, guarded
-from .callers import UNKNOWN, split_frame
 from .schema import Event
 from .source import Source, Sources
 from .text import count_of
@@ -25,7 +26,7 @@ Writes a pickle (protocol 4) as torch.cuda.memory._dump_snapshot() does: open it
 the browser), or with python3 -m torch.cuda._memory_viz trace|segments|memory FILE. The views "Active Memory Timeline",
 "Active Cached Segment Timeline" and "Allocator State History" work. With one rank its devices keep their numbers; with several,
 each device of each rank becomes one of the viewer's devices, which stderr lists. With CUPOOL_TRACE_STACKS=1 allocations and blocks
-have the frames that asked for them, innermost first; the last frame of each entry, or the only one, names the rank. Without
+have the frames that asked for them, innermost first, with functions and lines where these are to be found; the last frame of each entry, or the only one, names the rank. Without
 allocation events each segment is shown as one block. The viewer is slow beyond half a million entries, so only the newest
 --max-entries of each device are kept; the state at the end is whole in any case. What the device had free at an oom is not in a
 trace, and is written as 0."""
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_argument(parser)
     parser.add_argument("--max-entries", type=count, default=MAX_ENTRIES, metavar="N",
                         help="keep the newest N entries of each device (default: %(default)s)")
+    symbols.add_arguments(parser)
 
 
 def count(text: str) -> int:
@@ -157,11 +159,7 @@ class Stacks:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
-        self._names: dict[int, str] = {}
-
-    def name(self, ev: Event) -> None:
-        """A frame event."""
-        self._names[ev["f"]] = ev["at"]
+        self.frames = Frames()
 
     def number(self, frames: Optional[list[int]]) -> int:
         if not frames:
@@ -175,12 +173,15 @@ class Stacks:
         """Those of these numbers, as the viewer has them."""
         for frames, number in self._numbers.items():
             if number in numbers:
-                yield number, [self._frame(f) for f in frames]
+                yield number, [one for f in frames for one in self._frame(f)]
 
-    def _frame(self, number: int) -> dict[str, Any]:
-        # Nothing knows lines here. The offset is what addr2line wants, and tells two calls of one function apart.
-        where, offset, function = split_frame(self._names.get(number, UNKNOWN))
-        return {"filename": where, "line": 0, "name": f"{function} {offset}".strip() or "?"}
+    def _frame(self, number: int) -> list[dict[str, Any]]:
+        # The offset is what addr2line wants, and tells two calls of one function apart.
+        where, offset, function = split_frame(self.frames.at.get(number, UNKNOWN))
+        places = self.frames.places.get(number)
+        if not places:
+            return [{"filename": where, "line": 0, "name": f"{function} {offset}".strip() or "?"}]
+        return [{"filename": p.file or where, "line": p.line, "name": p.function if p.file else f"{p.function} {offset}"} for p in places]
 
 
 class Rank:
@@ -196,7 +197,9 @@ class Rank:
             steps = self.lives.feed(ev)
             if not steps and ev["e"] != "oom":
                 if ev["e"] == "frame":
-                    self.stacks.name(ev)
+                    self.stacks.frames.frame(ev)
+                elif ev["e"] == "object":
+                    self.stacks.frames.object(ev)
                 continue
             d: int = ev["d"]
             if d not in self.devices:
@@ -263,14 +266,14 @@ class Snapshot:
         rank = p.share({"filename": str(r.source.header.get("exe", "?")), "line": 0, "name": r.source.full_name})
         wanted = {stack for d in r.devices.values() for stack in d.entries.stacks}
         wanted.update(r.stacks.number(blocks.more(b)) for blocks in r.lives.blocks.values() for b, _, _ in blocks.items())
-        known: dict[tuple[str, str], bytes] = {}
+        known: dict[tuple[str, str, int], bytes] = {}
         out = {0: p.share([rank])}
         for number, frames in r.stacks.of(wanted - {0}):
             for f in frames:
-                key = f["filename"], f["name"]
+                key = f["filename"], f["name"], f["line"]
                 if key not in known:
                     known[key] = p.share(f)
-            out[number] = p.share([*(known[f["filename"], f["name"]] for f in frames), rank])
+            out[number] = p.share([*(known[f["filename"], f["name"], f["line"]] for f in frames), rank])
         return out
 
     def _settings(self) -> dict[str, Any]:
@@ -329,7 +332,9 @@ class Snapshot:
 def convert(args: argparse.Namespace) -> int:
     with binary_output(args.output, args.files) as f:
         sources = Sources(args.files)
-        snapshot = Snapshot(f, [Rank(s, args.max_entries) for s in sources.files], args.max_entries)
+        ranks = [Rank(s, args.max_entries) for s in sources.files]
+        symbols.name_frames([r.stacks.frames for r in ranks], args, sources.base)
+        snapshot = Snapshot(f, ranks, args.max_entries)
         snapshot.write()
     status = sources.finish()
     for d in snapshot.devices:

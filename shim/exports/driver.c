@@ -3,8 +3,8 @@
  * driver.c - the exported functions of the driver API for memory and for time, and those of all RETRY rows of
  * hooks/driver.def. serve/ makes the decisions; this file translates them into the driver's errors.
  *
- * Not here: watch.c, capture_calls.c, context_calls.c, pointers.c, vmm.c and get_proc_address.c have the others of the
- * driver.
+ * Not here: watch.c, capture_calls.c, context_calls.c, pointers.c, profiler.c, vmm.c and get_proc_address.c have the
+ * others of the driver.
  *
  * Locking: none.
  */

@@ -6,9 +6,7 @@
  */
 #include "real/caller.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +15,7 @@
 #include <string.h>
 
 #include "hash.h"
+#include "real/object.h"
 
 /* Prefixes of file names. */
 static const struct {
@@ -58,42 +57,12 @@ enum caller caller_of_name(const char *path)
     return CALLER_PROGRAM;
 }
 
-/* The object that holds an address. */
-struct code_location {
-    const char *object, *symbol; /* NULL: unknown */
-    const char *start;           /* of the object */
-};
-
-#ifdef DLFO_STRUCT_HAS_EH_DBASE
-/* From glibc 2.35 on without the loader's lock, because its holder may be a constructor that waits for us. This way
- * gives no symbol. */
-static bool location_of(const void *address, struct code_location *ret_location)
-{
-    struct dl_find_object object;
-
-    if (_dl_find_object((void *)address, &object))
-        return false;
-    *ret_location = (struct code_location){.object = object.dlfo_link_map->l_name, .start = object.dlfo_map_start};
-    return true;
-}
-#else
-static bool location_of(const void *address, struct code_location *ret_location)
-{
-    Dl_info info;
-
-    if (!dladdr(address, &info) || !info.dli_fname)
-        return false;
-    *ret_location = (struct code_location){.object = info.dli_fname, .symbol = info.dli_sname, .start = info.dli_fbase};
-    return true;
-}
-#endif
-
 /* Classifies by the name of the object that holds address. */
 static enum caller look_up(const void *address)
 {
-    struct code_location location;
+    struct object object;
 
-    return location_of(address, &location) && location.object ? caller_of_name(location.object) : CALLER_PROGRAM;
+    return object_of(address, &object) ? caller_of_name(object.path) : CALLER_PROGRAM;
 }
 
 enum caller caller_of(const void *address)
@@ -136,17 +105,16 @@ void caller_unload_end(void)
 
 void caller_name(const void *address, char *buf, size_t len)
 {
-    struct code_location location;
+    struct object object;
     const char *slash;
 
-    if (!location_of(address, &location)) {
+    if (!object_of(address, &object)) {
         snprintf(buf, len, "%p", address);
         return;
     }
-    if (!location.object || !*location.object) /* the loader has no name for the program itself */
-        location.object = program_invocation_name;
-    slash = strrchr(location.object, '/');
-    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : location.object,
-             (size_t)((const char *)address - location.start), location.symbol ? " (" : "",
-             location.symbol ? location.symbol : "", location.symbol ? ")" : "");
+    if (!*object.path) /* the loader has no name for the program itself */
+        object.path = program_invocation_name;
+    slash = strrchr(object.path, '/');
+    snprintf(buf, len, "%s+%#zx%s%s%s", slash ? slash + 1 : object.path, (size_t)((uintptr_t)address - object.bias),
+             object.symbol ? " (" : "", object.symbol ? object.symbol : "", object.symbol ? ")" : "");
 }

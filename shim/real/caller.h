@@ -36,7 +36,8 @@ void caller_unload_end(void);
 /* The class of an object by its file name; for tests. */
 enum caller caller_of_name(const char *path);
 
-/* Write an address for people: object and offset; before glibc 2.35 also the function, under the loader's lock. */
+/* Write an address for people: object, and the address in its file, as addr2line takes it; before glibc 2.35 also the
+ * function, under the loader's lock. */
 void caller_name(const void *address, char *buf, size_t len);
 
 #endif

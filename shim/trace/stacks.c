@@ -19,6 +19,7 @@
 #include "pool.h"
 #include "real/caller.h"
 #include "trace/json.h"
+#include "trace/objects.h"
 #include "trace/trace.h"
 
 /* The number of frames of the program in an event, innermost first, and of our own frames, which are left out. */
@@ -48,19 +49,30 @@ __attribute__((constructor)) static void load(void)
     errno = saved;
 }
 
+/* Write the event of a frame, and of its object if that is a new one. */
+static void frame_write(unsigned int number, const void *address)
+{
+    const unsigned int object = objects_number(address);
+    char name[300], of[20] = "";
+
+    caller_name(address, name, sizeof(name));
+    json_clean(name); /* it comes from a file */
+    if (object)
+        snprintf(of, sizeof(of), "\"o\":%u,", object);
+    trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",%s\"at\":\"%s\"", number, (unsigned long long)(uintptr_t)address,
+                of, name);
+}
+
 static uint16_t number_of(const void *address)
 {
     const uintptr_t key = (uintptr_t)address;
-    char name[300];
 
     for (unsigned int i = 0; i < 64; i++) {
         const unsigned int index = ((unsigned int)(hash_of(key) >> 40) + i) % NUMBERS;
         uintptr_t seen = atomic_load_explicit(&known[index], memory_order_relaxed);
 
         if (!seen && atomic_compare_exchange_strong(&known[index], &seen, key)) {
-            caller_name(address, name, sizeof(name));
-            json_clean(name); /* it comes from a file */
-            trace_event("frame", "\"f\":%u,\"p\":\"0x%llx\",\"at\":\"%s\"", index + 1, (unsigned long long)key, name);
+            frame_write(index + 1, address);
             return (uint16_t)(index + 1);
         }
         if (seen == key)

@@ -195,6 +195,20 @@ static int effect_event(const struct expectation *e)
     return 0;
 }
 
+/* Once something has been pooled; not where the driver refuses the call. */
+static int effect_marks(const struct expectation *e)
+{
+    char field[96];
+
+    snprintf(field, sizeof(field), "\"text\":\"%s\"", e->settings);
+    CHECK(memory_take(4096));
+    if (trace_has("mark", field, "\"tid\":"))
+        return fail("a mark before the call");
+    OK(accepted(e->row));
+    CHECK(trace_has("mark", field, "\"tid\":"));
+    return 0;
+}
+
 static int effect_unpooled(const struct expectation *e)
 {
     OK(accepted(e->row));
@@ -312,6 +326,7 @@ const struct effect effects[] = {
     {"elapsed", effect_elapsed, false, NULL},
     {"routes", effect_routes, false, NULL},
     {"event", effect_event, true, NULL},
+    {"marks", effect_marks, true, NULL},
     {"unpooled", effect_unpooled, true, after_unpooled},
     {"host-work", effect_host_work, false, NULL},
     {"node", effect_node, true, NULL},

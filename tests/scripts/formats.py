@@ -89,7 +89,7 @@ class Timeline:
                 before.append(e)
             else:
                 assert e["ph"] == "i" and e["s"] == "p" and (e["pid"], e["tid"]) in self.threads, e
-                track = (e["pid"], "marks")
+                track = (e["pid"], "marks", e.get("cat"), e["name"] if "cat" in e else None)  # those of a peak come when all names are known
                 self.marks.append(e)
             assert e["ts"] >= last.get(track, e["ts"]), e
             last[track] = e["ts"]

@@ -273,6 +273,47 @@ class InBrowser(PlotCase):
         self.assertEqual(self.state()["shown"], list(range(8)))
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('#rows tr').length"), 20)
 
+    def test_all_ranks_in_one_card(self) -> None:
+        """Twenty in which one holds more: it is named, its line is stronger, and a click on it, the name or a key shows one alone."""
+        more = good()
+        more[1:1] = [ev(50, "segment_alloc", p=BASE + (1 << 30), n=512 * MIB), ev(60, "alloc", p=BASE + (1 << 30), n=500 * MIB)]
+        self.show(*(good() if i != 13 else more for i in range(20)))
+        self.assertRegex(self.browser.evaluate("document.getElementById('unlike').textContent"), r"^out of line: rank 13, device 0: .*live at the end 500.0 MiB")
+        self.assertIn("8 of 20 devices have a chart here", self.browser.evaluate("document.getElementById('charts').textContent"))
+        lines = self.browser.evaluate("""(() => { const [at, c] = [[12, 13].map(cupoolPlot.locateRow), document.querySelector('#all canvas')];
+            const r = c.getBoundingClientRect(), d = c.getContext('2d').getImageData(Math.round(at[0].x - r.left), 0, 1, c.height).data;
+            return at.map(p => d[4 * Math.round(p.y - r.top) + 3]); })()""")
+        self.assertGreater(lines[1], 2 * lines[0])
+        self.into_view("#all")
+        at = self.browser.evaluate("cupoolPlot.locateRow(13)")
+        self.browser.mouse("mouseMoved", at["x"] + 400, at["y"])  # when the others have something, too
+        self.browser.frame()
+        self.assertRegex(self.tip(), r"^rank 13, device 0 at .*: 500.00 MiB .*least 1.5 KiB .*median 1.5 KiB .*most 500.00 MiB")
+        self.browser.click(at["x"], at["y"])
+        self.assertEqual((self.state()["shown"], self.state()["focus"]), ([13], 13))
+        self.browser.key("ArrowDown")
+        self.assertEqual((self.state()["shown"], self.state()["focus"]), ([14], 14))
+        self.browser.evaluate("document.querySelector('#unlike button').click()")
+        self.assertEqual((self.state()["shown"], self.state()["focus"]), ([13], 13))
+
+    def test_few_ranks_have_no_such_card(self) -> None:
+        self.show(good(), good())
+        self.assertTrue(self.browser.evaluate("document.getElementById('all').hidden"))
+        self.assertTrue(self.browser.evaluate("document.getElementById('flame').hidden"))
+
+    def test_the_calls_that_led_to_the_peak(self) -> None:
+        """24 MiB at 300: 8 by make() for app, 16 by app alone. A click on a frame gives it the full width; the frames are buttons."""
+        self.show(called())
+        frames = "[...document.querySelectorAll('#flame button')].map(b => [b.getAttribute('aria-label'), Math.round(100 * b.clientWidth / b.parentElement.clientWidth)])"
+        said = [text for text, _ in self.browser.evaluate(frames)]
+        self.assertEqual(said, ["all: 24.0 MiB, 100.0%", "app+0x20: 24.0 MiB, 100.0%", "libx.so (make): 8.0 MiB, 33.3%"])
+        self.assertIn(dict(self.browser.evaluate(frames))[said[2]], range(30, 35))
+        self.browser.evaluate("document.querySelectorAll('#flame button')[2].click()")
+        self.assertGreater(dict(self.browser.evaluate(frames))[said[2]], 97)
+        self.assertEqual(self.browser.evaluate("document.activeElement.getAttribute('aria-label')"), said[2])
+        self.browser.evaluate("document.querySelectorAll('#flame button')[0].click()")
+        self.assertIn(dict(self.browser.evaluate(frames))[said[2]], range(30, 35))
+
     def test_runs_of_different_days(self) -> None:
         later = good()
         later[0]["t0_unix_ns"] += 86400 * 10**9

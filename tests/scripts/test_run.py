@@ -95,6 +95,8 @@ class Options(Case):
             "CUPOOL_TRACE_EVENTS": "segment,alloc", "CUPOOL_FREE": "strict", "CUPOOL_STATS": "exit",
             "CUPOOL_TRACE_FILE": "/tmp/x%r.jsonl", "CUPOOL_BACKEND": "nccl", "CUPOOL_REGISTER": "1"})
         self.assertEqual(self.env_of("--register=force")["CUPOOL_REGISTER"], "force")
+        self.assertEqual({k: v for k, v in self.env_of("--stacks").items() if k.startswith("CUPOOL")},
+                         {"CUPOOL_TRACE_EVENTS": "segment,alloc", "CUPOOL_TRACE_STACKS": "1"})
 
     def test_environment_stays_unless_named(self) -> None:
         env = self.env_of("--free=strict", env={"CUPOOL_FREE": "auto", "CUPOOL_LIMIT": "1G", "CUPOOL_TRACE_FILE": "a"})
@@ -105,7 +107,7 @@ class Options(Case):
             done = self.run_it(option)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertLess(max(map(len, done.stdout.splitlines())), 133)
-            for name in ("--trace", "--events", "--free", "--backend", "--register", "--stats", "--sim", "--version", "mpirun", "torchrun"):
+            for name in ("--trace", "--events", "--stacks", "--free", "--backend", "--register", "--stats", "--sim", "--version", "mpirun", "torchrun"):
                 self.assertIn(name, done.stdout)
         found = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text())
         assert found

@@ -11,6 +11,7 @@ import test_trace_fuzz
 from conversions import T0, ConvertCase, Run, of, without_allocs
 from formats import Timeline
 from made_traces import BASE, MIB, Event, ev, good, header
+from plots import called
 
 from cupool_trace import to_perfetto
 
@@ -46,6 +47,12 @@ class ToPerfetto(ConvertCase):
                           (0.26, 66 * MIB), (0.27, 66 * MIB), (0.29, 2 * MIB)])
         self.assertEqual([v for _, v in line.counters[1, "device 0 pool live"]],
                          [0, 1024, 1536, 512, 1536, 1536, 64 * MIB + 1536, 1536, 1536])
+
+    def test_who_had_most_at_the_peak(self) -> None:
+        line = self.timeline(self.write(called()))
+        peaks = [m for m in line.marks if "peak" in m["name"]]
+        self.assertEqual([(m["ts"], m["name"], m["args"]) for m in peaks], [
+            (0.4, "device 0: peak of live memory, 25.0 MiB", {"app+0x20": "16.0 MiB", "libx.so (make) < app+0x20": "8.0 MiB"})])
 
     def test_slices_and_marks(self) -> None:
         run = Run()

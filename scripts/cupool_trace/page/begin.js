@@ -14,13 +14,14 @@ $("in").addEventListener("click", () => zoom(.6));
 $("out").addEventListener("click", () => zoom(1 / .6));
 $("reset").addEventListener("click", reset);
 $("fit").addEventListener("change", () => { setFitting($("fit").checked); fitMap(); redraw(); });
-addEventListener("resize", redraw);
+addEventListener("resize", () => { flame(); redraw(); });
 
 list();
 about();
 legend();
 map = new Stage(document.querySelector("#map .stage"), "map", "segments by address and time");
 $("map").hidden = !tracks.length;
+ranksBegin();
 layout();
 fitMap();
 setTheme(theme);
@@ -39,6 +40,11 @@ window.cupoolPlot = {
       if (i === index) at = {x: r.left + x + w / 2, y: r.top + y + h / 2};
     });
     return at;
+  },
+  // The middle of the line of track i among all.
+  locateRow: i => {
+    const r = ranks.over.getBoundingClientRect();
+    return {x: r.left + ranks.w / 2, y: r.top + (rowTop(ranks, i) + rowTop(ranks, i + 1)) / 2};
   },
   // Where time t is in the chart of track i.
   locateTime: (i, t) => {

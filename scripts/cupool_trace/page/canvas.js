@@ -57,6 +57,8 @@ function layout() {
     c.track = i;
     charts.push(c);
   }
+  if (order.length && order.length < tracks.length)
+    into.append(element("p", order.length + " of " + tracks.length + " devices have a chart here; the table" + (ranks ? " and the strip of all" : "") + " above chooses others.", {class: "dim"}));
   if (!order.length) into.append(element("p", "No rank is selected.", {class: "dim"}));
   marksOfFocus();
 }
@@ -68,6 +70,7 @@ function redraw() {
     wanted = false;
     frames++;
     for (const c of charts) drawMemory(c);
+    drawRanks();
     drawMap();
     overlays();
     const w = view.t1 - view.t0;

@@ -42,7 +42,7 @@ function filter() {
   const r = $("rank").value, d = $("device").value;
   const fit = [...tracks.keys()].filter(i => (r === "" || tracks[i].process === Number(r)) && (d === "" || tracks[i].device === Number(d)));
   shown = new Set(fit.slice(0, Math.max(SHOW_AT_FIRST, r === "" && d === "" ? 0 : 16)));
-  if (fit.length && !shown.has(focus)) { focus = fit[0]; pin(null); }
+  if (fit.length && !shown.has(focus)) { focus = fit[0]; flameTop = 0; pin(null); }
   layout();
   reset();
   marksOfFocus();
@@ -55,6 +55,7 @@ function marksOfFocus() {
     row.querySelector("input").checked = shown.has(i);
   }
   takers();
+  flame();
 }
 
 // The callers that took the memory of the focused device, as summary has them: of the whole trace, not only of the part shown.

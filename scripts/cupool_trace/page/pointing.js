@@ -3,7 +3,7 @@
 function point(c, e) {
   const r = c.over.getBoundingClientRect(), x = e.clientX - r.left, y = e.clientY - r.top;
   if (x < LEFT - 3 || x > c.w - RIGHT + 3) return leave();
-  hover = c.kind === "map" ? mapAt(c, x, y) : memoryAt(c, x);
+  hover = c.kind === "map" ? mapAt(c, x, y) : c.kind === "ranks" ? ranksAt(c, x, y) : memoryAt(c, x);
   showTip(e.clientX, e.clientY);
   requestOverlays();
 }
@@ -46,7 +46,7 @@ function frameOf(c, what, g, color) {
   });
 }
 function overlays() {
-  for (const c of [...charts, map]) {
+  for (const c of [...charts, map, ...(ranks ? [ranks] : [])]) {
     const g = c.fit(c.over);
     if (c.kind === "map") {
       g.save();
@@ -112,6 +112,9 @@ function listen(c) {
       const [x, y] = place(e);
       const hit = boxAt(c, x, y);
       pin(hit ? describe(hit, c.t(x)) : null);
+    } else if (c.kind === "ranks") {
+      const i = rowAt(c, place(e)[1]);
+      if (i !== null) showOnly(i);
     } else if (c.track !== focus) setFocus(c.track);
     requestOverlays();
   });

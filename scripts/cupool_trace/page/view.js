@@ -15,7 +15,8 @@ let charts = [], map = null;
 
 function whole() {
   let lo = Infinity, hi = -Infinity;
-  for (const i of shown.size ? shown : tracks.keys()) {
+  // The strip of all devices has the same axis, whichever of them have a chart.
+  for (const i of shown.size && tracks.length <= SHOW_AT_FIRST ? shown : tracks.keys()) {
     const tr = tracks[i], off = offsetOf(tr);
     lo = Math.min(lo, off + data.begin_ns);
     hi = Math.max(hi, off + endOf(tr));
@@ -82,6 +83,7 @@ function fitMap() {
 }
 function setFocus(i) {
   focus = i;
+  flameTop = 0;
   setFitting(true);
   fitMap();
   pin(null);

@@ -104,4 +104,6 @@ MUTANTS = [
         ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
     Mutant("the driver says what freed memory was", ["driver static preloaded"], [
         ("return serve_is_freed(ptr, caller) ? NOWHERE : ptr;", "return serve_is_freed(ptr, caller) ? ptr : ptr;")]),
+    Mutant("profiler: a stop is marked as a start", ["rows driver"], [
+        ('real_next(cuProfilerStop)(), "cudaProfilerStop"', 'real_next(cuProfilerStop)(), "cudaProfilerStart"')]),
 ]

@@ -15,4 +15,22 @@ MUTANTS = [
     # --- NCCL ---
     Mutant("NCCL: the program's own objects decide nothing", ["nccl / Registered.test_a_plugin_that_brings_its_own"], [
         ("copy = copy_of(loaded_handle(info.dli_fname)); return copy ? copy : copy_of(loaded_handle(\"libnccl.so.2\"));", "; return copy;")]),
+
+    # --- objects ---
+    Mutant("object: a build id that goes on beyond its notes is read", ["object"], [
+        ("if (id + note->n_descsz > size) return 0;", ";")]),
+    Mutant("object: any tool's note of this number is the build id", ["object"], [
+        ("note->n_namesz == sizeof(ELF_NOTE_GNU) &&", "true &&"), ("memcmp(notes + name, ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0 &&", "true &&")]),
+    Mutant("object: a long build id overruns the buffer", ["object"], [
+        ("&& note->n_descsz <= OBJECT_ID_MAX) {", ") {")]),
+    Mutant("object: notes are aligned to four bytes, always", ["object"], [
+        ("notes->p_align == 8 ? 8 : 4", "4")]),
+    Mutant("object: notes that are not mapped are read", ["object"], [
+        ("!is_mapped(segments, count, notes->p_vaddr, notes->p_filesz)", "false")]),
+    Mutant("object: program headers behind the first page are read", ["object"], [
+        ("end > 4096 ||", "false ||")]),
+    Mutant("object: a relative path stays so", ["object"], [
+        ("if (*object->path != '/') {", "if (false) {")]),
+    Mutant("frames: offsets are counted from where the object lies", ["symbols / Symbols.test_a_program_at_a_fixed_address"], [
+        ("(size_t)((uintptr_t)address - object.bias)", "(size_t)((uintptr_t)address - object.start)")]),
 ]

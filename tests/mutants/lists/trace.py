@@ -18,6 +18,12 @@ MUTANTS = [
         ("gap->credit >= FULL / 2", "false")]),
     Mutant("trace: a file without a header", ["trace / Full.test_no_room_for_the_header"], [
         ("if (!header_write(&launch)) give_up(); else if", "header_write(&launch); if")]),
+    Mutant("trace: an object is told with each of its frames", ["symbols / Symbols.test_the_objects_of_a_trace"], [
+        ("if (seen == object.start) return i + 1;", "if (seen == object.start) { object_write(i + 1, &object); return i + 1; }")]),
+    Mutant("trace: all objects lie where the file says", ["symbols / Symbols.test_inlined_functions"], [
+        ("(unsigned long long)object->start, (unsigned long long)object->bias, hex", "(unsigned long long)object->start, 0ull, hex")]),
+    Mutant("trace: frames do not say in which object they lie", ["symbols / Symbols.test_a_program_at_a_fixed_address", "shim_trace"], [
+        ("if (object) snprintf(of,", "if (false) snprintf(of,")]),
     Mutant("trace: nothing is written behind", ["trace / Ends.test_killed_later"], [
         ("rc = pthread_create(&thread, NULL, writer, NULL);", "rc = EAGAIN; thread = 0;")]),
     Mutant("trace: a record is taken before it is complete", ["records"], [

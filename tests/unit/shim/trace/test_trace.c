@@ -71,6 +71,7 @@ static void test_rate(void **state)
 static void test_frames(void **state)
 {
     char text[4 * RECORDS_ROOM];
+    const char *frame;
 
     fake_start();
     records_start(0);
@@ -78,8 +79,12 @@ static void test_frames(void **state)
     stacks_alloc(3, 0x2000, 4096, (const void *)test_frames);
     records_begin();
     text[records_take(text, sizeof(text) - 1, /* wait: */ false)] = '\0';
-    assert_int_equal(strncmp(fake.traced, "frame:\"f\":", strlen("frame:\"f\":")), 0);
-    assert_null(strstr(strchr(fake.traced, '\n') + 1, "frame:")); /* told once */
+    assert_int_equal(strncmp(fake.traced, "object:\"o\":1,", strlen("object:\"o\":1,")), 0);
+    frame = strstr(fake.traced, "\nframe:\"f\":");
+    assert_non_null(frame);
+    assert_non_null(strstr(frame, ",\"o\":1,\"at\":"));
+    assert_null(strstr(frame + 2, "frame:")); /* told once */
+    assert_null(strstr(fake.traced + 1, "object:"));
     assert_non_null(strstr(text, ",\"p\":\"0x1000\",\"n\":4096,\"f\":["));
     assert_non_null(strstr(text, ",\"p\":\"0x2000\",\"n\":4096,\"f\":["));
 }
