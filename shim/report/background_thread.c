@@ -42,11 +42,20 @@ static struct {
     atomic_int state; /* 0: not started, 1: being started, 2: running */
 } background;
 
-/* Sleep for ns nanoseconds, or until background_wake is called after the thread has read wakes. */
+/* Sleep for ns nanoseconds, until background_wake is called after the thread has read wakes, or until a message comes
+ * for a job. */
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
     const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    struct pollfd fds[DEVICES_MAX];
+    unsigned int count = 0;
 
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->listen)
+            count += job->listen(fds + count, DEVICES_MAX - count);
+    /* A later wake leaves a message, by which poll returns. */
+    if (atomic_load(&background.wakes) != wakes || (count && (ppoll(fds, count, &time, NULL) >= 0 || errno == EINTR)))
+        return;
     if (syscall(SYS_futex, &background.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
         errno == EAGAIN || errno == EINTR)
         return;
@@ -130,6 +139,9 @@ static void *run(void *arg)
         if (next > now)
             sleep_ns(wakes, next - now);
     }
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->end)
+            job->end();
     process_bypass_end(); /* the program's exit handlers may run on this thread */
     return NULL;
 }
@@ -140,6 +152,9 @@ void background_wake(void)
 
     atomic_fetch_add(&background.wakes, 1);
     syscall(SYS_futex, &background.wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->ring)
+            job->ring();
     errno = saved;
 }
 
