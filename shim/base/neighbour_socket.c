@@ -103,7 +103,8 @@ static bool message_read(int fd, enum kind kind, struct message *message, struct
     return true;
 }
 
-int neighbour_listen(struct neighbour_station *station, const struct neighbour_card *card)
+/* Open a socket with the station's name. 0, or an errno value. */
+static int station_open(struct neighbour_station *station, const struct neighbour_card *card)
 {
     const int fd = socket_make();
     int error = fd < 0 ? errno : EADDRINUSE;
@@ -118,10 +119,22 @@ int neighbour_listen(struct neighbour_station *station, const struct neighbour_c
     if (error) {
         if (fd >= 0)
             close(fd);
-        return -error;
+        return error;
     }
     atomic_store(&station->fd, fd);
     return 0;
+}
+
+int neighbour_listen(struct neighbour_station *station, const struct neighbour_card *card)
+{
+    const int saved = errno;
+    int cancel, error;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    error = station_open(station, card);
+    pthread_setcancelstate(cancel, NULL);
+    errno = saved;
+    return -error;
 }
 
 bool neighbour_is_open(struct neighbour_station *station)

@@ -13,8 +13,9 @@
  * Trust: anybody on the machine can send to such a socket. A message counts if the kernel says that its sender is this
  * user, and if its length and its first bytes are right; all others are read and dropped.
  *
- * Threads: neighbour_ask may be called from any thread, neighbour_ring also in a signal handler; every other function
- * by the thread that listens, alone. No locks. It allocates no memory; errors are negative errno values.
+ * Threads: neighbour_ask and neighbour_listen may be called from any thread, neighbour_ring also in a signal handler;
+ * every other function by the thread that listens, alone. No locks. It allocates no memory; errors are negative errno
+ * values.
  */
 #ifndef CUPOOL_SHIM_BASE_NEIGHBOUR_SOCKET_H
 #define CUPOOL_SHIM_BASE_NEIGHBOUR_SOCKET_H
@@ -59,8 +60,8 @@ struct neighbour_outcome {
     uint64_t given;
 };
 
-/* Open the station of this process for a card. -EADDRINUSE: NEIGHBOURS_MAX processes have one; or an error of the
- * system. */
+/* Open the station of this process for a card; once for each station, in any thread. No cancellation point, and keeps
+ * errno. -EADDRINUSE: NEIGHBOURS_MAX processes have one; or an error of the system. */
 int neighbour_listen(struct neighbour_station *station, const struct neighbour_card *card);
 /* True if it is open. A station whose descriptor the program has closed is closed, and the descriptor not touched. */
 bool neighbour_is_open(struct neighbour_station *station);

@@ -22,10 +22,8 @@ typedef unsigned long long ull;
 
 static struct {
     struct neighbour_station stations[DEVICES_MAX];
-    _Atomic(uint64_t) devices; /* a bit for each device that this process has memory of */
-    /* Used by the background thread alone. */
-    uint64_t opened; /* of these, the devices for which a station has been opened, or tried to */
-    uint64_t pause;  /* until then the stations are not listened to */
+    _Atomic(uint64_t) devices; /* a bit for each whose station has been opened, or tried to */
+    uint64_t pause;            /* until then the stations are not listened to; used by the background thread alone */
 } neighbours = {.stations = {[0 ... DEVICES_MAX - 1] = {.fd = -1}}};
 
 static bool are_asked(void)
@@ -68,24 +66,25 @@ bool neighbours_ask(int device, size_t wanted)
     return outcome.given || outcome.answered < outcome.asked;
 }
 
-bool neighbours_begin(int device)
-{
-    const uint64_t bit = UINT64_C(1) << (unsigned int)device % DEVICES_MAX;
-
-    return !(atomic_load_explicit(&neighbours.devices, memory_order_relaxed) & bit) && are_asked() &&
-           !(atomic_fetch_or(&neighbours.devices, bit) & bit);
-}
-
-static void station_open(int device)
+static bool station_open(int device)
 {
     struct neighbour_card card;
     int rc;
 
     if (!card_of(device, &card))
-        return;
+        return false;
     rc = neighbour_listen(station_of(device), &card);
     if (rc)
         log_write(LOG_INFO, "other processes on device %d cannot ask for idle memory: %s", device, strerror(-rc));
+    return !rc;
+}
+
+bool neighbours_begin(int device)
+{
+    const uint64_t bit = UINT64_C(1) << (unsigned int)device % DEVICES_MAX;
+
+    return !(atomic_load_explicit(&neighbours.devices, memory_order_relaxed) & bit) && are_asked() &&
+           !(atomic_fetch_or(&neighbours.devices, bit) & bit) && station_open(device);
 }
 
 /* Answer those who ask at the station of a device. True: messages had come. */
@@ -113,18 +112,13 @@ uint64_t neighbours_due(uint64_t now)
 
 void neighbours_tick(uint64_t now)
 {
-    const uint64_t devices = atomic_load(&neighbours.devices);
     bool any = false;
 
-    for (int device = 0; device < DEVICES_MAX; device++) {
-        const uint64_t bit = UINT64_C(1) << device;
-
-        if (devices & ~neighbours.opened & bit)
-            station_open(device);
-        neighbours.opened |= devices & bit;
-        if (now >= neighbours.pause && neighbour_is_open(station_of(device)))
+    if (now < neighbours.pause)
+        return;
+    for (int device = 0; device < DEVICES_MAX; device++)
+        if (neighbour_is_open(station_of(device)))
             any |= station_serve(device);
-    }
     if (any)
         neighbours.pause = now_ns() + PAUSE_NS;
 }

@@ -23,8 +23,8 @@
  */
 bool neighbours_ask(int device, size_t wanted);
 
-/* This process has memory of a device, so others may ask for it. True: wake the background thread, which opens a
- * socket. */
+/* This process has memory of a device, so others may ask for it from now on. Keeps errno. True, once for each device:
+ * wake the background thread, which has one more socket to listen to. */
 bool neighbours_begin(int device);
 
 /* For the background thread; see struct background_job. */

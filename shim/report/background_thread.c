@@ -177,14 +177,13 @@ static void stop(void)
     pthread_setcancelstate(cancel, NULL);
 }
 
-void background_start(void)
+bool background_start(void)
 {
-    int none = 0, rc;
+    int now = atomic_load_explicit(&background.state, memory_order_relaxed), rc;
     sigset_t all;
 
-    if (atomic_load_explicit(&background.state, memory_order_relaxed) ||
-        !atomic_compare_exchange_strong(&background.state, &none, 1))
-        return;
+    if (now || !atomic_compare_exchange_strong(&background.state, &now, 1))
+        return now == 2;
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->start)
             job->start();
@@ -195,11 +194,12 @@ void background_start(void)
     pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     if (rc) {
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
-        return;
+        return false;
     }
     pthread_setname_np(background.thread, "cupool-decay");
     atomic_store(&background.state, 2);
     atexit(stop);
+    return true;
 }
 
 void background_forget(void)

@@ -12,6 +12,7 @@
 #define CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
 
 #include <poll.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -29,8 +30,8 @@ struct background_job {
 };
 extern const struct background_job background_jobs[];
 
-/* Start the thread, unless it runs. */
-void background_start(void);
+/* Start the thread, unless it runs. False: it does not run, or another thread is about to start it. */
+bool background_start(void);
 
 /* Wake the thread, which then looks for work. Async-signal-safe. */
 void background_wake(void);

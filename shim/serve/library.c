@@ -41,8 +41,7 @@ const struct process_events process_events = {.started = started, .forked = fork
 static void segment_added(struct context *owner, int device, uint64_t addr, size_t size)
 {
     nccl_segment_add(owner, device, addr, size);
-    background_start();
-    if (neighbours_begin(device))
+    if (background_start() && neighbours_begin(device))
         background_wake();
 }
 

@@ -92,18 +92,12 @@ class Base(Case):
         lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
         return [w[7] for w in lines if len(w) > 7 and f"socket:[{w[6]}]" in inodes and w[7].startswith("@cupool-")]
 
-    def until_listening(self, process: Process, n: int = 1) -> None:
-        limit = time.monotonic() + TIMEOUT
-        while len(self.listening(process)) != n:
-            self.assertLess(time.monotonic(), limit, "no socket")
-            time.sleep(0.001)
-
     def idle(self, n: int = MOST, **env: str) -> Process:
         """A process that holds so much without need, and can be asked for it."""
         process = Process(self, **env)
         self.assertEqual(process.alloc(n), 0)
         self.assertEqual(process("free"), 0)
-        self.until_listening(process)
+        self.assertEqual(len(self.listening(process)), 1)
         return process
 
     def station(self, number: int) -> socket.socket:
@@ -124,7 +118,6 @@ class Turns(Base):
                 for i in range(12):
                     self.assertEqual(both[i % 2].alloc(), 0, i)
                     self.assertEqual(both[i % 2]("free"), 0)
-                    self.until_listening(both[i % 2])
                 traces = [process.trace() for process in both]
                 for trace, asks in zip(traces, (5, 6)):
                     self.assertEqual([(e["d"], e["asked"], e["answered"], e["given"] >= MOST) for e in trace.of("ask")], [(0, 1, 1, True)] * asks)
@@ -139,8 +132,6 @@ class Turns(Base):
             with self.subTest(off):
                 other = Process(self, CUPOOL_NEIGHBOURS="0" if off == "other" else "1")
                 self.assertEqual((other.alloc(), other("free")), (0, 0))
-                if off == "asker":
-                    self.until_listening(other)
                 asker = Process(self, CUPOOL_NEIGHBOURS="0" if off == "asker" else "1")
                 self.assertEqual(asker.alloc(), REFUSED)
                 self.assertEqual(self.listening(other) != [], off == "asker")
@@ -169,7 +160,6 @@ class Turns(Base):
         for _ in range(10):
             other = Process(self, CUPOOL_FREE="ordered")
             self.assertEqual(other.alloc(), 0)
-            self.until_listening(other)
             self.assertEqual((other("busy 40"), other("free")), (0, 0))
             asker = Process(self)
             rc = asker.alloc()
@@ -184,11 +174,10 @@ class Turns(Base):
         other = self.idle()
         asker = Process(self)
         self.assertEqual((asker("device 1"), asker.alloc(), asker("free")), (0, 0, 0))
-        self.until_listening(asker)
         self.assertEqual(self.listening(asker), ["@" + self.name_of(0, device=1)[1:]])
         # It has two cards from now on, and is asked by either one's name.
         self.assertEqual((asker("device 0"), asker.alloc()), (0, 0))
-        self.until_listening(asker, 2)
+        self.assertEqual(len(self.listening(asker)), 2)
         third = Process(self)
         self.assertEqual((third("device 1"), third.alloc()), (0, 0))
         self.assertEqual([e["d"] for e in third.trace().of("ask")], [1])
@@ -200,7 +189,6 @@ class Refused(Base):
         """Each request asks once, also where the driver is asked a second time past the pool."""
         other = Process(self)
         self.assertEqual(other.alloc(), 0)
-        self.until_listening(other)
         asker = Process(self)
         for _ in range(3):
             self.assertEqual(asker.alloc(), REFUSED)
@@ -252,7 +240,7 @@ class Apart(Base):
         self.assertEqual(process("free"), -1)
         self.assertEqual(self.listening(process), [])
         self.assertEqual(process.alloc(4096), 0)
-        self.until_listening(process)
+        self.assertEqual(self.listening(process), ["@" + self.name_of(0)[1:]])
 
     def test_ranks_that_agree(self) -> None:
         """Memory is laid out by requests alone there, also while they are refused."""
