@@ -223,6 +223,18 @@ class Refused(Base):
         self.assertLess(min(e["us"] for e in asks), WAIT_S * 1.5e6)  # the best of them, however busy the machine is
         self.assertLess(len(asks), 15)
 
+    def test_late(self) -> None:
+        """It may have given memory back all the same."""
+        other, station, asker = Process(self, None), self.station(0), Process(self)
+        self.assertEqual((other.alloc(), asker.alloc(4096)), (0, 0))
+        assert asker.child.stdin and asker.child.stdout
+        asker.child.stdin.write(f"alloc {MOST}\n")
+        station.recv(4096)
+        self.assertEqual(other("free"), 0)
+        self.assertEqual(int(asker.child.stdout.readline()), 0)
+        [ask] = asker.trace().of("ask")
+        self.assertEqual((ask["asked"], ask["answered"], ask["given"]), (1, 0, 0))
+
     def test_killed(self) -> None:
         other = self.idle()
         other.child.kill()
@@ -276,6 +288,31 @@ class Apart(Base):
         self.assertLessEqual(len(asker.trace().of("ask")), 1)
         self.assertEqual((other.alloc(), other("free")), (0, 0))
         self.assertEqual(other.end(), 0)
+
+    def test_descriptors_taken_by_the_program(self) -> None:
+        """A descriptor that was the library's may be any file of the program's by now: nothing is read from that."""
+        other = self.idle()
+        self.assertEqual((other("closefrom 3"), other("sockets 300"), other("messages")), (0, 0, 300))
+        self.assertEqual(Process(self).alloc(), REFUSED)
+        self.assertEqual((other("messages"), other.alloc(), other.end()), (300, 0, 0))
+
+    def test_exit(self) -> None:
+        """A process that ends is not asked any more, even if its end takes long."""
+        other = self.idle()
+        assert other.child.stdin
+        other.child.stdin.write("exit\n")
+        limit = time.monotonic() + TIMEOUT
+        while self.listening(other):
+            self.assertLess(time.monotonic(), limit)
+            time.sleep(0.001)
+        self.assertIsNone(other.child.poll())
+        asker = Process(self)
+        self.assertEqual(asker.alloc(), REFUSED)
+        self.assertEqual(asker.trace().of("ask"), [])
+
+    def test_exit_is_not_delayed(self) -> None:
+        """It wakes the thread that listens."""
+        self.assert_quick(0.5, lambda: self.idle().end())
 
     def test_all_numbers_taken(self) -> None:
         stations = [self.station(i) for i in range(NEIGHBOURS_MAX)]
