@@ -175,12 +175,12 @@ static bool others_give(struct pool *pool, size_t size)
 {
     const struct pool_config *config = &pool->config;
 
-    if (!config->backend->ask)
+    if (!config->backend->ask || !config->backend->ask(config->arg, round_up(size, POOL_SEGMENT_UNIT)))
         return false;
     lock_take(&pool->lock);
-    pool->stats.asked++;
+    pool->stats.helped++;
     lock_give(&pool->lock);
-    return config->backend->ask(config->arg, round_up(size, POOL_SEGMENT_UNIT));
+    return true;
 }
 
 /* The driver has refused. Try everything else that could serve the request, cheapest first. */

@@ -49,7 +49,7 @@ POOL_CASE(test_asks_after_a_refusal)
     alloc(env->pool, 30 * MIB + 3);
     assert_int_equal(others.times, 1);
     assert_int_equal(others.size, 32 * MIB); /* as the driver gives it */
-    assert_int_equal(stats_of(env->pool).asked, 1);
+    assert_int_equal(stats_of(env->pool).helped, 1);
     assert_int_equal(stats_of(env->pool).oom, 0);
     assert_int_equal(stats_of(env->pool).misses, 2);
 }
@@ -60,7 +60,7 @@ POOL_CASE(test_own_idle_memory_goes_first)
     release(alloc(env->pool, 20 * MIB));
     alloc(env->pool, 24 * MIB);
     assert_int_equal(others.times, 0);
-    assert_int_equal(stats_of(env->pool).asked, 0);
+    assert_int_equal(stats_of(env->pool).helped, 0);
     assert_int_equal(others.idle, 40 * MIB);
 }
 
@@ -87,7 +87,7 @@ POOL_CASE(test_nothing_to_give)
     assert_int_equal(others.times, 1);
     assert_int_equal(env->fake->refused, others.refused); /* the driver is not asked again */
     assert_int_equal(stats_of(env->pool).oom, 1);
-    assert_int_equal(stats_of(env->pool).asked, 1);
+    assert_int_equal(stats_of(env->pool).helped, 0);
 }
 
 POOL_CASE(test_too_little_to_give)
