@@ -55,6 +55,16 @@ uint64_t context_release(int device, const char *why)
     return released + context_events.retry_parked(device);
 }
 
+size_t device_capacity(int device)
+{
+    size_t capacity = SIZE_MAX;
+    struct context *context;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
+        capacity = context->capacity;
+    return capacity;
+}
+
 /* The bytes that have ever arrived at the driver. */
 static uint64_t arrived_bytes(int device)
 {

@@ -54,7 +54,7 @@ bool neighbours_ask(int device, size_t wanted)
     struct neighbour_card card;
     uint64_t ns;
 
-    if (!are_asked() || !card_of(device, &card))
+    if (!are_asked() || wanted > device_capacity(device) || !card_of(device, &card))
         return false;
     neighbour_ask(&card, station_of(device), wanted, &outcome);
     ns = now_ns() - start;

@@ -20,6 +20,7 @@
 #include "serve/serve.h"
 
 struct retry {
+    size_t wanted;         /* bytes; 0: not known */
     unsigned int arrivals; /* serve_arrivals() before the first call */
     bool gave;             /* the pools have been asked to give back */
     bool asked; /* other processes have been asked, perhaps for the pool's request that this call stands for */
@@ -43,7 +44,7 @@ static inline bool retry_first(bool *done)
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||
-                                                  (retry_first(&retry->asked) && serve_ask()));
+                                                  (retry_first(&retry->asked) && serve_ask(retry->wanted)));
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment

@@ -275,12 +275,12 @@ bool serve_ask_on(int device)
     return process_has_begun() && neighbours_ask(device, /* wanted: */ 0);
 }
 
-bool serve_ask(void)
+bool serve_ask(size_t wanted)
 {
     const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
     CUdevice device;
 
-    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && serve_ask_on(device);
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && neighbours_ask(device, wanted);
 }
 
 bool serve_has_asked(void)

@@ -120,7 +120,8 @@ class Turns(Base):
                     self.assertEqual(both[i % 2]("free"), 0)
                 traces = [process.trace() for process in both]
                 for trace, asks in zip(traces, (5, 6)):
-                    self.assertEqual([(e["d"], e["asked"], e["answered"], e["given"] >= MOST) for e in trace.of("ask")], [(0, 1, 1, True)] * asks)
+                    self.assertEqual([(e["d"], e["asked"], e["answered"], e["given"] >= MOST) for e in trace.of("ask")],
+                                     [(0, 1, 1, True)] * asks)
                     self.assertEqual(trace.total("helped"), asks)
                     self.assertEqual(trace.total("oom"), 0)
                     self.assertEqual(trace.total("bypassed"), 0)
@@ -194,16 +195,23 @@ class Refused(Base):
             self.assertEqual(asker.alloc(), REFUSED)
             self.assertEqual(asker(f"plain {MOST}"), REFUSED)
         trace = asker.trace()
-        self.assertEqual([(e["n"], e["asked"], e["answered"], e["given"]) for e in trace.of("ask")], [(MOST // (2 * MIB) * 2 * MIB + 2 * MIB, 1, 1, 0), (0, 1, 1, 0)] * 3)
+        self.assertEqual([(e["n"], e["asked"], e["answered"], e["given"]) for e in trace.of("ask")],
+                         [(MOST // (2 * MIB) * 2 * MIB + 2 * MIB, 1, 1, 0), (0, 1, 1, 0)] * 3)
         self.assertEqual((trace.total("helped"), trace.total("oom"), len(trace.of("oom"))), (0, 3, 3))
 
     def test_nobody_there(self) -> None:
         asker = Process(self)
-        self.assertEqual(asker.alloc(2 * CARD), REFUSED)  # more than there is: not worth a question
         self.assertEqual(asker.alloc(MOST), 0)
         self.assertEqual(asker.alloc(MOST), REFUSED)
         trace = asker.trace()
         self.assertEqual(trace.of("ask"), [])
+
+    def test_more_than_there_is(self) -> None:
+        """Nobody could help, so nobody has to give."""
+        other, asker = self.idle(), Process(self)
+        self.assertEqual((asker.alloc(2 * CARD), asker.alloc(4096), asker.alloc(2 * CARD)), (REFUSED, 0, REFUSED))
+        self.assertEqual(asker.trace().of("ask"), [])
+        self.assertEqual(other.trace().of("trim"), [])
 
     def test_stopped(self) -> None:
         """It costs the bound of the wait, and nothing once its queue is full; it gives when it goes on."""
@@ -347,7 +355,8 @@ class Messages(Base):
         before = other("fds")
         good = MESSAGE.pack(MAGIC, VERSION, QUESTION, 0)
         garbage = [b"", b"x", good[:-1], good + b"x", good * 2000, bytes(len(good)), MESSAGE.pack(MAGIC + 1, VERSION, QUESTION, 0),
-                   MESSAGE.pack(MAGIC, VERSION + 1, QUESTION, 0), MESSAGE.pack(MAGIC, VERSION, ANSWER, MOST), MESSAGE.pack(MAGIC, VERSION, 7, 0)]
+                   MESSAGE.pack(MAGIC, VERSION + 1, QUESTION, 0), MESSAGE.pack(MAGIC, VERSION, ANSWER, MOST),
+                   MESSAGE.pack(MAGIC, VERSION, 7, 0)]
         s = self.asker()
         for data in garbage * 20:
             s.sendto(data, self.name_of(0))

@@ -107,7 +107,7 @@ MUTANTS = [
 
     # --- neighbours ---
     Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
-        ("(retry_first(&retry->asked) && serve_ask()));", "false);")]),
+        ("(retry_first(&retry->asked) && serve_ask(retry->wanted)));", "false);")]),
     Mutant("neighbours: asked twice for one request", ["neighbours / Refused.test_nothing_idle"], [
         (".asked = serve_has_asked()", ".asked = serve_has_asked() && false")]),
 ]
