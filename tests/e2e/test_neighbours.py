@@ -239,8 +239,10 @@ class Refused(Base):
         station.recv(4096)
         self.assertEqual(other("free"), 0)
         self.assertEqual(int(asker.child.stdout.readline()), 0)
-        [ask] = asker.trace().of("ask")
+        trace = asker.trace()
+        [ask] = trace.of("ask")
         self.assertEqual((ask["asked"], ask["answered"], ask["given"]), (1, 0, 0))
+        self.assertEqual((trace.total("helped"), trace.total("bypassed")), (1, 0))
 
     def test_killed(self) -> None:
         other = self.idle()
@@ -319,7 +321,12 @@ class Apart(Base):
 
     def test_exit_is_not_delayed(self) -> None:
         """It wakes the thread that listens."""
-        self.assert_quick(0.5, lambda: self.idle().end())
+        def end() -> int:
+            process = self.idle()
+            time.sleep(0.05)  # for the thread to listen; if it does not yet, the end is quick in any case
+            return process.end()
+
+        self.assert_quick(0.5, end)
 
     def test_all_numbers_taken(self) -> None:
         stations = [self.station(i) for i in range(NEIGHBOURS_MAX)]

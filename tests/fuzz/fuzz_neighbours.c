@@ -91,12 +91,13 @@ static ssize_t given_recvmsg(int fd, struct msghdr *header, int flags)
     struct cmsghdr *control = header->msg_control;
     struct sent message;
     struct ucred who;
+    size_t fits;
 
     errno = EAGAIN;
     if (!take(&message))
         return -1;
-    memcpy(header->msg_iov->iov_base, message.data,
-           message.len < header->msg_iov->iov_len ? message.len : header->msg_iov->iov_len);
+    fits = message.len < header->msg_iov->iov_len ? message.len : header->msg_iov->iov_len;
+    memcpy(header->msg_iov->iov_base, message.data, fits);
     header->msg_namelen = address_of(header->msg_name, &card, (int)message.number);
     if (!(message.sender & SENDER_STATION))
         header->msg_namelen -= message.number % 8;
@@ -110,7 +111,7 @@ static ssize_t given_recvmsg(int fd, struct msghdr *header, int flags)
     } else {
         header->msg_controllen = 0;
     }
-    return (ssize_t)message.len;
+    return (ssize_t)(flags & MSG_TRUNC ? message.len : fits);
 }
 
 /* The bytes that a message of this kind says were given; -1: it does not count. */

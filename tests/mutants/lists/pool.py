@@ -284,7 +284,7 @@ MUTANTS = [
     Mutant("neighbours: others give before a hole serves", ["yield"], [
         ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr);",
          "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0;")]),
-    Mutant("neighbours: the request is not made again", ["yield", "neighbours / Turns", "turns auto"], [
+    Mutant("neighbours: the request is not made again", ["yield", "neighbours / Turns"], [
         ("if (rc == -ENOMEM && others_give(pool, size)) rc = grow(", "if (rc == -ENOMEM && !others_give(pool, size)) rc = grow(")]),
     Mutant("neighbours: giving back waits for deferred blocks", ["yield"], [
         ("pool_flush(pool); if (frozen", "order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (frozen")]),
