@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -158,9 +159,10 @@ void neighbour_ring(const struct neighbour_station *station)
 {
     const int fd = atomic_load(&station->fd), saved = errno;
 
-    /* A message of no bytes. If there is no room for it, others are waiting, and the poll returns for them. */
+    /* A message of no bytes. If there is no room for it, others are waiting, and the poll returns for them. The system
+     * call itself: sendto() would be a cancellation point in a thread of the program. */
     if (fd >= 0)
-        sendto(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&station->at, station->at_len);
+        syscall(SYS_sendto, fd, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);
     errno = saved;
 }
 

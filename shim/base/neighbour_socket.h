@@ -66,7 +66,7 @@ int neighbour_listen(struct neighbour_station *station, const struct neighbour_c
 /* True if it is open. A station whose descriptor the program has closed is closed, and the descriptor not touched. */
 bool neighbour_is_open(struct neighbour_station *station);
 void neighbour_close(struct neighbour_station *station);
-/* Make a poll of the station return. Async-signal-safe. */
+/* Make a poll of the station return. Async-signal-safe, no cancellation point, and keeps errno. */
 void neighbour_ring(const struct neighbour_station *station);
 
 /* Read what has come, NEIGHBOUR_BATCH messages at most. Returns the number of questions. *ret_quiet: no message had

@@ -66,6 +66,9 @@ MUTANTS = [
         ("limit = now_ns() + NEIGHBOUR_WAIT_NS;", "limit = now_ns() + 10 * NEIGHBOUR_WAIT_NS;")]),
     Mutant("neighbours: all have to answer, also if one has given enough", ["fuzz_neighbours_random"], [
         ("asked && (!wanted || outcome->given < wanted) &&", "asked &&")]),
+    Mutant("neighbours: exit may be cancelled", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
+        ('syscall(SYS_sendto, fd, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);',
+         'sendto(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&station->at, station->at_len);')]),
     Mutant("neighbours: a process asks itself", ["neighbours / Turns", "neighbours / Refused.test_nobody_there"], [
         ("number != own && message_send(fd", "message_send(fd")]),
     Mutant("neighbours: descriptors that come along stay", ["neighbours / Messages.test_garbage_for_a_neighbour"], [
