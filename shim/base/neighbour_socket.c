@@ -33,8 +33,9 @@ static socklen_t address_of(struct sockaddr_un *address, const struct neighbour_
     char hex[2 * sizeof(card->uuid) + 1];
     int len;
 
-    for (size_t i = 0; i < sizeof(card->uuid); i++)
-        snprintf(hex + 2 * i, 3, "%02x", card->uuid[i]);
+    for (size_t i = 0; i < 2 * sizeof(card->uuid); i++)
+        hex[i] = "0123456789abcdef"[card->uuid[i / 2] >> (i % 2 ? 0 : 4) & 15];
+    hex[2 * sizeof(card->uuid)] = '\0';
     memset(address, 0, sizeof(*address));
     address->sun_family = AF_UNIX;
     /* The first byte is 0: the abstract namespace. */
