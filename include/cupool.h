@@ -96,6 +96,9 @@ struct cupool_stats {
     uint64_t host_segments; /* segments, now */
     uint64_t host_refused;  /* requests that the driver refused at first */
     uint64_t host_passing;  /* part of host_held beyond the bound: it goes back to the driver when it is freed */
+
+    /* Refused requests that were made again because other processes on the device gave memory back, or may have. */
+    uint64_t helped;
 };
 
 /*

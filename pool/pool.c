@@ -170,6 +170,19 @@ static bool more_to_give(struct pool *pool, uint64_t before)
     return more;
 }
 
+/* Ask other users of the device. True: they may have given memory back. */
+static bool others_give(struct pool *pool, size_t size)
+{
+    const struct pool_config *config = &pool->config;
+
+    if (!config->backend->ask || !config->backend->ask(config->arg, round_up(size, POOL_SEGMENT_UNIT)))
+        return false;
+    lock_take(&pool->lock);
+    pool->stats.helped++;
+    lock_give(&pool->lock);
+    return true;
+}
+
 /* The driver has refused. Try everything else that could serve the request, cheapest first. */
 static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64_t *ret_addr)
 {
@@ -197,6 +210,8 @@ static int alloc_ladder(struct pool *pool, size_t size, size_t requested, uint64
     } while (rc == -ENOMEM && (released || (now_ns() < limit && more_to_give(pool, before))));
     if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0)
         return 0;
+    if (rc == -ENOMEM && others_give(pool, size))
+        rc = grow(pool, size, requested, /* alone: */ true, ret_addr);
     if (rc == -ENOMEM) {
         lock_take(&pool->lock);
         pool->stats.oom++;

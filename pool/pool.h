@@ -49,6 +49,9 @@ struct pool_backend_ops {
     /* May be NULL, which means false. True if idle segments may be given back even while the order table says
      * frozen. */
     bool (*gives_frozen)(void *arg);
+    /* May be NULL. The last step after a refusal: ask other users of the device to give back what they do not need of
+     * it, size bytes or more. True: some may have come. */
+    bool (*ask)(void *arg, size_t size);
     /* May be NULL. True if the device has so little memory left that idle segments should not be kept. Cheap. */
     bool (*scarce)(void *arg);
 };
@@ -211,6 +214,10 @@ void pool_flush(struct pool *pool);
 /* Give back idle segments, after ordering deferred blocks. Returns the bytes given back; 0 while frozen. Also waits for
  * the segments that other threads are giving back, for 0.3 seconds at most. */
 size_t pool_trim(struct pool *pool, const char *why);
+
+/* As pool_trim, for another user of the device: nothing is waited for, and deferred blocks are ordered only if all work
+ * has ended. */
+size_t pool_yield(struct pool *pool, const char *why);
 
 /*
  * Give back, at leisure, segments that have been idle for `age` calls of this function. The caller, a clock, decides

@@ -149,6 +149,18 @@ size_t pool_trim(struct pool *pool, const char *why)
     return releases_wait(pool) ? released + release_trim(pool, why, /* may_wait: */ true) : released;
 }
 
+size_t pool_yield(struct pool *pool, const char *why)
+{
+    const struct pool_config *config = &pool->config;
+    const struct release what = {.why = why};
+    const bool frozen = config->order->frozen(config->arg);
+
+    pool_flush(pool);
+    if (frozen && (!config->backend->gives_frozen || !config->backend->gives_frozen(config->arg)))
+        return 0;
+    return release(pool, &what);
+}
+
 size_t pool_decay(struct pool *pool, unsigned int age)
 {
     const struct release what = {.why = "decay", .age = age};

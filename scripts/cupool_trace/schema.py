@@ -64,7 +64,7 @@ _COUNT = (_is_size, "a count")
 # Of the event `nccl`, for a whole process.
 NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
 OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: the free memory
-STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, of later versions
+STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, helped, of later versions
 # The counters of the pool of pinned memory; the second ones are of no device pool.
 HOST_OWN = "blocks waiting segments refused passing".split()
 HOST_STATS = "allocs hits misses frees failed live held peak_live peak_held idle segments_alloc segments_free bound".split() + HOST_OWN
@@ -74,6 +74,7 @@ REQUIRED: dict[str, list[str]] = {
     "segment_alloc": ["tid", "d", "p", "n", "b", "us"],
     "segment_free": ["tid", "d", "p", "n", "b"],
     "trim": ["tid", "d", "n", "why"],
+    "ask": ["tid", "d", "n", "asked", "answered", "given", "us"],
     "bound": ["tid", "d", "held", "bound", "us", "count"],
     "oom": ["tid", "d", "n", "held", "live"],
     "device": ["tid", "d", "name", "uuid"],

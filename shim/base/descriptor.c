@@ -3,11 +3,25 @@
 #include "base/descriptor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+/* The least descriptor number, away from the numbers that programs expect to get or close wholesale. */
+#define FD_MIN 200
+
+int file_aside(int fd)
+{
+    const int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
+
+    if (high < 0)
+        return fd;
+    close(fd);
+    return high;
+}
 
 int file_state(int fd, const struct stat *file)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * descriptor.h - descriptors of the library's own: is one still the library's, and how it is written and closed without
- * a signal.
+ * descriptor.h - descriptors of the library's own: their numbers, whether one is still the library's, and how it is
+ * written and closed without a signal.
  *
- * It opens nothing; output_file.h does.
+ * It opens nothing; output_file.h and neighbour_socket.h do.
  *
  * Threads: every function may be called from any thread. No locks, no state.
  */
@@ -13,6 +13,9 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/stat.h>
+
+/* Move a descriptor of ours away from the numbers that programs count on. Returns its number from now on. */
+int file_aside(int fd);
 
 /* 0; -EBADF: the program has closed our descriptor, and the number may be a file of its own; -ENOENT: the file has been
  * removed. file: the fstat of fd when it was opened. */

@@ -14,10 +14,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/log.h"
-
-/* The least descriptor number, away from the numbers that programs expect to get or close wholesale. */
-#define FD_MIN 200
 
 /* The greatest number that is tried. */
 #define NUMBERS 1000
@@ -172,7 +170,7 @@ int file_create(const char *path, const struct file_kind *kind, int flags, char 
     struct attempt try = {.path = path, .kind = kind, .flags = flags};
     const char *why = special(path);
     bool busy = false;
-    int fd, high;
+    int fd;
 
     if (why) {
         if (!is_null(path))
@@ -186,10 +184,5 @@ int file_create(const char *path, const struct file_kind *kind, int flags, char 
     }
     if (why)
         log_write(busy ? LOG_INFO : LOG_WARN, "%.200s %s: the %s is %.200s", path, why, kind->what, name);
-    high = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN);
-    if (high >= 0) {
-        close(fd);
-        fd = high;
-    }
-    return fd;
+    return file_aside(fd);
 }

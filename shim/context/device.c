@@ -2,6 +2,7 @@
 /* device.c - see device.h. No locks. */
 #include "context/device.h"
 
+#include "clock.h"
 #include "context/arrivals.h"
 #include "context/capture_gate.h"
 #include "context/context_state.h"
@@ -52,6 +53,45 @@ uint64_t context_release(int device, const char *why)
     }
     /* Also memory that could not be released before. */
     return released + context_events.retry_parked(device);
+}
+
+size_t device_capacity(int device)
+{
+    size_t capacity = SIZE_MAX;
+    struct context *context;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
+        capacity = context->capacity;
+    return capacity;
+}
+
+/* The bytes that have ever arrived at the driver. */
+static uint64_t arrived_bytes(int device)
+{
+    struct context *context;
+    uint64_t bytes = 0;
+
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
+        bytes += atomic_load(&context->arrived);
+    return bytes;
+}
+
+uint64_t device_yield(int device, uint64_t limit)
+{
+    const uint64_t before = arrived_bytes(device);
+    struct context *context;
+    uint64_t after, now;
+
+    /* All begin before the first is waited for. As in context_decay_all, never where cuMemFree would be called. */
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
+        if (atomic_load(&context->defers))
+            pool_yield(context->pool, "neighbour");
+    for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
+        now = now_ns();
+        arrivals_collect(context, now < limit ? limit - now : 0);
+    }
+    after = arrived_bytes(device);
+    return after > before ? after - before : 0;
 }
 
 void device_collect(int device)

@@ -27,6 +27,13 @@ bool context_trim(unsigned int before);
  * captures. */
 uint64_t context_release(int device, const char *why);
 
+/* The bytes that the device has in all; SIZE_MAX if it has no pooled context. */
+size_t device_capacity(int device);
+
+/* For another process on the device: give back the idle segments of its contexts, and wait until limit (nanoseconds of
+ * the monotonic clock) for them to arrive. Returns the bytes that have arrived meanwhile. */
+uint64_t device_yield(int device, uint64_t limit);
+
 /* The bytes of the device's pools that are idle or on their way back to the driver. */
 uint64_t context_idle_bytes(int device);
 

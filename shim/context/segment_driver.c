@@ -18,6 +18,7 @@
 #include "context/free_order.h"
 #include "context/limits.h"
 #include "context/nccl_memory.h"
+#include "context/neighbours.h"
 #include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
@@ -191,10 +192,18 @@ static bool backend_scarce(void *arg)
            !nccl_ranks_agree();
 }
 
+static bool backend_ask(void *arg, size_t size)
+{
+    const struct context *context = arg;
+
+    return neighbours_ask(context->device, size);
+}
+
 const struct pool_backend_ops segment_ops = {.alloc = backend_alloc,
                                              .free = backend_free,
                                              .collect = backend_collect,
                                              .collected = backend_collected,
                                              .reclaim = backend_reclaim,
                                              .gives_frozen = backend_gives_frozen,
+                                             .ask = backend_ask,
                                              .scarce = backend_scarce};

@@ -25,6 +25,7 @@ static CUresult alloc_by_driver(CUdeviceptr *ptr, size_t size)
     struct retry retry = retry_begin();
     CUresult result;
 
+    retry.wanted = size;
     do
         result = real_next(cuMemAlloc_v2)(ptr, size);
     while (retry_again(&retry, result));

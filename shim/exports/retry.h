@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * retry.h - calls of the driver that take memory which the pool does not serve: if the driver refuses, and the pools
- * have memory to give back, the call is made once more.
+ * have memory to give back, the call is made once more; and once more if other processes have given some back.
  *
  *     struct retry retry = retry_begin();
  *
@@ -20,27 +20,31 @@
 #include "serve/serve.h"
 
 struct retry {
+    size_t wanted;         /* bytes; 0: not known */
     unsigned int arrivals; /* serve_arrivals() before the first call */
-    bool done;             /* a second call has been considered; there is no third */
+    bool gave;             /* the pools have been asked to give back */
+    bool asked; /* other processes have been asked, perhaps for the pool's request that this call stands for */
 };
 
 static inline struct retry retry_begin(void)
 {
-    return (struct retry){.arrivals = serve_arrivals()};
+    return (struct retry){.arrivals = serve_arrivals(), .asked = serve_has_asked()};
 }
 
-static inline bool retry_is_worth_it(struct retry *retry, CUresult result)
+/* True once. */
+static inline bool retry_first(bool *done)
 {
-    const bool first = !retry->done;
+    const bool first = !*done;
 
-    retry->done = true;
-    return first && result == CUDA_ERROR_OUT_OF_MEMORY;
+    *done = true;
+    return first;
 }
 
 /* True: make the call again. */
 static inline bool retry_again(struct retry *retry, CUresult result)
 {
-    return retry_is_worth_it(retry, result) && serve_give_back(retry->arrivals);
+    return result == CUDA_ERROR_OUT_OF_MEMORY && ((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||
+                                                  (retry_first(&retry->asked) && serve_ask(retry->wanted)));
 }
 
 /* As retry_again, for a call that NCCL makes inside ncclMemAlloc: there NCCL must not be called to take a segment
@@ -53,8 +57,9 @@ static inline bool retry_again_outside(struct retry *retry, CUresult result)
 /* As retry_again, for a call that takes memory of this device and needs no current context. */
 static inline bool retry_again_on_device(struct retry *retry, CUresult result, CUdevice device)
 {
-    return retry_is_worth_it(retry, result) && !process_is_inside() &&
-           (serve_release(device, "oom") || serve_arrivals() != retry->arrivals);
+    return result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() &&
+           ((retry_first(&retry->gave) && (serve_release(device, "oom") || serve_arrivals() != retry->arrivals)) ||
+            (retry_first(&retry->asked) && serve_ask_on(device)));
 }
 
 #endif

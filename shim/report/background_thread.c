@@ -42,11 +42,20 @@ static struct {
     atomic_int state; /* 0: not started, 1: being started, 2: running */
 } background;
 
-/* Sleep for ns nanoseconds, or until background_wake is called after the thread has read wakes. */
+/* Sleep for ns nanoseconds, until background_wake is called after the thread has read wakes, or until a message comes
+ * for a job. */
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
     const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    struct pollfd fds[DEVICES_MAX];
+    unsigned int count = 0;
 
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->listen)
+            count += job->listen(fds + count, DEVICES_MAX - count);
+    /* A later wake leaves a message, by which poll returns. */
+    if (atomic_load(&background.wakes) != wakes || (count && (ppoll(fds, count, &time, NULL) >= 0 || errno == EINTR)))
+        return;
     if (syscall(SYS_futex, &background.wakes, FUTEX_WAIT_PRIVATE, wakes, &time, NULL, 0) == 0 || errno == ETIMEDOUT ||
         errno == EAGAIN || errno == EINTR)
         return;
@@ -130,6 +139,9 @@ static void *run(void *arg)
         if (next > now)
             sleep_ns(wakes, next - now);
     }
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->end)
+            job->end();
     process_bypass_end(); /* the program's exit handlers may run on this thread */
     return NULL;
 }
@@ -140,6 +152,9 @@ void background_wake(void)
 
     atomic_fetch_add(&background.wakes, 1);
     syscall(SYS_futex, &background.wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->ring)
+            job->ring();
     errno = saved;
 }
 
@@ -162,14 +177,13 @@ static void stop(void)
     pthread_setcancelstate(cancel, NULL);
 }
 
-void background_start(void)
+bool background_start(void)
 {
-    int none = 0, rc;
+    int now = atomic_load_explicit(&background.state, memory_order_relaxed), rc;
     sigset_t all;
 
-    if (atomic_load_explicit(&background.state, memory_order_relaxed) ||
-        !atomic_compare_exchange_strong(&background.state, &none, 1))
-        return;
+    if (now || !atomic_compare_exchange_strong(&background.state, &now, 1))
+        return now == 2;
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->start)
             job->start();
@@ -180,11 +194,12 @@ void background_start(void)
     pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     if (rc) {
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
-        return;
+        return false;
     }
     pthread_setname_np(background.thread, "cupool-decay");
     atomic_store(&background.state, 2);
     atexit(stop);
+    return true;
 }
 
 void background_forget(void)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * background_thread.h - the background thread: from the first segment until the process ends it gives idle memory back,
- * collects released memory that has arrived, and writes statistics when they are due (stats.h). When all threads of the
+ * collects released memory that has arrived, writes statistics when they are due (stats.h), and gives memory to other
+ * processes that ask for it (context/neighbours.h). When all threads of the
  * program have ended, this thread ends as the last one, so that the process ends as it natively would. It does not
  * decide which memory is idle; the pools do.
  *
@@ -10,6 +11,8 @@
 #ifndef CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
 #define CUPOOL_SHIM_REPORT_BACKGROUND_THREAD_H
 
+#include <poll.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -20,11 +23,15 @@ struct background_job {
     void (*start)(void);           /* once, on the thread that has got the first segment; NULL: nothing to do */
     uint64_t (*due)(uint64_t now); /* the time of the next tick; UINT64_MAX: none */
     void (*tick)(uint64_t now);    /* called often; does its work if the time has come */
+    /* NULL, all three: it reads nothing that comes from outside. */
+    unsigned int (*listen)(struct pollfd *fds, unsigned int max); /* fills in descriptors to be polled; their number */
+    void (*ring)(void);                                           /* make a poll of these return; async-signal-safe */
+    void (*end)(void);                                            /* the thread ends */
 };
 extern const struct background_job background_jobs[];
 
-/* Start the thread, unless it runs. */
-void background_start(void);
+/* Start the thread, unless it runs. False: it does not run, or another thread is about to start it. */
+bool background_start(void);
 
 /* Wake the thread, which then looks for work. Async-signal-safe. */
 void background_wake(void);

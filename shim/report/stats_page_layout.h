@@ -16,7 +16,7 @@
 #define STATS_PAGE_SLOTS   64
 /* Offsets in the file: the header, then the halves, on pages of their own. */
 #define STATS_PAGE_HEADER_SIZE 4096
-#define STATS_PAGE_HALF_SIZE   12288
+#define STATS_PAGE_HALF_SIZE   16384
 
 /* The device of the slot that has the counters of pinned memory, which is the process's and no device's. */
 #define STATS_PAGE_HOST UINT64_MAX

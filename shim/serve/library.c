@@ -10,6 +10,7 @@
 #include "base/process.h"
 #include "context/events.h"
 #include "context/host_memory.h"
+#include "context/neighbours.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -30,6 +31,7 @@ static void forked(void)
 {
     trace_forget();
     background_forget();
+    neighbours_forget();
     stats_forget();
     stats_page_forget();
 }
@@ -39,7 +41,8 @@ const struct process_events process_events = {.started = started, .forked = fork
 static void segment_added(struct context *owner, int device, uint64_t addr, size_t size)
 {
     nccl_segment_add(owner, device, addr, size);
-    background_start();
+    if (background_start() && neighbours_begin(device))
+        background_wake();
 }
 
 static void context_ended(const struct context *context)
@@ -62,6 +65,11 @@ const struct background_job background_jobs[] = {
     {.due = stats_due, .tick = stats_tick},
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},
+    {.due = neighbours_due,
+     .tick = neighbours_tick,
+     .listen = neighbours_listen,
+     .ring = neighbours_ring,
+     .end = neighbours_end},
     {0}};
 
 /* At exit: no CUDA call, and no memory given back; the driver releases it. */

@@ -18,6 +18,7 @@
 #include "context/device.h"
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"
+#include "context/neighbours.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/wait_device.h"
@@ -32,6 +33,9 @@
 
 /* The caller of the runtime's function that has passed its call on to a hook of the driver; NULL: none. */
 static __thread const void *runtime_caller __attribute__((tls_model("initial-exec")));
+
+/* The pool could not serve this thread's last request, for which it has asked other processes. */
+static __thread bool has_asked __attribute__((tls_model("initial-exec")));
 
 void serve_call_from(const void *caller)
 {
@@ -57,6 +61,7 @@ static inline enum serve_verdict alloc_in(struct context *context, size_t size, 
     if (rc == -ENOMEM && context_backed_by_nccl(context))
         return SERVE_REFUSED;
     if (rc) {
+        has_asked = rc == -ENOMEM;
         context_bypassed(context);
         return SERVE_BYPASS;
     }
@@ -263,6 +268,27 @@ bool serve_give_back(unsigned int before)
 {
     /* Also inside a bypass: giving memory back never comes through our hooks. */
     return process_has_begun() && context_trim(before);
+}
+
+bool serve_ask_on(int device)
+{
+    return process_has_begun() && neighbours_ask(device, /* wanted: */ 0);
+}
+
+bool serve_ask(size_t wanted)
+{
+    const struct real_driver *driver = process_has_begun() ? real_driver_get() : NULL;
+    CUdevice device;
+
+    return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && neighbours_ask(device, wanted);
+}
+
+bool serve_has_asked(void)
+{
+    const bool asked = has_asked;
+
+    has_asked = false;
+    return asked;
 }
 
 uint64_t serve_release(int device, const char *why)

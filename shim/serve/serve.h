@@ -62,6 +62,11 @@ bool serve_lacks_context(void);
  * call. True if the call may succeed now. */
 unsigned int serve_arrivals(void);
 bool serve_give_back(unsigned int before);
+/* As serve_give_back, of other processes on the current device, for so many bytes (0: not known); or on this device. */
+bool serve_ask(size_t wanted);
+bool serve_ask_on(int device);
+/* True if they have been asked for this thread's last request of the pool, in vain. The next call says false. */
+bool serve_has_asked(void);
 
 /* Before a capture begins on the current device: publish the deferred blocks that need no wait, because no order is
  * possible during the capture. */

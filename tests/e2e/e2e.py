@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,12 @@ T = TypeVar("T")
 
 def app(kind: str) -> Path:
     return BIN / f"app_{kind}"
+
+
+def station_of(card: Path, number: int, device: int = 0, version: int = 1) -> str:
+    """The address at which a process with a simulated card (SIMGPU_SHARED) is asked for memory."""
+    uuid = b"simulated-" + struct.pack(">I", card.stat().st_ino & 0xffffffff) + f"{device:02d}".encode()
+    return f"\0cupool-{version}-{os.getuid()}-{uuid.hex()}-{number}"
 
 
 def full_pipe() -> tuple[int, int]:

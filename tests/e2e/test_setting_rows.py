@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import time
 import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import BIN, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app
+from e2e import BIN, LIB, MIB, SIM, SOURCE, TIMEOUT, Case, Done, Trace, Word, app, station_of
 
 NCCL_LIB = LIB.with_name("libcupool-nccl.so")
 SIMNCCL = Path(os.environ["E2E_SIMNCCL"])
@@ -41,6 +43,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "HOST_POOL": {"0": 24, "1": 12},
     "HOST_LIMIT": {"0": 12, "8M": 20},
     "HOST_POPULATE": {"0": 0, "1": 1},
+    "NEIGHBOURS": {"1": "asked", "0": "not asked"},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
     # The contents of memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},
@@ -132,6 +135,14 @@ class Effects(Case):
     def see_DECAY(self, env: "dict[str, str]") -> str:
         _, trace = self.used(f"alloc:4:{8 * MIB}", "free:4", f"alloc:1:{8 * MIB}", **env)
         return "stayed" if trace.total("hits") else "went back"
+
+    def see_NEIGHBOURS(self, env: "dict[str, str]") -> str:
+        card = self.folder() / "card"
+        card.touch()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as neighbour:
+            neighbour.bind(station_of(card, 0))
+            self.used("tolerate", f"alloc:2:{40 * MIB}", SIMGPU_MEMORY="64M", SIMGPU_SHARED=str(card), **env)
+            return "asked" if select.select([neighbour], [], [], 0)[0] else "not asked"
 
     def see_FILL(self, env: "dict[str, str]") -> str:
         used = re.findall(r"^contents (\S+)$", self.used(f"alloc:1:{3 * MIB}", "free:1", f"contents:{3 * MIB}", **env)[0].out, re.M)

@@ -212,7 +212,7 @@ class Contexts(Base):
         self.assertEqual((stats["peak_live"], stats["peak_held"]), (64 << 20, 64 << 20))
         self.assertEqual((stats["allocs"], stats["segments_alloc"], stats["bypassed"]), (5, 5, 4))
         self.assertEqual((stats["segments_free"], stats["held"], stats["live"]), (4, 2 << 20, 0))
-        self.assertEqual({e["uuid"] for e in trace.of("device")}, {"73696d75-6c61-7465-642d-6770752d3030"})
+        self.assertEqual({e["uuid"] for e in trace.of("device")}, {f"73696d75-6c61-7465-642d-{trace.header['pid']:08x}3030"})
 
 
 class Timer(Base):

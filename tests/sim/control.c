@@ -117,6 +117,7 @@ static void settings_read(void)
         sim_settings.devices = sim_settings.devices < 0 ? 0 : SIM_DEVICES_MAX;
     sim_settings.memory = size_parse(getenv("SIMGPU_MEMORY"), (size_t)8 << 30) & ~(SIM_PAGE - 1);
     sim_settings.name = (s = getenv("SIMGPU_NAME")) && *s ? s : "Simulated GPU";
+    sim_settings.shared = (s = getenv("SIMGPU_SHARED")) && *s ? s : NULL;
     sim_settings.delay_us = (s = getenv("SIMGPU_DELAY_US")) && *s ? (unsigned)atoi(s) : 20;
     sim_settings.seed = (s = getenv("SIMGPU_SEED")) && *s ? strtoull(s, NULL, 0) : 1;
     sim_settings.adversary = (s = getenv("SIMGPU_ADVERSARY")) && *s ? strtoull(s, NULL, 0) : 0;

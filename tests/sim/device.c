@@ -11,6 +11,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static bool dev_ok(CUdevice dev)
 {
@@ -146,13 +148,19 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attr, CUdevice dev)
 
 static CUresult uuid_get(CUuuid *uuid, CUdevice dev)
 {
+    struct stat file;
+    uint32_t machine;
+    char text[20];
+
     if (!uuid)
         return CUDA_ERROR_INVALID_VALUE;
     if (!dev_ok(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    memcpy(uuid->bytes, "simulated-gpu-\0", 16);
-    uuid->bytes[14] = (char)('0' + dev / 10);
-    uuid->bytes[15] = (char)('0' + dev % 10);
+    /* A card of its own for each process, or for the processes that share one. */
+    machine = sim_settings.shared && stat(sim_settings.shared, &file) == 0 ? (uint32_t)file.st_ino : (uint32_t)getpid();
+    snprintf(text, sizeof(text), "simulated-%c%c%c%c%02d", (char)(machine >> 24), (char)(machine >> 16),
+             (char)(machine >> 8), (char)machine, dev % 100);
+    memcpy(uuid->bytes, text, sizeof(uuid->bytes));
     return CUDA_SUCCESS;
 }
 

@@ -72,7 +72,7 @@ bool sim_memory_charge(int dev, size_t n)
 {
     struct device *d = device_get(dev);
 
-    if (n > d->total - d->used)
+    if (n > d->total - d->used || !shared_charge(dev, n, d->total))
         return false;
     d->used += n;
     return true;
@@ -81,13 +81,14 @@ bool sim_memory_charge(int dev, size_t n)
 void sim_memory_discharge(int dev, size_t n)
 {
     devices[dev].used -= n;
+    shared_discharge(dev, n);
 }
 
 void sim_memory_info(int dev, size_t *ret_free, size_t *ret_total)
 {
     struct device *d = device_get(dev);
 
-    *ret_free = d->total - d->used;
+    *ret_free = d->total - d->used - shared_others(dev);
     *ret_total = d->total;
 }
 

@@ -52,6 +52,14 @@ void pages_punch(struct device *d, size_t at, size_t n);
 /* Is an operation running on any of these pages? */
 bool pages_pinned(const struct device *d, size_t at, size_t n);
 
+/* ---- shared.c ---- */
+
+/* Count n more bytes of this process; false: with those of the others they are more than total. */
+bool shared_charge(int dev, size_t n, size_t total);
+void shared_discharge(int dev, size_t n);
+/* The bytes that other processes use; 0 without SIMGPU_SHARED. */
+size_t shared_others(int dev);
+
 /* ---- small.c ---- */
 
 /* Memory for an allocation of less than a page. False: there is none. */

@@ -130,6 +130,34 @@ static void part_adversary(void)
     CHECK(after == before);
 }
 
+/* Processes that have the devices together: one that is gone has nothing any more. */
+static void part_shared(void)
+{
+    size_t avail, total;
+    void *p;
+
+    for (int i = 0; i < 2; i++) {
+        OK(cudaMalloc(&p, (size_t)5 << 30));
+        OK(run_self("shared-full", "SIMGPU_DELAY_US", "0"));
+        OK(cudaFree(p));
+        OK(run_self("shared-empty", "SIMGPU_DELAY_US", "0"));
+    }
+    OK(cudaMemGetInfo(&avail, &total));
+    CHECK_EQ(avail, total);
+}
+
+static void part_shared_other(int rc)
+{
+    size_t avail, total;
+    void *p;
+
+    OK(cudaMemGetInfo(&avail, &total));
+    CHECK_EQ((total - avail) >> 30, rc ? 5 : 0);
+    CHECK_EQ(cudaMalloc(&p, (size_t)5 << 30), rc);
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&p, (size_t)5 << 30));
+}
+
 int selftest_part(const char *part)
 {
     if (strcmp(part, "fault") == 0)
@@ -144,6 +172,12 @@ int selftest_part(const char *part)
         part_name();
     else if (strcmp(part, "adversary") == 0)
         part_adversary();
+    else if (strcmp(part, "shared") == 0)
+        part_shared();
+    else if (strcmp(part, "shared-full") == 0)
+        part_shared_other(2);
+    else if (strcmp(part, "shared-empty") == 0)
+        part_shared_other(0);
     else
         return 97;
     return failures != 0;
@@ -168,6 +202,17 @@ static void test_counts(void)
     CHECK_EQ(found, 1);
     if (f)
         fclose(f);
+    unlink(path);
+}
+
+static void test_shared(void)
+{
+    char path[] = "/tmp/simgpu-shared-XXXXXX";
+    int fd = mkstemp(path);
+
+    CHECK(fd >= 0);
+    close(fd);
+    OK(run_self("shared", "SIMGPU_SHARED", path));
     unlink(path);
 }
 
@@ -246,5 +291,6 @@ void test_env(void)
     OK(run_self("name", "SIMGPU_NAME", "NVIDIA H200 MIG 1g.18gb"));
     OK(run_self("adversary", "SIMGPU_ADVERSARY", "1"));
     test_counts();
+    test_shared();
     test_vmm();
 }

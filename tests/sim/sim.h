@@ -36,7 +36,8 @@ struct sim_counter {
 struct sim_settings {
     int devices, driver_version;
     size_t memory;
-    const char *name; /* of each device */
+    const char *name;   /* of each device */
+    const char *shared; /* the file of processes that have the devices together; NULL: each has its own */
     unsigned delay_us;
     uint64_t seed, adversary;
 };

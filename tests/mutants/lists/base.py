@@ -48,4 +48,31 @@ MUTANTS = [
          "atomic_store(&trace_allocs_wanted, false);")]),
     Mutant("physical memory: half of the calls are told of with CUPOOL_HOOK=runtime", ["vmm / Files.test_only_the_runtime_is_caught"], [
         ("process_hooks_driver() && (now == PROCESS_ACTIVE", "(now == PROCESS_ACTIVE")]),
+
+    # --- neighbours ---
+    Mutant("neighbours: another user's message counts", ["neighbours / Messages.test_another_user", "fuzz_neighbours_random"], [
+        ("return sender.uid == getuid() && sender.pid != getpid();", "return sender.pid != getpid();")]),
+    Mutant("neighbours: the kernel is not asked who has sent a message", ["neighbours / Messages", "fuzz_neighbours_random"], [
+        ("message->kind == kind && is_neighbour(&header)", "message->kind == kind")]),
+    Mutant("neighbours: a longer message counts", ["neighbours / Messages.test_wrong_answers", "fuzz_neighbours_random"], [
+        ("MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC", "MSG_DONTWAIT | MSG_CMSG_CLOEXEC")]),
+    Mutant("neighbours: a question counts as an answer", ["neighbours / Messages.test_wrong_answers", "fuzz_neighbours_random"], [
+        ("message->version == VERSION && message->kind == kind &&", "message->version == VERSION &&")]),
+    Mutant("neighbours: an answer counts twice", ["neighbours / Messages.test_wrong_answers", "fuzz_neighbours_random"], [
+        ("asked &= ~bit;", "")]),
+    Mutant("neighbours: the answer of one that was not asked counts", ["neighbours / Messages.test_wrong_answers", "fuzz_neighbours_random"], [
+        ("if (!bit) continue;", "")]),
+    Mutant("neighbours: a stopped process is waited for without end", ["neighbours / Refused.test_stopped"], [
+        ("limit = now_ns() + NEIGHBOUR_WAIT_NS;", "limit = now_ns() + 10 * NEIGHBOUR_WAIT_NS;")]),
+    Mutant("neighbours: all have to answer, also if one has given enough", ["fuzz_neighbours_random"], [
+        ("asked && (!wanted || outcome->given < wanted) &&", "asked &&")]),
+    Mutant("neighbours: exit may be cancelled", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
+        ('syscall(SYS_sendto, fd, "", (size_t)0, MSG_DONTWAIT | MSG_NOSIGNAL, &station->at, station->at_len);',
+         'sendto(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&station->at, station->at_len);')]),
+    Mutant("neighbours: a process asks itself", ["neighbours / Turns", "neighbours / Refused.test_nobody_there"], [
+        ("number != own && message_send(fd", "message_send(fd")]),
+    Mutant("neighbours: descriptors that come along stay", ["neighbours / Messages.test_garbage_for_a_neighbour"], [
+        ("char room[CMSG_SPACE(sizeof(struct ucred))];", "char room[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(64)];")]),
+    Mutant("neighbours: the program's descriptor is read", ["neighbours / Apart.test_descriptors_taken_by_the_program"], [
+        ("if (fd >= 0 && file_state(fd, &station->file) == -EBADF) atomic_store(&station->fd, -1);", "(void)fd;")]),
 ]

@@ -195,4 +195,18 @@ MUTANTS = [
     Mutant("a small device has its segments packed like a large one", ["stats / Packed"], [
         (".break_max = as->capacity / SHARED_PART,", ".break_max = as->capacity,")]),
     Mutant("what may be exposed is as much on a full device", ["stats / Packed"], [(".capacity = as->capacity, .excess_min", ".capacity = 0, .excess_min")]),
+
+    # --- neighbours ---
+    Mutant("neighbours: asked where ranks have to agree", ["neighbours / Apart.test_ranks_that_agree"], [
+        ("return conf_get()->neighbours.number && !nccl_ranks_agree();", "return conf_get()->neighbours.number;")]),
+    Mutant("neighbours: the setting is ignored", ["neighbours / Turns.test_switched_off", "setting_rows"], [
+        ("return conf_get()->neighbours.number && !nccl_ranks_agree();", "return !nccl_ranks_agree();")]),
+    Mutant("neighbours: memory is not waited for", ["neighbours / Turns.test_busy_device"], [
+        ("arrivals_collect(context, now < limit ? limit - now : 0);", "arrivals_collect(context, 0); (void)limit; (void)now;")]),
+    Mutant("neighbours: nothing is given back", ["neighbours / Turns", "turns auto"], [
+        ("pool_yield(context->pool, \"neighbour\");", "{ }")]),
+    Mutant("neighbours: a late one has given nothing", ["neighbours / Refused.test_late"], [
+        ("return outcome.given || outcome.answered < outcome.asked;", "return outcome.given;")]),
+    Mutant("neighbours: a forked child answers for its parent", ["neighbours / Apart.test_forked_child"], [
+        ("background_forget(); neighbours_forget();", "background_forget();")]),
 ]

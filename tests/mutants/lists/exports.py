@@ -46,7 +46,7 @@ MUTANTS = [
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
-        ("return retry_is_worth_it(retry, result) && serve_give_back(retry->arrivals);", "return false;")]),
+        ("((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||", "(")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
         ("const uint64_t idle = serve_idle_bytes();", "const uint64_t idle = 0;")]),
 
@@ -106,4 +106,10 @@ MUTANTS = [
         ("return serve_is_freed(ptr, caller) ? NOWHERE : ptr;", "return serve_is_freed(ptr, caller) ? ptr : ptr;")]),
     Mutant("profiler: a stop is marked as a start", ["rows driver"], [
         ('real_next(cuProfilerStop)(), "cudaProfilerStop"', 'real_next(cuProfilerStop)(), "cudaProfilerStart"')]),
+
+    # --- neighbours ---
+    Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
+        ("(retry_first(&retry->asked) && serve_ask(retry->wanted)));", "false);")]),
+    Mutant("neighbours: asked twice for one request", ["neighbours / Refused.test_nothing_idle"], [
+        (".asked = serve_has_asked()", ".asked = serve_has_asked() && false")]),
 ]

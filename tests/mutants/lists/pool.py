@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant("the second of two blocks lies beside the first", ["pairs"], [
         ("const bool at_end = segment->exposed && block->prev && !block->next && block->size > size;", "const bool at_end = false;")]),
     Mutant("a segment for two is asked for again where it was refused", ["pairs"], [
-        ("rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "rc = grow(pool, size, requested, false, ret_addr);")]),
+        ("before = given_back(pool); rc = grow(pool, size, requested, /* alone: */ true, ret_addr);", "before = given_back(pool); rc = grow(pool, size, requested, false, ret_addr);")]),
     Mutant("as many large blocks as small ones are deferred", ["magazine"], [
         ("(size < LARGE_MIN || magazine->deferred_large < DEFERRED_LARGE_MAX) &&", "")]),
     Mutant("the budget is not given back by merging", ["break"], [
@@ -276,4 +276,18 @@ MUTANTS = [
     # --- that no test had noticed once ---
     Mutant("a direct allocation is disowned in part", ["passthrough static preloaded"], [
         ("for (uint64_t at = addr; at < addr + size; at += POOL_SEGMENT_UNIT) {", "for (uint64_t at = addr; at == addr; at += POOL_SEGMENT_UNIT) {")]),
+
+    # --- neighbours ---
+    Mutant("neighbours: others give before the pool's own idle memory goes", ["yield"], [
+        ("if (rc == -ENOMEM) rc = alloc_ladder(", "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, true, ret_addr); if (rc == -ENOMEM) rc = alloc_ladder("),
+        ]),
+    Mutant("neighbours: others give before a hole serves", ["yield"], [
+        ("if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0; if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr);",
+         "if (rc == -ENOMEM && others_give(pool, size)) rc = grow(pool, size, requested, /* alone: */ true, ret_addr); if (rc == -ENOMEM && size < LARGE_MIN && take_hole(pool, size, requested, ret_addr) == 0) return 0;")]),
+    Mutant("neighbours: the request is not made again", ["yield", "neighbours / Turns"], [
+        ("if (rc == -ENOMEM && others_give(pool, size)) rc = grow(", "if (rc == -ENOMEM && !others_give(pool, size)) rc = grow(")]),
+    Mutant("neighbours: giving back waits for deferred blocks", ["yield"], [
+        ("pool_flush(pool); if (frozen", "order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (frozen")]),
+    Mutant("neighbours: during a capture memory goes back, whatever the backend says", ["yield"], [
+        ("pool_flush(pool); if (frozen && (!config->backend->gives_frozen || !config->backend->gives_frozen(config->arg))) return 0;", "pool_flush(pool); (void)frozen;")]),
 ]

@@ -79,4 +79,12 @@ MUTANTS = [
         ("trace_write_end();", "")]),
     Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
         ("process_bypass_end(); /* the program's", "; /* the program's")]),
+
+    # --- neighbours ---
+    Mutant("neighbours: the thread sleeps while it is asked", ["neighbours / Turns", "turns auto"], [
+        ("if (job->listen) count +=", "if (false) count +=")]),
+    Mutant("neighbours: the thread is not woken while it listens", ["neighbours / Apart.test_exit_is_not_delayed"], [
+        ("if (job->ring) job->ring();", "")]),
+    Mutant("neighbours: a thread that has ended is asked", ["neighbours / Apart.test_exit"], [
+        ("if (job->end) job->end();", "")]),
 ]

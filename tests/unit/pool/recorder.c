@@ -74,6 +74,14 @@ static bool tell_gives_frozen(void *arg)
     return false;
 }
 
+/* Others on the device; they may have given something, or not. */
+static bool tell_ask(void *arg, size_t size)
+{
+    recorder_call(15, 0, size, 0);
+    recorder.meanwhile();
+    return size / (2 * MIB) % 2;
+}
+
 static bool tell_scarce(void *arg)
 {
     return fakes.backend->scarce(recorder.fake);
@@ -135,8 +143,14 @@ static void see_lost(void *arg, unsigned int kind, uint64_t addr, size_t size)
     fakes.observer->segment_lost(recorder.fake, kind, addr, size);
 }
 
-static const struct pool_backend_ops backend = {tell_alloc,   tell_free,         tell_collect, tell_collected,
-                                                tell_reclaim, tell_gives_frozen, tell_scarce};
+static const struct pool_backend_ops backend = {.alloc = tell_alloc,
+                                                .free = tell_free,
+                                                .collect = tell_collect,
+                                                .collected = tell_collected,
+                                                .reclaim = tell_reclaim,
+                                                .gives_frozen = tell_gives_frozen,
+                                                .ask = tell_ask,
+                                                .scarce = tell_scarce};
 static const struct pool_backend_ops backend_sparse = {.alloc = tell_alloc, .free = tell_free};
 static const struct pool_order_ops order = {.order = tell_order, .frozen = tell_frozen};
 static const struct pool_order_ops order_fills = {tell_order, tell_fill, tell_filled, tell_frozen};

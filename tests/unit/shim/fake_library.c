@@ -39,7 +39,7 @@ void __wrap_trace_segment(const struct trace_segment *segment, const char *event
 void __wrap_trace_segment_at(uint64_t clock, const struct trace_segment *segment, const char *event, const char *format,
                              ...);
 void __wrap_trace_open(void);
-void __wrap_background_start(void);
+bool __wrap_background_start(void);
 void __wrap_trace_write_behind(void);
 int __wrap_pool_create(const struct pool_config *config, struct pool **ret_pool);
 int __real_pool_create(const struct pool_config *config, struct pool **ret_pool);
@@ -153,9 +153,10 @@ void __wrap_trace_open(void)
     fake.opened++;
 }
 
-void __wrap_background_start(void)
+bool __wrap_background_start(void)
 {
     fake.clocks++;
+    return false;
 }
 
 void __wrap_trace_write_behind(void)
