@@ -4,8 +4,8 @@
  *
  * For a captured operation NCCL registers the whole allocation by itself, and keeps the registration as long as the
  * graph may run. Without CUPOOL_REGISTER the library does not learn which allocations these are, so a segment that
- * existed during a capture is never given back. This module only answers; it gives nothing back. Called by comms.c
- * alone.
+ * existed during a capture is never given back. This module only answers; it gives nothing back. Called by
+ * nccl_memory.c alone.
  *
  * Threads: every function may be called from any thread. One lock, private to capture_history.c.
  */

@@ -12,6 +12,7 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
+#include "context/backend.h"
 #include "context/context_end.h"
 #include "context/context_state.h"
 #include "context/facts.h"
@@ -51,7 +52,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
                                  .break_max = as->capacity / SHARED_PART,
-                                 .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
+                                 .kind = backend_chosen(),
                                  .capacity = as->capacity,
                                  .excess_min = idle_bound(EXCESS_MIN, as->defers),
                                  .bound_min = idle_bound(BOUND_MIN, as->defers)};
@@ -137,7 +138,7 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
     const char *why = NULL; /* set by the thread that makes the entry */
     unsigned int ended;
 
-    nccl_backs(); /* called here because the decision must not be made with the lock held */
+    backend_chosen(); /* called here because the decision must not be made with the lock held */
     do {
         if (!endings_wait(&ended) || !facts_find(handle, &as))
             return NULL;
@@ -200,17 +201,17 @@ struct context *context_begin(const struct real_driver *driver, struct pins **re
     return NULL;
 }
 
-void context_back(enum memory_kind kind)
+void context_back(enum backend backend)
 {
     /* With the lock, of two calls made at once one decides for all contexts, new ones included, and no pool is
      * destroyed meanwhile. */
     pthread_mutex_lock(&contexts.lock);
-    nccl_backing_set(kind == MEMORY_NCCL);
+    backend_choose(backend);
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
         if (context->pool)
-            pool_kind_set(context->pool, kind, idle_bound(EXCESS_MIN, atomic_load(&context->defers)),
+            pool_kind_set(context->pool, backend, idle_bound(EXCESS_MIN, atomic_load(&context->defers)),
                           idle_bound(BOUND_MIN, atomic_load(&context->defers)));
     }
     pthread_mutex_unlock(&contexts.lock);

@@ -14,10 +14,10 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
+#include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/device.h"
 #include "context/lifetime.h"
-#include "context/nccl_memory.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/wait_device.h"
@@ -106,7 +106,7 @@ void serve_bypassed(uint64_t addr, size_t size, const void *caller)
     caller = serve_caller(caller);
     if (!caller_is_outside(caller_of(caller)))
         direct_allocated(addr, size);
-    if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
+    if (backend_chosen() == BACKEND_NCCL && !process_is_passive() && !caller_is_outside(caller_of(caller)))
         log_once(
             LOG_WARN,
             "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "

@@ -143,10 +143,10 @@ MUTANTS = [
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         ("if (capture_history_saw(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
-        ("if (context_events.segment_removing(addr, put, context)) put(context, addr, size);",
-         "put(context, addr, size);")]),
+        ("if (context_events.segment_removing(addr, puts_of[kind], context)) puts_of[kind](context, addr, size);",
+         "puts_of[kind](context, addr, size);")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
-        ("if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context))", "if (false)")]),
+        ("if ((backend_source(kind)->put_needs_wait || context_events.registers()) && order_wait(context))", "if (false)")]),
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: records outlive their context", ["nccl_used / Used.test_context_gone"], [
@@ -154,7 +154,7 @@ MUTANTS = [
 
     # --- cupool.h ---
     Mutant("cupool.h: memory goes back to where it comes from now", ["api / Backend.test_there_and_back"], [
-        ("= kind == MEMORY_NCCL ? memory_put_nccl : memory_put;", "= context_backed_by_nccl(arg) ? memory_put_nccl : memory_put;")]),
+        ("puts_of[kind](context, addr, size);", "puts_of[context_backed_by_nccl(context)](context, addr, size);")]),
 
     # --- that no test had noticed once ---
     Mutant("a green context has a policy of its own", ["auto_host alone auto"], [

@@ -6,10 +6,12 @@
 #define CUPOOL_TESTS_SHIM_ROOM_H
 
 #include "context/arrivals.h"
+#include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/context_end.h"
 #include "context/context_state.h"
 #include "context/counters.h"
+#include "context/cuda_memory.h"
 #include "context/device.h"
 #include "context/enter.h"
 #include "context/facts.h"
