@@ -36,6 +36,7 @@
     X(cuCtxGetCurrent)                                                                                                 \
     X(cuCtxSetCurrent)                                                                                                 \
     X(cuCtxGetDevice)                                                                                                  \
+    X(cuDeviceGetCount)                                                                                                \
     X(cuDeviceGet)                                                                                                     \
     X(cuDevicePrimaryCtxRetain)                                                                                        \
     X(cuStreamIsCapturing)                                                                                             \
