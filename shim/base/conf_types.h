@@ -12,7 +12,7 @@ enum conf_fill { FILL_OFF = 256, FILL_NATIVE };
 /* The one list of backends, which are sources of the pool's memory: ROW(SYMBOL, name). enum backend, the table of
  * context/memory_source.h and the names in the trace are made from it; enum cupool_backend of cupool.h has the same
  * order. */
-#define BACKENDS(ROW)              ROW(CUDA, cuda) ROW(NCCL, nccl)
+#define BACKENDS(ROW)              ROW(CUDA, cuda) ROW(NCCL, nccl) ROW(VMM, vmm)
 #define BACKEND_ENUM(symbol, name) BACKEND_##symbol,
 enum backend { BACKENDS(BACKEND_ENUM) BACKEND_COUNT };
 enum conf_registration { REGISTER_OFF, REGISTER_ON, REGISTER_FORCE, REGISTER_USE };

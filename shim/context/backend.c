@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "context/cuda_memory.h"
 #include "context/nccl_memory.h"
+#include "context/vmm_memory.h"
 
 #define UNDECIDED (-1)
 

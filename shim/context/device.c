@@ -119,7 +119,7 @@ void context_decay_all(unsigned int age)
 
     for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
         /* Never where cuMemFree would hold up the program's launches. */
-        if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {
+        if (age && context_defers(context) && !nccl_ranks_agree()) {
             pool_flush(context->pool);
             pool_decay(context->pool, age);
         }

@@ -8,6 +8,7 @@
 #include "context/context_state.h"
 #include "context/cuda_memory.h"
 #include "context/free_policy.h"
+#include "context/vmm_map.h"
 #include "trace/trace.h"
 
 /*
@@ -78,6 +79,7 @@ bool facts_find(CUcontext handle, struct facts *as)
         return false;
     as->device = device;
     as->defers = cuda_memory_defers(driver, device);
+    as->maps = vmm_supported(driver, device);
     as->orders = policy_driver_orders(driver);
     if (!find_primary(driver, handle, device, &as->primary))
         return false;

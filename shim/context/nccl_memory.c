@@ -118,6 +118,14 @@ static const char *backing_find(const struct real_nccl **ret_nccl)
     return why;
 }
 
+size_t nccl_front_needed(void)
+{
+    const struct real_nccl *nccl = context_events.registers() ? real_nccl_get(NULL) : NULL;
+
+    /* An NCCL that comes later may be of any version. */
+    return context_events.registers() && (!nccl || nccl_kinds_matter(nccl)) ? FRONT_BYTES : 0;
+}
+
 /* Only the copy of NCCL that gave memory takes it back, so the first copy stays. */
 static void backing_set(const struct real_nccl *nccl)
 {

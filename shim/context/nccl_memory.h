@@ -29,6 +29,9 @@ extern const struct memory_source nccl_source;
 
 /* True if memory at this address can be shared between processes and GPUs, as far as the driver says. */
 bool nccl_memory_is_shareable(uint64_t addr);
+/* The bytes that a segment of shareable memory needs in front of it, so that each kind of operation can have a
+ * registration of its own; 0: none. */
+size_t nccl_front_needed(void);
 /* The bytes that nccl_source has put in front of addr; 0 if the memory does not come from there. */
 size_t nccl_memory_front(uint64_t addr);
 

@@ -217,6 +217,11 @@ bool context_backed_by_nccl(const struct context *context)
     return pool_kind_get(context->pool) == BACKEND_NCCL;
 }
 
+bool context_defers(const struct context *context)
+{
+    return pool_kind_get(context->pool) == BACKEND_VMM || atomic_load(&context->defers);
+}
+
 struct context *context_of(const struct pool *pool)
 {
     return pool_arg(pool);

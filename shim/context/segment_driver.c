@@ -110,7 +110,7 @@ static bool backend_collected(void *arg, size_t *ret_arriving)
     arrivals_collect(context, 0);
     *ret_arriving = arrivals_outstanding(context);
     /* False where the driver does not free through a stream: a request would then wait for the device. */
-    return atomic_load(&context->defers) && !*ret_arriving;
+    return context_defers(context) && !*ret_arriving;
 }
 
 static void backend_reclaim(void *arg)
@@ -126,7 +126,7 @@ static bool backend_gives_frozen(void *arg)
 {
     const struct context *context = arg;
 
-    return atomic_load(&context->defers) && !context_events.registers() && !context_backed_by_nccl(context);
+    return context_defers(context) && !context_events.registers() && !context_backed_by_nccl(context);
 }
 
 static bool backend_scarce(void *arg)

@@ -27,7 +27,5 @@ void adversary_waited(CUcontext ctx, CUstream s, bool all);
 /* Work is over; may a query say that it is not? */
 bool adversary_hides_stream(const struct CUstream_st *s);
 bool adversary_hides_point(const struct sim_point *p);
-/* May this much be taken for longer? If so, it is given back when the host waits. */
-bool adversary_keeps(int dev, size_t n);
 
 #endif

@@ -24,6 +24,8 @@
 #include "context/registry.h"
 #include "context/segment_driver.h"
 #include "context/strict.h"
+#include "context/vmm_map.h"
+#include "context/vmm_memory.h"
 #include "context/wait_context.h"
 #include "context/wait_device.h"
 
