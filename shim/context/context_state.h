@@ -58,11 +58,10 @@ struct batch {
 } __attribute__((aligned(64)));
 
 /* Segments of virtual memory on their way back to the driver, and events for them; vmm_memory.c. */
-#define PARKING_EVENTS 64u
 struct parking {
     struct vmm_mapping *first, *last; /* with parked_lock, as the events */
-    CUevent events[PARKING_EVENTS];
-    unsigned int events_unused;
+    CUevent *events;                  /* unused ones, events_unused of them, with room for events_room */
+    size_t events_unused, events_room;
     _Atomic(uint64_t) put, gone; /* bytes so far */
 };
 

@@ -269,6 +269,8 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
     table.count--;
     pthread_mutex_unlock(&table.lock);
     result = driver->cuMemUnmap(start, size);
+    if (result) /* tried again, because the memory would be lost */
+        result = driver->cuMemUnmap(start, size);
     if (!result && !keeps_addresses(mapping))
         result = driver->cuMemAddressFree(start, size);
     free(mapping);

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "context/capture_gate.h"
@@ -54,16 +55,21 @@ static CUevent event_take(struct context *context)
     return event;
 }
 
+/* Without host memory for its entry, the event stays unused until its context ends. */
 static void event_keep(struct context *context, CUevent event)
 {
+    struct parking *parking = &context->parking;
+    CUevent *grown;
+
     lock_take(&parked_lock);
-    if (context->parking.events_unused < PARKING_EVENTS) {
-        context->parking.events[context->parking.events_unused++] = event;
-        event = NULL;
+    if (parking->events_unused == parking->events_room) {
+        grown = realloc(parking->events, (parking->events_room + 64) * sizeof(CUevent));
+        parking->events = grown ? grown : parking->events;
+        parking->events_room += grown ? 64 : 0;
     }
+    if (parking->events_unused < parking->events_room)
+        parking->events[parking->events_unused++] = event;
     lock_give(&parked_lock);
-    if (event && context->driver->cuEventDestroy_v2)
-        context->driver->cuEventDestroy_v2(event);
 }
 
 /* Put at the end, or at the front again. */
