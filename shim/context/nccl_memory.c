@@ -30,6 +30,7 @@ typedef unsigned long long ull;
 static struct {
     /* The copy of NCCL that the pool's memory comes from, if any; set once. */
     _Atomic(const struct real_nccl *) backing;
+    atomic_bool works;   /* NCCL has taken memory of the driver, as it does for a communicator */
     atomic_size_t front; /* bytes in front of each of its segments; written before backing */
 } state;
 
@@ -181,6 +182,29 @@ static bool graphs_register(void)
     return !context_events.registers() && !(text && strcmp(text, "0") == 0);
 }
 
+static void kept_say(void)
+{
+    log_once(LOG_WARN, "memory that was there when a graph was captured is not given back, because NCCL may have "
+                       "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
+}
+
+void nccl_works(void)
+{
+    atomic_store_explicit(&state.works, true, memory_order_relaxed);
+}
+
+bool nccl_graph_keeps(unsigned int time)
+{
+    /* With CUPOOL_HOOK=runtime NCCL's calls are not seen. */
+    const bool works =
+        atomic_load_explicit(&state.works, memory_order_relaxed) || conf_get()->hook.number == HOOK_RUNTIME;
+    const bool keeps = works && capture_history_since(time) && graphs_register() && real_nccl_get(NULL);
+
+    if (keeps)
+        kept_say();
+    return keeps;
+}
+
 /* NCCL gives no reason when it refuses. */
 static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 {
@@ -211,8 +235,7 @@ static bool put(struct context *context, uint64_t addr, size_t size)
 
     (void)context;
     if (capture_history_saw(addr) && graphs_register()) {
-        log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
-                           "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
+        kept_say();
         return true;
     }
     nccl_visit_begin(&visit);

@@ -29,6 +29,11 @@ extern const struct memory_source nccl_source;
 
 /* True if memory at this address can be shared between processes and GPUs, as far as the driver says. */
 bool nccl_memory_is_shareable(uint64_t addr);
+/* NCCL has taken memory of the driver. */
+void nccl_works(void);
+/* True if NCCL may have registered memory, which was requested at this time (capture_history.h), for a graph: it must
+ * not go then, and the log says so. */
+bool nccl_graph_keeps(unsigned int time);
 /* The bytes that a segment of shareable memory needs in front of it, so that each kind of operation can have a
  * registration of its own; 0: none. */
 size_t nccl_front_needed(void);

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "context/capture_gate.h"
 #include "context/capture_history.h"
 #include "context/limits.h"
 #include "pool.h"
@@ -246,15 +245,6 @@ struct vmm_mapping *vmm_next(const struct context *owner, unsigned int *i)
     return mapping;
 }
 
-/*
- * NCCL registers the memory of a captured operation for as long as the graph may run, and finds a registration by its
- * addresses. So addresses that were there during a capture are not used again where an NCCL is loaded; the memory goes.
- */
-static bool keeps_addresses(const struct vmm_mapping *mapping)
-{
-    return mapping->captures != atomic_load(&capture_total) && real_nccl_get(NULL);
-}
-
 CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping)
 {
     const uint64_t start = mapping->addr - mapping->front;
@@ -271,7 +261,7 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
     result = driver->cuMemUnmap(start, size);
     if (result) /* tried again, because the memory would be lost */
         result = driver->cuMemUnmap(start, size);
-    if (!result && !keeps_addresses(mapping))
+    if (!result)
         result = driver->cuMemAddressFree(start, size);
     free(mapping);
     return result;

@@ -28,7 +28,7 @@ struct vmm_mapping {
     size_t size, front;           /* front: bytes before addr that are mapped, too */
     const struct context *owner;  /* for which it was made */
     int device;                   /* that has the memory */
-    unsigned int captures;        /* capture_history_now() when it was made */
+    unsigned int captures;        /* the time for capture_history.h when it was made */
     CUevent event;                /* for vmm_memory.c: what has to be over before it goes */
     struct vmm_mapping *next;     /* in the table */
     struct vmm_mapping *next_put; /* in vmm_memory.c's list */

@@ -113,7 +113,7 @@ static bool put(struct context *context, uint64_t addr, size_t size)
     struct visit visit;
     CUresult result;
 
-    if (!mapping)
+    if (!mapping || nccl_graph_keeps(mapping->captures))
         return true;
     result = context_enter(context, &visit);
     if (!result)

@@ -18,6 +18,7 @@
 #include "context/capture_gate.h"
 #include "context/device.h"
 #include "context/lifetime.h"
+#include "context/nccl_memory.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/wait_device.h"
@@ -77,8 +78,11 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_ad
     if (!size || process_is_passive())
         return SERVE_FORWARD;
     caller = serve_caller(caller);
-    if (caller_is_outside(caller_of(caller)))
+    if (caller_is_outside(caller_of(caller))) {
+        if (caller_of(caller) == CALLER_INSIDE)
+            nccl_works();
         return SERVE_BYPASS;
+    }
     driver = real_driver_get();
     if (!driver)
         return SERVE_FORWARD;

@@ -237,10 +237,10 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     struct sim_alloc *a = sim_alloc_find(ptr);
     bool ok = a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size && desc && n;
     for (size_t i = 0; ok && i < n; i++)
-        ok = desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && desc[i].location.id >= 0 &&
-             desc[i].location.id < sim_settings.devices;
+        ok = device_of(&desc[i].location) < sim_settings.devices;
     for (size_t i = 0; ok && i < n; i++) {
-        uint64_t bit = (uint64_t)1 << desc[i].location.id;
+        int dev = device_of(&desc[i].location);
+        uint64_t bit = dev < 0 ? 0 : (uint64_t)1 << dev; /* of the host's access nothing is simulated */
         a->access = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? a->access & ~bit : a->access | bit;
     }
     if (ok)

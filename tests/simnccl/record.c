@@ -212,6 +212,16 @@ static struct memory {
 } * memories;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER; /* guards memories */
 
+void memory_touch(CUdevice dev)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev}};
+    CUmemGenericAllocationHandle handle;
+
+    if (drv.cuMemCreate(&handle, PAGE, &prop, 0) == CUDA_SUCCESS)
+        drv.cuMemRelease(handle);
+}
+
 ncclResult_t memory_alloc(void **ret, size_t size)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
