@@ -32,7 +32,7 @@ void context_arrived(void)
 /* Bytes given back so far, by either way, for which a thread may wait. */
 static uint64_t arrivals_given(const struct context *context)
 {
-    return atomic_load(&context->given) + atomic_load(&context->parking.put);
+    return atomic_load(&context->given) + atomic_load(&context->departures.put);
 }
 
 /* The stream's part of what a thread waits for. */
@@ -43,10 +43,10 @@ struct wanted {
 /* CUDA_SUCCESS: all that is wanted can arrive. Virtual memory whose work is over has gone. */
 static CUresult look(struct context *context, const struct wanted *wanted)
 {
-    const CUresult parked = vmm_memory_collect(context);
+    const CUresult departing = vmm_memory_collect(context);
 
-    if (atomic_load(&context->parking.gone) < wanted->put)
-        return parked ? parked : CUDA_ERROR_NOT_READY;
+    if (atomic_load(&context->departures.gone) < wanted->put)
+        return departing ? departing : CUDA_ERROR_NOT_READY;
     return atomic_load(&context->arrived) < wanted->given ? context->driver->cuStreamQuery(context->stream)
                                                           : CUDA_SUCCESS;
 }
@@ -54,8 +54,8 @@ static CUresult look(struct context *context, const struct wanted *wanted)
 bool arrivals_collect(struct context *context, uint64_t patience_ns)
 {
     const struct real_driver *driver = context->driver;
-    const struct wanted wanted = {atomic_load(&context->given), atomic_load(&context->parking.put)};
-    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0, gone = atomic_load(&context->parking.gone);
+    const struct wanted wanted = {atomic_load(&context->given), atomic_load(&context->departures.put)};
+    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0, gone = atomic_load(&context->departures.gone);
     uint64_t arrived = atomic_load(&context->arrived);
     CUresult result = CUDA_ERROR_NOT_READY;
     struct visit visit;
@@ -77,7 +77,7 @@ bool arrivals_collect(struct context *context, uint64_t patience_ns)
     context_leave(context, &visit);
     while (done && arrived < wanted.given && !atomic_compare_exchange_weak(&context->arrived, &arrived, wanted.given))
         ;
-    done = done || atomic_load(&context->parking.gone) != gone;
+    done = done || atomic_load(&context->departures.gone) != gone;
     if (done)
         context_arrived();
     return done;
@@ -102,7 +102,7 @@ bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 
 size_t arrivals_outstanding(const struct context *context)
 {
-    const uint64_t arrived = atomic_load(&context->arrived) + atomic_load(&context->parking.gone);
+    const uint64_t arrived = atomic_load(&context->arrived) + atomic_load(&context->departures.gone);
     const uint64_t given = arrivals_given(context);
 
     return given > arrived ? given - arrived : 0;

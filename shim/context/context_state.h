@@ -58,8 +58,8 @@ struct batch {
 } __attribute__((aligned(64)));
 
 /* Segments of virtual memory on their way back to the driver, and events for them; vmm_memory.c. */
-struct parking {
-    struct vmm_mapping *first, *last; /* with parked_lock, as the events */
+struct departures {
+    struct vmm_mapping *first, *last; /* with departures_lock, as the events */
     CUevent *events;                  /* unused ones, events_unused of them, with room for events_room */
     size_t events_unused, events_room;
     _Atomic(uint64_t) put, gone; /* bytes so far */
@@ -83,7 +83,7 @@ struct context {
     _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
     atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
     bool maps;                   /* the driver and the device have virtual memory calls */
-    struct parking parking;
+    struct departures departures;
     _Atomic(uint64_t) given;      /* bytes given back through stream so far */
     _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
     _Atomic(uint64_t) gave_up[2]; /* arrivals_given() when a thread last waited in vain for memory that other

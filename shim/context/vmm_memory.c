@@ -2,8 +2,8 @@
 /*
  * vmm_memory.c - see vmm_memory.h.
  *
- * Locking: parked_lock guards the lists of parked segments and unused events of all contexts, and is never held over a
- * call of the driver.
+ * Locking: departures_lock guards the lists of departing segments and unused events of all contexts, and is never held
+ * over a call of the driver.
  */
 #include "context/vmm_memory.h"
 
@@ -21,7 +21,7 @@
 #include "context/vmm_map.h"
 #include "lock.h"
 
-static struct lock parked_lock;
+static struct lock departures_lock;
 
 static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 {
@@ -48,46 +48,46 @@ static CUevent event_take(struct context *context)
 {
     CUevent event = NULL;
 
-    lock_take(&parked_lock);
-    if (context->parking.events_unused)
-        event = context->parking.events[--context->parking.events_unused];
-    lock_give(&parked_lock);
+    lock_take(&departures_lock);
+    if (context->departures.events_unused)
+        event = context->departures.events[--context->departures.events_unused];
+    lock_give(&departures_lock);
     return event;
 }
 
 /* Without host memory for its entry, the event stays unused until its context ends. */
 static void event_keep(struct context *context, CUevent event)
 {
-    struct parking *parking = &context->parking;
+    struct departures *departures = &context->departures;
     CUevent *grown;
 
-    lock_take(&parked_lock);
-    if (parking->events_unused == parking->events_room) {
-        grown = realloc(parking->events, (parking->events_room + 64) * sizeof(CUevent));
-        parking->events = grown ? grown : parking->events;
-        parking->events_room += grown ? 64 : 0;
+    lock_take(&departures_lock);
+    if (departures->events_unused == departures->events_room) {
+        grown = realloc(departures->events, (departures->events_room + 64) * sizeof(CUevent));
+        departures->events = grown ? grown : departures->events;
+        departures->events_room += grown ? 64 : 0;
     }
-    if (parking->events_unused < parking->events_room)
-        parking->events[parking->events_unused++] = event;
-    lock_give(&parked_lock);
+    if (departures->events_unused < departures->events_room)
+        departures->events[departures->events_unused++] = event;
+    lock_give(&departures_lock);
 }
 
 /* Put at the end, or at the front again. */
-static void park(struct context *context, struct vmm_mapping *mapping, bool again)
+static void depart(struct context *context, struct vmm_mapping *mapping, bool again)
 {
-    struct parking *parking = &context->parking;
+    struct departures *departures = &context->departures;
 
-    lock_take(&parked_lock);
-    mapping->next_put = again ? parking->first : NULL;
+    lock_take(&departures_lock);
+    mapping->next_put = again ? departures->first : NULL;
     if (again)
-        parking->first = mapping;
-    else if (parking->first)
-        parking->last->next_put = mapping;
+        departures->first = mapping;
+    else if (departures->first)
+        departures->last->next_put = mapping;
     else
-        parking->first = mapping;
+        departures->first = mapping;
     if (!mapping->next_put)
-        parking->last = mapping;
-    lock_give(&parked_lock);
+        departures->last = mapping;
+    lock_give(&departures_lock);
 }
 
 /* Record the event that is over when the work ordered so far is. The stream waits for that work, and so does the event
@@ -120,8 +120,8 @@ static bool put(struct context *context, uint64_t addr, size_t size)
         result = event_record(context, &mapping->event);
     context_leave(context, &visit);
     if (!result) {
-        atomic_fetch_add(&context->parking.put, size);
-        park(context, mapping, /* again: */ false);
+        atomic_fetch_add(&context->departures.put, size);
+        depart(context, mapping, /* again: */ false);
         return false;
     }
     if (order_wait(context))
@@ -132,16 +132,16 @@ static bool put(struct context *context, uint64_t addr, size_t size)
     return true;
 }
 
-static struct vmm_mapping *parked_take(struct context *context)
+static struct vmm_mapping *departing_take(struct context *context)
 {
-    struct parking *parking = &context->parking;
+    struct departures *departures = &context->departures;
     struct vmm_mapping *mapping;
 
-    lock_take(&parked_lock);
-    mapping = parking->first;
+    lock_take(&departures_lock);
+    mapping = departures->first;
     if (mapping)
-        parking->first = mapping->next_put;
-    lock_give(&parked_lock);
+        departures->first = mapping->next_put;
+    lock_give(&departures_lock);
     return mapping;
 }
 
@@ -151,16 +151,16 @@ CUresult vmm_memory_collect(struct context *context)
     CUresult result;
     size_t size;
 
-    while ((mapping = parked_take(context))) {
+    while ((mapping = departing_take(context))) {
         result = context->driver->cuEventQuery(mapping->event);
         if (result) {
-            park(context, mapping, /* again: */ true);
+            depart(context, mapping, /* again: */ true);
             return result;
         }
         size = mapping->size;
         event_keep(context, mapping->event);
         unmap(context, mapping);
-        atomic_fetch_add(&context->parking.gone, size);
+        atomic_fetch_add(&context->departures.gone, size);
     }
     return CUDA_SUCCESS;
 }
@@ -170,11 +170,11 @@ void vmm_memory_ended(struct context *context)
     struct vmm_mapping *mapping;
     unsigned int i = 0;
 
-    lock_take(&parked_lock);
-    context->parking.first = NULL;
-    context->parking.events_unused = 0; /* they went with the context */
-    lock_give(&parked_lock);
-    atomic_store(&context->parking.gone, atomic_load(&context->parking.put));
+    lock_take(&departures_lock);
+    context->departures.first = NULL;
+    context->departures.events_unused = 0; /* they went with the context */
+    lock_give(&departures_lock);
+    atomic_store(&context->departures.gone, atomic_load(&context->departures.put));
     while ((mapping = vmm_next(context, &i)))
         unmap(context, mapping);
 }

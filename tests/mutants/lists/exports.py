@@ -102,4 +102,16 @@ MUTANTS = [
         ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
     Mutant("the driver says what freed memory was", ["driver static preloaded"], [
         ("return serve_is_freed(ptr, caller) ? NOWHERE : ptr;", "return serve_is_freed(ptr, caller) ? ptr : ptr;")]),
+
+    # --- virtual memory ---
+    Mutant("vmm: peer access does not reach it", ["peers static vmm access_first"], [
+        ("vmm_reach(driver, hazard_context_device(driver, peer), device);", "")]),
+    Mutant("vmm: a copy in a context that never allocated does not reach it", ["peers static vmm copies_alone"], [
+        ("vmm_reach(driver, device, from);", "")]),
+    Mutant("peer access is no hazard", ["auto_peer static auto", "rows driver"], [
+        ("policy_strict(POLICY_ALL, \"peer access\");", "")]),
+    Mutant("vmm: a program sees that its block can be shared", ["driver static vmm"], [
+        ("attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)", "true)")]),
+    Mutant("vmm: a block has no context", ["driver static vmm"], [
+        ("if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) serve_context(ptr, data);", "")]),
 ]

@@ -326,7 +326,7 @@ static void test_goes_not(void **state)
     go(context, segment(context));
     device_collect(0);
     assert_non_null(strstr(fake.said, "the driver did not take back 2097152 bytes"));
-    assert_int_equal(context->parking.put, context->parking.gone);
+    assert_int_equal(context->departures.put, context->departures.gone);
 }
 
 /* An event that cannot be asked about is asked about later, and nobody waits for that. */
@@ -385,10 +385,10 @@ static void test_waits(void **state)
 static void test_context_ends(void **state)
 {
     struct context *context = with_vmm(), *other = pooled(1);
-    const uint64_t parked = segment(context), stays = segment(other);
+    const uint64_t departing = segment(context), stays = segment(other);
 
     segment(context);
-    go(context, parked);
+    go(context, departing);
     context_gone(context_leaving(fake_context(0)), true);
     assert_int_equal(mappings_count(false), 1);
     assert_true(mapping_at(stays)->mapped);
