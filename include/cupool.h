@@ -38,8 +38,8 @@ extern "C" {
 
 #define CUPOOL_ALL_DEVICES (-1)
 
-/* The source of the pools' memory: cuMemAlloc or ncclMemAlloc. */
-enum cupool_backend { CUPOOL_BACKEND_CUDA, CUPOOL_BACKEND_NCCL };
+/* The source of the pools' memory: cuMemAlloc, ncclMemAlloc, or cuMemCreate. */
+enum cupool_backend { CUPOOL_BACKEND_CUDA, CUPOOL_BACKEND_NCCL, CUPOOL_BACKEND_VMM };
 
 /*
  * The counters of a device, or of all: the sums over its contexts since the process began, those that are gone
@@ -185,7 +185,8 @@ static inline int cupool_mark(const char *text)
  * this are served from such memory alone. Blocks handed out stay as they are; a segment without blocks handed out goes
  * back to its source. Idle segments go back at once, as by cupool_trim(), but not during a capture or in a group. 0;
  * -EAGAIN: nothing has been pooled yet (use CUPOOL_BACKEND), no context is current on this thread, or a stream
- * captures; -ENOTSUP: no NCCL is loaded whose ncclMemAlloc gives memory that processes can share; -EINVAL: no such
+ * captures; -ENOTSUP: no NCCL is loaded whose ncclMemAlloc gives memory that processes can share, or the device
+ * has no virtual memory calls; -EINVAL: no such
  * backend.
  *
  * If one rank has memory of one kind and another rank of the other kind, and the memory is registered, communication

@@ -9,7 +9,12 @@ enum conf_type { CONF_BOOL, CONF_CHOICE, CONF_SIZE, CONF_NUMBER, CONF_SECONDS, C
 enum conf_free { FREE_AUTO, FREE_ORDERED, FREE_STRICT, FREE_RELAXED };
 /* Numbers of CONF_FILL that are not a byte. */
 enum conf_fill { FILL_OFF = 256, FILL_NATIVE };
-enum conf_backend { BACKEND_CUDA, BACKEND_NCCL };
+/* The one list of backends, which are sources of the pool's memory: ROW(SYMBOL, name). enum backend, the table of
+ * context/memory_source.h and the names in the trace are made from it; enum cupool_backend of cupool.h has the same
+ * order. */
+#define BACKENDS(ROW)              ROW(CUDA, cuda) ROW(NCCL, nccl) ROW(VMM, vmm)
+#define BACKEND_ENUM(symbol, name) BACKEND_##symbol,
+enum backend { BACKENDS(BACKEND_ENUM) BACKEND_COUNT };
 enum conf_registration { REGISTER_OFF, REGISTER_ON, REGISTER_FORCE, REGISTER_USE };
 enum conf_hook { HOOK_AUTO, HOOK_RUNTIME };
 enum conf_debug { DEBUG_OFF, DEBUG_OWN, DEBUG_GUARD };

@@ -9,6 +9,7 @@
 #include "context/context_state.h"
 #include "context/enter.h"
 #include "context/registry.h"
+#include "context/vmm_memory.h"
 #include "context/wait_context.h"
 #include "lock.h"
 
@@ -28,32 +29,55 @@ void context_arrived(void)
     atomic_fetch_add(&arrivals, 1);
 }
 
+/* Bytes given back so far, by either way, for which a thread may wait. */
+static uint64_t arrivals_given(const struct context *context)
+{
+    return atomic_load(&context->given) + atomic_load(&context->departures.put);
+}
+
+/* The stream's part of what a thread waits for. */
+struct wanted {
+    uint64_t given, put;
+};
+
+/* CUDA_SUCCESS: all that is wanted can arrive. Virtual memory whose work is over has gone. */
+static CUresult look(struct context *context, const struct wanted *wanted)
+{
+    const CUresult departing = vmm_memory_collect(context);
+
+    if (atomic_load(&context->departures.gone) < wanted->put)
+        return departing ? departing : CUDA_ERROR_NOT_READY;
+    return atomic_load(&context->arrived) < wanted->given ? context->driver->cuStreamQuery(context->stream)
+                                                          : CUDA_SUCCESS;
+}
+
 bool arrivals_collect(struct context *context, uint64_t patience_ns)
 {
     const struct real_driver *driver = context->driver;
-    const uint64_t given = atomic_load(&context->given);
-    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0;
+    const struct wanted wanted = {atomic_load(&context->given), atomic_load(&context->departures.put)};
+    const uint64_t limit = patience_ns ? now_ns() + patience_ns : 0, gone = atomic_load(&context->departures.gone);
     uint64_t arrived = atomic_load(&context->arrived);
     CUresult result = CUDA_ERROR_NOT_READY;
     struct visit visit;
     bool done = false;
 
-    if (arrived >= given)
+    if (!arrivals_outstanding(context))
         return false;
     /* The thread is in relaxed mode, so a capture elsewhere is not disturbed. */
     if (!context_enter(context, &visit) && (visit.relaxed || !capture_active_now())) {
-        for (unsigned int i = 0; (result = driver->cuStreamQuery(context->stream)) == CUDA_ERROR_NOT_READY; i++) {
+        for (unsigned int i = 0; (result = look(context, &wanted)) == CUDA_ERROR_NOT_READY; i++) {
             if (!limit || now_ns() >= limit || !context_stays(context))
                 break;
             lock_relax(i);
         }
         /* If the stream cannot be queried, synchronise it, provided that the caller is ready to wait. */
-        done = (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit)) &&
+        done = arrived < wanted.given && (result == CUDA_SUCCESS || (result != CUDA_ERROR_NOT_READY && limit)) &&
                driver->cuStreamSynchronize(context->stream) == CUDA_SUCCESS;
     }
     context_leave(context, &visit);
-    while (done && arrived < given && !atomic_compare_exchange_weak(&context->arrived, &arrived, given))
+    while (done && arrived < wanted.given && !atomic_compare_exchange_weak(&context->arrived, &arrived, wanted.given))
         ;
+    done = done || atomic_load(&context->departures.gone) != gone;
     if (done)
         context_arrived();
     return done;
@@ -62,7 +86,7 @@ bool arrivals_collect(struct context *context, uint64_t patience_ns)
 bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 {
     const bool is_own = order_wait_own(context);
-    const uint64_t given = atomic_load(&context->given);
+    const uint64_t given = arrivals_given(context);
     _Atomic(uint64_t) *gave_up = &context->gave_up[is_own];
     uint64_t patience = is_own ? ARRIVALS_OWN_NS : others_ns, limit;
     bool any;
@@ -78,7 +102,8 @@ bool arrivals_collect_own(struct context *context, uint64_t others_ns)
 
 size_t arrivals_outstanding(const struct context *context)
 {
-    const uint64_t arrived = atomic_load(&context->arrived), given = atomic_load(&context->given);
+    const uint64_t arrived = atomic_load(&context->arrived) + atomic_load(&context->departures.gone);
+    const uint64_t given = arrivals_given(context);
 
     return given > arrived ? given - arrived : 0;
 }

@@ -28,6 +28,11 @@ unsigned int capture_history_now(void)
     return atomic_load(&capture_total) - capture_active();
 }
 
+bool capture_history_since(unsigned int time)
+{
+    return atomic_load(&capture_total) != time;
+}
+
 /* The entry of this address; NULL: none. With the lock. */
 static struct entry *find(uint64_t addr)
 {
@@ -67,5 +72,5 @@ bool capture_history_saw(uint64_t addr)
         *found = history.list[--history.count];
     }
     pthread_mutex_unlock(&history.lock);
-    return atomic_load(&capture_total) != time;
+    return capture_history_since(time);
 }

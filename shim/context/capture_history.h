@@ -4,8 +4,7 @@
  *
  * For a captured operation NCCL registers the whole allocation by itself, and keeps the registration as long as the
  * graph may run. Without CUPOOL_REGISTER the library does not learn which allocations these are, so a segment that
- * existed during a capture is never given back. This module only answers; it gives nothing back. Called by comms.c
- * alone.
+ * existed during a capture is never given back. This module only answers; it gives nothing back.
  *
  * Threads: every function may be called from any thread. One lock, private to capture_history.c.
  */
@@ -18,6 +17,8 @@
 /* The time to store with a segment that is about to be requested: a capture already under way may come to use it, so it
  * counts as later. */
 unsigned int capture_history_now(void);
+/* True if a stream has captured since that time. */
+bool capture_history_since(unsigned int time);
 /* NCCL has given a segment at addr, requested at that time. Without host memory for its entry the segment counts as
  * older than every capture. */
 void capture_history_add(uint64_t addr, unsigned int time);

@@ -15,6 +15,7 @@
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/strict.h"
+#include "context/vmm_memory.h"
 #include "lock.h"
 
 /* The longest wait for threads in calls, before and after the call that ends their context, in nanoseconds. */
@@ -116,6 +117,7 @@ static void pool_end(struct context *context, struct pool *pool)
     pthread_mutex_unlock(&contexts.lock);
     pool_destroy(pool);
     context_events.pool_ended(context);
+    vmm_memory_ended(context);
 }
 
 void context_lingering_end(void)

@@ -22,6 +22,8 @@
 #include "real/hooks.h"
 #include "real/real.h"
 
+struct vmm_mapping;
+
 /* The number of frees that can be ordered at the same time in one context, each with an event of its own. */
 #define SLOTS         64
 #define SLOT_COMBINER SLOTS       /* the combiner's slot, in which one thread orders for all others; see free_order.c */
@@ -55,6 +57,14 @@ struct batch {
                                 free; see batch_own_set() */
 } __attribute__((aligned(64)));
 
+/* Segments of virtual memory on their way back to the driver, and events for them; vmm_memory.c. */
+struct departures {
+    struct vmm_mapping *first, *last; /* with departures_lock, as the events */
+    CUevent *events;                  /* unused ones, events_unused of them, with room for events_room */
+    size_t events_unused, events_room;
+    _Atomic(uint64_t) put, gone; /* bytes so far */
+};
+
 static inline bool slot_is_busy(const struct slot *slot)
 {
     return atomic_load(&slot->seq) & 1;
@@ -68,13 +78,15 @@ struct context {
     const struct real_driver *driver;
     bool primary;
     struct policy policy;
-    size_t capacity;              /* of the device, in bytes */
-    _Atomic(size_t) device_free;  /* free bytes as the driver last said, adjusted for our segments since then */
-    _Atomic(CUstream) stream;     /* our own stream, for fills and for freeing segments; NULL: not created yet */
-    atomic_bool defers;           /* segments go back with cuMemFreeAsync on stream */
+    size_t capacity;             /* of the device, in bytes */
+    _Atomic(size_t) device_free; /* free bytes as the driver last said, adjusted for our segments since then */
+    _Atomic(CUstream) stream;    /* our own stream, for fills and for freeing segments; NULL: not created yet */
+    atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
+    bool maps;                   /* the driver and the device have virtual memory calls */
+    struct departures departures;
     _Atomic(uint64_t) given;      /* bytes given back through stream so far */
     _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
-    _Atomic(uint64_t) gave_up[2]; /* the value of given when a thread last waited in vain for memory that other
+    _Atomic(uint64_t) gave_up[2]; /* arrivals_given() when a thread last waited in vain for memory that other
                                      threads' frees released, and that its own frees did */
     atomic_bool failed;           /* the context has met a sticky error, from which it does not recover */
     atomic_uint leaving;          /* number of threads in a call that may end the context */

@@ -72,7 +72,7 @@ static uint64_t arrived_bytes(int device)
     uint64_t bytes = 0;
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
-        bytes += atomic_load(&context->arrived);
+        bytes += atomic_load(&context->arrived) + atomic_load(&context->departures.gone);
     return bytes;
 }
 
@@ -84,7 +84,7 @@ uint64_t device_yield(int device, uint64_t limit)
 
     /* All begin before the first is waited for. As in context_decay_all, never where cuMemFree would be called. */
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context))
-        if (atomic_load(&context->defers))
+        if (context_defers(context))
             pool_yield(context->pool, "neighbour");
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         now = now_ns();
@@ -159,7 +159,7 @@ void context_decay_all(unsigned int age)
 
     for (unsigned int i = 0; (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
         /* Never where cuMemFree would hold up the program's launches. */
-        if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {
+        if (age && context_defers(context) && !nccl_ranks_agree()) {
             pool_flush(context->pool);
             pool_decay(context->pool, age);
         }

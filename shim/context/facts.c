@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "context/context_state.h"
+#include "context/cuda_memory.h"
 #include "context/free_policy.h"
-#include "context/segment_driver.h"
+#include "context/vmm_map.h"
 #include "trace/trace.h"
 
 /*
@@ -77,7 +78,8 @@ bool facts_find(CUcontext handle, struct facts *as)
     if (driver->cuCtxGetDevice(&device) || driver->cuMemGetInfo_v2(&free, &as->capacity))
         return false;
     as->device = device;
-    as->defers = segments_defer(driver, device);
+    as->defers = cuda_memory_defers(driver, device);
+    as->maps = vmm_supported(driver, device);
     as->orders = policy_driver_orders(driver);
     if (!find_primary(driver, handle, device, &as->primary))
         return false;

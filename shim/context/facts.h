@@ -18,7 +18,7 @@
 struct facts {
     const struct real_driver *driver;
     int device;
-    bool primary, defers, orders;
+    bool primary, defers, orders, maps;
     unsigned long long id;
     size_t capacity; /* of the device, in bytes */
 };

@@ -12,6 +12,7 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "clock.h"
+#include "context/backend.h"
 #include "context/context_end.h"
 #include "context/context_state.h"
 #include "context/facts.h"
@@ -25,6 +26,7 @@
 #include "context/registry.h"
 #include "context/segment_driver.h"
 #include "context/strict.h"
+#include "context/vmm_map.h"
 #include "lock.h"
 #include "pool.h"
 #include "trace/trace.h"
@@ -37,24 +39,31 @@ static __thread struct {
 
 /* Bounds of idle memory: no limit where giving memory back waits for the device, which a request must not do, and where
  * ranks have to lay memory out alike. */
-static size_t idle_bound(size_t least, bool defers)
+static size_t idle_bound(size_t least, bool defers, enum backend backend)
 {
-    return defers && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
+    return (defers || backend == BACKEND_VMM) && !nccl_ranks_agree() ? least : SIZE_MAX / 2;
+}
+
+/* The backend of a context, whose device may not have the memory of the one that was chosen. */
+static enum backend backend_of(enum backend chosen, bool maps)
+{
+    return chosen == BACKEND_VMM && !maps ? BACKEND_CUDA : chosen;
 }
 
 /* Fill in an unused entry. The caller holds the lock. */
 static void entry_fill(struct context *context, const struct facts *as, const char **ret_why)
 {
+    const enum backend backend = backend_of(backend_chosen(), as->maps);
     struct pool_config config = {.backend = &segment_ops,
                                  .order = conf_get()->fill.number == FILL_OFF ? &order_ops : &order_filling_ops,
                                  .observer = &observe_ops,
                                  .arg = context,
                                  .limit = conf_get()->limit.number,
                                  .break_max = as->capacity / SHARED_PART,
-                                 .kind = nccl_backs() ? MEMORY_NCCL : MEMORY_CUDA,
+                                 .kind = backend,
                                  .capacity = as->capacity,
-                                 .excess_min = idle_bound(EXCESS_MIN, as->defers),
-                                 .bound_min = idle_bound(BOUND_MIN, as->defers)};
+                                 .excess_min = idle_bound(EXCESS_MIN, as->defers, backend),
+                                 .bound_min = idle_bound(BOUND_MIN, as->defers, backend)};
     struct pool *pool;
 
     if (conf_get()->free.number == FREE_RELAXED && as->orders) {
@@ -72,6 +81,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
     }
     atomic_store(&context->stream, NULL);
     atomic_store(&context->defers, as->defers);
+    context->maps = as->maps;
     atomic_store(&context->arrived, atomic_load(&context->given));
     atomic_store(&context->gave_up[0], 0);
     atomic_store(&context->gave_up[1], 0);
@@ -130,6 +140,19 @@ static bool entry_enter(CUcontext handle, const struct facts *as, unsigned int e
     return unchanged;
 }
 
+/* Natively a device's copies reach the memory of others without a call that says so, and its kernels after one. */
+static void devices_reach(const struct real_driver *driver, int device)
+{
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        const struct context *other = atomic_load(&contexts.entries[i]);
+
+        if (!atomic_load(&other->handle) || !atomic_load(&other->pool))
+            continue;
+        vmm_reach(driver, other->device, device);
+        vmm_reach(driver, device, other->device);
+    }
+}
+
 static struct context *entry_make(const struct real_driver *driver, CUcontext handle)
 {
     struct facts as = {.driver = driver};
@@ -137,17 +160,23 @@ static struct context *entry_make(const struct real_driver *driver, CUcontext ha
     const char *why = NULL; /* set by the thread that makes the entry */
     unsigned int ended;
 
-    nccl_backs(); /* called here because the decision must not be made with the lock held */
+    backend_chosen(); /* called here because the decision must not be made with the lock held */
     do {
         if (!endings_wait(&ended) || !facts_find(handle, &as))
             return NULL;
         trace_open();
         context_lingering_end();
+        devices_reach(driver, as.device); /* before another thread uses the context */
     } while (!entry_enter(handle, &as, ended, &context, &why));
     if (!context)
         log_once(LOG_WARN, "more than %d contexts at a time; the others are not pooled", CONTEXTS_MAX);
     if (!why)
         return context;
+    devices_reach(driver, as.device); /* of contexts that came meanwhile */
+    if (backend_chosen() == BACKEND_VMM && !as.maps)
+        log_write(LOG_WARN,
+                  "device %d has no virtual memory calls (CUPOOL_BACKEND=vmm): its memory comes from cudaMalloc",
+                  as.device);
     device_trace(driver, as.device, as.capacity);
     trace_event("policy", "\"d\":%d,\"free\":\"%s\",\"why\":\"%s\"", as.device,
                 policy_is_strict(&context->policy)        ? "strict"
@@ -200,18 +229,20 @@ struct context *context_begin(const struct real_driver *driver, struct pins **re
     return NULL;
 }
 
-void context_back(enum memory_kind kind)
+void context_back(enum backend backend)
 {
     /* With the lock, of two calls made at once one decides for all contexts, new ones included, and no pool is
      * destroyed meanwhile. */
     pthread_mutex_lock(&contexts.lock);
-    nccl_backing_set(kind == MEMORY_NCCL);
+    backend_choose(backend);
     for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
         struct context *context = atomic_load(&contexts.entries[i]);
 
+        const bool defers = atomic_load(&context->defers);
+        const enum backend its = backend_of(backend, context->maps);
+
         if (context->pool)
-            pool_kind_set(context->pool, kind, idle_bound(EXCESS_MIN, atomic_load(&context->defers)),
-                          idle_bound(BOUND_MIN, atomic_load(&context->defers)));
+            pool_kind_set(context->pool, its, idle_bound(EXCESS_MIN, defers, its), idle_bound(BOUND_MIN, defers, its));
     }
     pthread_mutex_unlock(&contexts.lock);
 }

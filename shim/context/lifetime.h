@@ -10,7 +10,7 @@
 #ifndef CUPOOL_SHIM_CONTEXT_LIFETIME_H
 #define CUPOOL_SHIM_CONTEXT_LIFETIME_H
 
-#include "context/nccl_memory.h"
+#include "base/conf_types.h"
 #include "context/pins.h"
 #include "real/hooks.h"
 #include "real/real.h"
@@ -27,9 +27,9 @@ struct context *context_current(const struct real_driver *driver);
  */
 struct context *context_begin(const struct real_driver *driver, struct pins **ret_own);
 
-/* From now on new segments of all contexts are of this kind, and only such segments serve requests. MEMORY_NCCL
- * requires that nccl_backing_find has succeeded. */
-void context_back(enum memory_kind kind);
+/* From now on new segments of all contexts come from this backend, and only such segments serve requests. Requires that
+ * backend_find has succeeded. */
+void context_back(enum backend backend);
 
 /* A call of the program in the current context has returned this result; sticky errors mark the context as failed. */
 void context_saw(CUresult result);

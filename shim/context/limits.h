@@ -33,7 +33,4 @@
  * longer. */
 #define DECAY_TICKS 8
 
-/* Where segments come from: the kinds of segments of the pools. */
-enum memory_kind { MEMORY_CUDA, MEMORY_NCCL };
-
 #endif

@@ -27,12 +27,10 @@ typedef unsigned long long ull;
  * as much. */
 #define FRONT_BYTES ((size_t)2 << 20)
 
-enum { UNDECIDED, BACKED_BY_CUDA, BACKED_BY_NCCL };
-
 static struct {
-    atomic_int backend; /* one of the values above */
     /* The copy of NCCL that the pool's memory comes from, if any; set once. */
     _Atomic(const struct real_nccl *) backing;
+    atomic_bool works;   /* NCCL has taken memory of the driver, as it does for a communicator */
     atomic_size_t front; /* bytes in front of each of its segments; written before backing */
 } state;
 
@@ -121,6 +119,14 @@ static const char *backing_find(const struct real_nccl **ret_nccl)
     return why;
 }
 
+size_t nccl_front_needed(void)
+{
+    const struct real_nccl *nccl = context_events.registers() ? real_nccl_get(NULL) : NULL;
+
+    /* An NCCL that comes later may be of any version. */
+    return context_events.registers() && (!nccl || nccl_kinds_matter(nccl)) ? FRONT_BYTES : 0;
+}
+
 /* Only the copy of NCCL that gave memory takes it back, so the first copy stays. */
 static void backing_set(const struct real_nccl *nccl)
 {
@@ -131,21 +137,15 @@ static void backing_set(const struct real_nccl *nccl)
     atomic_compare_exchange_strong(&state.backing, &none, nccl);
 }
 
-bool nccl_backs(void)
+/* For the start: unlike backing_find it also keeps the copy of NCCL. */
+static const char *lacks(void)
 {
-    int decided = atomic_load_explicit(&state.backend, memory_order_acquire), undecided = UNDECIDED;
     const struct real_nccl *nccl = NULL;
-    const char *why;
+    const char *why = backing_find(&nccl);
 
-    if (decided != UNDECIDED || conf_get()->backend.number != BACKEND_NCCL)
-        return decided == BACKED_BY_NCCL;
-    /* Several threads may get here at once; they find the same answer, and the first one's is kept. */
-    why = backing_find(&nccl);
     if (!why)
         backing_set(nccl);
-    if (atomic_compare_exchange_strong(&state.backend, &undecided, why ? BACKED_BY_CUDA : BACKED_BY_NCCL) && why)
-        log_write(LOG_WARN, "CUPOOL_BACKEND=nccl is not possible: %s; all memory comes from cudaMalloc", why);
-    return atomic_load(&state.backend) == BACKED_BY_NCCL;
+    return why;
 }
 
 static bool has_device(void)
@@ -156,7 +156,7 @@ static bool has_device(void)
     return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
 }
 
-int nccl_backing_find(void)
+static int find(void)
 {
     const struct real_nccl *nccl = NULL;
     const char *why;
@@ -174,11 +174,6 @@ int nccl_backing_find(void)
     return 0;
 }
 
-void nccl_backing_set(bool nccl)
-{
-    atomic_store(&state.backend, nccl ? BACKED_BY_NCCL : BACKED_BY_CUDA);
-}
-
 static bool graphs_register(void)
 {
     /* NCCL copies the settings of its own files into the environment, too. */
@@ -187,7 +182,31 @@ static bool graphs_register(void)
     return !context_events.registers() && !(text && strcmp(text, "0") == 0);
 }
 
-int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
+static void kept_say(void)
+{
+    log_once(LOG_WARN, "memory that was there when a graph was captured is not given back, because NCCL may have "
+                       "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
+}
+
+void nccl_works(void)
+{
+    atomic_store_explicit(&state.works, true, memory_order_relaxed);
+}
+
+bool nccl_graph_keeps(unsigned int time)
+{
+    /* With CUPOOL_HOOK=runtime NCCL's calls are not seen. */
+    const bool works =
+        atomic_load_explicit(&state.works, memory_order_relaxed) || conf_get()->hook.number == HOOK_RUNTIME;
+    const bool keeps = works && capture_history_since(time) && graphs_register() && real_nccl_get(NULL);
+
+    if (keeps)
+        kept_say();
+    return keeps;
+}
+
+/* NCCL gives no reason when it refuses. */
+static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
     const size_t front = atomic_load(&state.front);
@@ -196,35 +215,38 @@ int nccl_memory_alloc(size_t size, uint64_t *ret_addr)
     ncclResult_t result;
     void *ptr = NULL;
 
+    (void)context;
     nccl_visit_begin(&visit);
     result = nccl->ncclMemAlloc(&ptr, front + size);
     nccl_visit_end(&visit);
     if (result || !ptr)
-        return -ENOMEM;
+        return CUDA_ERROR_OUT_OF_MEMORY;
     capture_history_add((uintptr_t)ptr + front, time);
     *ret_addr = (uintptr_t)ptr + front;
-    return 0;
+    return CUDA_SUCCESS;
 }
 
-void nccl_memory_free(uint64_t addr, size_t size)
+/* Keeps memory for ever that NCCL may have registered for a graph. */
+static bool put(struct context *context, uint64_t addr, size_t size)
 {
     const struct real_nccl *nccl = atomic_load(&state.backing);
     struct nccl_visit visit;
     ncclResult_t result;
 
+    (void)context;
     if (capture_history_saw(addr) && graphs_register()) {
-        log_once(LOG_WARN, "memory that was there when a graph was captured is not given back to NCCL, which may have "
-                           "registered it for the graph (NCCL_GRAPH_REGISTER=0 changes that)");
-        return;
+        kept_say();
+        return true;
     }
     nccl_visit_begin(&visit);
     result = nccl->ncclMemFree((void *)(uintptr_t)(addr - atomic_load(&state.front)));
     nccl_visit_end(&visit);
     if (result)
         log_once(LOG_WARN, "NCCL did not take back %zu bytes at %#llx (error %d)", size, (ull)addr, (int)result);
+    return true;
 }
 
-/* The bytes that nccl_memory_alloc has put in front of addr; 0 if the memory does not come from there. */
+/* The bytes that the source has put in front of addr; 0 if the memory does not come from there. */
 size_t nccl_memory_front(uint64_t addr)
 {
     const struct real_driver *driver = real_driver_get();
@@ -237,3 +259,6 @@ size_t nccl_memory_front(uint64_t addr)
                ? front
                : 0;
 }
+
+/* NCCL does not take memory back behind the work that uses it. */
+const struct memory_source nccl_source = {.get = get, .put = put, .put_needs_wait = true, .lacks = lacks, .find = find};

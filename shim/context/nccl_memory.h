@@ -5,7 +5,7 @@
  * It registers nothing with a communicator; nccl/ does. It makes no call of NCCL but ncclMemAlloc, ncclMemFree and
  * ncclGetVersion.
  *
- * Ownership: memory belongs to the caller from nccl_memory_alloc to nccl_memory_free.
+ * Ownership, errors: of memory, as memory_source.h.
  *
  * Threads: every function may be called from any thread. No locks.
  */
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "context/limits.h"
+#include "context/memory_source.h"
 #include "real/hooks.h"
 #include "real/real.h"
 
@@ -24,24 +24,20 @@
  * memory. */
 bool nccl_ranks_agree(void);
 
-/*
- * True if the pool's memory comes from NCCL. The first call decides this and needs a current context. False if no NCCL
- * is loaded, or if NCCL cannot give memory that it can share.
- */
-bool nccl_backs(void);
-/* For a program that asks later whether NCCL can back the pool. 0: yes; -ENOTSUP: no, and the log says why; -EAGAIN: no
- * context is current, or a stream captures. */
-int nccl_backing_find(void);
-/* Sets the answer of nccl_backs; for lifetime.c, which tells the pools. */
-void nccl_backing_set(bool nccl);
-/* Allocate size bytes on the current device. -ENOMEM: NCCL refused, for whatever reason. nccl_memory_free takes the
- * memory back, or keeps it for ever where NCCL may have registered it for a graph. */
-int nccl_memory_alloc(size_t size, uint64_t *ret_addr);
-void nccl_memory_free(uint64_t addr, size_t size);
+/* Memory of the NCCL that is loaded. It lacks it if there is none, or one that gives no memory that it can share. */
+extern const struct memory_source nccl_source;
 
 /* True if memory at this address can be shared between processes and GPUs, as far as the driver says. */
 bool nccl_memory_is_shareable(uint64_t addr);
-/* The bytes that nccl_memory_alloc has put in front of addr; 0 if the memory does not come from there. */
+/* NCCL has taken memory of the driver. */
+void nccl_works(void);
+/* True if NCCL may have registered memory, which was requested at this time (capture_history.h), for a graph: it must
+ * not go then, and the log says so. */
+bool nccl_graph_keeps(unsigned int time);
+/* The bytes that a segment of shareable memory needs in front of it, so that each kind of operation can have a
+ * registration of its own; 0: none. */
+size_t nccl_front_needed(void);
+/* The bytes that nccl_source has put in front of addr; 0 if the memory does not come from there. */
 size_t nccl_memory_front(uint64_t addr);
 
 /* The version of a copy of NCCL. */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/conf.h"
+#include "context/backend.h"
 #include "context/events.h"
-#include "context/nccl_memory.h"
 #include "context/registry.h"
 #include "trace/trace.h"
 
@@ -18,7 +18,7 @@ static _Atomic(uint64_t) decayed; /* bytes */
 static struct trace_segment segment_of(const void *arg, unsigned int kind, size_t size, bool got)
 {
     return (struct trace_segment){
-        .device = context_device(arg), .backend = kind == MEMORY_NCCL ? "nccl" : "cuda", .size = size, .got = got};
+        .device = context_device(arg), .backend = backend_name(kind), .size = size, .got = got};
 }
 
 static void on_segment_alloc(void *arg, unsigned int kind, uint64_t addr, size_t size, uint64_t ns)

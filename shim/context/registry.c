@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/conf_types.h"
 #include "clock.h"
 #include "context/context_state.h"
 #include "context/pins.h"
@@ -213,7 +214,12 @@ int context_device(const struct context *context)
 
 bool context_backed_by_nccl(const struct context *context)
 {
-    return pool_kind_get(context->pool) == MEMORY_NCCL;
+    return pool_kind_get(context->pool) == BACKEND_NCCL;
+}
+
+bool context_defers(const struct context *context)
+{
+    return pool_kind_get(context->pool) == BACKEND_VMM || atomic_load(&context->defers);
 }
 
 struct context *context_of(const struct pool *pool)

@@ -60,6 +60,9 @@ int context_device(const struct context *context);
 /* True if the context's new segments come from NCCL. */
 bool context_backed_by_nccl(const struct context *context);
 
+/* True if its segments go back behind the work that uses them, without a wait for the device. */
+bool context_defers(const struct context *context);
+
 /* True if the context has met an error that it does not recover from. */
 bool context_failed(const struct context *context);
 /* The context of a pool. */

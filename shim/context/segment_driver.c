@@ -11,44 +11,19 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "context/arrivals.h"
+#include "context/backend.h"
 #include "context/context_state.h"
 #include "context/device.h"
-#include "context/enter.h"
 #include "context/events.h"
 #include "context/free_order.h"
 #include "context/limits.h"
 #include "context/nccl_memory.h"
 #include "context/neighbours.h"
-#include "context/own_stream.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/wait_context.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
-
-bool segments_defer(const struct real_driver *driver, int device)
-{
-    int supported = 0;
-
-    return driver->cuMemFreeAsync && driver->cuStreamQuery && driver->cuStreamSynchronize &&
-           driver->cuDeviceGetAttribute &&
-           driver->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) ==
-               CUDA_SUCCESS &&
-           supported;
-}
-
-/* Get memory of a kind: from the driver, or from NCCL, which gives no reason when it fails. */
-static CUresult memory_get(const struct context *context, unsigned int kind, CUdeviceptr *ptr, size_t size)
-{
-    uint64_t addr;
-
-    if (kind == MEMORY_CUDA)
-        return context->driver->cuMemAlloc_v2(ptr, size);
-    if (nccl_memory_alloc(size, &addr))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *ptr = addr;
-    return CUDA_SUCCESS;
-}
 
 static CUresult segment_alloc(struct context *context, unsigned int kind, CUdeviceptr *ptr, size_t size)
 {
@@ -58,7 +33,7 @@ static CUresult segment_alloc(struct context *context, unsigned int kind, CUdevi
     /* Memory that arrived for another thread during the driver's call may be enough for this one. */
     do {
         before = context_arrivals();
-        result = memory_get(context, kind, ptr, size);
+        result = backend_source(kind)->get(context, ptr, size);
     } while (result == CUDA_ERROR_OUT_OF_MEMORY &&
              (context_events.retry_parked_refused(context->device) || device_trim(context->device, context) ||
               arrivals_collect_own(context, ARRIVALS_OTHERS_NS) || context_arrivals() != before));
@@ -76,10 +51,7 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
         return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
     if (ptr % POOL_SEGMENT_UNIT) {
         log_once(LOG_WARN, "the driver's memory is not aligned to 2 MiB; requests of %zu bytes are not pooled", size);
-        if (kind == MEMORY_NCCL)
-            nccl_memory_free(ptr, size);
-        else
-            context->driver->cuMemFree_v2(ptr);
+        backend_source(kind)->put(context, ptr, size);
         return -EIO;
     }
     context_events.segment_added(context, context->device, ptr, size);
@@ -91,61 +63,37 @@ static int backend_alloc(void *arg, unsigned int kind, size_t size, uint64_t *re
 }
 
 /* Give memory back that is registered nowhere. */
-static void memory_put(void *arg, uint64_t addr, size_t size)
+static void memory_put(struct context *context, enum backend backend, uint64_t addr, size_t size)
 {
-    struct context *context = arg;
-    const struct real_driver *driver = context->driver;
-    struct visit visit;
-    CUresult result;
-    CUstream stream;
-
-    result = context_enter(context, &visit);
-    stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
-    /*
-     * cuMemFree waits for the device, including work launched after the program's own free, and holds up every launch
-     * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have
-     * ordered, and the memory arrives when a thread synchronises the stream.
-     */
-    if (stream && driver->cuMemFreeAsync(addr, stream) == CUDA_SUCCESS) {
-        atomic_fetch_add(&context->given, size);
-    } else {
-        /* Also after an error of context_enter: the address alone names the memory. */
-        if (stream)
-            atomic_store(&context->defers, false);
-        pin_sleep(context);
-        result = driver->cuMemFree_v2(addr);
-        pin_wake();
+    if (backend_source(backend)->put(context, addr, size))
         context_arrived();
-    }
-    context_leave(context, &visit);
     atomic_fetch_add_explicit(&context->device_free, size, memory_order_relaxed);
-    if (result && result != CUDA_ERROR_DEINITIALIZED)
-        log_once(LOG_WARN, "the driver did not take back %zu bytes at %#llx (error %d)", size, (unsigned long long)addr,
-                 (int)result);
 }
 
-static void memory_put_nccl(void *arg, uint64_t addr, size_t size)
-{
-    (void)arg;
-    nccl_memory_free(addr, size);
-    context_arrived();
-}
+/* memory_put for each backend, since memory may be released long after backend_free, by its address alone. */
+#define PUT(symbol, name)                                                                                              \
+    static void memory_put_##name(void *arg, uint64_t addr, size_t size)                                               \
+    {                                                                                                                  \
+        memory_put(arg, BACKEND_##symbol, addr, size);                                                                 \
+    }
+BACKENDS(PUT)
+
+#define PUT_OF(symbol, name) [BACKEND_##symbol] = memory_put_##name,
+static void (*const puts_of[])(void *arg, uint64_t addr, size_t size) = {BACKENDS(PUT_OF)};
 
 static void backend_free(void *arg, unsigned int kind, uint64_t addr, size_t size)
 {
-    void (*const put)(void *arg, uint64_t addr, size_t size) = kind == MEMORY_NCCL ? memory_put_nccl : memory_put;
     struct context *context = arg;
 
     pin_resolve(context);
-    /* The driver takes memory back behind the work that uses it. NCCL does not, and writes by peers into registered
-     * memory must have ended as well. */
-    if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context)) {
+    /* Writes by peers into registered memory must have ended as well. */
+    if ((backend_source(kind)->put_needs_wait || context_events.registers()) && order_wait(context)) {
         log_once(LOG_WARN, "%zu bytes at %#llx cannot be waited for, and are not given back", size,
                  (unsigned long long)addr);
         return;
     }
-    if (context_events.segment_removing(addr, put, context))
-        put(context, addr, size);
+    if (context_events.segment_removing(addr, puts_of[kind], context))
+        puts_of[kind](context, addr, size);
 }
 
 static void backend_collect(void *arg)
@@ -163,7 +111,7 @@ static bool backend_collected(void *arg, size_t *ret_arriving)
     arrivals_collect(context, 0);
     *ret_arriving = arrivals_outstanding(context);
     /* False where the driver does not free through a stream: a request would then wait for the device. */
-    return atomic_load(&context->defers) && !*ret_arriving;
+    return context_defers(context) && !*ret_arriving;
 }
 
 static void backend_reclaim(void *arg)
@@ -179,7 +127,7 @@ static bool backend_gives_frozen(void *arg)
 {
     const struct context *context = arg;
 
-    return atomic_load(&context->defers) && !context_events.registers() && !context_backed_by_nccl(context);
+    return context_defers(context) && !context_events.registers() && !context_backed_by_nccl(context);
 }
 
 static bool backend_scarce(void *arg)

@@ -9,15 +9,9 @@
 #ifndef CUPOOL_SHIM_CONTEXT_SEGMENT_DRIVER_H
 #define CUPOOL_SHIM_CONTEXT_SEGMENT_DRIVER_H
 
-#include <stdbool.h>
-
 #include "pool.h"
-#include "real/real.h"
 
 /* The backend of every context's pool, whose arg is the context. */
 extern const struct pool_backend_ops segment_ops;
-
-/* True if the driver can free through a stream on this device, and has the calls that this takes. */
-bool segments_defer(const struct real_driver *driver, int device);
 
 #endif

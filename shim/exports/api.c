@@ -13,11 +13,11 @@
 #include <string.h>
 
 #include "base/process.h"
+#include "context/backend.h"
 #include "context/counters.h"
 #include "context/host_memory.h"
 #include "context/lifetime.h"
 #include "context/limits.h"
-#include "context/nccl_memory.h"
 #include "exports/export.h"
 #include "nccl/register_calls.h"
 #include "nccl/window.h"
@@ -134,21 +134,24 @@ EXPORT int cupool_lib_mark(const char *text)
     return 0;
 }
 
+#define SAME_NUMBER(symbol, name) _Static_assert((int)CUPOOL_BACKEND_##symbol == (int)BACKEND_##symbol, #name);
+BACKENDS(SAME_NUMBER)
+
 EXPORT int cupool_lib_backend_set(int backend)
 {
     int rc;
 
     if (!process_serves())
         return -ENOSYS;
-    if (backend != CUPOOL_BACKEND_CUDA && backend != CUPOOL_BACKEND_NCCL)
+    if (backend < 0 || backend >= BACKEND_COUNT)
         return -EINVAL;
     if (!process_has_begun())
         return -EAGAIN;
-    rc = backend == CUPOOL_BACKEND_NCCL ? nccl_backing_find() : 0;
+    rc = backend_find((enum backend)backend);
     if (rc)
         return rc;
-    trace_event("backend", "\"b\":\"%s\"", backend == CUPOOL_BACKEND_NCCL ? "nccl" : "cuda");
-    context_back(backend == CUPOOL_BACKEND_NCCL ? MEMORY_NCCL : MEMORY_CUDA);
+    trace_event("backend", "\"b\":\"%s\"", backend_name((unsigned int)backend));
+    context_back((enum backend)backend);
     /* In a group or during a capture, idle memory of the other kind goes back with a later free. */
     if (!nccl_reg_group_depth())
         serve_release(CUPOOL_ALL_DEVICES, "backend");

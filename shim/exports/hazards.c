@@ -13,6 +13,7 @@
 #include "context/free_policy.h"
 #include "context/registry.h"
 #include "context/strict.h"
+#include "context/vmm_map.h"
 #include "pool.h"
 #include "real/real.h"
 
@@ -131,8 +132,7 @@ static bool is_alone(const struct real_driver *driver)
     return count == 1;
 }
 
-/* The device of a context, pooled or not; -1: unknown. */
-static int device_of_context(const struct real_driver *driver, CUcontext handle)
+int hazard_context_device(const struct real_driver *driver, CUcontext handle)
 {
     const struct context *context = context_find(handle);
     CUcontext current = NULL;
@@ -153,7 +153,7 @@ static int device_of_context(const struct real_driver *driver, CUcontext handle)
 void hazard_foreign_access(CUdeviceptr addr, CUstream stream)
 {
     static const char why[] = "copies between devices or contexts";
-    const struct real_driver *driver = policy_auto_driver();
+    const struct real_driver *driver = vmm_any() ? real_driver_get() : policy_auto_driver();
     struct pool *pool;
     CUcontext handle;
     int device, from;
@@ -166,9 +166,11 @@ void hazard_foreign_access(CUdeviceptr addr, CUstream stream)
     if (pool && context_handle(context_of(pool)) == handle)
         return;
     device = pool ? context_device(context_of(pool)) : strict_device_of(driver, addr);
-    from = device < 0 ? -1 : device_of_context(driver, handle);
+    from = device < 0 ? -1 : hazard_context_device(driver, handle);
     if (device < 0 || (!pool && from == device))
         return;
+    if (pool) /* natively a copy reaches it without access by peers */
+        vmm_reach(driver, device, from);
     if (!policy_is_quiesced(device))
         policy_strict(device, why);
     if (from >= 0 && !policy_is_quiesced(from))

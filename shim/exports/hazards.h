@@ -15,6 +15,7 @@
 
 #include "context/strict.h"
 #include "real/hooks.h"
+#include "real/real.h"
 
 /*
  * Reports of the hooks. Streams are handles, CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. All of them may be called before
@@ -50,6 +51,8 @@ void hazard_foreign_accesses(const CUdeviceptr *to, const CUdeviceptr *from, siz
 /* Memory mapped at addr, or a memory pool of the driver (addr 0), becomes accessible. If another device or the host
  * gets access, all devices become strict. A pool's own device has access without such a call. */
 void hazard_access(CUdeviceptr addr, const CUmemAccessDesc *access, size_t count);
+/* The device of a context, pooled or not; -1: unknown. */
+int hazard_context_device(const struct real_driver *driver, CUcontext handle);
 /* The device that a location is on; -1: none. */
 int hazard_location_device(const CUmemLocation *location);
 /* True if the processor can reach memory of this kind at this location. */

@@ -16,6 +16,8 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 
     if (!result)
         serve_ipc_exported(ptr, CALLER);
+    else
+        serve_ipc_refused(ptr);
     return result;
 }
 
@@ -42,21 +44,27 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return CUDA_SUCCESS;
 }
 
-/* After the driver has answered: replace the range of its allocation by the range of the block. */
-static CUresult range_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
+/* After the driver has answered: replace what is so of its allocation alone by what is so of the block. */
+static CUresult block_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
 {
     uint64_t block;
     size_t length;
 
-    if ((attribute != CU_POINTER_ATTRIBUTE_RANGE_START_ADDR && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE) ||
+    /* Virtual memory has no context. Libraries that pass memory on enter the context, so they are told, too. */
+    if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
+        serve_context(ptr, data);
+    if ((attribute != CU_POINTER_ATTRIBUTE_RANGE_START_ADDR && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
+         attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) ||
         !serve_range(ptr, caller, &block, &length))
         return CUDA_SUCCESS;
     if (!length)
         return CUDA_ERROR_INVALID_VALUE;
     if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
         *(CUdeviceptr *)data = block;
-    else
+    else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
         *(size_t *)data = length;
+    else
+        *(unsigned long long *)data = 0;
     return CUDA_SUCCESS;
 }
 
@@ -67,7 +75,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     serve_pointer_asked(ptr, attribute, CALLER);
     ptr = asked_for(ptr, CALLER);
     result = real_next(cuPointerGetAttribute)(data, attribute, ptr);
-    return result ? result : range_tell(data, attribute, ptr, CALLER);
+    return result ? result : block_tell(data, attribute, ptr, CALLER);
 }
 
 EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
@@ -80,7 +88,7 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *
     ptr = asked_for(ptr, CALLER);
     result = real_next(cuPointerGetAttributes)(count, attributes, data, ptr);
     for (unsigned int i = 0; attributes && data && !result && i < count; i++)
-        result = range_tell(data[i], attributes[i], ptr, CALLER);
+        result = block_tell(data[i], attributes[i], ptr, CALLER);
     return result;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/process.h"
 #include "clock.h"
+#include "context/nccl_memory.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "exports/retry.h"
@@ -108,6 +109,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     if (!result && serve_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         direct_created(*handle, size);
         unpooled_took(UNPOOLED_CREATE, size);
+    } else if (!result && caller_of(CALLER) == CALLER_INSIDE) {
+        nccl_works();
     }
     if (!took(&call, result))
         return result;

@@ -213,15 +213,16 @@ static void print_policies(const struct library *driver)
 static void print_backends(const struct library *nccl)
 {
     const bool gives = has(nccl, "ncclMemAlloc") && has(nccl, "ncclMemFree");
+    const char *vmm = machine.has_virtual ? ", vmm" : "";
 
     if (!nccl->handle)
-        check_say("backends", "cuda");
+        check_say("backends", "cuda%s", vmm);
     else if (!gives || (machine.devices && !machine.has_virtual))
-        check_say("backends", "cuda; not nccl: %s",
+        check_say("backends", "cuda%s; not nccl: %s", vmm,
                   gives ? "no GPU has virtual memory management"
                         : "this NCCL has no ncclMemAlloc (2.19 and later have)");
     else
-        check_say("backends", "cuda, nccl");
+        check_say("backends", "cuda, nccl%s", vmm);
     if (!nccl->handle)
         return;
     if (!has(nccl, "ncclCommRegister"))

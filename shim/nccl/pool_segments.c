@@ -8,6 +8,7 @@
 #include "context/arrivals.h"
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"
+#include "context/vmm_map.h"
 #include "nccl/direct.h"
 #include "nccl/register_calls.h"
 #include "real/real.h"
@@ -25,7 +26,9 @@ void nccl_segment_add(struct context *owner, int device, uint64_t addr, size_t s
     if (!nccl_registers())
         return;
     direct_range_ends(addr, size);
-    info.front = nccl_memory_front(addr);
+    info.front = vmm_front(addr);
+    if (!info.front)
+        info.front = nccl_memory_front(addr);
     info.plain = !nccl_memory_is_shareable(addr);
     rc = nccl_reg_segment_add(nccl_registry(), &info);
     if (rc == -EEXIST) {

@@ -97,7 +97,7 @@ static bool decay(const struct advice_facts *f, struct values *v)
 static bool refused(const struct advice_facts *f, struct values *v)
 {
     *v = (struct values){.n = f->refused};
-    return f->refused >= REFUSED_MANY && f->decay > 1 && f->backend == BACKEND_CUDA && f->registration == REGISTER_OFF;
+    return f->refused >= REFUSED_MANY && f->decay > 1 && f->backend != BACKEND_NCCL && f->registration == REGISTER_OFF;
 }
 
 static const struct rule {

@@ -7,6 +7,7 @@
  */
 #include "base/log.h"
 #include "base/process.h"
+#include "context/backend.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "pool.h"
@@ -46,6 +47,24 @@ bool serve_ipc_allowed(uint64_t addr)
             (unsigned long long)addr);
     }
     return allowed;
+}
+
+void serve_ipc_refused(uint64_t addr)
+{
+    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+
+    if (pool && pool_kind_get(pool) != BACKEND_CUDA)
+        log_once(LOG_WARN, "no IPC handle for %#llx: memory of CUPOOL_BACKEND=%s has none", (unsigned long long)addr,
+                 backend_name(pool_kind_get(pool)));
+}
+
+bool serve_context(uint64_t addr, CUcontext *ret_handle)
+{
+    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+
+    if (pool)
+        *ret_handle = context_handle(context_of(pool));
+    return pool != NULL;
 }
 
 void serve_ipc_exported(uint64_t addr, const void *caller)

@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/arrivals.h"
+#include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/device.h"
 #include "context/lifetime.h"
@@ -82,8 +83,11 @@ enum serve_verdict serve_alloc(size_t size, const void *caller, uint64_t *ret_ad
     if (!size || process_is_passive())
         return SERVE_FORWARD;
     caller = serve_caller(caller);
-    if (caller_is_outside(caller_of(caller)))
+    if (caller_is_outside(caller_of(caller))) {
+        if (caller_of(caller) == CALLER_INSIDE)
+            nccl_works();
         return SERVE_BYPASS;
+    }
     driver = real_driver_get();
     if (!driver)
         return SERVE_FORWARD;
@@ -111,7 +115,7 @@ void serve_bypassed(uint64_t addr, size_t size, const void *caller)
     caller = serve_caller(caller);
     if (!caller_is_outside(caller_of(caller)))
         direct_allocated(addr, size);
-    if (nccl_backs() && !process_is_passive() && !caller_is_outside(caller_of(caller)))
+    if (backend_chosen() == BACKEND_NCCL && !process_is_passive() && !caller_is_outside(caller_of(caller)))
         log_once(
             LOG_WARN,
             "%zu bytes come from cudaMalloc, not from NCCL (a capture is under way, or CUPOOL_LIMIT is reached); if "

@@ -84,6 +84,8 @@ bool serve_watches(const void *caller);
  * False: ask the driver.
  */
 bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size);
+/* The context of the pool that has this address, which *ret_handle is then. False: no pool has it; ask the driver. */
+bool serve_context(uint64_t addr, CUcontext *ret_handle);
 
 /* True if addr is in the memory of a pool but in no live block. Natively the driver does not know such an address. */
 bool serve_is_freed(uint64_t addr, const void *caller);
@@ -94,7 +96,8 @@ void serve_rdma_prepared(uint64_t addr, const void *caller);
 
 /* May an IPC handle of this address be made? False, with a log line, if the importing process would get wrong bytes. */
 bool serve_ipc_allowed(uint64_t addr);
-/* The IPC handle was made. */
+/* The IPC handle was made, or the driver has refused it. */
 void serve_ipc_exported(uint64_t addr, const void *caller);
+void serve_ipc_refused(uint64_t addr);
 
 #endif

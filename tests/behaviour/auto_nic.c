@@ -74,6 +74,8 @@ static int sync_memops_put(char *u, size_t n, int byte)
 {
     unsigned int on = 1;
 
+    if (bt_virtual())
+        SKIP("virtual memory cannot have SYNC_MEMOPS");
     OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, BT_ADDRESS(u)));
     return poke_bytes(u, n, byte, false);
 }

@@ -88,6 +88,15 @@ BT_UNUSED static bool bt_preloaded(void)
     return preload && strstr(preload, "libcupool");
 }
 
+/* Is memory virtual (CUPOOL_BACKEND=vmm)? Such memory has no IPC handle, no SYNC_MEMOPS, and cuMemFree does not know
+ * it. */
+BT_UNUSED static bool bt_virtual(void)
+{
+    const char *backend = getenv("CUPOOL_BACKEND");
+
+    return bt_preloaded() && backend && strcmp(backend, "vmm") == 0;
+}
+
 BT_UNUSED static uint64_t bt_ns(void)
 {
     struct timespec t;

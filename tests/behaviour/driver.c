@@ -65,6 +65,31 @@ static int address_range(void)
     return 0;
 }
 
+/* The memory of cuMemAlloc is its context's, and cannot be shared by handles of virtual memory. */
+static int attributes(void)
+{
+    static const size_t sizes[] = {1000, 3 << 20};
+    CUpointer_attribute both[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
+
+    for (int i = 0; i < 2; i++) {
+        CUcontext current = NULL, context = NULL, again = NULL;
+        unsigned long long types = 1, types_again = 1;
+        CUdeviceptr p;
+        int device = -1;
+
+        OK(cuCtxGetCurrent(&current));
+        OK(cuMemAlloc(&p, sizes[i]));
+        OK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p + sizes[i] / 2));
+        OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p));
+        OK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
+        OK(cuPointerGetAttributes(2, both, (void *[]){&again, &types_again}, p));
+        CHECK(context == current && again == current && device == 0);
+        CHECK(types == 0 && types_again == 0);
+        OK(cuMemFree(p));
+    }
+    return 0;
+}
+
 /* Of freed memory the driver knows nothing: one question is an error, of many the answers are those for any address. */
 static int freed_address(void)
 {
@@ -291,10 +316,10 @@ static int many(void)
 }
 
 static const struct bt_test tests[] = {
-    BT_TEST(arguments),     BT_TEST(address_range),   BT_TEST(freed_address),    BT_TEST(mixed),
-    BT_TEST(lookup_linked), BT_TEST(lookup_by_dlsym), BT_TEST(lookup_of_lookup), BT_TEST(lookup_runtime),
-    BT_TEST(lookup_status), BT_TEST(dlsym_direct),    BT_TEST(dlsym_others),     BT_TEST(many),
-    {.name = NULL}};
+    BT_TEST(arguments),      BT_TEST(address_range), BT_TEST(attributes),      BT_TEST(freed_address),
+    BT_TEST(mixed),          BT_TEST(lookup_linked), BT_TEST(lookup_by_dlsym), BT_TEST(lookup_of_lookup),
+    BT_TEST(lookup_runtime), BT_TEST(lookup_status), BT_TEST(dlsym_direct),    BT_TEST(dlsym_others),
+    BT_TEST(many),           {.name = NULL}};
 
 int main(int argc, char **argv)
 {

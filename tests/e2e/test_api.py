@@ -289,6 +289,18 @@ class Backend(Base):
         self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["nccl", "cuda", "cuda"])
         self.assertEqual(self.kinds(done, "segment_free"), [("free", "nccl", 4)])
 
+    def test_virtual_memory_and_back(self) -> None:
+        """Without an NCCL, and where the device has none."""
+        words = "alloc:3000000", "backend:2", "alloc:3000000", "free", "backend:0", "alloc:3000000", "free"
+        done = self.api(*words)
+        self.assertEqual((done.out.splitlines(), done.warnings), (["backend 0"] * 2, []))
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "vmm", "cuda"])
+        self.assertEqual([k[1] for k in self.kinds(done, "segment_free")], ["cuda", "vmm"])
+        self.assertEqual((done.counts["cuMemCreate"], done.counts["cuMemUnmap"]), (2, 1))  # the first of them asks for a fabric
+        done = self.api(*words, SIMGPU_VMM="0")
+        self.assertEqual((done.out.splitlines(), len(done.warnings)), ([f"backend {ENOTSUP}", "backend 0"], 1))
+        self.assertEqual({k[1] for k in self.kinds(done, "segment_alloc")}, {"cuda"})
+
     def test_devices_that_come_later_follow(self) -> None:
         done = self.nccl("alloc:3000000", "backend:1", "device:1", "alloc:3000000", "free")
         self.assertEqual([k[1] for k in self.kinds(done, "segment_alloc")], ["cuda", "nccl"])
@@ -318,7 +330,7 @@ class Backend(Base):
             self.assertEqual(done.warnings, [])
 
     def test_where_it_cannot_be(self) -> None:
-        for words, answers in ((["backend:1", "alloc:600", "free"], [EAGAIN]), (["alloc:600", "backend:2", "backend:-1", "free"], [EINVAL] * 2),
+        for words, answers in ((["backend:1", "alloc:600", "free"], [EAGAIN]), (["alloc:600", "backend:3", "backend:-1", "free"], [EINVAL] * 2),
                                (["alloc:600", "elsewhere{", "backend:1", "backend:0", "}", "free"], [EAGAIN, 0])):
             self.assertEqual(self.nccl(*words).out.splitlines(), [f"backend {n}" for n in answers])
         self.assertEqual(self.api("alloc:600", "backend:1", preload=None).out, f"backend {ENOSYS}\n")
@@ -390,14 +402,14 @@ class Beside(Base):
 
     def test_captures(self) -> None:
         """Memory that was to go when a capture began goes all the same."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             done = self.nccl("comm", "captures:80", "uncomm", CUPOOL_BACKEND=backend, CUPOOL_REGISTER="1")
             self.assertEqual(done.out, "lost 0\n")
             self.assertEqual([w for w in done.warnings if "not given back" in w], [])
 
     def test_releases_of_the_context(self) -> None:
         """One that is not the last is nobody else's business: every request is the pool's."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             done = self.nccl("alloc:600", "releases:1000", "stats:0", "free", CUPOOL_BACKEND=backend)
             [stats] = stats_of(done.out)
             self.assertEqual((stats["allocs"], stats["bypassed"]), (16000 + 2, 0))

@@ -40,17 +40,22 @@ PINNED = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_LIMIT": "8M"}
 CLOCK = ["cuStreamQuery"]
 # So much memory takes long, so it has a scenario to itself, too.
 POPULATED = ["cuMemHostRegister_v2", "cuMemHostUnregister"]
+# Only what the backend adds, and what says when its segments may go.
+VMM = {"CUPOOL_BACKEND": "vmm"}
+VIRTUAL = ["cuMemCreate", "cuMemRelease", "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
+           "cuEventRecord", "cuEventQuery", "cuEventCreate", "cuStreamCreate", "cuCtxGetCurrent", "cuDeviceGetAttribute"]
 LARGE = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_POPULATE": "1"}
 SCENARIOS: "list[tuple[str, dict[str, str]]]" = [
     ("plain", {}), ("plain", STRICT), ("plain", {"CUPOOL_FILL": "0xa5"}), ("plain", {"CUPOOL_DEBUG": "guard"}),
     ("contexts", ORDERED), ("contexts", {}), ("renew", ORDERED), ("renew", {}), ("scarce", {**ORDERED, **SCARCE}), ("scarce", SCARCE),
     ("capture", {}), ("capture", STRICT), ("threads", {}), ("copies", ORDERED), ("copies", {}), ("idle", {"CUPOOL_DECAY": "0"}), ("later", STRICT),
     ("pinned", PINNED), ("pinned", {**ORDERED, **PINNED}), ("pinned", LARGE),
+    ("plain", VMM), ("plain", {**STRICT, **VMM}), ("contexts", VMM), ("scarce", {**ORDERED, **SCARCE, **VMM}), ("capture", VMM), ("copies", VMM),
 ]
 
 
 def functions_of(scenario: str, env: "dict[str, str]") -> "list[str]":
-    return CLOCK if scenario == "idle" else POPULATED if LARGE.items() <= env.items() else FUNCTIONS
+    return CLOCK if scenario == "idle" else POPULATED if LARGE.items() <= env.items() else VIRTUAL if VMM.items() <= env.items() else FUNCTIONS
 
 
 @dataclass

@@ -25,7 +25,7 @@ class Registered(Base):
 
     def test_threads(self) -> None:
         for scenario in SCENARIOS:
-            for backend in "cuda", "nccl":
+            for backend in "cuda", "nccl", "vmm":
                 with self.subTest(scenario, backend=backend):
                     run = self.job(scenario, backend)
                     self.assert_registered(run, own=6 * RANKS if scenario == "own" else 0)
@@ -33,7 +33,7 @@ class Registered(Base):
 
     def test_processes(self) -> None:
         for scenario in SCENARIOS:
-            for backend in "cuda", "nccl":
+            for backend in "cuda", "nccl", "vmm":
                 with self.subTest(scenario, backend=backend):
                     run = self.job(scenario, backend, processes=True)
                     self.assertEqual(len(run.traces), RANKS)
@@ -49,7 +49,7 @@ class Registered(Base):
 
     def test_an_end_beside_a_capture(self) -> None:
         """Nothing can be asked then, and waiting would have no limit: the registrations are left to NCCL, and the capture lives."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             for processes in False, True:
                 run = self.job("beside_capture", backend, processes=processes, rc=BREACH)
                 self.assertEqual(set(run.done.err.splitlines()), {"simnccl: CONTRACT: ncclCommFinalize: 1 registrations are left"})
@@ -69,7 +69,7 @@ class Registered(Base):
 
     def test_memory_that_goes(self) -> None:
         """Something larger needs it: deregistered first, by all; and the device is never asked for memory of another kind."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             for processes in False, True:
                 with self.subTest(backend, processes=processes):
                     run = self.job("trim", backend, processes=processes, ranks=2, SIMGPU_MEMORY="64M", CUPOOL_LOG_LEVEL="error")
@@ -88,7 +88,7 @@ class Registered(Base):
 
     def test_memory_that_goes_under_work(self) -> None:
         """The host waits for it: peers write into registered memory, and nothing else would hold NCCL back."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             with self.subTest(backend):
                 run = self.job("busy", backend, ranks=2, SIMGPU_MEMORY="64M", SIMGPU_DELAY_US="2000", CUPOOL_FREE="ordered")
                 self.assert_registered(run)
@@ -96,7 +96,7 @@ class Registered(Base):
 
     def test_graphs(self) -> None:
         """Memory that a graph uses stays until the communicator goes."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             with self.subTest(backend):
                 run = self.job("graph", backend, ranks=2, SIMGPU_MEMORY="72M")
                 self.assert_registered(run)
@@ -116,6 +116,21 @@ class Registered(Base):
                                NCCL_GRAPH_REGISTER="0")
                 self.assertEqual(run.done.err, "")
                 self.assertEqual(run.reported("mem_allocs") - run.reported("mem_frees"), 2)
+
+    def test_graphs_without_us_of_virtual_memory(self) -> None:
+        """NCCL registers that, too. It gives the program its own memory besides, whose mappings count here as well."""
+        for preload in NCCL_LIB, LIB:
+            with self.subTest(preload.name):
+                run = self.job("graph_trim", backend="vmm", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload))
+                self.assertEqual(len(run.done.warnings), 1, run.done.err)
+                self.assertIn("when a graph was captured", run.done.warnings[0])
+                self.assertEqual(run.reported("breaches"), 0)
+                self.assertEqual({e["b"] for e in run.of("segment_alloc")}, {"vmm"})
+                kept = run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"]
+                run = self.job("graph_trim", backend="vmm", register="0", ranks=2, SIMGPU_MEMORY="96M", preload=str(preload),
+                               NCCL_GRAPH_REGISTER="0")
+                self.assertEqual(run.done.err, "")
+                self.assertLess(run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"], kept)
 
     def test_revoked(self) -> None:
         """No call is made on it any more, and its memory goes when it has been destroyed."""
@@ -164,9 +179,11 @@ class Kinds(Base):
     cannot know its choice for the first collective: each that comes after send/recv gets a registration of its own."""
 
     def test_with_care(self) -> None:
-        run = self.job("kinds", processes=True)
-        self.assert_registered(run)
-        self.assertEqual(run.total("renewed"), 5 * RANKS)
+        for backend in "nccl", "vmm":
+            with self.subTest(backend):
+                run = self.job("kinds", backend, processes=True)
+                self.assert_registered(run)
+                self.assertEqual(run.total("renewed"), 5 * RANKS)
 
     def test_collectives_that_use_no_registration(self) -> None:
         """One that was refused, or for which NCCL maps nothing, is not the first."""
@@ -178,7 +195,7 @@ class Kinds(Base):
 
     def test_of_the_programs_own(self) -> None:
         """There is nothing in front of it, so it is made anew."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             run = self.job("own_kinds", backend, ranks=2)
             self.assert_registered(run)
             self.assertEqual((run.total("renewed"), {e["n"] for e in run.of("register")}), (2 * 2, {8 * MIB}))
@@ -190,11 +207,11 @@ class Kinds(Base):
 
     def test_nobody_waits(self) -> None:
         """A collective after send/recv while a receive is pending, whose sender waits for this rank to have called it."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             with self.subTest(backend):
                 run = self.job("pending", backend, ranks=2)
                 self.assert_registered(run)
-                self.assertEqual(run.total("renewed"), 2 if backend == "nccl" else 0)
+                self.assertEqual(run.total("renewed"), 0 if backend == "cuda" else 2)
 
     def test_with_care_for_graphs(self) -> None:
         """For a captured operation NCCL registers the whole allocation; the library registers memory for other operations all the same."""
@@ -264,7 +281,7 @@ class Wrong(Base):
         for name in ("ncclCommRegister", "ncclCommDeregister", "ncclCommGetAsyncError", "ncclCommCuDevice", "ncclCommUserRank",
                      "ncclCommCount", "ncclGetVersion", "ncclMemFree"):
             for scenario in "all", "kinds":
-                for backend in "cuda", "nccl":
+                for backend in "cuda", "nccl", "vmm":
                     with self.subTest(name, scenario=scenario, backend=backend):
                         # Registrations that could not be undone are there when the communicator ends, the only breach.
                         left = name == "ncclCommDeregister"

@@ -37,7 +37,7 @@ class Used(Base):
 
     def test_beside_the_pool(self) -> None:
         """The pool serves what it does; its memory is registered as with 1."""
-        for backend in "cuda", "nccl":
+        for backend in "cuda", "nccl", "vmm":
             with self.subTest(backend):
                 run = self.job("mapped", backend, register="use")
                 self.assert_used(run, 5 * RANKS)

@@ -31,7 +31,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     # what was launched before.
     "FREE": {"auto": (59, "ordered", "default"), "ordered": (60, "ordered", "CUPOOL_FREE"), "strict": (0, "strict", "CUPOOL_FREE"),
              "relaxed": (0, "relaxed", "CUPOOL_FREE")},
-    "BACKEND": {"cuda": {"cuda"}, "nccl": {"nccl"}},
+    "BACKEND": {"cuda": {"cuda"}, "nccl": {"nccl"}, "vmm": {"vmm"}},
     # Is memory of the pool registered; anew for a collective after send/recv; and memory past the pool?
     "REGISTER": {"0": (False, False, False), "1": (True, True, False), "force": (True, False, False), "use": (True, True, True)},
     # Frees that share an order, of 8 MiB each, after a GiB was in use: of 64 MiB at least, 102 MiB, 205 MiB.

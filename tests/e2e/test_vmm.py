@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from e2e import BIN, LIB, MIB, SIM, Case, Done, Trace, Word, tool
+from e2e import BIN, LIB, MIB, SIM, Case, Done, Trace, Word, app, tool
 
 # How the program finds the functions.
 WAYS: "list[list[Word]]" = [[BIN / "vmm_linked", "linked"], [BIN / "vmm", "dlsym"], [BIN / "vmm", "proc"]]
@@ -171,7 +171,7 @@ class Whose(Base):
         self.assertEqual({(e["by"], e["at"].split(".so")[0]) for e in trace.of("mem_create")}, {("nccl", "libnccl")})
         self.assert_fine(trace.path)
         trace = self.nccl_app("all", CUPOOL_BACKEND="nccl")
-        self.assertEqual({(e["by"], e["at"].split(".so")[0]) for e in trace.of("mem_create")}, {("cupool", "libnccl")})
+        self.assertEqual({(e["by"], e["at"].split(".so")[0]) for e in trace.of("mem_create")}, {("cupool", "libnccl"), ("nccl", "libnccl")})
         self.assert_fine(trace.path)
         # The pool's segments are the memory that was taken by its calls; what it asked for to see what NCCL gives is gone.
         where = {e["h"]: e["p"] for e in trace.of("mem_map")}
@@ -179,7 +179,21 @@ class Whose(Base):
         segments = {(e["p"], e["n"]) for e in trace.of("segment_alloc")}
         self.assertTrue(segments and segments <= ours, (segments, ours))
         by = {c["by"] for d in self.summary(trace.path)["physical"] for c in d["callers"]}
-        self.assertEqual(by, {"cupool"})
+        self.assertEqual(by, {"cupool", "nccl"})
+
+    def test_the_pool(self) -> None:
+        """With CUPOOL_BACKEND=vmm its segments are told as segments, and the program's own calls as before."""
+        for way in WAYS:
+            done = self.go(*way, "life", CUPOOL_BACKEND="vmm")
+            trace = self.one_trace(done)
+            mine = {(e["by"], e["at"].split("+")[0]) for e in trace.of("mem_create", "address_reserve")}
+            self.assertEqual(mine, {("program", str(way[0]).rsplit("/", 1)[-1])})
+            self.assertEqual({e["b"] for e in trace.of("segment_alloc")} - {"vmm"}, set())
+            self.assert_fine(trace.path)
+        done = self.go(app("shared"), "churn:9:4096", CUPOOL_BACKEND="vmm")
+        trace = self.one_trace(done)
+        self.assertEqual(([e["b"] for e in trace.of("segment_alloc")], trace.of("mem_create", "mem_map", "mem_release")), (["vmm"], []))
+        self.assertGreater(done.counts["cuMemMap"], 0)
 
     def test_a_library(self) -> None:
         """Told by the name of its file, as everywhere."""

@@ -43,6 +43,7 @@ GIVEN = {
     "CUmemAllocationType": "given.memory_type",
     "CUcontext *": "&given.made",
     "CUcontext context": "given.context",
+    "CUcontext peer": "given.made",
     "CUgreenCtx": "given.green",
     "CUdevice": "0",
     "CUstream": "given.stream",

@@ -13,7 +13,6 @@
 #include <time.h>
 
 static uint64_t rng, completed, known;
-static size_t kept[SIM_DEVICES_MAX];
 
 bool adversary_on(void)
 {
@@ -56,8 +55,6 @@ void adversary_waited(CUcontext ctx, CUstream s, bool all)
         return;
     known = completed;
     ctx->known = ctx->all.head ? ctx->all.head->seq - 1 : ctx->last_seq;
-    sim_memory_discharge(ctx->dev, kept[ctx->dev]);
-    kept[ctx->dev] = 0;
     if (s && !s->head)
         sim_stream_left(s);
     for (s = all ? ctx->streams : NULL; s; s = s->next) {
@@ -105,12 +102,4 @@ bool adversary_hides_point(const struct sim_point *p)
         learn(completed);
     }
     return false;
-}
-
-bool adversary_keeps(int dev, size_t n)
-{
-    if (!adversary_on() || sim_ctx_idle(sim_primary(dev)))
-        return false;
-    kept[dev] += n;
-    return true;
 }

@@ -3,8 +3,8 @@
  * adversary.h - SIMGPU_ADVERSARY: the simulated GPU behaves as badly as CUDA allows, by seed.
  *
  * Work starts and completes late, streams that became ready later may run first, a query answers "not ready" for work
- * that is over until the host has waited for something that came after it, memory that was freed or released while the
- * device was at work stays taken until a thread waits, and the destruction of a stream takes its time, in which a use
+ * that is over until the host has waited for something that came after it, memory that was freed while the device
+ * was at work stays taken until a thread waits, and the destruction of a stream takes its time, in which a use
  * by another thread aborts the program. None of this is an error: a program that is right by CUDA's rules does not
  * notice.
  *
@@ -27,7 +27,5 @@ void adversary_waited(CUcontext ctx, CUstream s, bool all);
 /* Work is over; may a query say that it is not? */
 bool adversary_hides_stream(const struct CUstream_st *s);
 bool adversary_hides_point(const struct sim_point *p);
-/* May this much be taken for longer? If so, it is given back when the host waits. */
-bool adversary_keeps(int dev, size_t n);
 
 #endif

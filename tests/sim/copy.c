@@ -25,7 +25,7 @@ static CUresult side_check(const struct sim_side *s, size_t bytes)
 {
     if (!s->addr)
         return CUDA_ERROR_INVALID_VALUE;
-    return s->must == SIM_ON_DEVICE && !sim_alloc_range(s->addr, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return s->must >= SIM_ON_DEVICE && !sim_alloc_range(s->addr, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 /* A pageable source as it is now. */
@@ -71,7 +71,7 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
     w.copy.height = height;
     w.copy.depth = depth;
     if (r == CUDA_SUCCESS)
-        r = sim_work_check(&w);
+        r = sim_work_check(&w, dst.must == SIM_OF_CONTEXT ? -1 : s->ctx->dev);
     if (r == CUDA_SUCCESS) {
         if (pageable(src.addr) && !s->cap && !sync)
             w.copy.staged = stage(&src, width, height, depth);
@@ -94,10 +94,10 @@ SIM_PAIR(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t n),
 SIM_PAIR(cuMemcpyAsync, cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s),
          copy1(dst, SIM_ANY, src, SIM_ANY, n, s, pt, false))
 SIM_PAIR(cuMemcpyPeer, cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n),
-         copy1(dst, SIM_ON_DEVICE, src, SIM_ON_DEVICE, n, NULL, pt, true))
+         copy1(dst, SIM_OF_CONTEXT, src, SIM_OF_CONTEXT, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
          (CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream s),
-         copy1(dst, SIM_ON_DEVICE, src, SIM_ON_DEVICE, n, s, pt, false))
+         copy1(dst, SIM_OF_CONTEXT, src, SIM_OF_CONTEXT, n, s, pt, false))
 SIM_PAIR(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (CUdeviceptr dst, const void *src, size_t n),
          copy1(dst, SIM_ON_DEVICE, P(src), SIM_ON_HOST, n, NULL, pt, true))
 SIM_PAIR(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (void *dst, CUdeviceptr src, size_t n),
@@ -161,13 +161,17 @@ static CUresult copy3(const CUDA_MEMCPY3D *c, CUstream s, bool pt, bool sync)
 /* CUDA_MEMCPY3D with two contexts in place of reserved fields. */
 static CUresult copy3_peer(const CUDA_MEMCPY3D_PEER *p, CUstream s, bool pt, bool sync)
 {
+    struct sim_side dst, src;
     CUDA_MEMCPY3D c;
 
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     _Static_assert(sizeof(c) == sizeof(*p), "one layout");
     memcpy(&c, p, sizeof(c));
-    return copy3(&c, s, pt, sync);
+    CUresult r = sim_copy_of(&c, &dst, &src);
+    if (dst.must == SIM_ON_DEVICE && src.must == SIM_ON_DEVICE)
+        dst.must = src.must = SIM_OF_CONTEXT;
+    return r == CUDA_SUCCESS ? sim_copy(dst, src, c.WidthInBytes, c.Height, c.Depth, s, pt, sync) : r;
 }
 
 SIM_PAIR(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *c), copy3(c, NULL, pt, true))
@@ -296,7 +300,7 @@ static CUresult set(uint64_t dst, size_t pitch, uint32_t value, unsigned elem, s
     sim_lock();
     r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
-        r = sim_work_check(&w);
+        r = sim_work_check(&w, s->ctx->dev);
     if (r == CUDA_SUCCESS)
         r = sim_submit(s, &w, false);
     sim_unlock();

@@ -77,7 +77,7 @@ static CUresult add(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, si
     if (!ret || !graph || graph->magic != SIM_MAGIC_GRAPH || (n && !deps))
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
-    CUresult r = sim_work_check(&w);
+    CUresult r = sim_work_check(&w, -1);
     for (size_t i = 0; i < n; i++) {
         if (!deps[i] || deps[i]->magic != SIM_MAGIC_NODE || deps[i]->graph != graph)
             r = CUDA_ERROR_INVALID_VALUE;
@@ -208,7 +208,7 @@ ADD(cuGraphAddNode_v3,
 
 static CUresult change(struct sim_work *at, const struct sim_work *w)
 {
-    CUresult r = at->kind == w->kind ? sim_work_check(w) : CUDA_ERROR_INVALID_VALUE;
+    CUresult r = at->kind == w->kind ? sim_work_check(w, -1) : CUDA_ERROR_INVALID_VALUE;
 
     if (r == CUDA_SUCCESS) {
         sim_work_drop(at);

@@ -186,8 +186,6 @@ static void alloc_release(struct sim_alloc *a)
         if (a->kind == SIM_MEM_DEVICE || a->kind == SIM_MEM_ASYNC) {
             pages_punch(d, at, a->span / SIM_PAGE);
             sim_memory_discharge((int)(d - devices), a->span);
-        } else if (a->physical) { /* dies with its context */
-            sim_vmm_unmap(a);
         } else if (a->kind == SIM_MEM_IPC && a->host) {
             size_t skip = (uintptr_t)a->host % 4096;
             munmap(a->host - skip, skip + a->size);

@@ -19,13 +19,13 @@
         return CUDA_SUCCESS;                                                                                           \
     } while (0)
 
-static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const struct sim_alloc *a)
+static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const struct sim_alloc *a, int dev)
 {
     bool host = a->kind == SIM_MEM_HOST || a->kind == SIM_MEM_REGISTERED, managed = a->kind == SIM_MEM_MANAGED;
 
     switch ((int)attr) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        PUT(CUcontext, a->ctx);
+        PUT(CUcontext, a->kind == SIM_MEM_VMM ? NULL : a->ctx);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         PUT(unsigned, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -55,7 +55,8 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const 
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         PUT(int, a->kind == SIM_MEM_DEVICE || a->kind == SIM_MEM_VMM);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        PUT(unsigned, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+        PUT(unsigned, sim_vmm_reaches(a, dev) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                                              : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         PUT(CUmemoryPool, NULL);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
@@ -76,7 +77,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     if (r == CUDA_SUCCESS)
-        r = a ? answer(data, attr, ptr, a) : CUDA_ERROR_INVALID_VALUE;
+        r = a ? answer(data, attr, ptr, a, ctx->dev) : CUDA_ERROR_INVALID_VALUE;
     sim_unlock();
     return r;
 }
@@ -93,7 +94,7 @@ CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attrs, void
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
     for (unsigned i = 0; r == CUDA_SUCCESS && i < n; i++) {
-        if (a && answer(data[i], attrs[i], ptr, a) == CUDA_SUCCESS)
+        if (a && answer(data[i], attrs[i], ptr, a, ctx->dev) == CUDA_SUCCESS)
             continue;
         if (attrs[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
             memset(data[i], 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));

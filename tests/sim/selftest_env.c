@@ -10,6 +10,7 @@
 #include "selftest.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -283,6 +284,80 @@ static void test_vmm(void)
     cudaGetLastError();
 }
 
+static void CUDART_CB hold(void *arg)
+{
+    while (!atomic_load((atomic_bool *)arg))
+        usleep(100);
+}
+
+/* Who reaches such memory, that it is no context's, and that unmapping it waits for nothing. */
+static void test_vmm_reach(void)
+{
+    LOAD(cuMemCreate);
+    LOAD(cuMemRelease);
+    LOAD(cuMemAddressReserve);
+    LOAD(cuMemAddressFree);
+    LOAD(cuMemMap);
+    LOAD(cuMemUnmap);
+    LOAD(cuMemSetAccess);
+    LOAD(cuPointerGetAttribute);
+    enum { SIZE = 2 << 20 };
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC,
+                                .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle h;
+    size_t before, after, total;
+    atomic_bool over = false;
+    CUcontext owner = NULL;
+    cudaStream_t busy;
+    CUdeviceptr at;
+    void *p, *q;
+
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&q, SIZE));
+    OK(cudaSetDevice(0));
+    CHECK_EQ(p_cuMemCreate(&h, SIZE, &prop, 0), CUDA_ERROR_NOT_PERMITTED);
+    prop.requestedHandleTypes = 0;
+    OK(p_cuMemCreate(&h, SIZE, &prop, 0));
+    OK(p_cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+    OK(p_cuMemMap(at, SIZE, 0, h, 0));
+    OK(p_cuMemRelease(h));
+    p = (void *)(uintptr_t)at;
+    CHECK_EQ(cudaMemset(p, 1, SIZE), 1);
+    OK(p_cuMemSetAccess(at, SIZE, &access, 1));
+    OK(cudaMemset(p, 1, SIZE));
+    OK(p_cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at));
+    CHECK(!owner);
+    OK(cudaSetDevice(1));
+    CHECK_EQ(cudaMemcpy(q, p, SIZE, cudaMemcpyDefault), 1);
+    OK(cudaMemcpyPeer(q, 1, p, 0, SIZE));
+    OK(cudaDeviceEnablePeerAccess(0, 0)); /* changes nothing */
+    CHECK_EQ(cudaMemcpy(q, p, SIZE, cudaMemcpyDefault), 1);
+    access.location.id = 1;
+    CHECK_EQ(p_cuMemSetAccess(at, SIZE / 2, &access, 1), 1);
+    OK(p_cuMemSetAccess(at, SIZE, &access, 1));
+    OK(cudaMemcpy(q, p, SIZE, cudaMemcpyDefault));
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    OK(p_cuMemSetAccess(at, SIZE, &access, 1));
+    CHECK_EQ(cudaMemcpy(q, p, SIZE, cudaMemcpyDefault), 1);
+    OK(cudaDeviceReset());
+    OK(cudaSetDevice(0));
+    OK(cudaDeviceReset());
+    OK(cudaMemset(p, 1, SIZE));
+    OK(cudaDeviceSynchronize());
+    OK(cudaMemGetInfo(&before, &total));
+    OK(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
+    OK(cudaLaunchHostFunc(busy, hold, &over));
+    OK(p_cuMemUnmap(at, SIZE));
+    OK(p_cuMemAddressFree(at, SIZE));
+    OK(cudaMemGetInfo(&after, &total));
+    CHECK(after - before == SIZE);
+    atomic_store(&over, true);
+    OK(cudaDeviceSynchronize());
+    cudaGetLastError();
+}
+
 void test_env(void)
 {
     OK(run_self("fault", "SIMGPU_FAULT", "cuMemAlloc:2:2,cuMemFree_v2:2+:999"));
@@ -293,4 +368,5 @@ void test_env(void)
     test_counts();
     test_shared();
     test_vmm();
+    test_vmm_reach();
 }

@@ -109,6 +109,7 @@ struct sim_alloc {
     int ipc_pid;                   /* importer: whose memory */
     uint64_t ipc_file, ipc_offset; /* importer: inode of the file behind it, place in that */
     void *physical;                /* vmm.c: the memory that is mapped here */
+    uint64_t access;               /* vmm.c: a bit for each device that reaches it */
     struct sim_alloc *next, *prev; /* in its context */
     struct sim_alloc *leaving;     /* in its stream */
 };
@@ -132,7 +133,9 @@ void sim_memory_discharge(int dev, size_t n);
 void sim_alloc_renew(struct sim_alloc *a);
 /* vmm.c: the handle types by which the memory mapped there can be shared. */
 unsigned long long sim_vmm_handle_types(const struct sim_alloc *a);
-void sim_vmm_unmap(struct sim_alloc *a); /* vmm.c: let go of the memory that is mapped there */
+bool sim_vmm_supported(void);
+/* vmm.c: may work of a device touch this memory? */
+bool sim_vmm_reaches(const struct sim_alloc *a, int dev);
 char *sim_memory_host(int dev, uint64_t addr);
 void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again */
 /*
@@ -324,7 +327,9 @@ extern __thread bool sim_in_hostfn;
 
 /* ---- work.c: what operations do ---- */
 
-CUresult sim_work_check(const struct sim_work *w); /* at the call, as the driver does: CUDA_ERROR_INVALID_VALUE */
+/* At the call, as the driver does: CUDA_ERROR_INVALID_VALUE. dev: of the stream; -1: a copy of two contexts, or a node
+ * of a graph. */
+CUresult sim_work_check(const struct sim_work *w, int dev);
 /* Run w; called and returns with the lock, drops it in between. */
 void sim_work_run(CUstream s, struct sim_work *w);
 void sim_work_drop(struct sim_work *w); /* release what it owns */
@@ -332,7 +337,8 @@ void sim_work_copy(struct sim_work *dst, const struct sim_work *src);
 
 /* ---- copy.c ---- */
 
-enum sim_must { SIM_ANY, SIM_ON_HOST, SIM_ON_DEVICE }; /* what a pointer must be */
+/* What a pointer must be. SIM_OF_CONTEXT: on a device, and the copy names the context by which it is reached. */
+enum sim_must { SIM_ANY, SIM_ON_HOST, SIM_ON_DEVICE, SIM_OF_CONTEXT };
 
 struct sim_side {
     uint64_t addr;

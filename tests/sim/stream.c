@@ -266,7 +266,7 @@ static CUresult submit(CUstream handle, bool pt, struct sim_work w)
     sim_lock();
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS)
-        r = sim_work_check(&w);
+        r = sim_work_check(&w, s->ctx->dev);
     if (r == CUDA_SUCCESS)
         r = sim_submit(s, &w, false);
     sim_unlock();

@@ -3,14 +3,19 @@
  * vmm.c - the virtual-memory calls (cuMemCreate, cuMemMap, ...), enough for a segment at a time.
  *
  * Physical memory counts when it is created and gets its bytes where it is mapped. Memory mapped this way is neither
- * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. A handle cannot be mapped several times or
- * shared with other processes (a file descriptor names the memory within this one); a multicast object can be made, and
- * has no memory.
+ * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. It is no context's and outlives them, a
+ * device reaches it only once it has been given access, and unmapping it does not wait for the device: work that comes
+ * later finds an illegal address. A handle cannot be mapped several times or shared with other processes (a file
+ * descriptor names the memory within this one); a multicast object can be made, and has no memory.
+ *
+ * SIMGPU_VMM=0: the devices have no such calls. SIMGPU_FABRIC=1: memory can be shared over a fabric, which takes a
+ * service that machines seldom have.
  *
  * Locking: each function takes sim_lock() itself.
  */
-#include "adversary.h"
+#include "sim.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,12 +30,26 @@ struct physical {
     bool mapped;
 };
 
+/* Addresses belong to no context. */
+static struct CUctx_st owners[SIM_DEVICES_MAX];
+
+static bool setting(const char *name, bool def)
+{
+    const char *text = getenv(name);
+
+    return text && *text ? *text != '0' : def;
+}
+
+bool sim_vmm_supported(void)
+{
+    return setting("SIMGPU_VMM", true);
+}
+
 static void physical_drop(struct physical *p)
 {
     if (--p->refs)
         return;
-    if (!adversary_keeps(p->dev, p->size))
-        sim_memory_discharge(p->dev, p->size);
+    sim_memory_discharge(p->dev, p->size);
     p->magic = 0;
     free(p);
 }
@@ -68,6 +87,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmem
 
     if (!ret || size == 0 || size % SIM_PAGE || dev < 0 || dev >= sim_settings.devices)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_vmm_supported())
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) && !setting("SIMGPU_FABRIC", false))
+        return CUDA_ERROR_NOT_PERMITTED;
     sim_lock();
     CUresult r = sim_memory_charge(dev, size) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS) {
@@ -155,15 +178,16 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
 {
     SIM_ENTER(cuMemAddressReserve);
-    CUcontext ctx;
     struct sim_alloc *a = NULL;
+    CUcontext ctx;
 
     if (!ptr || size == 0 || size % SIM_PAGE || align > SIM_PAGE)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
-    CUresult r = sim_current(&ctx);
-    if (r == CUDA_SUCCESS)
-        r = sim_device_alloc(ctx, size, SIM_MEM_VMM, &a);
+    /* Here each device has addresses of its own. */
+    int dev = sim_current(&ctx) == CUDA_SUCCESS ? ctx->dev : 0;
+    owners[dev].dev = dev;
+    CUresult r = sim_device_alloc(&owners[dev], size, SIM_MEM_VMM, &a);
     if (r == CUDA_SUCCESS)
         *ptr = a->addr;
     sim_unlock();
@@ -211,11 +235,23 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     SIM_ENTER(cuMemSetAccess);
     sim_lock();
     struct sim_alloc *a = sim_alloc_find(ptr);
-    CUresult r = a && a->kind == SIM_MEM_VMM && a->physical && desc && n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        a->host = sim_memory_host(a->dev, a->addr);
+    bool ok = a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size && desc && n;
+    for (size_t i = 0; ok && i < n; i++)
+        ok = device_of(&desc[i].location) < sim_settings.devices;
+    for (size_t i = 0; ok && i < n; i++) {
+        int dev = device_of(&desc[i].location);
+        uint64_t bit = dev < 0 ? 0 : (uint64_t)1 << dev; /* of the host's access nothing is simulated */
+        a->access = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? a->access & ~bit : a->access | bit;
+    }
+    if (ok)
+        a->host = a->access ? sim_memory_host(a->dev, a->addr) : NULL;
     sim_unlock();
-    return r;
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+bool sim_vmm_reaches(const struct sim_alloc *a, int dev)
+{
+    return a->kind != SIM_MEM_VMM || (a->access >> dev & 1);
 }
 
 unsigned long long sim_vmm_handle_types(const struct sim_alloc *a)
@@ -225,30 +261,39 @@ unsigned long long sim_vmm_handle_types(const struct sim_alloc *a)
     return p ? (unsigned long long)p->handle_types : 0;
 }
 
-void sim_vmm_unmap(struct sim_alloc *a)
+static void unmap(struct sim_alloc *a)
 {
     struct physical *p = a->physical;
 
     a->host = NULL;
     a->physical = NULL;
+    a->access = 0;
     sim_alloc_renew(a);
     sim_memory_punch(a->dev, a->addr, a->span);
     p->mapped = false;
     physical_drop(p);
 }
 
+/* The mapping at this address, and nothing running on it at this moment; drops the lock meanwhile. NULL: none. */
+static struct sim_alloc *mapping_at(CUdeviceptr ptr, size_t size)
+{
+    struct sim_alloc *a;
+
+    while ((a = sim_alloc_find(ptr)) && a->pins) {
+        sim_unlock();
+        usleep(20);
+        sim_lock();
+    }
+    return a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size ? a : NULL;
+}
+
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     SIM_ENTER(cuMemUnmap);
     sim_lock();
-    struct sim_alloc *a = sim_alloc_find(ptr);
-    CUresult r = a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size
-                     ? CUDA_SUCCESS
-                     : CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS) {
-        sim_ctx_stall(a->ctx);
-        sim_vmm_unmap(a);
-    }
+    struct sim_alloc *a = mapping_at(ptr, size);
+    if (a)
+        unmap(a);
     sim_unlock();
-    return r;
+    return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -47,22 +47,29 @@ static void fault(CUstream s, const char *what, uint64_t addr)
     s->ctx->error = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-static bool addr_ok(uint64_t addr, size_t n)
+static bool range_ok(uint64_t addr, size_t n, int dev)
 {
-    return sim_alloc_range(addr, n) || !sim_is_device_va(addr);
+    const struct sim_alloc *a = sim_alloc_range(addr, n);
+
+    return a && (dev < 0 || sim_vmm_reaches(a, dev));
 }
 
-CUresult sim_work_check(const struct sim_work *w)
+static bool addr_ok(uint64_t addr, size_t n, int dev)
+{
+    return range_ok(addr, n, dev) || !sim_is_device_va(addr);
+}
+
+CUresult sim_work_check(const struct sim_work *w, int dev)
 {
     bool ok = true;
 
     if (w->kind == SIM_SET) {
-        ok = sim_alloc_range(w->set.dst, area_bytes(w->set.pitch, w->set.width, w->set.height));
+        ok = range_ok(w->set.dst, area_bytes(w->set.pitch, w->set.width, w->set.height), dev);
     } else if (w->kind == SIM_COPY) {
-        ok = addr_ok(w->copy.dst, copy_bytes(w, w->copy.dpitch, w->copy.dslice)) &&
-             addr_ok(w->copy.src, copy_bytes(w, w->copy.spitch, w->copy.sslice));
+        ok = addr_ok(w->copy.dst, copy_bytes(w, w->copy.dpitch, w->copy.dslice), dev) &&
+             addr_ok(w->copy.src, copy_bytes(w, w->copy.spitch, w->copy.sslice), dev);
     } else if (w->kind == SIM_WRITE_VALUE || w->kind == SIM_WAIT_VALUE) {
-        ok = sim_alloc_range(w->value.addr, w->value.bytes) && w->value.addr % w->value.bytes == 0;
+        ok = range_ok(w->value.addr, w->value.bytes, dev) && w->value.addr % w->value.bytes == 0;
     }
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -68,6 +68,7 @@ ncclComm_t comm_new(CUcontext ctx, int nranks, int rank, const ncclConfig_t *con
     drv.cuCtxGetCurrent(&before);
     drv.cuCtxSetCurrent(ctx);
     drv.cuCtxGetDevice(&c->dev);
+    memory_touch(c->dev);
     drv.cuCtxSetCurrent(before);
     return c;
 }

@@ -212,20 +212,31 @@ static struct memory {
 } * memories;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER; /* guards memories */
 
+void memory_touch(CUdevice dev)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev}};
+    CUmemGenericAllocationHandle handle;
+
+    if (drv.cuMemCreate(&handle, PAGE, &prop, 0) == CUDA_SUCCESS)
+        drv.cuMemRelease(handle);
+}
+
 ncclResult_t memory_alloc(void **ret, size_t size)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                 .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
-    CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
     struct memory *m = calloc(1, sizeof(*m));
+    int devices = 0;
     CUdevice dev;
 
-    if (!m || drv.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
+    if (!m || drv.cuCtxGetDevice(&dev) != CUDA_SUCCESS || drv.cuDeviceGetCount(&devices) != CUDA_SUCCESS)
         goto no_memory;
     prop.location.id = dev;
-    access.location = prop.location;
     m->size = (size + PAGE - 1) & ~(PAGE - 1);
     m->plain = !settings.shareable;
     if (m->plain) {
@@ -241,8 +252,10 @@ ncclResult_t memory_alloc(void **ret, size_t size)
     }
     CUresult r = drv.cuMemMap(m->at, m->size, 0, handle, 0);
     drv.cuMemRelease(handle); /* mappings stay */
-    if (r == CUDA_SUCCESS && (r = drv.cuMemSetAccess(m->at, m->size, &access, 1)) != CUDA_SUCCESS)
-        drv.cuMemUnmap(m->at, m->size);
+    /* Each device reaches the memory, as each that has a direct way to its device does. */
+    for (access.location.id = 0; r == CUDA_SUCCESS && access.location.id < devices; access.location.id++)
+        if ((r = drv.cuMemSetAccess(m->at, m->size, &access, 1)) != CUDA_SUCCESS)
+            drv.cuMemUnmap(m->at, m->size);
     if (r != CUDA_SUCCESS) {
         drv.cuMemAddressFree(m->at, m->size);
         goto no_memory;

@@ -36,6 +36,7 @@
     X(cuCtxGetCurrent)                                                                                                 \
     X(cuCtxSetCurrent)                                                                                                 \
     X(cuCtxGetDevice)                                                                                                  \
+    X(cuDeviceGetCount)                                                                                                \
     X(cuDeviceGet)                                                                                                     \
     X(cuDevicePrimaryCtxRetain)                                                                                        \
     X(cuStreamIsCapturing)                                                                                             \
@@ -164,6 +165,8 @@ HIDDEN struct record *record_captured(ncclComm_t comm, const void *at, size_t si
 HIDDEN void records_check_end(ncclComm_t comm); /* nothing may be left */
 HIDDEN void records_free(ncclComm_t comm);
 HIDDEN ncclResult_t memory_alloc(void **ret, size_t size);
+/* Take memory of the driver, as NCCL does for a communicator; here it is not needed, and goes back at once. */
+HIDDEN void memory_touch(CUdevice dev);
 HIDDEN ncclResult_t memory_free(void *at);
 
 /* ---- op.c, launch.c, values.c: operations ---- */

@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant("another thread's wait in vain shortens one's own", ["shim_segments"], [
         ("&context->gave_up[is_own];", "&context->gave_up[0];")]),
     Mutant("idle memory does not go back beside a capture", ["oom static preloaded / beside_capture"], [
-        ("return atomic_load(&context->defers) && !context_events.registers() &&", "return false && !context_events.registers() &&")]),
+        ("return context_defers(context) && !context_events.registers() &&", "return false && !context_events.registers() &&")]),
 
     # --- out of memory, limits, figures ---
     Mutant("out of memory: other contexts keep what they do not need", ["faults / Faults.test_without_faults"], [
@@ -143,10 +143,10 @@ MUTANTS = [
     Mutant("NCCL: what a graph has made NCCL register goes", ["nccl / Registered.test_graphs_without_us"], [
         ("if (capture_history_saw(addr) && graphs_register())", "if (false)")]),
     Mutant("NCCL: a segment goes while it is registered", ["nccl / Registered.test_memory_that_goes"], [
-        ("if (context_events.segment_removing(addr, put, context)) put(context, addr, size);",
-         "put(context, addr, size);")]),
+        ("if (context_events.segment_removing(addr, puts_of[kind], context)) puts_of[kind](context, addr, size);",
+         "puts_of[kind](context, addr, size);")]),
     Mutant("NCCL: memory goes under work that uses it", ["nccl / Registered.test_memory_that_goes_under_work"], [
-        ("if ((kind == MEMORY_NCCL || context_events.registers()) && order_wait(context))", "if (false)")]),
+        ("if ((backend_source(kind)->put_needs_wait || context_events.registers()) && order_wait(context))", "if (false)")]),
 
     # --- memory past the pool that is registered once it is used ---
     Mutant("used memory: records outlive their context", ["nccl_used / Used.test_context_gone"], [
@@ -154,7 +154,7 @@ MUTANTS = [
 
     # --- cupool.h ---
     Mutant("cupool.h: memory goes back to where it comes from now", ["api / Backend.test_there_and_back"], [
-        ("= kind == MEMORY_NCCL ? memory_put_nccl : memory_put;", "= context_backed_by_nccl(arg) ? memory_put_nccl : memory_put;")]),
+        ("puts_of[kind](context, addr, size);", "puts_of[context_backed_by_nccl(context)](context, addr, size);")]),
 
     # --- that no test had noticed once ---
     Mutant("a green context has a policy of its own", ["auto_host alone auto"], [
@@ -164,11 +164,11 @@ MUTANTS = [
     Mutant("where ranks agree: the reserve depends on the device", ["api / Alike"], [
         ("< context->capacity / RESERVE_PART) && !nccl_ranks_agree();", "< context->capacity / RESERVE_PART);")]),
     Mutant("where ranks agree: what goes back depends on time", ["api / Alike"], [
-        ("if (age && atomic_load(&context->defers) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
+        ("if (age && context_defers(context) && !nccl_ranks_agree()) {", "if (age && atomic_load(&context->defers)) {")]),
     Mutant("where ranks agree: a growing pool hands back", ["api / Alike"], [
-        (".excess_min = idle_bound(EXCESS_MIN, as->defers),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
+        (".excess_min = idle_bound(EXCESS_MIN, as->defers, backend),", ".excess_min = as->defers ? EXCESS_MIN : SIZE_MAX / 2,")]),
     Mutant("where ranks agree: there is a bound", ["api / Alike"], [
-        (".bound_min = idle_bound(BOUND_MIN, as->defers)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
+        (".bound_min = idle_bound(BOUND_MIN, as->defers, backend)};", ".bound_min = as->defers ? BOUND_MIN : SIZE_MAX / 2};")]),
     Mutant("ranks need not agree without an NCCL", ["api / Alike"], [
         ("return conf_get()->backend.number == BACKEND_NCCL || atomic_load_explicit(&state.backing", "return atomic_load_explicit(&state.backing")]),
     Mutant("ranks need not agree after a switch", ["api / Alike"], [
@@ -209,4 +209,40 @@ MUTANTS = [
         ("return outcome.given || outcome.answered < outcome.asked;", "return outcome.given;")]),
     Mutant("neighbours: a forked child answers for its parent", ["neighbours / Apart.test_forked_child"], [
         ("background_forget(); neighbours_forget();", "background_forget();")]),
+
+    # --- virtual memory ---
+    Mutant("vmm: a segment goes under work that uses it", ["shim_vmm_memory", "order static vmm"], [
+        ("result = context->driver->cuEventQuery(mapping->event);", "result = CUDA_SUCCESS;")]),
+    Mutant("vmm: where no event can be recorded, memory goes at once", ["shim_vmm_memory"], [
+        ("if (order_wait(context)) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go", "if (false) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go")]),
+    Mutant("vmm: the memory of a context that has ended stays", ["shim_vmm_memory", "contexts static vmm"], [
+        ("context_events.pool_ended(context); vmm_memory_ended(context);", "context_events.pool_ended(context);")]),
+    Mutant("vmm: events of a context that has ended are recorded", ["shim_vmm_memory"], [
+        ("context->departures.events_unused = 0;", "")]),
+    Mutant("vmm: an event that cannot be asked about is over", ["shim_vmm_memory"], [
+        ("if (result) { depart(context, mapping,", "if (result == CUDA_ERROR_NOT_READY) { depart(context, mapping,")]),
+    Mutant("vmm: a segment that waits for its work counts as arrived", ["shim_vmm_memory"], [
+        ("return atomic_load(&context->given) + atomic_load(&context->departures.put);", "return atomic_load(&context->given);")]),
+    Mutant("vmm: NCCL's graphs lose their memory", ["shim_vmm_memory", "nccl / Registered.test_graphs_without_us_of_virtual_memory"], [
+        ("if (!mapping || nccl_graph_keeps(mapping->captures))", "if (!mapping)")]),
+    Mutant("vmm: segments have no front for NCCL's bug", ["nccl / Kinds.test_with_care"], [
+        ("context->device, nccl_front_needed(), size,", "context->device, 0, size,")]),
+    Mutant("vmm: memory cannot be had where a fabric is not served", ["shim_vmm_memory", "setting_rows"], [
+        ("if (!is_of_kind(result) || !reduced(all)) break;", "break;")]),
+    Mutant("vmm: what a device has learned to refuse is asked for again", ["shim_vmm_memory"], [
+        ("atomic_store(&abilities[device % DEVICES_MAX], all); log_write(", "log_write(")]),
+    Mutant("vmm: a handle stays, and with it the memory", ["shim_vmm_memory", "oom static vmm"], [
+        ("if (driver->cuMemRelease(handle) && driver->cuMemRelease(handle))", "if (false)")]),
+    Mutant("vmm: later segments are not reached", ["shim_vmm_memory"], [
+        ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
+    Mutant("vmm: segments that are there are not reached", ["shim_vmm_memory"], [
+        ("all = mappings_of(device, &count);", "all = NULL; count = 0;")]),
+    Mutant("vmm: one device without a way takes the others' access", ["shim_vmm_memory"], [
+        ("if (!access_give(driver, mapping, devices)) return CUDA_SUCCESS;", "return access_give(driver, mapping, devices);")]),
+    Mutant("vmm: contexts of two devices do not reach each other", ["shim_vmm_memory"], [
+        ("vmm_reach(driver, other->device, device); vmm_reach(driver, device, other->device);", "")]),
+    Mutant("vmm: a device without virtual memory has none at all", ["shim_vmm_memory"], [
+        ("return chosen == BACKEND_VMM && !maps ? BACKEND_CUDA : chosen;", "return chosen;")]),
+    Mutant("vmm: held memory has no bound where cuMemFreeAsync is missing", ["shim_vmm_memory"], [
+        ("return pool_kind_get(context->pool) == BACKEND_VMM || atomic_load(&context->defers);", "return atomic_load(&context->defers);")]),
 ]

@@ -112,4 +112,16 @@ MUTANTS = [
         ("(retry_first(&retry->asked) && serve_ask(retry->wanted)));", "false);")]),
     Mutant("neighbours: asked twice for one request", ["neighbours / Refused.test_nothing_idle"], [
         (".asked = serve_has_asked()", ".asked = serve_has_asked() && false")]),
+
+    # --- virtual memory ---
+    Mutant("vmm: peer access does not reach it", ["peers static vmm access_first"], [
+        ("vmm_reach(driver, hazard_context_device(driver, peer), device);", "")]),
+    Mutant("vmm: a copy in a context that never allocated does not reach it", ["peers static vmm copies_alone"], [
+        ("vmm_reach(driver, device, from);", "")]),
+    Mutant("peer access is no hazard", ["auto_peer static auto", "rows driver"], [
+        ("policy_strict(POLICY_ALL, \"peer access\");", "")]),
+    Mutant("vmm: a program sees that its block can be shared", ["driver static vmm"], [
+        ("attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)", "true)")]),
+    Mutant("vmm: a block has no context", ["driver static vmm"], [
+        ("if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) serve_context(ptr, data);", "")]),
 ]

@@ -371,9 +371,21 @@ static void test_nearest(void **state)
     }
 }
 
+/* The setting accepts the backends that there are, in the order of their numbers. */
+static void test_backends(void **state)
+{
+#define BAR_NAME(symbol, name) "|" #name
+    static const char names[] = BACKENDS(BAR_NAME);
+
+    for (size_t i = 0; i < conf_count; i++)
+        if (strcmp(conf_rows[i].name, "CUPOOL_BACKEND") == 0)
+            assert_string_equal(conf_rows[i].choices, names + 1);
+}
+
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {
+        {ISOLATED(test_backends)},
         {ISOLATED(test_values)},
         {ISOLATED(test_length)},
         {ISOLATED(test_no_type)},

@@ -6,10 +6,12 @@
 #define CUPOOL_TESTS_SHIM_ROOM_H
 
 #include "context/arrivals.h"
+#include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/context_end.h"
 #include "context/context_state.h"
 #include "context/counters.h"
+#include "context/cuda_memory.h"
 #include "context/device.h"
 #include "context/enter.h"
 #include "context/facts.h"
@@ -22,6 +24,8 @@
 #include "context/registry.h"
 #include "context/segment_driver.h"
 #include "context/strict.h"
+#include "context/vmm_map.h"
+#include "context/vmm_memory.h"
 #include "context/wait_context.h"
 #include "context/wait_device.h"
 

@@ -174,7 +174,7 @@ static void test_config(void **state)
     assert_int_equal(fake.config.limit, row->limit);
     assert_int_equal(fake.config.break_max, FAKE_CAPACITY / 16);
     assert_int_equal(fake.config.capacity, FAKE_CAPACITY);
-    assert_int_equal(fake.config.kind, MEMORY_CUDA);
+    assert_int_equal(fake.config.kind, BACKEND_CUDA);
     assert_int_equal(fake.config.excess_min, row->excess);
     assert_int_equal(fake.config.bound_min, row->bound);
     assert_int_equal(fake.config.deferred_min, row->slack);
@@ -320,11 +320,11 @@ static void test_back(void **state)
 
     context_exempt(fake_context(10));
     assert_false(context_backed_by_nccl(context));
-    context_back(MEMORY_NCCL);
+    context_back(BACKEND_NCCL);
     assert_true(context_backed_by_nccl(context));
     assert_true(context_backed_by_nccl(pooled(1))); /* new ones, too */
-    assert_int_equal(fake.config.kind, MEMORY_NCCL);
-    context_back(MEMORY_CUDA);
+    assert_int_equal(fake.config.kind, BACKEND_NCCL);
+    context_back(BACKEND_CUDA);
     assert_false(context_backed_by_nccl(context));
 }
 

@@ -45,7 +45,7 @@ static void test_gives_frozen(void **state)
     atomic_store(&context->defers, false);
     assert_false(segment_ops.gives_frozen(context));
     atomic_store(&context->defers, true);
-    context_back(MEMORY_NCCL);
+    context_back(BACKEND_NCCL);
     assert_false(segment_ops.gives_frozen(context));
 }
 

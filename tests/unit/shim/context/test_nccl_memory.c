@@ -49,7 +49,7 @@ static struct context *with_nccl(void)
     fake_start();
     fake.nccl = &copy;
     context = pooled(0);
-    assert_true(nccl_backs() && context_backed_by_nccl(context));
+    assert_true((backend_chosen() == BACKEND_NCCL) && context_backed_by_nccl(context));
     assert_int_equal(nccl.got, 1); /* to see whether it can be shared */
     assert_int_equal(nccl.returned, 1);
     nccl.got = nccl.returned = 0;
@@ -61,7 +61,7 @@ static uint64_t born(struct context *context)
 {
     uint64_t addr = 0;
 
-    assert_int_equal(segment_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), 0);
     return addr;
 }
 
@@ -70,7 +70,7 @@ static unsigned int go_back(struct context *context, const uint64_t *addrs, unsi
 {
     nccl.returned = 0;
     for (unsigned int i = 0; i < count; i++)
-        segment_ops.free(context, MEMORY_NCCL, addrs[i], SEGMENT);
+        segment_ops.free(context, BACKEND_NCCL, addrs[i], SEGMENT);
     return nccl.returned;
 }
 
@@ -92,7 +92,7 @@ static void test_none(void **state)
     nccl.result = which == 3 ? (ncclResult_t)2 : ncclSuccess;
     assert_false(context_backed_by_nccl(pooled(0)));
     assert_non_null(strstr(fake.said, "2:CUPOOL_BACKEND=nccl is not possible: "));
-    assert_false(nccl_backs());
+    assert_false((backend_chosen() == BACKEND_NCCL));
 }
 
 static void test_comes_and_goes(void **state)
@@ -111,11 +111,11 @@ static void test_comes_and_goes(void **state)
     assert_int_equal(go_back(context, &addr, 1), 0);
     assert_non_null(strstr(fake.said, "cannot be waited for, and are not given back"));
     nccl.result = (ncclResult_t)2;
-    assert_int_equal(segment_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -ENOMEM);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), -ENOMEM);
     nccl.result = ncclSuccess;
     nccl.next += 512; /* not as the pool needs it */
     nccl.returned = 0;
-    assert_int_equal(segment_ops.alloc(context, MEMORY_NCCL, SEGMENT, &addr), -EIO);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_NCCL, SEGMENT, &addr), -EIO);
     assert_int_equal(nccl.returned, 1);
     assert_true(fake_thread_is_clean(fake_context(0)));
 }

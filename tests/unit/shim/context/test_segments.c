@@ -19,16 +19,16 @@ static void test_defers(void **state)
                                     FN(cuDeviceGetAttribute)};
 
     fake_start();
-    assert_true(segments_defer(&fake.driver, 0));
-    assert_false(segments_defer(&fake.driver, 1)); /* there is no such device */
+    assert_true(cuda_memory_defers(&fake.driver, 0));
+    assert_false(cuda_memory_defers(&fake.driver, 1)); /* there is no such device */
     fake_fail(FN(cuDeviceGetAttribute), CUDA_ERROR_UNKNOWN, 1);
-    assert_false(segments_defer(&fake.driver, 0));
+    assert_false(cuda_memory_defers(&fake.driver, 0));
     fake.pools = false;
-    assert_false(segments_defer(&fake.driver, 0));
+    assert_false(cuda_memory_defers(&fake.driver, 0));
     for (size_t i = 0; i < COUNT(needed); i++) {
         fake_start();
         fake_lack(needed[i]);
-        assert_false(segments_defer(&fake.driver, 0));
+        assert_false(cuda_memory_defers(&fake.driver, 0));
     }
 }
 
@@ -40,17 +40,17 @@ static void test_comes(void **state)
     uint64_t addr = 0;
 
     fake.free = 100 * MIB;
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, 4 * MIB, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, 4 * MIB, &addr), 0);
     assert_int_equal(addr, FIRST);
     assert_string_equal(fake_log(), "alloc:c0,4194304");
     assert_int_equal(context->device_free, 96 * MIB);
     assert_int_equal(fake.clocks, 1);
     fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_UNKNOWN, 1);
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, 4 * MIB, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, 4 * MIB, &addr), 0);
     assert_int_equal(context->device_free, 96 * MIB);
     fake.next += 512; /* not as the pool needs it */
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -EIO);
-    assert_string_equal(fake_log(), "alloc:c0,4194304 alloc:c0,2097152 free:0x7f0000800200");
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), -EIO);
+    assert_string_equal(fake_log(), "alloc:c0,4194304 alloc:c0,2097152 stream:c0,1 free:0x7f0000800200,s0");
     assert_non_null(strstr(fake.said, "2:the driver's memory is not aligned to 2 MiB"));
     assert_int_equal(fake.clocks, 2);
 }
@@ -61,9 +61,9 @@ static void test_refused(void **state)
     uint64_t addr = 1;
 
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -ENOMEM);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), -ENOMEM);
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_UNKNOWN, 1);
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -EIO);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), -EIO);
     assert_int_equal(addr, 1);
     assert_string_equal(fake_log(), "alloc:c0,2097152 alloc:c0,2097152");
     assert_int_equal(fake.clocks, 0);
@@ -84,18 +84,18 @@ static void test_refused_again(void **state)
     fake.scripts[FN(cuMemAlloc_v2)].calls = 0;
     fake_before(FN(cuMemAlloc_v2), arrives, NULL);
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), 0);
     fake_before(FN(cuMemAlloc_v2), NULL, NULL);
     for (unsigned int i = 0; i < 3; i++)
         assert_int_equal(pool_free(idle[i]), 0);
     fake_log();
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 1);
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), 0);
     /* Not its own: the pool does that; nor another device's. */
     assert_string_equal(fake_log(), "alloc:c0,2097152 push:c4 stream:c4,1 free:0x7f0000000000,s0 pop push:c4 pop "
                                     "push:c4 sync:s0 pop push:c4 pop alloc:c0,2097152");
     fake_fail(FN(cuMemAlloc_v2), CUDA_ERROR_OUT_OF_MEMORY, 2);
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), -ENOMEM);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), -ENOMEM);
 }
 
 /* --- and goes --- */
@@ -104,7 +104,7 @@ static uint64_t segment(struct context *context)
 {
     uint64_t addr = 0;
 
-    assert_int_equal(segment_ops.alloc(context, MEMORY_CUDA, SEGMENT, &addr), 0);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_CUDA, SEGMENT, &addr), 0);
     return addr;
 }
 
@@ -119,7 +119,7 @@ static void test_goes(void **state)
     fake_log();
     assert_true(segment_ops.collected(context, &arriving));
     assert_int_equal(arriving, 0);
-    segment_ops.free(context, MEMORY_CUDA, first, SEGMENT);
+    segment_ops.free(context, BACKEND_CUDA, first, SEGMENT);
     assert_string_equal(fake_log(), "stream:c0,1 free:0x7f0000000000,s0");
     assert_int_equal(context->device_free, before + SEGMENT);
     assert_int_equal(context->given, SEGMENT);
@@ -129,7 +129,7 @@ static void test_goes(void **state)
     assert_int_equal(context_idle_bytes(0), SEGMENT);
     assert_int_equal(context_arrivals(), arrivals);
     fake_current(fake_context(1));
-    segment_ops.free(context, MEMORY_CUDA, second, SEGMENT);
+    segment_ops.free(context, BACKEND_CUDA, second, SEGMENT);
     assert_string_equal(fake_log(), "push:c0 free:0x7f0000200000,s0 pop");
     fake_current(fake_context(0));
     fake.streams[0].over = 1;
@@ -140,7 +140,7 @@ static void test_goes(void **state)
     assert_int_equal(context_arrivals(), arrivals + 1);
     assert_true(segment_ops.collected(context, &arriving)); /* once */
     assert_string_equal(fake_log(), "");
-    segment_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    segment_ops.free(context, BACKEND_CUDA, segment(context), SEGMENT);
     fake.streams[0].launched = 2;
     assert_false(segment_ops.collected(context, &arriving));
     assert_int_equal(arriving, SEGMENT);
@@ -192,7 +192,7 @@ static void test_put(void **state)
         fake_fail(row->fails, row->error, 1);
     fake_before(FN(cuMemFree_v2), meanwhile, context);
     pin_begin((uintptr_t)context);
-    segment_ops.free(context, MEMORY_CUDA, addr, SEGMENT);
+    segment_ops.free(context, BACKEND_CUDA, addr, SEGMENT);
     assert_string_equal(fake_log(), row->log);
     assert_string_equal(fake.said, row->said);
     assert_int_equal(fake.relaxes, 0);
@@ -215,7 +215,7 @@ static struct context *with_gone(uint64_t work)
 {
     struct context *context = ready();
 
-    segment_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    segment_ops.free(context, BACKEND_CUDA, segment(context), SEGMENT);
     fake.streams[0].launched = work;
     fake.relax = stream_moves;
     fake.relax_arg = &moves;
@@ -258,7 +258,7 @@ static void test_collect_since(void **state)
 
     elsewhere(free_one, context);
     segment_ops.collect(context);
-    segment_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT); /* more went: it may be another's */
+    segment_ops.free(context, BACKEND_CUDA, segment(context), SEGMENT); /* more went: it may be another's */
     start = now();
     segment_ops.collect(context);
     assert_int_equal(now() - start, 300 * MS);
@@ -361,7 +361,7 @@ static void test_settle_device(void **state)
     device_collect(0);
     assert_int_equal(context->arrived, SEGMENT);
     fake.streams[0].launched = 9;
-    segment_ops.free(context, MEMORY_CUDA, segment(context), SEGMENT);
+    segment_ops.free(context, BACKEND_CUDA, segment(context), SEGMENT);
     fake.relaxes = 0;
     device_collect(0);
     assert_int_equal(fake.relaxes, 0);

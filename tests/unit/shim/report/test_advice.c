@@ -98,6 +98,7 @@ static const struct one {
     {{FINE, .refused = 10, .decay = 2}, "the driver refused"},
     {{FINE, .refused = 10, .decay = 1}, ""},
     {{FINE, .refused = 10, .backend = BACKEND_NCCL}, ""},
+    {{FINE, .refused = 10, .backend = BACKEND_VMM}, "the driver refused"},
     {{REGISTERED, .refused = 10}, ""},
 
     /* The rules' order. */

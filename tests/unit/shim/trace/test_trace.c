@@ -123,8 +123,8 @@ static void test_observe(void **state)
     fake_start();
     context = context_current(&fake.driver);
     fake.traced[0] = '\0';
-    observe_ops.segment_alloc(context, MEMORY_CUDA, 0x1000, 4096, 1234567);
-    observe_ops.segment_free(context, MEMORY_NCCL, 0x1000, 4096);
+    observe_ops.segment_alloc(context, BACKEND_CUDA, 0x1000, 4096, 1234567);
+    observe_ops.segment_free(context, BACKEND_NCCL, 0x1000, 4096);
     observe_ops.trim(context, 4096, 1234567, "why");
     for (unsigned int count = 1; count <= 5; count++)
         observe_ops.bound(context, 3, 4, 7654321, count);

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_memory.c - see cuda_memory.h.
+ *
+ * Locking: none; counters are atomic.
+ */
+#include "context/cuda_memory.h"
+
+#include "base/log.h"
+#include "context/context_state.h"
+#include "context/enter.h"
+#include "context/own_stream.h"
+#include "context/pins.h"
+
+bool cuda_memory_defers(const struct real_driver *driver, int device)
+{
+    int supported = 0;
+
+    return driver->cuMemFreeAsync && driver->cuStreamQuery && driver->cuStreamSynchronize &&
+           driver->cuDeviceGetAttribute &&
+           driver->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) ==
+               CUDA_SUCCESS &&
+           supported;
+}
+
+static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
+{
+    return context->driver->cuMemAlloc_v2(ret_addr, size);
+}
+
+static bool put(struct context *context, uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = context->driver;
+    bool arrives_later = false;
+    struct visit visit;
+    CUresult result;
+    CUstream stream;
+
+    result = context_enter(context, &visit);
+    stream = result || !atomic_load(&context->defers) ? NULL : own_stream(context);
+    /*
+     * cuMemFree waits for the device, including work launched after the program's own free, and holds up every launch
+     * meanwhile. cuMemFreeAsync on our own stream does neither: the stream waits only for the work that the frees have
+     * ordered, and the memory arrives when a thread synchronises the stream.
+     */
+    if (stream && driver->cuMemFreeAsync(addr, stream) == CUDA_SUCCESS) {
+        atomic_fetch_add(&context->given, size);
+        arrives_later = true;
+    } else {
+        /* Also after an error of context_enter: the address alone names the memory. */
+        if (stream)
+            atomic_store(&context->defers, false);
+        pin_sleep(context);
+        result = driver->cuMemFree_v2(addr);
+        pin_wake();
+    }
+    context_leave(context, &visit);
+    if (result && result != CUDA_ERROR_DEINITIALIZED)
+        log_once(LOG_WARN, "the driver did not take back %zu bytes at %#llx (error %d)", size, (unsigned long long)addr,
+                 (int)result);
+    return !arrives_later;
+}
+
+const struct memory_source cuda_source = {.get = get, .put = put};

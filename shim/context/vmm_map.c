@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm_map.c - see vmm_map.h.
+ *
+ * Locking: table.lock guards the table and `reached`, and is never held over a call of the driver.
+ */
+#include "context/vmm_map.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "context/capture_history.h"
+#include "context/limits.h"
+#include "pool.h"
+
+#define BUCKETS 4096u /* a power of two; of 2 MiB segments as many fill 8 GiB */
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below */
+    struct vmm_mapping *buckets[BUCKETS];
+    atomic_size_t count;           /* also read without the lock */
+    uint64_t reached[DEVICES_MAX]; /* a bit for each device that reaches this one's memory */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Of these, the devices that are known to reach every mapping, and those that cannot reach this one's memory at all. */
+static _Atomic(uint64_t) settled[DEVICES_MAX], unreachable[DEVICES_MAX];
+
+/* The most that memory of a device can do, by handle types and RDMA; KNOWN: the driver has been asked. Reduced where
+ * the driver refuses to make such memory: a device that has a fabric needs a service for it as well. */
+#define KNOWN (1u << 31)
+#define RDMA  (1u << 30)
+static atomic_uint abilities[DEVICES_MAX];
+
+static struct vmm_mapping **bucket_of(uint64_t addr)
+{
+    return &table.buckets[(addr / POOL_SEGMENT_UNIT) % BUCKETS];
+}
+
+static bool device_has(const struct real_driver *driver, CUdevice_attribute attribute, int device)
+{
+    int value = 0;
+
+    return driver->cuDeviceGetAttribute && !driver->cuDeviceGetAttribute(&value, attribute, device) && value;
+}
+
+bool vmm_supported(const struct real_driver *driver, int device)
+{
+    return driver->cuMemCreate && driver->cuMemRelease && driver->cuMemAddressReserve && driver->cuMemAddressFree &&
+           driver->cuMemMap && driver->cuMemUnmap && driver->cuMemSetAccess &&
+           device_has(driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device);
+}
+
+static unsigned int abilities_of(const struct real_driver *driver, int device)
+{
+    unsigned int all = atomic_load(&abilities[device % DEVICES_MAX]);
+
+    if (all)
+        return all;
+    all = KNOWN;
+    if (device_has(driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device))
+        all |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (device_has(driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, device))
+        all |= CU_MEM_HANDLE_TYPE_FABRIC;
+    if (device_has(driver, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device))
+        all |= RDMA;
+    atomic_store(&abilities[device % DEVICES_MAX], all);
+    return all;
+}
+
+/* One ability less, the one that is refused most often first; 0: there is none to leave out. */
+static unsigned int reduced(unsigned int all)
+{
+    static const unsigned int order[] = {CU_MEM_HANDLE_TYPE_FABRIC, RDMA, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+
+    for (unsigned int i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+        if (all & order[i])
+            return all & ~order[i];
+    return 0;
+}
+
+static bool is_of_kind(CUresult result)
+{
+    return result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_NOT_SUPPORTED ||
+           result == CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult physical_create(const struct real_driver *driver, int device, size_t size,
+                                CUmemGenericAllocationHandle *ret_handle)
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    unsigned int all = abilities_of(driver, device);
+    CUresult result;
+
+    for (;; all = reduced(all)) {
+        properties.requestedHandleTypes = (CUmemAllocationHandleType)(all & ~(KNOWN | RDMA));
+        properties.allocFlags.gpuDirectRDMACapable = (all & RDMA) != 0;
+        result = driver->cuMemCreate(ret_handle, size, &properties, 0);
+        if (!is_of_kind(result) || !reduced(all))
+            break;
+    }
+    if (!result && all != atomic_load(&abilities[device % DEVICES_MAX])) {
+        atomic_store(&abilities[device % DEVICES_MAX], all);
+        log_write(LOG_INFO, "device %d: the driver makes memory with handle types %#x%s alone", device,
+                  all & ~(KNOWN | RDMA), all & RDMA ? ", for RDMA" : "");
+    }
+    return result;
+}
+
+static CUresult access_give(const struct real_driver *driver, const struct vmm_mapping *mapping, uint64_t devices)
+{
+    CUmemAccessDesc access[DEVICES_MAX];
+    size_t count = 0;
+
+    for (int i = 0; i < DEVICES_MAX; i++)
+        if (devices >> i & 1)
+            access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i},
+                                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return count ? driver->cuMemSetAccess(mapping->addr - mapping->front, mapping->front + mapping->size, access, count)
+                 : CUDA_SUCCESS;
+}
+
+/* Of these devices, some may have no way to the memory: the others get access. */
+static CUresult access_give_peers(const struct real_driver *driver, const struct vmm_mapping *mapping, uint64_t devices)
+{
+    _Atomic(uint64_t) *never = &unreachable[mapping->device % DEVICES_MAX];
+    CUresult result, first = CUDA_SUCCESS;
+
+    devices &= ~atomic_load(never);
+    if (!access_give(driver, mapping, devices))
+        return CUDA_SUCCESS;
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        if (!(devices >> i & 1))
+            continue;
+        result = access_give(driver, mapping, (uint64_t)1 << i);
+        if (result == CUDA_ERROR_INVALID_DEVICE || result == CUDA_ERROR_NOT_SUPPORTED ||
+            result == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) {
+            atomic_fetch_or(never, (uint64_t)1 << i);
+            log_write(LOG_INFO, "device %d has no way to the memory of device %d (error %d)", i, mapping->device,
+                      (int)result);
+        } else if (result) {
+            first = result;
+        }
+    }
+    return first;
+}
+
+/* Map memory at the addresses, for its own device. The mapping alone keeps the memory then. */
+static CUresult physical_map(const struct real_driver *driver, const struct vmm_mapping *mapping)
+{
+    const uint64_t start = mapping->addr - mapping->front;
+    const size_t size = mapping->front + mapping->size;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = physical_create(driver, mapping->device, size, &handle);
+    bool mapped;
+
+    if (result)
+        return result;
+    result = driver->cuMemMap(start, size, 0, handle, 0);
+    mapped = !result;
+    if (driver->cuMemRelease(handle) && driver->cuMemRelease(handle))
+        log_once(LOG_WARN, "the driver did not take back a handle of %zu bytes, whose memory is lost", size);
+    if (mapped)
+        result = access_give(driver, mapping, (uint64_t)1 << mapping->device % DEVICES_MAX);
+    if (mapped && result)
+        driver->cuMemUnmap(start, size);
+    return result;
+}
+
+CUresult vmm_map(const struct context *owner, const struct real_driver *driver, int device, size_t front, size_t size,
+                 struct vmm_mapping **ret_mapping)
+{
+    struct vmm_mapping *mapping = malloc(sizeof(*mapping)), **bucket;
+    CUdeviceptr start = 0;
+    CUresult result;
+    uint64_t peers;
+
+    if (!mapping)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *mapping = (struct vmm_mapping){
+        .size = size, .front = front, .owner = owner, .device = device, .captures = capture_history_now()};
+    result = driver->cuMemAddressReserve(&start, front + size, POOL_SEGMENT_UNIT, 0, 0);
+    mapping->addr = start + front;
+    if (!result && (result = physical_map(driver, mapping)))
+        driver->cuMemAddressFree(start, front + size);
+    if (result) {
+        free(mapping);
+        return result;
+    }
+    /* From here on vmm_reach finds it, and before that `reached` says what it would have done. */
+    pthread_mutex_lock(&table.lock);
+    bucket = bucket_of(mapping->addr);
+    mapping->next = *bucket;
+    *bucket = mapping;
+    table.count++;
+    peers = table.reached[device % DEVICES_MAX];
+    pthread_mutex_unlock(&table.lock);
+    result = access_give_peers(driver, mapping, peers);
+    if (result)
+        vmm_unmap(driver, mapping);
+    else
+        *ret_mapping = mapping;
+    return result;
+}
+
+bool vmm_any(void)
+{
+    return atomic_load_explicit(&table.count, memory_order_relaxed) != 0;
+}
+
+struct vmm_mapping *vmm_find(uint64_t addr)
+{
+    struct vmm_mapping *mapping;
+
+    pthread_mutex_lock(&table.lock);
+    mapping = *bucket_of(addr);
+    while (mapping && mapping->addr != addr)
+        mapping = mapping->next;
+    pthread_mutex_unlock(&table.lock);
+    return mapping;
+}
+
+size_t vmm_front(uint64_t addr)
+{
+    const struct vmm_mapping *mapping = vmm_find(addr);
+
+    return mapping ? mapping->front : 0;
+}
+
+struct vmm_mapping *vmm_next(const struct context *owner, unsigned int *i)
+{
+    struct vmm_mapping *mapping = NULL;
+
+    pthread_mutex_lock(&table.lock);
+    for (; table.count && *i < BUCKETS; ++*i) {
+        mapping = table.buckets[*i];
+        while (mapping && mapping->owner != owner)
+            mapping = mapping->next;
+        if (mapping)
+            break;
+    }
+    pthread_mutex_unlock(&table.lock);
+    return mapping;
+}
+
+CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping)
+{
+    const uint64_t start = mapping->addr - mapping->front;
+    const size_t size = mapping->front + mapping->size;
+    struct vmm_mapping **at;
+    CUresult result;
+
+    pthread_mutex_lock(&table.lock);
+    for (at = bucket_of(mapping->addr); *at != mapping; at = &(*at)->next)
+        ;
+    *at = mapping->next;
+    table.count--;
+    pthread_mutex_unlock(&table.lock);
+    result = driver->cuMemUnmap(start, size);
+    if (result) /* tried again, because the memory would be lost */
+        result = driver->cuMemUnmap(start, size);
+    if (!result)
+        result = driver->cuMemAddressFree(start, size);
+    free(mapping);
+    return result;
+}
+
+/* The addresses of all mappings of a device's memory, whose number is *ret_count. The caller frees them. NULL: none. */
+static uint64_t *mappings_of(int device, size_t *ret_count)
+{
+    uint64_t *all;
+
+    *ret_count = 0;
+    pthread_mutex_lock(&table.lock);
+    all = table.count ? malloc(table.count * sizeof(*all)) : NULL;
+    for (unsigned int i = 0; all && i < BUCKETS; i++)
+        for (const struct vmm_mapping *mapping = table.buckets[i]; mapping; mapping = mapping->next)
+            if (mapping->device == device)
+                all[(*ret_count)++] = mapping->addr;
+    pthread_mutex_unlock(&table.lock);
+    return all;
+}
+
+void vmm_reach(const struct real_driver *driver, int device, int from)
+{
+    const uint64_t bit = (uint64_t)1 << (unsigned int)from % DEVICES_MAX;
+    CUresult result = CUDA_SUCCESS;
+    struct vmm_mapping mapping, *found;
+    uint64_t *all;
+    size_t count;
+
+    if (device < 0 || from < 0 || device == from || device >= DEVICES_MAX || from >= DEVICES_MAX ||
+        (atomic_load(&settled[device]) & bit))
+        return;
+    pthread_mutex_lock(&table.lock);
+    table.reached[device] |= bit;
+    pthread_mutex_unlock(&table.lock);
+    all = mappings_of(device, &count);
+    for (size_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&table.lock);
+        for (found = *bucket_of(all[i]); found && found->addr != all[i]; found = found->next)
+            ;
+        if (found)
+            mapping = *found;
+        pthread_mutex_unlock(&table.lock);
+        /* A mapping that goes meanwhile needs no access, and an error of its addresses tells nothing. */
+        if (found && access_give_peers(driver, &mapping, bit) && vmm_find(all[i]))
+            result = CUDA_ERROR_UNKNOWN;
+    }
+    free(all);
+    if (!result)
+        atomic_fetch_or(&settled[device], bit);
+    else
+        log_once(LOG_WARN, "device %d did not get access to all memory of device %d", from, device);
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_vmm_memory.c - shim/context/vmm_memory.c and vmm_map.c: segments that come and go by virtual memory calls, which
+ * are counted here, so that nothing is left of one that failed half-way; and which devices reach them.
+ *
+ * tests/behaviour has the backend on the simulated GPU.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "context/capture_history.h"
+#include "ready.h"
+
+#define VMM     ORDERED " CUPOOL_BACKEND=vmm"
+#define SEGMENT (2 * MIB)
+#define SLOTS_M 64
+
+static struct mapping {
+    uint64_t addr, access; /* access: a bit for each device */
+    size_t size;
+    bool mapped;
+} mappings[SLOTS_M];
+
+static struct {
+    unsigned int types, rdma;    /* of the memory that was made last */
+    unsigned int refused_types;  /* these are not permitted */
+    unsigned int made, released; /* handles */
+    unsigned int calls;          /* of cuMemSetAccess */
+    uint64_t no_way;             /* devices that cannot reach others */
+    uint64_t next;
+    bool unmapped_under_work;
+    unsigned int recorded, over; /* events: how many, and how many are over */
+    CUresult query;
+    unsigned int device_without;
+} vmm;
+
+static uint64_t event_at[FAKE_EVENTS];
+
+static struct mapping *mapping_at(uint64_t addr)
+{
+    for (unsigned int i = 0; i < SLOTS_M; i++)
+        if (mappings[i].size && mappings[i].addr == addr)
+            return &mappings[i];
+    return NULL;
+}
+
+static unsigned int mappings_count(bool mapped)
+{
+    unsigned int n = 0;
+
+    for (unsigned int i = 0; i < SLOTS_M; i++)
+        n += mappings[i].size && (mappings[i].mapped || !mapped);
+    return n;
+}
+
+static CUresult scripted(size_t function)
+{
+    struct fake_script *script = &fake.scripts[function];
+
+    assert_int_equal(fake_locks_held(), 0);
+    script->calls++;
+    if (script->from || !script->times) {
+        script->from -= script->from != 0;
+        return CUDA_SUCCESS;
+    }
+    script->times--;
+    return script->result;
+}
+
+#define SCRIPTED(name)                                                                                                 \
+    do {                                                                                                               \
+        const CUresult scripted_ = scripted(FN(name));                                                                 \
+        if (scripted_)                                                                                                 \
+            return scripted_;                                                                                          \
+    } while (0)
+
+static CUresult reserve(CUdeviceptr *ret, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
+{
+    SCRIPTED(cuMemAddressReserve);
+    assert_int_equal(align, SEGMENT);
+    for (unsigned int i = 0; i < SLOTS_M; i++)
+        if (!mappings[i].size) {
+            mappings[i] = (struct mapping){.addr = vmm.next, .size = size};
+            *ret = vmm.next;
+            vmm.next += size;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult address_free(CUdeviceptr addr, size_t size)
+{
+    struct mapping *at = mapping_at(addr);
+
+    SCRIPTED(cuMemAddressFree);
+    assert_true(at && at->size == size && !at->mapped);
+    at->size = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *ret, size_t size, const CUmemAllocationProp *properties,
+                       unsigned long long flags)
+{
+    SCRIPTED(cuMemCreate);
+    if (properties->requestedHandleTypes & vmm.refused_types)
+        return CUDA_ERROR_NOT_PERMITTED;
+    vmm.types = properties->requestedHandleTypes;
+    vmm.rdma = properties->allocFlags.gpuDirectRDMACapable;
+    *ret = ++vmm.made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    SCRIPTED(cuMemRelease);
+    vmm.released++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long flags)
+{
+    struct mapping *at = mapping_at(addr);
+
+    SCRIPTED(cuMemMap);
+    assert_true(at && at->size == size && !at->mapped && !offset && handle == vmm.made);
+    at->mapped = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr addr, size_t size)
+{
+    struct mapping *at = mapping_at(addr);
+
+    SCRIPTED(cuMemUnmap);
+    assert_true(at && at->size == size && at->mapped);
+    at->mapped = false;
+    at->access = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr addr, size_t size, const CUmemAccessDesc *access, size_t count)
+{
+    struct mapping *at = mapping_at(addr);
+
+    vmm.calls++;
+    SCRIPTED(cuMemSetAccess);
+    assert_true(at && at->size == size && at->mapped);
+    for (size_t i = 0; i < count; i++)
+        if (vmm.no_way >> access[i].location.id & 1)
+            return CUDA_ERROR_INVALID_DEVICE;
+    for (size_t i = 0; i < count; i++)
+        at->access |= UINT64_C(1) << access[i].location.id;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    SCRIPTED(cuEventRecord);
+    event_at[(struct fake_event *)event - fake.events] = ++vmm.recorded;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_query(CUevent event)
+{
+    SCRIPTED(cuEventQuery);
+    return event_at[(struct fake_event *)event - fake.events] > vmm.over ? CUDA_ERROR_NOT_READY : vmm.query;
+}
+
+static CUresult attribute(int *value, CUdevice_attribute which, CUdevice device)
+{
+    *value =
+        which != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED || (unsigned int)device != vmm.device_without;
+    return CUDA_SUCCESS;
+}
+
+static void driver_ready(void)
+{
+    fake_start();
+    fake.devices = 3;
+    vmm.next = 0x600000000000;
+    vmm.device_without = 9;
+    fake.driver.cuMemAddressReserve = reserve;
+    fake.driver.cuMemAddressFree = address_free;
+    fake.driver.cuMemCreate = create;
+    fake.driver.cuMemRelease = release;
+    fake.driver.cuMemMap = map;
+    fake.driver.cuMemUnmap = unmap;
+    fake.driver.cuMemSetAccess = set_access;
+    fake.driver.cuEventRecord = event_record;
+    fake.driver.cuEventQuery = event_query;
+    fake.driver.cuDeviceGetAttribute = attribute;
+}
+
+static struct context *with_vmm(void)
+{
+    struct context *context;
+
+    driver_ready();
+    context = pooled(0);
+    assert_int_equal(pool_kind_get(context->pool), BACKEND_VMM);
+    fake_log();
+    return context;
+}
+
+static uint64_t segment(struct context *context)
+{
+    uint64_t addr = 0;
+
+    assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), 0);
+    return addr;
+}
+
+static void go(struct context *context, uint64_t addr)
+{
+    segment_ops.free(context, BACKEND_VMM, addr, SEGMENT);
+}
+
+static void test_comes(void **state)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context);
+
+    assert_int_equal(addr, 0x600000000000);
+    assert_int_equal(vmm.types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC);
+    assert_int_equal(vmm.rdma, 1);
+    assert_int_equal(vmm.released, 1); /* the mapping keeps the memory */
+    assert_int_equal(mapping_at(addr)->access, 1);
+    assert_string_equal(fake_log(), "");
+}
+
+/* A device has a fabric, and the machine no service for it. */
+static void test_abilities(void **state)
+{
+    struct context *context = with_vmm();
+
+    vmm.refused_types = CU_MEM_HANDLE_TYPE_FABRIC;
+    segment(context);
+    assert_int_equal(vmm.types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    assert_int_equal(vmm.rdma, 1);
+    assert_int_equal(fake_calls(FN(cuMemCreate)), 2);
+    segment(context);
+    assert_int_equal(fake_calls(FN(cuMemCreate)), 3); /* it has learned */
+    vmm.refused_types |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    segment(context);
+    assert_int_equal(vmm.types, 0);
+    assert_non_null(strstr(fake.said, "3:device 0: the driver makes memory with handle types 0x1, for RDMA alone"));
+}
+
+/* Nothing is left of a segment that could not be had. */
+static void test_comes_not(void **state)
+{
+    static const size_t functions[] = {FN(cuMemAddressReserve), FN(cuMemCreate), FN(cuMemMap), FN(cuMemSetAccess)};
+    struct context *context = with_vmm();
+    uint64_t addr = 1;
+
+    for (size_t i = 0; i < COUNT(functions); i++) {
+        fake_fail(functions[i], CUDA_ERROR_UNKNOWN, 1);
+        assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), -EIO);
+        fake_fail(functions[i], CUDA_ERROR_OUT_OF_MEMORY, 1);
+        assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), -ENOMEM);
+        assert_int_equal(mappings_count(false), 0);
+        assert_int_equal(vmm.made, vmm.released);
+    }
+    assert_int_equal(addr, 1);
+    fake_fail(FN(cuMemRelease), CUDA_ERROR_UNKNOWN, 1); /* asked twice */
+    segment(context);
+    assert_int_equal(vmm.made, vmm.released);
+    assert_string_equal(fake.said, "");
+    fake_fail(FN(cuMemRelease), CUDA_ERROR_UNKNOWN, 2);
+    segment(context);
+    assert_non_null(strstr(fake.said, "2:the driver did not take back a handle"));
+}
+
+/* It stays until the event is over that was recorded behind the frees, and nobody waits for that here. */
+static void test_goes(void **state)
+{
+    struct context *context = with_vmm();
+    const uint64_t first = segment(context), second = segment(context);
+    const unsigned int arrivals = context_arrivals();
+    size_t arriving = 0;
+
+    go(context, first);
+    go(context, second);
+    assert_string_equal(fake_log(), "stream:c0,1 event:c0,2 event:c0,2");
+    assert_false(segment_ops.collected(context, &arriving));
+    assert_int_equal(arriving, 2 * SEGMENT);
+    assert_int_equal(mappings_count(true), 2);
+    assert_int_equal(context_arrivals(), arrivals);
+    vmm.over = 1;
+    assert_false(segment_ops.collected(context, &arriving));
+    assert_int_equal(arriving, SEGMENT);
+    assert_null(mapping_at(first));
+    assert_true(mapping_at(second)->mapped);
+    assert_int_equal(context_arrivals(), arrivals + 1);
+    vmm.over = 2;
+    device_collect(0);
+    assert_true(segment_ops.collected(context, &arriving));
+    assert_int_equal(mappings_count(false), 0);
+    go(context, segment(context)); /* with an event that was used before */
+    assert_string_equal(fake_log(), "");
+    assert_string_equal(fake.said, "");
+    assert_true(fake_thread_is_clean(fake_context(0)));
+}
+
+static void test_goes_not(void **state)
+{
+    struct context *context = with_vmm();
+    const uint64_t first = segment(context), second = segment(context), third = segment(context);
+
+    fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
+    go(context, first);
+    assert_string_equal(fake_log(), "stream:c0,1 event:c0,2 sync:c0"); /* then the host waits */
+    assert_null(mapping_at(first));
+    fake_fail(FN(cuEventRecord), CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FN(cuCtxSynchronize), CUDA_ERROR_UNKNOWN, 1);
+    go(context, second);
+    assert_true(mapping_at(second)->mapped);
+    assert_non_null(strstr(fake.said, "cannot be waited for, and go with their context"));
+    vmm.over = 9;
+    fake_fail(FN(cuMemUnmap), CUDA_ERROR_UNKNOWN, 1); /* asked twice */
+    go(context, third);
+    device_collect(0);
+    assert_null(mapping_at(third));
+    fake_fail(FN(cuMemUnmap), CUDA_ERROR_UNKNOWN, 2);
+    go(context, segment(context));
+    device_collect(0);
+    assert_non_null(strstr(fake.said, "the driver did not take back 2097152 bytes"));
+    assert_int_equal(context->departures.put, context->departures.gone);
+}
+
+/* An event that cannot be asked about is asked about later, and nobody waits for that. */
+static void test_query_fails(void **state)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context), start = now();
+
+    go(context, addr);
+    vmm.over = 1;
+    vmm.query = CUDA_ERROR_UNKNOWN;
+    elsewhere(free_one, context);
+    segment_ops.collect(context);
+    assert_int_equal(now(), start);
+    assert_true(mapping_at(addr)->mapped);
+    vmm.query = CUDA_SUCCESS;
+    segment_ops.collect(context);
+    assert_null(mapping_at(addr));
+}
+
+static void work_moves(void *arg)
+{
+    vmm.over = fake.relaxes >= *(unsigned int *)arg ? vmm.recorded : 0;
+}
+
+/* As for the driver's own memory: half a minute for this thread's frees, 0.3 s for others'. */
+static void test_waits(void **state)
+{
+    const bool others = *state != NULL;
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context);
+    unsigned int needed = others ? 200 : 29000;
+    uint64_t start;
+
+    go(context, addr);
+    fake.relax = work_moves;
+    fake.relax_arg = &needed;
+    if (others)
+        elsewhere(free_one, context);
+    start = now();
+    segment_ops.collect(context);
+    assert_int_equal(now() - start, needed * MS);
+    assert_null(mapping_at(addr));
+    needed = UINT32_MAX;
+    vmm.over = 0;
+    go(context, segment(context));
+    start = now();
+    segment_ops.collect(context);
+    assert_int_equal(now() - start, (others ? 300 : 30000) * MS);
+    start = now();
+    segment_ops.collect(context); /* in vain before */
+    assert_int_equal(now() - start, 30 * MS);
+}
+
+/* The memory does not go with the context by itself. */
+static void test_context_ends(void **state)
+{
+    struct context *context = with_vmm(), *other = pooled(1);
+    const uint64_t departing = segment(context), stays = segment(other);
+
+    segment(context);
+    go(context, departing);
+    context_gone(context_leaving(fake_context(0)), true);
+    assert_int_equal(mappings_count(false), 1);
+    assert_true(mapping_at(stays)->mapped);
+    assert_int_equal(arrivals_outstanding(context), 0);
+    fake.contexts[0].id = 77;
+    context = pooled(0); /* the entry is used again, its events are not */
+    fake_log();
+    go(context, segment(context));
+    assert_string_equal(fake_log(), "stream:c0,1 event:c0,2");
+}
+
+static void test_context_stays(void **state)
+{
+    struct context *context = with_vmm();
+
+    segment(context);
+    context_gone(context_leaving(fake_context(0)), false);
+    assert_int_equal(mappings_count(true), 1);
+}
+
+/* --- other devices --- */
+
+static void test_reach(void **state)
+{
+    struct context *context = with_vmm(), *other;
+    const uint64_t before = segment(context);
+    uint64_t after, far;
+
+    assert_int_equal(mapping_at(before)->access, 1);
+    other = pooled(1); /* its copies reach the memory natively */
+    assert_int_equal(mapping_at(before)->access, 3);
+    after = segment(context);
+    assert_int_equal(mapping_at(after)->access, 3);
+    fake_current(fake_context(1));
+    far = segment(other);
+    fake_current(fake_context(0));
+    assert_int_equal(mapping_at(far)->access, 3);
+    vmm_reach(&fake.driver, 0, 2); /* by a call of a context that is not pooled */
+    assert_int_equal(mapping_at(before)->access, 7);
+    assert_int_equal(mapping_at(far)->access, 3);
+    assert_int_equal(mapping_at(segment(context))->access, 7);
+    vmm.calls = 0;
+    vmm_reach(&fake.driver, 0, 2);
+    vmm_reach(&fake.driver, 0, 0);
+    vmm_reach(&fake.driver, -1, 0);
+    vmm_reach(&fake.driver, 0, -1);
+    assert_int_equal(vmm.calls, 0);
+    assert_string_equal(fake.said, "");
+}
+
+/* A device without a way to the memory costs one try, and the others get theirs. */
+static void test_no_way(void **state)
+{
+    struct context *context = with_vmm();
+
+    vmm.no_way = 2;
+    vmm_reach(&fake.driver, 0, 1);
+    vmm_reach(&fake.driver, 0, 2);
+    assert_int_equal(mapping_at(segment(context))->access, 5);
+    vmm.calls = 0;
+    assert_int_equal(mapping_at(segment(context))->access, 5);
+    assert_int_equal(vmm.calls, 2);
+    assert_non_null(strstr(fake.said, "3:device 1 has no way to the memory of device 0 (error 101)\n"));
+}
+
+static void test_reach_fails(void **state)
+{
+    struct context *context = with_vmm();
+    const uint64_t addr = segment(context);
+    uint64_t other = 1;
+
+    fake_fail(FN(cuMemSetAccess), CUDA_ERROR_UNKNOWN, 2);
+    vmm_reach(&fake.driver, 0, 1);
+    assert_int_equal(mapping_at(addr)->access, 1);
+    assert_non_null(strstr(fake.said, "2:device 1 did not get access to all memory of device 0"));
+    vmm_reach(&fake.driver, 0, 1);
+    assert_int_equal(mapping_at(addr)->access, 3);
+    fake_fail_after(FN(cuMemSetAccess), 1, CUDA_ERROR_UNKNOWN, 2); /* of a new one: the driver serves the request */
+    assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &other), -EIO);
+    assert_int_equal(mappings_count(false), 1);
+}
+
+/* --- where there is none, and captures --- */
+
+static void test_none(void **state)
+{
+    driver_ready();
+    vmm.device_without = 0;
+    assert_int_equal(pool_kind_get(pooled(0)->pool), BACKEND_CUDA);
+    assert_string_equal(fake.said, "2:device 0 has no virtual memory calls (CUPOOL_BACKEND=vmm): its memory comes from "
+                                   "cudaMalloc\n");
+    assert_int_equal(pool_kind_get(pooled(1)->pool), BACKEND_VMM); /* each device for itself */
+    assert_int_equal(backend_find(BACKEND_VMM), -ENOTSUP);
+    fake_current(fake_context(1));
+    assert_int_equal(backend_find(BACKEND_VMM), 0);
+    fake_lack(FN(cuMemSetAccess));
+    assert_int_equal(backend_find(BACKEND_VMM), -ENOTSUP);
+    fake_current(NULL);
+    assert_int_equal(backend_find(BACKEND_VMM), -EAGAIN);
+}
+
+static void test_switch(void **state)
+{
+    struct context *context, *without;
+
+    driver_ready();
+    vmm.device_without = 1;
+    context = pooled(0);
+    without = pooled(1);
+    assert_int_equal(pool_kind_get(context->pool), BACKEND_CUDA);
+    atomic_store(&context->defers, false);
+    assert_false(context_defers(context));
+    context_back(BACKEND_VMM);
+    assert_int_equal(pool_kind_get(context->pool), BACKEND_VMM);
+    assert_true(context_defers(context));
+    assert_int_equal(pool_kind_get(without->pool), BACKEND_CUDA);
+    context_back(BACKEND_CUDA);
+    assert_int_equal(pool_kind_get(context->pool), BACKEND_CUDA);
+}
+
+/* NCCL may have registered the memory for a graph, if there is an NCCL that has done anything. */
+static const struct captured {
+    bool loaded, works, keeps;
+    const char *environment;
+} captures_of[] = {
+    {false, true, false, VMM},
+    {true, false, false, VMM},
+    {true, true, true, VMM},
+    {true, false, true, VMM " CUPOOL_HOOK=runtime"},
+    {true, true, false, VMM " NCCL_GRAPH_REGISTER=0"},
+};
+
+static void test_captured(void **state)
+{
+    static const struct real_nccl copy;
+    const struct captured *row = *state;
+    const CUstream stream = (driver_ready(), fake_stream(0, 0));
+    struct context *context = pooled(0);
+    const uint64_t before = segment(context);
+    uint64_t after;
+
+    fake.nccl = row->loaded ? &copy : NULL;
+    if (row->works)
+        nccl_works();
+    capture_begun(order_capture_begin(stream), stream, true);
+    capture_check(stream, true, atomic_load(&capture_total));
+    after = segment(context);
+    go(context, before);
+    go(context, after);
+    vmm.over = 9;
+    device_collect(0);
+    assert_int_equal(mapping_at(before) != NULL, row->keeps);
+    assert_null(mapping_at(after));
+    assert_int_equal(strstr(fake.said, "2:memory that was there when a graph was captured") != NULL, row->keeps);
+}
+
+int main(int argc, char **argv)
+{
+    const struct isolated tests[] = {
+        {ISOLATED(test_comes), .environment = VMM},        {ISOLATED(test_abilities), .environment = VMM},
+        {ISOLATED(test_comes_not), .environment = VMM},    {ISOLATED(test_goes), .environment = VMM},
+        {ISOLATED(test_goes_not), .environment = VMM},     {ISOLATED(test_query_fails), .environment = VMM},
+        {ISOLATED(test_waits), .environment = VMM},        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
+        {ISOLATED(test_context_ends), .environment = VMM}, {ISOLATED(test_context_stays), .environment = VMM},
+        {ISOLATED(test_reach), .environment = VMM},        {ISOLATED(test_no_way), .environment = VMM},
+        {ISOLATED(test_reach_fails), .environment = VMM},  {ISOLATED(test_none), .environment = VMM},
+        {ISOLATED(test_switch), .environment = ORDERED},
+    };
+    struct isolated captured[COUNT(captures_of)];
+
+    for (size_t i = 0; i < COUNT(captures_of); i++)
+        captured[i] = (struct isolated){ISOLATED(test_captured), .environment = captures_of[i].environment,
+                                        .row = &captures_of[i]};
+    return isolated_run(tests, COUNT(tests), argc > 1 ? argv[1] : NULL) +
+           isolated_run(captured, COUNT(captured), argc > 1 ? argv[1] : NULL);
+}
