@@ -47,7 +47,7 @@ static socklen_t address_of(struct sockaddr_un *address, const struct neighbour_
 /* A socket that gets the kernel's word on who sent a message. -1 and errno. */
 static int socket_make(void)
 {
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 1;
 
     if (fd < 0)
         return -1;
