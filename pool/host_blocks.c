@@ -66,6 +66,12 @@ static struct host_block **start_of(const struct host_block *block)
     return &block->segment->starts[(block->addr - block->segment->addr) / HOST_GRANULE];
 }
 
+void host_native_peak_raise(struct host_pool *pool)
+{
+    if (pool->stats.live + pool->pending > pool->native_peak)
+        pool->native_peak = pool->stats.live + pool->pending;
+}
+
 void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size)
 {
     unlist(pool, block);
@@ -213,7 +219,7 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
 
     *ret_stamp = 0;
     for (unsigned int i = class; !block && i < HOST_CLASSES; i++) {
-        if (i != class && host_class_size(i) > size + size / 8)
+        if (i != class && host_class_size(i) > size + size / HOST_FIT_PART)
             break;
         block = class_take(pool, family, i);
         if (!block && !*ret_stamp && family->waiting[i].first)

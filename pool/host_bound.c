@@ -9,12 +9,6 @@
  */
 #include "host_internal.h"
 
-void host_native_peak_raise(struct host_pool *pool)
-{
-    if (pool->stats.live + pool->pending > pool->native_peak)
-        pool->native_peak = pool->stats.live + pool->pending;
-}
-
 size_t host_excess(const struct host_pool *pool, size_t more)
 {
     uint64_t bound = pool->native_peak + pool->native_peak / HOST_BOUND_PART + pool->bound_min;
@@ -40,10 +34,20 @@ bool host_segment_give(struct host_pool *pool, struct host_segment *segment, boo
     return !kept;
 }
 
+/* True if memory of the segment can serve the request: to give it back would only have it requested again. */
+static bool serves(const struct host_segment *segment, const struct host_need *need)
+{
+    if (!need || !host_keys_equal(&segment->key, need->key))
+        return false;
+    if (need->size <= HOST_SMALL_MAX)
+        return segment->starts;
+    return segment->size >= need->size && segment->size <= need->size + need->size / HOST_FIT_PART;
+}
+
 /* With the lock: the segment that was idle longest, for `age` ticks at least, and is complete. busy: not of this owner,
  * if it is not NULL. *ret_stamp: the smallest stamp of those that are not complete, or 0. */
 static struct host_segment *idle_find(const struct host_pool *pool, unsigned int age, const uint64_t *busy,
-                                      uint64_t *ret_stamp)
+                                      const struct host_need *need, uint64_t *ret_stamp)
 {
     struct host_segment *found = NULL;
 
@@ -52,7 +56,7 @@ static struct host_segment *idle_find(const struct host_pool *pool, unsigned int
         struct host_segment *segment = pool->table[i];
 
         if (segment->live || (pool->tick - segment->idle_tick < age && !segment->passing) ||
-            (busy && segment->key.owner == *busy))
+            (busy && segment->key.owner == *busy) || serves(segment, need))
             continue;
         if (!host_is_done(pool, segment->stamp)) {
             if (!*ret_stamp || segment->stamp < *ret_stamp)
@@ -64,7 +68,8 @@ static struct host_segment *idle_find(const struct host_pool *pool, unsigned int
     return found;
 }
 
-size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait)
+size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait,
+                    const struct host_need *need)
 {
     bool busy = false;
     uint64_t owner = 0, stamp;
@@ -74,7 +79,7 @@ size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, boo
         struct host_segment *segment;
 
         lock_take(&pool->lock);
-        segment = idle_find(pool, age, busy ? &owner : NULL, &stamp);
+        segment = idle_find(pool, age, busy ? &owner : NULL, need, &stamp);
         if (segment)
             host_segment_detach(pool, segment);
         lock_give(&pool->lock);
@@ -98,7 +103,7 @@ size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, boo
 
 size_t host_pool_trim(struct host_pool *pool, bool may_wait)
 {
-    return host_release(pool, SIZE_MAX, 0, may_wait);
+    return host_release(pool, SIZE_MAX, 0, may_wait, NULL);
 }
 
 size_t host_pool_decay(struct host_pool *pool, unsigned int age)
@@ -106,7 +111,7 @@ size_t host_pool_decay(struct host_pool *pool, unsigned int age)
     lock_take(&pool->lock);
     pool->tick++;
     lock_give(&pool->lock);
-    return host_release(pool, SIZE_MAX, age, false);
+    return host_release(pool, SIZE_MAX, age, false, NULL);
 }
 
 /* With the lock: take the first segment out that is of this owner, or overlaps the memory. */

@@ -102,7 +102,7 @@ struct host_family *host_family_get(struct host_pool *pool, const struct host_ke
     struct host_family *family;
 
     for (struct host_family **link = &pool->families; (family = *link); link = &family->next) {
-        if (family->key.owner != key->owner || family->key.numa != key->numa || family->key.flags != key->flags)
+        if (!host_keys_equal(&family->key, key))
             continue;
         *link = family->next; /* to the front: a program uses one or two */
         family->next = pool->families;

@@ -24,6 +24,8 @@
 #define HOST_ASK_NAP_NS 50000u
 /* held may exceed peak_live by this part of it, see host_pool_alloc. */
 #define HOST_BOUND_PART 10
+/* A block of the next size class serves if it is too large by this part at most. */
+#define HOST_FIT_PART 8
 /* The most tokens that are not over. Beyond that, every second one is dropped. */
 #define HOST_TOKENS 64u
 /* Ranges in slabs, by the greatest class that fits into them; up to HOST_SLAB. */
@@ -130,6 +132,11 @@ void host_block_retire(struct host_pool *pool, struct host_block *block);
 /* slab: with starts. */
 struct host_segment *host_segment_new(struct host_pool *pool, bool slab);
 void host_segment_retire(struct host_pool *pool, struct host_segment *segment);
+static inline bool host_keys_equal(const struct host_key *a, const struct host_key *b)
+{
+    return a->owner == b->owner && a->numa == b->numa && a->flags == b->flags;
+}
+
 /* Find or make the family of a key. NULL: no host memory. Valid until the lock is released. */
 struct host_family *host_family_get(struct host_pool *pool, const struct host_key *key);
 /* The owner has no segments any more: recycle its families. */
@@ -157,6 +164,8 @@ void host_put(struct host_pool *pool, struct host_block *block);
 int host_segment_attach(struct host_pool *pool, struct host_segment *segment);
 /* Take a segment out of the table and all lists, and retire its blocks. */
 void host_segment_detach(struct host_pool *pool, struct host_segment *segment);
+/* Live or pending bytes have changed. */
+void host_native_peak_raise(struct host_pool *pool);
 /* Hand out a block that is in a list. */
 void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size);
 /* Count a live block as freed and stamp it; it is in no list yet. */
@@ -192,14 +201,18 @@ bool host_last_free_wait(struct host_pool *pool);
 
 /* --- host_bound.c: how much is held, and how it goes back. Without the lock, but for the first. --- */
 
-/* With the lock: live or pending bytes have changed. */
-void host_native_peak_raise(struct host_pool *pool);
 /* The bytes by which the pool would exceed its bound if it held `more` bytes more. */
 size_t host_excess(const struct host_pool *pool, size_t more);
 /* Give back a detached segment; false: it is kept, and attached again. */
 bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait);
-/* Give back idle memory that has been idle for `age` ticks, the longest idle first, until `enough` bytes went back.
- * Returns the bytes. */
-size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait);
+/* The request that memory goes back for. */
+struct host_need {
+    const struct host_key *key;
+    size_t size;
+};
+/* Give back idle memory that has been idle for `age` ticks, the longest idle first, until `enough` bytes went back, but
+ * none that would serve the request (NULL: for none). Returns the bytes. */
+size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait,
+                    const struct host_need *need);
 
 #endif

@@ -240,13 +240,14 @@ enum outcome { SERVED, ROOM, NEITHER };
 /* Give back idle memory, or see the request served: after a refusal all of it, else as much as the bound demands. */
 static enum outcome try_once(struct request *r, bool refused)
 {
+    const struct host_need need = {&r->key, r->size};
     size_t all;
 
     if (serve_coalesced(r))
         return SERVED;
     if (refused)
-        return host_release(r->pool, SIZE_MAX, 0, true) ? ROOM : NEITHER;
-    (void)host_release(r->pool, excess(r, &all), 0, false);
+        return host_release(r->pool, SIZE_MAX, 0, true, &need) ? ROOM : NEITHER;
+    (void)host_release(r->pool, excess(r, &all), 0, false, &need);
     return excess(r, &all) ? NEITHER : ROOM;
 }
 

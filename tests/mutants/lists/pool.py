@@ -12,10 +12,12 @@ MUTANTS = [
         ("host_pool_disown(pool, *ret_addr, size); if (pool->ops->got) pool->ops->got(pool->arg, key, *ret_addr, size, ns);",
          "if (pool->ops->got) pool->ops->got(pool->arg, key, *ret_addr, size, ns); host_pool_disown(pool, *ret_addr, size);")]),
 
-    Mutant("pinned requests under way do not raise the bound", ["host_pool"], [
+    Mutant("pinned memory goes back for a request that it would serve", ["host_bound"], [
+        ("|| serves(segment, need)) continue;", "|| (0 && serves(segment, need))) continue;")]),
+    Mutant("pinned requests under way do not raise the bound", ["host_bound"], [
         ("if (pool->stats.live + pool->pending > pool->native_peak) pool->native_peak = pool->stats.live + pool->pending;",
          "if (pool->stats.live > pool->native_peak) pool->native_peak = pool->stats.live;")]),
-    Mutant("a refused pinned request raises the bound", ["host_pool"], [
+    Mutant("a refused pinned request raises the bound", ["host_bound"], [
         ("if (rc) request_failed(&r);", "if (rc && 0) request_failed(&r); request_pends(&r, 0);")]),
 
     # --- the order of frees ---

@@ -160,6 +160,10 @@ static int fake_query(void *arg, uint64_t token)
 
     if (rc || fake->frozen)
         return rc ? rc : -EBUSY;
+    if (fake->late) {
+        fake->late--;
+        return 0;
+    }
     atomic_fetch_add(&work->users, 1);
     sched_yield();
     rc = atomic_load(&fake->completed) >= work->launched;

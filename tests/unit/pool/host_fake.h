@@ -39,6 +39,7 @@ struct host_fake {
     bool alone;                  /* one thread: the pool's lock must be free in every call */
     atomic_bool blocked;         /* wait would never return: it fails, and the fault says so */
     uint64_t again;              /* the next allocation gets this address, whose memory another call has freed */
+    unsigned int late;           /* so many queries say that work is not over which is */
     void (*meanwhile)(void);     /* NULL, or what another thread does during the next allocation */
     size_t offset;               /* of the next allocation from a multiple of 2 MiB */
     size_t lost;                 /* bytes reported as lost */

@@ -1,76 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_host_pool.c - the host pool's contract, case by case; long random sequences, faults and threads are
- * test_host_random.c.
+ * test_host_random.c, and how much it holds test_host_bound.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <errno.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "host_fake.h"
-#include "host_sizes.h"
-
-#define ID           7u
-#define BOUND        (64 * MIB)
-#define DEADLOCK_S   120
-#define PASSES(call) assert_int_equal(call, 0)
-
-static const struct host_key plain = {.owner = 1};
-static struct host_fake fake;
-
-static int setup(void **state)
-{
-    alarm(DEADLOCK_S);
-    host_fake_init(&fake, 0, BOUND);
-    return 0;
-}
-
-static void assert_sound(void)
-{
-    char text[128] = "";
-
-    if (host_pool_check(fake.pool, text, sizeof(text)))
-        fail_msg("host_pool_check: %s", text);
-    if (fake.fault)
-        fail_msg("%s", (const char *)fake.fault);
-}
-
-static int teardown(void **state)
-{
-    assert_sound();
-    host_fake_done(&fake);
-    assert_sound();
-    alarm(0);
-    return 0;
-}
-
-static uint64_t get(size_t size)
-{
-    uint64_t addr = 0;
-
-    PASSES(program_alloc(&fake, &plain, size, ID, &addr));
-    return addr;
-}
-
-static void put(uint64_t addr, size_t size)
-{
-    PASSES(program_free(&fake, addr, size, ID, false));
-}
-
-static struct host_stats stats(void)
-{
-    struct host_stats s;
-
-    host_pool_stats_get(fake.pool, &s);
-    return s;
-}
+#include "host_env.h"
 
 static void test_size_classes_waste_little(void **state)
 {
@@ -308,184 +241,6 @@ static void test_free_that_waits(void **state)
     put(addr, 2 * MIB);
 }
 
-/* --- the bound --- */
-
-static void assert_within(size_t limit)
-{
-    const struct host_stats s = stats();
-    const size_t bound = s.peak_live + s.peak_live / 10 + BOUND;
-
-    assert_true(s.held - s.passing <= (limit && limit < bound ? limit : bound));
-}
-
-/* The host is ahead of its device: it never waits for work of its last free or earlier, unless the bound is met. */
-static void test_bound_waits_for_own_frees_only(void **state)
-{
-    for (int i = 0; i < 100; i++) {
-        const uint64_t addr = get(16 * MIB);
-
-        host_fake_launch(&fake);
-        put(addr, 16 * MIB);
-        assert_within(0);
-    }
-    assert_true(fake.calls[HOST_CALL_WAIT] > 0);
-    assert_true(stats().bound > 0);
-    assert_true(fake.completed < fake.launched);
-}
-
-/* Work after the free may wait for the host: then memory that is beyond the bound goes back at its free. */
-static void test_bound_never_waits_for_later_work(void **state)
-{
-    uint64_t a[6], b;
-
-    for (int i = 0; i < 6; i++)
-        a[i] = get(30 * MIB);
-    for (int i = 0; i < 6; i++)
-        put(a[i], 30 * MIB);
-    host_fake_launch(&fake); /* until the host lets it go */
-    fake.blocked = true;
-    b = get(100 * MIB);
-    assert_int_equal(stats().passing, 100 * MIB);
-    assert_within(0);
-    fake.blocked = false;
-    put(b, 100 * MIB);
-    assert_int_equal(stats().passing, 0);
-    assert_int_equal(stats().held, 180 * MIB);
-    assert_int_equal(fake.completed, fake.launched); /* natively it waits, too */
-}
-
-static void *free_often(void *arg)
-{
-    for (int i = 0; i < 200; i++) {
-        host_fake_launch(&fake);
-        put(get(512), 512);
-    }
-    return NULL;
-}
-
-/* As before, when the token of this thread's last free had to make room for those of another thread. */
-static void test_bound_never_waits_for_others_work(void **state)
-{
-    uint64_t a[6], b;
-    pthread_t other;
-
-    fake.alone = false;
-    for (int i = 0; i < 6; i++)
-        a[i] = get(30 * MIB);
-    host_fake_launch(&fake);
-    for (int i = 0; i < 6; i++)
-        put(a[i], 30 * MIB);
-    assert_int_equal(pthread_create(&other, NULL, free_often, NULL), 0);
-    pthread_join(other, NULL);
-    fake.blocked = true;
-    b = get(100 * MIB);
-    fake.blocked = false;
-    put(b, 100 * MIB);
-}
-
-static uint64_t other;
-
-static void other_gets(void)
-{
-    other = get(80 * MIB);
-}
-
-/* Threads that ask at the same time would natively have a block each: so they do here, and keep it. */
-static void test_bound_counts_requests_under_way(void **state)
-{
-    uint64_t addr;
-
-    fake.meanwhile = other_gets;
-    addr = get(80 * MIB);
-    assert_int_equal(stats().passing, 0);
-    put(addr, 80 * MIB);
-    put(other, 80 * MIB);
-    addr = get(80 * MIB);
-    other_gets();
-    assert_int_equal(fake.calls[HOST_CALL_ALLOC], 2);
-    put(addr, 80 * MIB);
-    put(other, 80 * MIB);
-}
-
-/* Natively a refused request takes nothing, so it is no reason to hold more. */
-static void test_bound_forgets_refused_requests(void **state)
-{
-    uint64_t addr;
-
-    fake.capacity = 300 * MIB;
-    assert_int_equal(program_alloc(&fake, &plain, 1024 * MIB, ID, &addr), -ENOMEM);
-    for (int i = 0; i < 2; i++) {
-        put(get(40 * MIB), 40 * MIB);
-        put(get(100 * MIB), 100 * MIB);
-        put(get(60 * MIB), 60 * MIB);
-    }
-    assert_within(0);
-}
-
-static void test_bound_gives_back_longest_idle_first(void **state)
-{
-    const uint64_t old = get(40 * MIB), young = get(50 * MIB);
-
-    put(old, 40 * MIB);
-    (void)host_pool_decay(fake.pool, 100);
-    put(young, 50 * MIB);
-    put(get(100 * MIB), 100 * MIB); /* 190 MiB, and the bound is 174 */
-    assert_int_equal(stats().held, 150 * MIB);
-    assert_int_equal(get(50 * MIB), young);
-    put(young, 50 * MIB);
-}
-
-static void test_limit(void **state)
-{
-    uint64_t a, b;
-
-    host_pool_destroy(fake.pool);
-    host_fake_init(&fake, 32 * MIB, BOUND);
-    a = get(24 * MIB);
-    b = get(24 * MIB);
-    assert_int_equal(stats().passing, 24 * MIB);
-    assert_within(32 * MIB);
-    put(b, 24 * MIB);
-    assert_int_equal(stats().held, 24 * MIB);
-    put(a, 24 * MIB);
-    a = get(30 * MIB);
-    assert_int_equal(stats().held, 30 * MIB);
-    put(a, 30 * MIB);
-}
-
-static void test_refusal(void **state)
-{
-    uint64_t a[3], b;
-
-    fake.capacity = 64 * MIB;
-    for (int i = 0; i < 3; i++)
-        a[i] = get(20 * MIB);
-    host_fake_launch(&fake);
-    for (int i = 0; i < 3; i++)
-        put(a[i], 20 * MIB);
-    b = get(60 * MIB); /* natively the frees have waited, and all of it is there */
-    assert_int_equal(stats().refused, 1);
-    assert_int_equal(program_alloc(&fake, &plain, 60 * MIB, ID, &a[0]), -ENOMEM);
-    put(b, 60 * MIB);
-    assert_int_equal(stats().failed, 1);
-}
-
-static void test_decay(void **state)
-{
-    uint64_t a = get(4 * MIB), b = get(1000);
-
-    put(a, 4 * MIB);
-    put(b, 1000);
-    assert_int_equal(host_pool_decay(fake.pool, 2), 0);
-    assert_int_equal(get(1000), b);
-    put(b, 1000);
-    assert_int_equal(host_pool_decay(fake.pool, 2), 4 * MIB);
-    host_fake_launch(&fake);
-    assert_int_equal(host_pool_decay(fake.pool, 2), 0); /* the driver's free would wait */
-    host_fake_complete(&fake);
-    assert_int_equal(host_pool_decay(fake.pool, 2), HOST_SLAB);
-}
-
 /* So many frees behind work that goes on that tokens are dropped: nothing is handed out too early, or lost. */
 static void test_many_tokens(void **state)
 {
@@ -510,7 +265,6 @@ static void test_many_tokens(void **state)
 
 int main(void)
 {
-#define CASE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
     const struct CMUnitTest tests[] = {
         CASE(test_size_classes_waste_little),
         CASE(test_reuse_by_size),
@@ -523,15 +277,6 @@ int main(void)
         CASE(test_memory_that_comes_again),
         CASE(test_captures),
         CASE(test_free_that_waits),
-        CASE(test_bound_waits_for_own_frees_only),
-        CASE(test_bound_never_waits_for_later_work),
-        CASE(test_bound_never_waits_for_others_work),
-        CASE(test_bound_counts_requests_under_way),
-        CASE(test_bound_forgets_refused_requests),
-        CASE(test_bound_gives_back_longest_idle_first),
-        CASE(test_limit),
-        CASE(test_refusal),
-        CASE(test_decay),
         CASE(test_many_tokens),
     };
 

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_env.h - a host pool over host_fake.h for each test case, and what a program does with it. For test_host_pool.c
+ * and test_host_bound.c, each of which has one of its own.
+ */
+#ifndef CUPOOL_TESTS_UNIT_HOST_ENV_H
+#define CUPOOL_TESTS_UNIT_HOST_ENV_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host_fake.h"
+#include "host_sizes.h"
+
+#define ID           7u
+#define BOUND        (64 * MIB)
+#define DEADLOCK_S   120
+#define PASSES(call) assert_int_equal(call, 0)
+
+static const struct host_key plain = {.owner = 1};
+static struct host_fake fake;
+
+static int setup(void **state)
+{
+    alarm(DEADLOCK_S);
+    host_fake_init(&fake, 0, BOUND);
+    return 0;
+}
+
+static void assert_sound(void)
+{
+    char text[128] = "";
+
+    if (host_pool_check(fake.pool, text, sizeof(text)))
+        fail_msg("host_pool_check: %s", text);
+    if (fake.fault)
+        fail_msg("%s", (const char *)fake.fault);
+}
+
+static int teardown(void **state)
+{
+    assert_sound();
+    host_fake_done(&fake);
+    assert_sound();
+    alarm(0);
+    return 0;
+}
+
+static uint64_t get(size_t size)
+{
+    uint64_t addr = 0;
+
+    PASSES(program_alloc(&fake, &plain, size, ID, &addr));
+    return addr;
+}
+
+static void put(uint64_t addr, size_t size)
+{
+    PASSES(program_free(&fake, addr, size, ID, false));
+}
+
+static struct host_stats stats(void)
+{
+    struct host_stats s;
+
+    host_pool_stats_get(fake.pool, &s);
+    return s;
+}
+
+#define CASE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay.
+ */
+#include "host_env.h"
+
+static void assert_within(size_t limit)
+{
+    const struct host_stats s = stats();
+    const size_t bound = s.peak_live + s.peak_live / 10 + BOUND;
+
+    assert_true(s.held - s.passing <= (limit && limit < bound ? limit : bound));
+}
+
+/* The host is ahead of its device: it never waits for work of its last free or earlier, unless the bound is met. */
+static void test_bound_waits_for_own_frees_only(void **state)
+{
+    for (int i = 0; i < 100; i++) {
+        const uint64_t addr = get(16 * MIB);
+
+        host_fake_launch(&fake);
+        put(addr, 16 * MIB);
+        assert_within(0);
+    }
+    assert_true(fake.calls[HOST_CALL_WAIT] > 0);
+    assert_true(stats().bound > 0);
+    assert_true(fake.completed < fake.launched);
+}
+
+/* Work after the free may wait for the host: then memory that is beyond the bound goes back at its free. */
+static void test_bound_never_waits_for_later_work(void **state)
+{
+    uint64_t a[6], b;
+
+    for (int i = 0; i < 6; i++)
+        a[i] = get(30 * MIB);
+    for (int i = 0; i < 6; i++)
+        put(a[i], 30 * MIB);
+    host_fake_launch(&fake); /* until the host lets it go */
+    fake.blocked = true;
+    b = get(100 * MIB);
+    assert_int_equal(stats().passing, 100 * MIB);
+    assert_within(0);
+    fake.blocked = false;
+    put(b, 100 * MIB);
+    assert_int_equal(stats().passing, 0);
+    assert_int_equal(stats().held, 180 * MIB);
+    assert_int_equal(fake.completed, fake.launched); /* natively it waits, too */
+}
+
+static void *free_often(void *arg)
+{
+    for (int i = 0; i < 200; i++) {
+        host_fake_launch(&fake);
+        put(get(512), 512);
+    }
+    return NULL;
+}
+
+/* As before, when the token of this thread's last free had to make room for those of another thread. */
+static void test_bound_never_waits_for_others_work(void **state)
+{
+    uint64_t a[6], b;
+    pthread_t other;
+
+    fake.alone = false;
+    for (int i = 0; i < 6; i++)
+        a[i] = get(30 * MIB);
+    host_fake_launch(&fake);
+    for (int i = 0; i < 6; i++)
+        put(a[i], 30 * MIB);
+    assert_int_equal(pthread_create(&other, NULL, free_often, NULL), 0);
+    pthread_join(other, NULL);
+    fake.blocked = true;
+    b = get(100 * MIB);
+    fake.blocked = false;
+    put(b, 100 * MIB);
+}
+
+static uint64_t other;
+
+static void other_gets(void)
+{
+    other = get(80 * MIB);
+}
+
+/* Threads that ask at the same time would natively have a block each: so they do here, and keep it. */
+static void test_bound_counts_requests_under_way(void **state)
+{
+    uint64_t addr;
+
+    fake.meanwhile = other_gets;
+    addr = get(80 * MIB);
+    assert_int_equal(stats().passing, 0);
+    put(addr, 80 * MIB);
+    put(other, 80 * MIB);
+    addr = get(80 * MIB);
+    other_gets();
+    assert_int_equal(fake.calls[HOST_CALL_ALLOC], 2);
+    put(addr, 80 * MIB);
+    put(other, 80 * MIB);
+}
+
+/* Natively a refused request takes nothing, so it is no reason to hold more. */
+static void test_bound_forgets_refused_requests(void **state)
+{
+    uint64_t addr;
+
+    fake.capacity = 300 * MIB;
+    assert_int_equal(program_alloc(&fake, &plain, 1024 * MIB, ID, &addr), -ENOMEM);
+    for (int i = 0; i < 2; i++) {
+        put(get(40 * MIB), 40 * MIB);
+        put(get(100 * MIB), 100 * MIB);
+        put(get(60 * MIB), 60 * MIB);
+    }
+    assert_within(0);
+}
+
+static void test_bound_gives_back_longest_idle_first(void **state)
+{
+    const uint64_t old = get(40 * MIB), young = get(50 * MIB);
+
+    put(old, 40 * MIB);
+    (void)host_pool_decay(fake.pool, 100);
+    put(young, 50 * MIB);
+    put(get(100 * MIB), 100 * MIB); /* 190 MiB, and the bound is 174 */
+    assert_int_equal(stats().held, 150 * MIB);
+    assert_int_equal(get(50 * MIB), young);
+    put(young, 50 * MIB);
+}
+
+static void test_limit(void **state)
+{
+    uint64_t a, b;
+
+    host_pool_destroy(fake.pool);
+    host_fake_init(&fake, 32 * MIB, BOUND);
+    a = get(24 * MIB);
+    b = get(24 * MIB);
+    assert_int_equal(stats().passing, 24 * MIB);
+    assert_within(32 * MIB);
+    put(b, 24 * MIB);
+    assert_int_equal(stats().held, 24 * MIB);
+    put(a, 24 * MIB);
+    a = get(30 * MIB);
+    assert_int_equal(stats().held, 30 * MIB);
+    put(a, 30 * MIB);
+}
+
+static void test_refusal(void **state)
+{
+    uint64_t a[3], b;
+
+    fake.capacity = 64 * MIB;
+    for (int i = 0; i < 3; i++)
+        a[i] = get(20 * MIB);
+    host_fake_launch(&fake);
+    for (int i = 0; i < 3; i++)
+        put(a[i], 20 * MIB);
+    b = get(60 * MIB); /* natively the frees have waited, and all of it is there */
+    assert_int_equal(stats().refused, 1);
+    assert_int_equal(program_alloc(&fake, &plain, 60 * MIB, ID, &a[0]), -ENOMEM);
+    put(b, 60 * MIB);
+    assert_int_equal(stats().failed, 1);
+}
+
+static void test_decay(void **state)
+{
+    uint64_t a = get(4 * MIB), b = get(1000);
+
+    put(a, 4 * MIB);
+    put(b, 1000);
+    assert_int_equal(host_pool_decay(fake.pool, 2), 0);
+    assert_int_equal(get(1000), b);
+    put(b, 1000);
+    assert_int_equal(host_pool_decay(fake.pool, 2), 4 * MIB);
+    host_fake_launch(&fake);
+    assert_int_equal(host_pool_decay(fake.pool, 2), 0); /* the driver's free would wait */
+    host_fake_complete(&fake);
+    assert_int_equal(host_pool_decay(fake.pool, 2), HOST_SLAB);
+}
+
+/* The work of a block that would serve is over only when it is asked about for the third time: to give the block back
+ * and to ask the driver for another would cost the driver's time twice. */
+static void test_bound_keeps_what_would_serve(void **state)
+{
+    uint64_t a[3];
+
+    for (int i = 0; i < 3; i++)
+        a[i] = get(200 * MIB);
+    for (int i = 0; i < 3; i++)
+        put(a[i], 200 * MIB);
+    fake.late = 2;
+    for (int i = 0; i < 3; i++)
+        a[i] = get(200 * MIB);
+    assert_int_equal(fake.calls[HOST_CALL_ALLOC], 3);
+    assert_int_equal(fake.calls[HOST_CALL_FREE], 0);
+    for (int i = 0; i < 3; i++)
+        put(a[i], 200 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_bound_waits_for_own_frees_only),
+        CASE(test_bound_never_waits_for_later_work),
+        CASE(test_bound_never_waits_for_others_work),
+        CASE(test_bound_counts_requests_under_way),
+        CASE(test_bound_forgets_refused_requests),
+        CASE(test_bound_gives_back_longest_idle_first),
+        CASE(test_limit),
+        CASE(test_refusal),
+        CASE(test_decay),
+        CASE(test_bound_keeps_what_would_serve),
+    };
+
+    return cmocka_run_group_tests_name("host_bound", tests, NULL, NULL);
+}
