@@ -153,14 +153,17 @@ static CUresult physical_map(const struct real_driver *driver, const struct vmm_
     const uint64_t start = mapping->addr - mapping->front;
     const size_t size = mapping->front + mapping->size;
     CUmemGenericAllocationHandle handle;
-    CUresult result = physical_create(driver, mapping->device, size, &handle);
+    CUresult result = physical_create(driver, mapping->device, size, &handle), released;
     bool mapped;
 
     if (result)
         return result;
     result = driver->cuMemMap(start, size, 0, handle, 0);
     mapped = !result;
-    if (driver->cuMemRelease(handle) && driver->cuMemRelease(handle))
+    released = driver->cuMemRelease(handle);
+    if (released) /* tried again, because the memory would be lost */
+        released = driver->cuMemRelease(handle);
+    if (released)
         log_once(LOG_WARN, "the driver did not take back a handle of %zu bytes, whose memory is lost", size);
     if (mapped)
         result = access_give(driver, mapping, (uint64_t)1 << mapping->device % DEVICES_MAX);

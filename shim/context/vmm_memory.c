@@ -79,9 +79,7 @@ static void depart(struct context *context, struct vmm_mapping *mapping, bool ag
 
     lock_take(&departures_lock);
     mapping->next_put = again ? departures->first : NULL;
-    if (again)
-        departures->first = mapping;
-    else if (departures->first)
+    if (departures->first && !again)
         departures->last->next_put = mapping;
     else
         departures->first = mapping;

@@ -195,6 +195,26 @@ class Whose(Base):
         self.assertEqual(([e["b"] for e in trace.of("segment_alloc")], trace.of("mem_create", "mem_map", "mem_release")), (["vmm"], []))
         self.assertGreater(done.counts["cuMemMap"], 0)
 
+    def test_a_device_without(self) -> None:
+        """It is said once, and the driver's own memory is pooled."""
+        done = self.go(app("shared"), "churn:9:4096", CUPOOL_BACKEND="vmm", SIMGPU_VMM="0")
+        self.assertEqual(len(done.warnings), 1, done.err)
+        self.assertIn("device 0 has no virtual memory calls", done.warnings[0])
+        self.assertEqual([e["b"] for e in self.one_trace(done).of("segment_alloc")], ["cuda"])
+
+    def test_a_fabric(self) -> None:
+        """Asked for where the device has it, and left out for good where the machine does not let it be had."""
+        for words, without in (("churn:9:4096", 2), ("alloc:1:4096 alloc:1:3000000 alloc:1:30000000", 4)):
+            done = self.go(app("shared"), *words.split(), CUPOOL_BACKEND="vmm", SIMGPU_FABRIC="1")
+            self.assertEqual(done.counts["cuMemCreate"], without - 1)
+            done = self.go(app("shared"), *words.split(), CUPOOL_BACKEND="vmm")
+            self.assertEqual((done.counts["cuMemCreate"], done.warnings), (without, []))
+
+    def test_it_goes_at_the_end_of_its_context(self) -> None:
+        """Virtual memory does not go with a context by itself."""
+        done = self.go(app("shared"), "alloc:1:3000000", "alloc:1:600", "reset", "alloc:1:600", CUPOOL_BACKEND="vmm")
+        self.assertEqual((done.counts["cuMemMap"], done.counts["cuMemUnmap"], done.counts["cuMemAddressFree"]), (3, 2, 2))
+
     def test_a_library(self) -> None:
         """Told by the name of its file, as everywhere."""
         for way in ("dlsym", "proc"):

@@ -290,7 +290,7 @@ static void CUDART_CB hold(void *arg)
         usleep(100);
 }
 
-/* Who reaches such memory, that it is no context's, and that unmapping it waits for nothing. */
+/* Such memory is reached by the devices that have access, is no context's, and is unmapped without a wait. */
 static void test_vmm_reach(void)
 {
     LOAD(cuMemCreate);

@@ -337,7 +337,8 @@ void sim_work_copy(struct sim_work *dst, const struct sim_work *src);
 
 /* ---- copy.c ---- */
 
-/* What a pointer must be. SIM_OF_CONTEXT: on a device, and the copy names the context by which it is reached. */
+/* The place that a pointer must be in. SIM_OF_CONTEXT: on a device, and the copy names the context by which it is
+ * reached. */
 enum sim_must { SIM_ANY, SIM_ON_HOST, SIM_ON_DEVICE, SIM_OF_CONTEXT };
 
 struct sim_side {

@@ -211,11 +211,11 @@ MUTANTS = [
         ("background_forget(); neighbours_forget();", "background_forget();")]),
 
     # --- virtual memory ---
-    Mutant("vmm: a segment goes under work that uses it", ["shim_vmm_memory", "order static vmm"], [
+    Mutant("vmm: a segment goes under work that uses it", ["shim_vmm_memory", "order static vmm at_once"], [
         ("result = context->driver->cuEventQuery(mapping->event);", "result = CUDA_SUCCESS;")]),
     Mutant("vmm: where no event can be recorded, memory goes at once", ["shim_vmm_memory"], [
         ("if (order_wait(context)) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go", "if (false) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go")]),
-    Mutant("vmm: the memory of a context that has ended stays", ["shim_vmm_memory", "contexts static vmm"], [
+    Mutant("vmm: the memory of a context that has ended stays", ["shim_vmm_memory", "vmm / Whose.test_it_goes_at_the_end_of_its_context"], [
         ("context_events.pool_ended(context); vmm_memory_ended(context);", "context_events.pool_ended(context);")]),
     Mutant("vmm: events of a context that has ended are recorded", ["shim_vmm_memory"], [
         ("context->departures.events_unused = 0;", "")]),
@@ -225,14 +225,14 @@ MUTANTS = [
         ("return atomic_load(&context->given) + atomic_load(&context->departures.put);", "return atomic_load(&context->given);")]),
     Mutant("vmm: NCCL's graphs lose their memory", ["shim_vmm_memory", "nccl / Registered.test_graphs_without_us_of_virtual_memory"], [
         ("if (!mapping || nccl_graph_keeps(mapping->captures))", "if (!mapping)")]),
-    Mutant("vmm: segments have no front for NCCL's bug", ["nccl / Kinds.test_with_care"], [
+    Mutant("vmm: segments have no front for NCCL's bug", ["nccl / Kinds.test_nobody_waits"], [
         ("context->device, nccl_front_needed(), size,", "context->device, 0, size,")]),
     Mutant("vmm: memory cannot be had where a fabric is not served", ["shim_vmm_memory", "setting_rows"], [
         ("if (!is_of_kind(result) || !reduced(all)) break;", "break;")]),
     Mutant("vmm: what a device has learned to refuse is asked for again", ["shim_vmm_memory"], [
         ("atomic_store(&abilities[device % DEVICES_MAX], all); log_write(", "log_write(")]),
     Mutant("vmm: a handle stays, and with it the memory", ["shim_vmm_memory", "oom static vmm"], [
-        ("if (driver->cuMemRelease(handle) && driver->cuMemRelease(handle))", "if (false)")]),
+        ("released = driver->cuMemRelease(handle); if (released) /* tried again, because the memory would be lost */", "released = CUDA_SUCCESS; if (released)")]),
     Mutant("vmm: later segments are not reached", ["shim_vmm_memory"], [
         ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
     Mutant("vmm: segments that are there are not reached", ["shim_vmm_memory"], [

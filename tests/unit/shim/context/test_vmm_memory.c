@@ -9,188 +9,9 @@
 #include <string.h>
 
 #include "context/capture_history.h"
-#include "ready.h"
+#include "vmm_driver.h"
 
-#define VMM     ORDERED " CUPOOL_BACKEND=vmm"
-#define SEGMENT (2 * MIB)
-#define SLOTS_M 64
-
-static struct mapping {
-    uint64_t addr, access; /* access: a bit for each device */
-    size_t size;
-    bool mapped;
-} mappings[SLOTS_M];
-
-static struct {
-    unsigned int types, rdma;    /* of the memory that was made last */
-    unsigned int refused_types;  /* these are not permitted */
-    unsigned int made, released; /* handles */
-    unsigned int calls;          /* of cuMemSetAccess */
-    uint64_t no_way;             /* devices that cannot reach others */
-    uint64_t next;
-    bool unmapped_under_work;
-    unsigned int recorded, over; /* events: how many, and how many are over */
-    CUresult query;
-    unsigned int device_without;
-} vmm;
-
-static uint64_t event_at[FAKE_EVENTS];
-
-static struct mapping *mapping_at(uint64_t addr)
-{
-    for (unsigned int i = 0; i < SLOTS_M; i++)
-        if (mappings[i].size && mappings[i].addr == addr)
-            return &mappings[i];
-    return NULL;
-}
-
-static unsigned int mappings_count(bool mapped)
-{
-    unsigned int n = 0;
-
-    for (unsigned int i = 0; i < SLOTS_M; i++)
-        n += mappings[i].size && (mappings[i].mapped || !mapped);
-    return n;
-}
-
-static CUresult scripted(size_t function)
-{
-    struct fake_script *script = &fake.scripts[function];
-
-    assert_int_equal(fake_locks_held(), 0);
-    script->calls++;
-    if (script->from || !script->times) {
-        script->from -= script->from != 0;
-        return CUDA_SUCCESS;
-    }
-    script->times--;
-    return script->result;
-}
-
-#define SCRIPTED(name)                                                                                                 \
-    do {                                                                                                               \
-        const CUresult scripted_ = scripted(FN(name));                                                                 \
-        if (scripted_)                                                                                                 \
-            return scripted_;                                                                                          \
-    } while (0)
-
-static CUresult reserve(CUdeviceptr *ret, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
-{
-    SCRIPTED(cuMemAddressReserve);
-    assert_int_equal(align, SEGMENT);
-    for (unsigned int i = 0; i < SLOTS_M; i++)
-        if (!mappings[i].size) {
-            mappings[i] = (struct mapping){.addr = vmm.next, .size = size};
-            *ret = vmm.next;
-            vmm.next += size;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult address_free(CUdeviceptr addr, size_t size)
-{
-    struct mapping *at = mapping_at(addr);
-
-    SCRIPTED(cuMemAddressFree);
-    assert_true(at && at->size == size && !at->mapped);
-    at->size = 0;
-    return CUDA_SUCCESS;
-}
-
-static CUresult create(CUmemGenericAllocationHandle *ret, size_t size, const CUmemAllocationProp *properties,
-                       unsigned long long flags)
-{
-    SCRIPTED(cuMemCreate);
-    if (properties->requestedHandleTypes & vmm.refused_types)
-        return CUDA_ERROR_NOT_PERMITTED;
-    vmm.types = properties->requestedHandleTypes;
-    vmm.rdma = properties->allocFlags.gpuDirectRDMACapable;
-    *ret = ++vmm.made;
-    return CUDA_SUCCESS;
-}
-
-static CUresult release(CUmemGenericAllocationHandle handle)
-{
-    SCRIPTED(cuMemRelease);
-    vmm.released++;
-    return CUDA_SUCCESS;
-}
-
-static CUresult map(CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                    unsigned long long flags)
-{
-    struct mapping *at = mapping_at(addr);
-
-    SCRIPTED(cuMemMap);
-    assert_true(at && at->size == size && !at->mapped && !offset && handle == vmm.made);
-    at->mapped = true;
-    return CUDA_SUCCESS;
-}
-
-static CUresult unmap(CUdeviceptr addr, size_t size)
-{
-    struct mapping *at = mapping_at(addr);
-
-    SCRIPTED(cuMemUnmap);
-    assert_true(at && at->size == size && at->mapped);
-    at->mapped = false;
-    at->access = 0;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_access(CUdeviceptr addr, size_t size, const CUmemAccessDesc *access, size_t count)
-{
-    struct mapping *at = mapping_at(addr);
-
-    vmm.calls++;
-    SCRIPTED(cuMemSetAccess);
-    assert_true(at && at->size == size && at->mapped);
-    for (size_t i = 0; i < count; i++)
-        if (vmm.no_way >> access[i].location.id & 1)
-            return CUDA_ERROR_INVALID_DEVICE;
-    for (size_t i = 0; i < count; i++)
-        at->access |= UINT64_C(1) << access[i].location.id;
-    return CUDA_SUCCESS;
-}
-
-static CUresult event_record(CUevent event, CUstream stream)
-{
-    SCRIPTED(cuEventRecord);
-    event_at[(struct fake_event *)event - fake.events] = ++vmm.recorded;
-    return CUDA_SUCCESS;
-}
-
-static CUresult event_query(CUevent event)
-{
-    SCRIPTED(cuEventQuery);
-    return event_at[(struct fake_event *)event - fake.events] > vmm.over ? CUDA_ERROR_NOT_READY : vmm.query;
-}
-
-static CUresult attribute(int *value, CUdevice_attribute which, CUdevice device)
-{
-    *value =
-        which != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED || (unsigned int)device != vmm.device_without;
-    return CUDA_SUCCESS;
-}
-
-static void driver_ready(void)
-{
-    fake_start();
-    fake.devices = 3;
-    vmm.next = 0x600000000000;
-    vmm.device_without = 9;
-    fake.driver.cuMemAddressReserve = reserve;
-    fake.driver.cuMemAddressFree = address_free;
-    fake.driver.cuMemCreate = create;
-    fake.driver.cuMemRelease = release;
-    fake.driver.cuMemMap = map;
-    fake.driver.cuMemUnmap = unmap;
-    fake.driver.cuMemSetAccess = set_access;
-    fake.driver.cuEventRecord = event_record;
-    fake.driver.cuEventQuery = event_query;
-    fake.driver.cuDeviceGetAttribute = attribute;
-}
+#define VMM ORDERED " CUPOOL_BACKEND=vmm"
 
 static struct context *with_vmm(void)
 {
@@ -387,8 +208,11 @@ static void test_context_ends(void **state)
     struct context *context = with_vmm(), *other = pooled(1);
     const uint64_t departing = segment(context), stays = segment(other);
 
-    segment(context);
+    go(context, segment(context));
     go(context, departing);
+    vmm.over = 1;
+    device_collect(0); /* the first one's event is unused now */
+    segment(context);
     context_gone(context_leaving(fake_context(0)), true);
     assert_int_equal(mappings_count(false), 1);
     assert_true(mapping_at(stays)->mapped);
