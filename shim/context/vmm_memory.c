@@ -25,10 +25,14 @@ static struct lock departures_lock;
 
 static CUresult get(struct context *context, CUdeviceptr *ret_addr, size_t size)
 {
-    struct vmm_mapping *mapping;
-    const CUresult result = vmm_map(context, context->driver, context->device, nccl_front_needed(), size, &mapping);
+    struct vmm_mapping *mapping = NULL;
+    size_t free, total;
+    /* Virtual memory calls need no context, and would hide the error that the context has met. */
+    CUresult result = context->driver->cuMemGetInfo_v2(&free, &total);
 
     if (!result)
+        result = vmm_map(context, context->driver, context->device, nccl_front_needed(), size, &mapping);
+    if (mapping)
         *ret_addr = mapping->addr;
     return result;
 }

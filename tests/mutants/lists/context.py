@@ -217,6 +217,8 @@ MUTANTS = [
         ("if (order_wait(context)) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go", "if (false) log_once(LOG_WARN, \"%zu bytes at %#llx cannot be waited for, and go")]),
     Mutant("vmm: the memory of a context that has ended stays", ["shim_vmm_memory", "vmm / Whose.test_it_goes_at_the_end_of_its_context"], [
         ("context_events.pool_ended(context); vmm_memory_ended(context);", "context_events.pool_ended(context);")]),
+    Mutant("vmm: a context's own error is hidden", ["shim_vmm_memory"], [
+        ("CUresult result = context->driver->cuMemGetInfo_v2(&free, &total); if (!result) result = vmm_map(", "CUresult result = CUDA_SUCCESS; if (!result) result = vmm_map(")]),
     Mutant("vmm: events of a context that has ended are recorded", ["shim_vmm_memory"], [
         ("context->departures.events_unused = 0;", "")]),
     Mutant("vmm: an event that cannot be asked about is over", ["shim_vmm_memory"], [

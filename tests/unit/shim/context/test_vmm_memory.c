@@ -84,6 +84,10 @@ static void test_comes_not(void **state)
         assert_int_equal(vmm.made, vmm.released);
     }
     assert_int_equal(addr, 1);
+    /* The context's own error, which these calls do not tell. */
+    fake_fail(FN(cuMemGetInfo_v2), CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    assert_int_equal(segment_ops.alloc(context, BACKEND_VMM, SEGMENT, &addr), -EIO);
+    assert_int_equal(addr, 1);
     fake_fail(FN(cuMemRelease), CUDA_ERROR_UNKNOWN, 1); /* asked twice */
     segment(context);
     assert_int_equal(vmm.made, vmm.released);
