@@ -90,10 +90,23 @@ static inline bool is_unused(const struct block *block)
     return state == BLOCK_FREE || state == BLOCK_CACHED;
 }
 
+/* A packed segment of more than this many bytes counts as if its smallest block were the smallest large one, because
+ * such a one may come: when the driver refuses, a hole serves whatever fits. Smaller segments lose less. */
+#define EXPOSED_WHOLLY_FROM ((size_t)32 << 20)
+
+/* The bytes that a live block of size bytes, the smallest of its segment, keeps from going back. */
+static inline size_t segment_rest(const struct segment *segment, size_t size)
+{
+    const size_t native = native_size(size);
+
+    return segment->size -
+           (segment->size > EXPOSED_WHOLLY_FROM && native > POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : native);
+}
+
 /* The bytes by which a block of size bytes would increase segment->exposed. */
 static inline size_t segment_exposes(const struct segment *segment, size_t size)
 {
-    const size_t rest = segment->size - native_size(size);
+    const size_t rest = segment_rest(segment, size);
 
     return rest > segment->exposed ? rest - segment->exposed : 0;
 }

@@ -151,7 +151,7 @@ static void exposed_lessen(struct pool *pool, struct segment *segment)
     for (const struct block *block = segment->first; block; block = block->next)
         if (!is_free(block) && native_size(block->size) < least)
             least = native_size(block->size);
-    exposed_set(pool, segment, segment->size - least);
+    exposed_set(pool, segment, segment_rest(segment, least));
 }
 
 void block_free(struct pool *pool, struct block *block)

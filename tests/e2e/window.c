@@ -149,7 +149,8 @@ static void stays(struct rank *r)
     sum(r, at);
     NEED(cudaFree(at));
     cupool_trim(r->rank);
-    NEED(cudaMemset(at, 1, MIB)); /* for this program to see, not to copy */
+    NEED(cudaMemset(at, 1, MIB));  /* for this program to see, not to copy */
+    NEED(cudaDeviceSynchronize()); /* unmapping does not wait for it */
     say(r, "undone", cupool_window_deregister(r->comm, made));
     cupool_trim(r->rank);
     say(r, "gone", cudaMemset(at, 1, MIB) != cudaSuccess);

@@ -160,6 +160,8 @@ MUTANTS = [
         ("#define SHARED_SKIP ((size_t)POOL_GRANULE)", "#define SHARED_SKIP ((size_t)0)")]),
     Mutant("a block is handed out that is too small", ["bins", "pool"], [
         ("if (block->size < size || (!shared", "if ((!shared")]),
+    Mutant("a large segment counts only for the blocks that it has", ["break"], [
+        ("(segment->size > EXPOSED_WHOLLY_FROM && native > POOL_SEGMENT_UNIT ? POOL_SEGMENT_UNIT : native);", "native;")]),
     Mutant("segments are broken without a budget", ["break"], [
         ("(block->size / BREAK_RATIO <= size && segment_exposes(segment, size) <= room)", "block->size / BREAK_RATIO <= size")]),
     Mutant("holes of packed segments are handed out without a budget", ["break"], [

@@ -56,6 +56,25 @@ ENV_CASE(test_break_max_is_the_sum_of_what_is_exposed)
     assert_int_equal(env->fake->born, 7);
 }
 
+/* When the driver refuses, a small block may come into a hole of any size. So a large segment counts as if one were in
+ * it, or the block would keep more than break_max. */
+ENV_CASE(test_large_segment_counts_wholly)
+{
+    uint64_t large, larger;
+
+    pool_with(env, 32 * MIB);
+    env->fake->capacity = 512 * MIB;
+    release(alloc(env->pool, 220 * MIB));
+    large = alloc(env->pool, 200 * MIB);
+    larger = alloc(env->pool, 290 * MIB);
+    alloc(env->pool, 2 * MIB);
+    alloc(env->pool, 4 * MIB);
+    release(large);
+    release(larger);
+    alloc(env->pool, 400 * MIB);
+    assert_sound(env->pool, env->fake);
+}
+
 ENV_CASE(test_break_max_just_enough_breaks)
 {
     for (int enough = 0; enough < 2; enough++) {
@@ -392,6 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_break_max_zero_never_breaks),
         POOL_TEST(test_break_max_is_the_sum_of_what_is_exposed),
+        POOL_TEST(test_large_segment_counts_wholly),
         POOL_TEST(test_break_max_just_enough_breaks),
         POOL_TEST(test_break_max_is_released_by_merging),
         POOL_TEST(test_break_max_with_kept_block_is_released_by_order),
