@@ -8,9 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define CGROUPS "/sys/fs/cgroup"
+
+/* What is read, away from the stack: the program's threads may have small ones. */
+struct scratch {
+    char text[8192], folder[PATH_MAX], path[PATH_MAX + 64];
+};
 
 /* The beginning of a file, as text; empty if it cannot be read. */
 static const char *file_text(const char *path, char *text, size_t len)
@@ -30,37 +36,37 @@ struct files {
 };
 
 /* The number that a file of a cgroup has; "max", or no such file: none. */
-static uint64_t number_of(const char *folder, const char *file)
+static uint64_t number_of(struct scratch *scratch, const char *folder, const char *file)
 {
-    char path[PATH_MAX + 64], text[64], *end;
+    char text[64], *end;
     uint64_t limit;
 
-    if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
+    if (snprintf(scratch->path, sizeof(scratch->path), "%s/%s", folder, file) >= (int)sizeof(scratch->path))
         return UINT64_MAX;
-    limit = strtoull(file_text(path, text, sizeof(text)), &end, 10);
+    limit = strtoull(file_text(scratch->path, text, sizeof(text)), &end, 10);
     return end == text ? UINT64_MAX : limit;
 }
 
 /* The limit of a cgroup; free: what is left of it. */
-static uint64_t limit_of(const char *folder, const struct files *files, bool free)
+static uint64_t limit_of(struct scratch *scratch, const char *folder, const struct files *files, bool free)
 {
-    const uint64_t limit = number_of(folder, files->limit);
-    const uint64_t used = free && limit != UINT64_MAX ? number_of(folder, files->used) : 0;
+    const uint64_t limit = number_of(scratch, folder, files->limit);
+    const uint64_t used = free && limit != UINT64_MAX ? number_of(scratch, folder, files->used) : 0;
 
     return used == UINT64_MAX ? limit : used < limit ? limit - used : 0;
 }
 
 /* The least limit of a cgroup and of those above it, or what is left. path: as /proc/self/cgroup has it. */
-static uint64_t cgroup_limit(const char *root, const char *path, const struct files *files, bool free)
+static uint64_t cgroup_limit(struct scratch *scratch, const char *root, const char *path, const struct files *files,
+                             bool free)
 {
-    char folder[PATH_MAX];
-    uint64_t least = limit_of(root, files, free), limit;
-    char *slash;
+    uint64_t least = limit_of(scratch, root, files, free), limit;
+    char *const folder = scratch->folder, *slash;
 
-    if (snprintf(folder, sizeof(folder), "%s%s", root, path) >= (int)sizeof(folder))
+    if (snprintf(folder, sizeof(scratch->folder), "%s%s", root, path) >= (int)sizeof(scratch->folder))
         return least;
     while (strlen(folder) > strlen(root)) {
-        limit = limit_of(folder, files, free);
+        limit = limit_of(scratch, folder, files, free);
         least = limit < least ? limit : least;
         slash = strrchr(folder, '/');
         *slash = '\0';
@@ -73,21 +79,25 @@ static uint64_t within_cgroups(uint64_t least, bool free)
 {
     static const struct files two = {"memory.max", "memory.current"},
                               one = {"memory.limit_in_bytes", "memory.usage_in_bytes"};
-    char text[8192];
+    struct scratch *scratch = mmap(NULL, sizeof(*scratch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *rest, *line;
     uint64_t limit;
-    char *rest = text, *line;
 
-    (void)file_text("/proc/self/cgroup", text, sizeof(text));
+    if (scratch == MAP_FAILED)
+        return least;
+    rest = scratch->text;
+    (void)file_text("/proc/self/cgroup", scratch->text, sizeof(scratch->text));
     while ((line = strsep(&rest, "\n"))) {
         if (strncmp(line, "0::", 3) == 0) { /* version 2 */
-            limit = cgroup_limit(CGROUPS, line + 3, &two, free);
+            limit = cgroup_limit(scratch, CGROUPS, line + 3, &two, free);
         } else if (strstr(line, ":memory:")) {
-            limit = cgroup_limit(CGROUPS "/memory", strstr(line, ":memory:") + 8, &one, free);
+            limit = cgroup_limit(scratch, CGROUPS "/memory", strstr(line, ":memory:") + 8, &one, free);
         } else {
             continue;
         }
         least = limit < least ? limit : least;
     }
+    munmap(scratch, sizeof(*scratch));
     return least;
 }
 
