@@ -8,6 +8,7 @@
  *   free:I         free the I-th that succeeded, from 0
  *   churn:N:SIZE   N times: allocate and free
  *   pin:SIZE unpin:I pinchurn:N:SIZE   as alloc, free and churn, of pinned memory
+ *   pinsmall:STACK:SIZE    allocate and free pinned memory in a thread with such a stack; print the errors
  *   pinflags:SIZE:FLAGS    one allocation by cudaHostAlloc, kept
  *   write:I        write each page of the I-th one, and print the sum of one byte of each
  *   pinforks:N:I   N times, while threads allocate and free pinned memory, fork a child that frees the I-th one; print
@@ -99,6 +100,26 @@ static void pin_forks(long n, void *p)
     printf("children ended: %d\n", ended);
 }
 
+static void *pin_once(void *arg)
+{
+    void *p = NULL;
+    const int rc = (int)cudaMallocHost(&p, *(const size_t *)arg);
+
+    printf("pinsmall %d %d\n", rc, (int)cudaFreeHost(p));
+    return NULL;
+}
+
+static void pin_small(size_t stack, size_t size)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+
+    pthread_attr_init(&attr);
+    if (pthread_attr_setstacksize(&attr, stack) || pthread_create(&thread, &attr, pin_once, &size))
+        die("thread");
+    pthread_join(thread, NULL);
+}
+
 static bool pinned_command(const struct words *w)
 {
     void *p;
@@ -113,6 +134,8 @@ static bool pinned_command(const struct words *w)
             sizes[pinned.n] = (size_t)w->n[1];
             pinned.p[pinned.n++] = p;
         }
+    } else if (IS("pinsmall")) {
+        pin_small((size_t)w->n[1], (size_t)w->n[2]);
     } else if (IS("unpin")) {
         printf("unpin %d\n", (int)cudaFreeHost(pinned.p[w->n[1]]));
     } else if (IS("write")) {

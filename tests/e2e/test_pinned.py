@@ -29,6 +29,14 @@ class Base(Case):
         return event
 
 
+class Threads(Base):
+    def test_small_stack(self) -> None:
+        """The first request reads the cgroup's limit, wherever it is made."""
+        done = self.pinned("alloc:4096", f"pinsmall:{20 << 10}:100000")
+        self.assertEqual(done.out, "pinsmall 0 0\n")
+        self.assertEqual(self.counters(done)["allocs"], 1)
+
+
 class Counters(Base):
     def test_in_the_trace(self) -> None:
         done = self.pinned(*WORDS)
