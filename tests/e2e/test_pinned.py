@@ -10,7 +10,7 @@ import time
 import unittest
 from typing import Any
 
-from e2e import BIN, LIB, MIB, SOURCE, TIMEOUT, Case, Done, Trace, tool
+from e2e import BIN, LIB, MIB, SANITIZE, SOURCE, TIMEOUT, Case, Done, Trace, tool
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from cupool_trace.live import read_page  # noqa: E402
@@ -30,6 +30,7 @@ class Base(Case):
 
 
 class Threads(Base):
+    @unittest.skipIf(SANITIZE != "none", "a sanitizer needs more stack itself")
     def test_small_stack(self) -> None:
         """The first request reads the cgroup's limit, wherever it is made."""
         done = self.pinned("alloc:4096", f"pinsmall:{20 << 10}:100000")
