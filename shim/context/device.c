@@ -110,17 +110,19 @@ void device_publish(int device)
         pool_flush(context->pool);
 }
 
-uint64_t context_idle_bytes(int device)
+uint64_t context_idle_bytes(int device, uint64_t *ret_used)
 {
     struct pool_stats stats;
     struct context *context;
-    uint64_t idle = 0;
+    uint64_t idle = 0, used = 0;
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         pool_flush(context->pool);
         pool_stats_get(context->pool, &stats);
         idle += stats.idle + arrivals_outstanding(context);
+        used += stats.held - stats.idle;
     }
+    *ret_used = used;
     return idle;
 }
 

@@ -34,8 +34,9 @@ size_t device_capacity(int device);
  * the monotonic clock) for them to arrive. Returns the bytes that have arrived meanwhile. */
 uint64_t device_yield(int device, uint64_t limit);
 
-/* The bytes of the device's pools that are idle or on their way back to the driver. */
-uint64_t context_idle_bytes(int device);
+/* The bytes of the device's pools that are idle or on their way back to the driver. *ret_used: the bytes of their other
+ * segments. */
+uint64_t context_idle_bytes(int device, uint64_t *ret_used);
 
 /*
  * The sum of the surveys of all pools of the device; `largest` is the maximum. Walks every block, unless whole is

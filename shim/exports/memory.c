@@ -13,10 +13,12 @@
 
 void memory_add_idle(size_t *free, const size_t *total)
 {
-    const uint64_t idle = serve_idle_bytes();
+    uint64_t used;
+    const uint64_t idle = serve_idle_bytes(&used), all = total ? *total : SIZE_MAX, most = all > used ? all - used : 0;
 
-    if (free)
-        *free = total && *free + idle > *total ? *total : *free + idle;
+    /* What is on its way back may have arrived in part, and is in the driver's figure then. */
+    if (free && *free < most)
+        *free = *free + idle > most ? most : *free + idle;
 }
 
 enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)

@@ -327,9 +327,10 @@ void serve_publish(void)
         device_publish(device);
 }
 
-uint64_t serve_idle_bytes(void)
+uint64_t serve_idle_bytes(uint64_t *ret_used)
 {
     CUdevice device;
 
-    return current_device(&device) ? context_idle_bytes(device) : 0;
+    *ret_used = 0;
+    return current_device(&device) ? context_idle_bytes(device, ret_used) : 0;
 }

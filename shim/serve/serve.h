@@ -73,8 +73,9 @@ bool serve_has_asked(void);
 void serve_publish(void);
 /* Before the driver is asked for the free memory of the current device: collect memory that has arrived. */
 void serve_collect(void);
-/* The bytes to add to the driver's figure of free memory on the current device. */
-uint64_t serve_idle_bytes(void);
+/* The bytes to add to the driver's figure of free memory on the current device. *ret_used: the bytes of it that the
+ * pools hold and do not count among these. */
+uint64_t serve_idle_bytes(uint64_t *ret_used);
 
 /* True if CUPOOL_FREE=auto takes this caller's calls into account. */
 bool serve_watches(const void *caller);

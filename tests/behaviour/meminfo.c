@@ -219,6 +219,37 @@ static int never_more_than_all(void)
     return 0;
 }
 
+/* Blocks come and go while the card is nearly full; memory that is on its way back arrives bit by bit. */
+static int never_more_than_is_left(void)
+{
+    size_t before, avail, total, live = 0, sizes[128], count = 0, i, n;
+    uint64_t random = 1;
+    void *blocks[128];
+
+    TRY(info(&before, &total));
+    for (int step = 0; step < 6000; step++) {
+        n = (1 + bt_random(&random) % 64) * (before / 4096 / (2 * BT_MIB) + 1) * 2 * BT_MIB;
+        if (count < 128 && live + n <= before / 100 * 95) {
+            OK(cudaMalloc(&blocks[count], n));
+            sizes[count++] = n;
+            live += n;
+            continue;
+        }
+        for (int k = 0; k < 3 && count; k++) {
+            i = bt_random(&random) % count;
+            OK(cudaFree(blocks[i]));
+            live -= sizes[i];
+            blocks[i] = blocks[--count];
+            sizes[i] = sizes[count];
+        }
+        OK(cudaMemGetInfo(&avail, &total));
+        CHECK(avail <= before - live + SLOP);
+    }
+    while (count)
+        OK(cudaFree(blocks[--count]));
+    return 0;
+}
+
 static const struct bt_test tests[] = {BT_TEST(plain),
                                        BT_TEST(follows_malloc),
                                        BT_TEST(follows_many),
@@ -228,6 +259,7 @@ static const struct bt_test tests[] = {BT_TEST(plain),
                                        BT_TEST(of_all_contexts),
                                        BT_TEST(fresh_thread),
                                        BT_TEST(never_more_than_all),
+                                       BT_TEST(never_more_than_is_left),
                                        {.name = NULL}};
 
 int main(int argc, char **argv)

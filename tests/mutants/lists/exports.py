@@ -47,8 +47,10 @@ MUTANTS = [
     # --- out of memory, limits, figures ---
     Mutant("out of memory: calls that are not pooled fail at once", ["pressure static preloaded"], [
         ("((retry_first(&retry->gave) && serve_give_back(retry->arrivals)) ||", "(")]),
+    Mutant("memory that has arrived counts as on its way, too", ["meminfo static preloaded / never_more_than_is_left"], [
+        ("*free = *free + idle > most ? most : *free + idle;", "*free = *free + idle > all ? all : *free + idle;")]),
     Mutant("free memory is what the driver says", ["meminfo static preloaded", "meminfo shared preloaded"], [
-        ("const uint64_t idle = serve_idle_bytes();", "const uint64_t idle = 0;")]),
+        ("const uint64_t idle = serve_idle_bytes(&used),", "const uint64_t idle = 0 * serve_idle_bytes(&used),")]),
 
     # --- contexts and processes ---
     Mutant("a destroyed context keeps its pool", ["contexts static preloaded", "teardown static preloaded / looked_up_destroy"], [
