@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant("green contexts are pooled", ["contexts static preloaded"], [
         ("context_exempt(*context); atomic_store(&green_exempt, true);", "atomic_store(&green_exempt, true);")]),
     Mutant("free memory may be more than all", ["meminfo static preloaded"], [
-        ("*free = total && *free + idle > *total ? *total : *free + idle;", "*free = total ? *free + idle : *free + idle;")]),
+        ("*free = *free + idle > most ? most : *free + idle;", "*free = *free + idle;")]),
     Mutant("free memory counts what is idle twice", ["meminfo shared preloaded"], [
         ("error = BYPASS(real_runtime(cudaMemGetInfo, CALLER)(free, total));", "error = real_runtime(cudaMemGetInfo, CALLER)(free, total);")]),
     Mutant("the driver says what freed memory was", ["driver static preloaded"], [
