@@ -41,7 +41,8 @@ static bool serves(const struct host_segment *segment, const struct host_need *n
         return false;
     if (need->size <= HOST_SMALL_MAX)
         return segment->starts;
-    return segment->size >= need->size && segment->size <= need->size + need->size / HOST_FIT_PART;
+    return host_class_within(segment->size) >= host_class_of(need->size) &&
+           segment->size <= need->size + need->size / HOST_FIT_PART;
 }
 
 /* With the lock: the segment that was idle longest, for `age` ticks at least, and is complete. busy: not of this owner,
@@ -66,6 +67,16 @@ static struct host_segment *idle_find(const struct host_pool *pool, unsigned int
         }
     }
     return found;
+}
+
+bool host_idle_is_complete(struct host_pool *pool)
+{
+    uint64_t stamp;
+
+    lock_take(&pool->lock);
+    (void)idle_find(pool, 0, NULL, NULL, &stamp);
+    lock_give(&pool->lock);
+    return !stamp;
 }
 
 size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, bool may_wait,

@@ -20,6 +20,9 @@
 
 /* When asking was in vain, the next request asks for this part of the time only. */
 #define HOST_VAIN_PART 10
+/* After a refusal the longest wait for later work that keeps idle memory from going back: natively that memory would be
+ * the driver's already, and the work may be waiting for this thread. */
+#define HOST_BUSY_NS 30000000000u
 /* The pause between two questions. */
 #define HOST_ASK_NAP_NS 50000u
 /* held may exceed peak_live by this part of it, see host_pool_alloc. */
@@ -205,6 +208,8 @@ bool host_last_free_wait(struct host_pool *pool);
 size_t host_excess(const struct host_pool *pool, size_t more);
 /* Give back a detached segment; false: it is kept, and attached again. */
 bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait);
+/* True if the work of all idle memory is over. What has not gone back then is kept by later work on its device. */
+bool host_idle_is_complete(struct host_pool *pool);
 /* The request that memory goes back for. */
 struct host_need {
     const struct host_key *key;

@@ -246,7 +246,7 @@ static enum outcome try_once(struct request *r, bool refused)
     if (serve_coalesced(r))
         return SERVED;
     if (refused)
-        return host_release(r->pool, SIZE_MAX, 0, true, &need) ? ROOM : NEITHER;
+        return host_release(r->pool, SIZE_MAX, 0, false, &need) ? ROOM : NEITHER;
     (void)host_release(r->pool, excess(r, &all), 0, false, &need);
     return excess(r, &all) ? NEITHER : ROOM;
 }
@@ -259,8 +259,8 @@ static enum outcome make_room(struct request *r, bool refused)
 {
     struct host_pool *pool = r->pool;
     enum outcome outcome = try_once(r, refused);
+    uint64_t asked, busy;
     size_t bytes, all;
-    uint64_t limit;
 
     if (outcome == NEITHER && host_last_free_wait(pool))
         outcome = try_once(r, refused);
@@ -268,12 +268,13 @@ static enum outcome make_room(struct request *r, bool refused)
     if (outcome != NEITHER || !all || (!refused && bytes > all))
         return outcome;
     lock_take(&pool->lock);
-    limit = now_ns() + pool->ask_ns / (pool->vain ? HOST_VAIN_PART : 1);
+    asked = now_ns() + pool->ask_ns / (pool->vain ? HOST_VAIN_PART : 1);
+    busy = refused ? now_ns() + HOST_BUSY_NS : 0;
     lock_give(&pool->lock);
     do {
         nap_ns(HOST_ASK_NAP_NS);
         outcome = try_once(r, refused);
-    } while (outcome == NEITHER && now_ns() < limit);
+    } while (outcome == NEITHER && now_ns() < (host_idle_is_complete(pool) ? busy : asked));
     lock_take(&pool->lock);
     pool->vain = outcome == NEITHER;
     lock_give(&pool->lock);

@@ -135,12 +135,9 @@ unsigned int neighbours_listen(struct pollfd *fds, unsigned int max)
 
 void neighbours_ring(void)
 {
-    for (int device = 0; device < DEVICES_MAX; device++) {
-        if (atomic_load(&station_of(device)->fd) < 0)
-            continue;
+    /* All of them: the poll under way may have begun before some of them were there. */
+    for (int device = 0; device < DEVICES_MAX; device++)
         neighbour_ring(station_of(device));
-        return;
-    }
 }
 
 void neighbours_end(void)

@@ -270,14 +270,15 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
     return result;
 }
 
-/* The addresses of all mappings of a device's memory, whose number is *ret_count. The caller frees them. NULL: none. */
+/* The addresses of all mappings of a device's memory, whose number is *ret_count. The caller frees them. NULL: there is
+ * no host memory. */
 static uint64_t *mappings_of(int device, size_t *ret_count)
 {
     uint64_t *all;
 
     *ret_count = 0;
     pthread_mutex_lock(&table.lock);
-    all = table.count ? malloc(table.count * sizeof(*all)) : NULL;
+    all = malloc((table.count + 1) * sizeof(*all));
     for (unsigned int i = 0; all && i < BUCKETS; i++)
         for (const struct vmm_mapping *mapping = table.buckets[i]; mapping; mapping = mapping->next)
             if (mapping->device == device)
@@ -289,8 +290,8 @@ static uint64_t *mappings_of(int device, size_t *ret_count)
 void vmm_reach(const struct real_driver *driver, int device, int from)
 {
     const uint64_t bit = (uint64_t)1 << (unsigned int)from % DEVICES_MAX;
-    CUresult result = CUDA_SUCCESS;
     struct vmm_mapping mapping, *found;
+    CUresult result;
     uint64_t *all;
     size_t count;
 
@@ -301,6 +302,7 @@ void vmm_reach(const struct real_driver *driver, int device, int from)
     table.reached[device] |= bit;
     pthread_mutex_unlock(&table.lock);
     all = mappings_of(device, &count);
+    result = all ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++) {
         pthread_mutex_lock(&table.lock);
         for (found = *bucket_of(all[i]); found && found->addr != all[i]; found = found->next)

@@ -7,6 +7,7 @@
  *
  * Locking: none.
  */
+#include "base/conf.h"
 #include "base/process.h"
 #include "context/lifetime.h"
 #include "context/strict.h"
@@ -28,7 +29,8 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     if (result && serve_watches(CALLER))
         context_saw(result);
     /* Also for NCCL's own call: it may read the program's buffers from the other device. */
-    if (!result && driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS)
+    if (!result && driver && (process_has_begun() || conf_get()->backend.number == BACKEND_VMM) &&
+        driver->cuCtxGetDevice(&device) == CUDA_SUCCESS)
         vmm_reach(driver, hazard_context_device(driver, peer), device);
     return result;
 }

@@ -39,7 +39,7 @@ static struct {
     atomic_bool stop;
     pthread_t thread;
     sigset_t signals; /* blocked in the thread that started this one */
-    atomic_int state; /* 0: not started, 1: being started, 2: running */
+    atomic_int state; /* 0: not started, 1: being started, 2: running, 3: never will be */
 } background;
 
 /* Sleep for ns nanoseconds, until background_wake is called after the thread has read wakes, or until a message comes
@@ -183,7 +183,7 @@ bool background_start(void)
     sigset_t all;
 
     if (now || !atomic_compare_exchange_strong(&background.state, &now, 1))
-        return now == 2;
+        return now == 1 || now == 2;
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->start)
             job->start();
@@ -193,6 +193,10 @@ bool background_start(void)
     rc = pthread_create(&background.thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     if (rc) {
+        atomic_store(&background.state, 3);
+        for (const struct background_job *job = background_jobs; job->tick; job++)
+            if (job->end)
+                job->end(); /* another thread may have begun */
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
         return false;
     }
@@ -204,5 +208,5 @@ bool background_start(void)
 
 void background_forget(void)
 {
-    atomic_store(&background.state, 1);
+    atomic_store(&background.state, 3);
 }

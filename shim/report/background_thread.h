@@ -30,7 +30,7 @@ struct background_job {
 };
 extern const struct background_job background_jobs[];
 
-/* Start the thread, unless it runs. False: it does not run, or another thread is about to start it. */
+/* Start the thread, unless it runs or another thread is about to start it. False: there is none and will be none. */
 bool background_start(void);
 
 /* Wake the thread, which then looks for work. Async-signal-safe. */

@@ -192,6 +192,7 @@ static const char *fuzz_run(const uint8_t *data, size_t size)
 
 static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
 {
+    static const char magic[4] = {'c', 'p', 'o', 'l'}, wrong[4] = {'l', 'o', 'p', 'c'};
     size_t size = HEAD;
 
     memset(buffer, 0, HEAD);
@@ -206,7 +207,7 @@ static size_t fuzz_random(uint64_t *rng, uint8_t *buffer)
         buffer[size++] = next(rng) % 4 ? SENDER_STATION | SENDER_KNOWN : (uint8_t)next(rng);
         buffer[size++] = (uint8_t)(next(rng) % 16);
         buffer[size++] = next(rng) % 8 ? LENGTH : (uint8_t)(next(rng) % 40);
-        memcpy(buffer + size, next(rng) % 8 ? "cpol" : "lopc", 4);
+        memcpy(buffer + size, next(rng) % 8 ? magic : wrong, sizeof(magic));
         memcpy(buffer + size + 4, versions, 4);
         memcpy(buffer + size + 8, &bytes, 8);
         size += buffer[size - 1];

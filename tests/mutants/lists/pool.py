@@ -14,6 +14,12 @@ MUTANTS = [
 
     Mutant("pinned memory goes back for a request that it would serve", ["host_bound"], [
         ("|| serves(segment, need)) continue;", "|| (0 && serves(segment, need))) continue;")]),
+    Mutant("a refused pinned request waits for later work", ["host_bound"], [
+        ("host_release(r->pool, SIZE_MAX, 0, false, &need) ? ROOM", "host_release(r->pool, SIZE_MAX, 0, true, &need) ? ROOM")]),
+    Mutant("a passing block that was kept is spared for what it cannot serve", ["host_bound"], [
+        ("return host_class_within(segment->size) >= host_class_of(need->size) &&", "return segment->size >= need->size &&")]),
+    Mutant("the bound asks about memory that is complete", ["host_bound"], [
+        ("now_ns() < (host_idle_is_complete(pool) ? busy : asked)", "now_ns() < (busy ? busy : asked)")]),
     Mutant("pinned requests under way do not raise the bound", ["host_bound"], [
         ("if (pool->stats.live + pool->pending > pool->native_peak) pool->native_peak = pool->stats.live + pool->pending;",
          "if (pool->stats.live > pool->native_peak) pool->native_peak = pool->stats.live;")]),

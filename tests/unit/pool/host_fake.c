@@ -129,6 +129,8 @@ static int fake_free(void *arg, const struct host_key *key, uint64_t addr, size_
     for (uint64_t at = addr; at < addr + size; at += HOST_GRANULE)
         if (mark_at(at)->id)
             host_fake_fault(fake, "live memory went back to the driver");
+    if (may_wait && fake->blocked && atomic_load(&fake->completed) < atomic_load(&fake->launched))
+        host_fake_fault(fake, "a free that waits for work which waits for the host");
     if (may_wait)
         host_fake_complete(fake); /* the driver's free waits for all work */
     unmap(fake, addr, size);

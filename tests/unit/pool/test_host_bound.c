@@ -3,6 +3,7 @@
  * test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay.
  */
 #include "host_env.h"
+#include "host_internal.h" /* ask_ns */
 
 static void assert_within(size_t limit)
 {
@@ -199,6 +200,82 @@ static void test_bound_keeps_what_would_serve(void **state)
         put(a[i], 200 * MIB);
 }
 
+static void *complete_later(void *arg)
+{
+    (void)arg;
+    usleep(20000);
+    fake.blocked = false;
+    host_fake_complete(&fake);
+    return NULL;
+}
+
+/* What is idle is kept by work that was launched after its free, and may be waiting for this thread: the request asks
+ * until the work is over, and calls no free that waits for it. */
+static void test_refusal_never_waits_for_later_work(void **state)
+{
+    pthread_t thread;
+    uint64_t addr;
+
+    fake.alone = false;
+    fake.capacity = 64 * MIB;
+    put(get(40 * MIB), 40 * MIB);
+    host_fake_complete(&fake);
+    assert_int_equal(program_alloc(&fake, &plain, 65 * MIB, ID, &addr), -ENOMEM); /* asks about the free's work */
+    addr = get(40 * MIB);
+    put(addr, 40 * MIB);
+    host_fake_complete(&fake);
+    assert_int_equal(host_pool_decay(fake.pool, 100), 0);
+    host_fake_launch(&fake);
+    fake.blocked = true;
+    assert_int_equal(pthread_create(&thread, NULL, complete_later, NULL), 0);
+    addr = get(60 * MIB);
+    pthread_join(thread, NULL);
+    put(addr, 60 * MIB);
+}
+
+/* Nobody has freed what is still in use: to ask again and again would help no one. */
+static void test_bound_asks_only_while_work_is_unfinished(void **state)
+{
+    uint64_t a[3], addr;
+
+    fake.pool->ask_ns = 20000000;
+    for (int round = 0; round < 2; round++) { /* in the second one all is known to be complete */
+        for (int i = 0; i < 3; i++)
+            a[i] = get(60 * MIB);
+        for (int i = 0; i < 3; i++)
+            put(a[i], 60 * MIB);
+    }
+    put(get(60 * MIB), 60 * MIB);
+    host_fake_launch(&fake);
+    fake.blocked = true;
+    fake.calls[HOST_CALL_FREE] = 0;
+    addr = get(200 * MIB);
+    assert_true(fake.calls[HOST_CALL_FREE] > 0 && fake.calls[HOST_CALL_FREE] < 16);
+    fake.blocked = false;
+    put(addr, 200 * MIB);
+}
+
+/* A passing block that a capture has kept is of no class: it serves only what its class serves, and goes back for the
+ * rest. */
+static void test_passing_block_that_was_kept_goes_back(void **state)
+{
+    const size_t odd = 100 * MIB + 4 * KIB;
+    uint64_t a, b;
+
+    host_pool_destroy(fake.pool);
+    host_fake_init(&fake, 128 * MIB, BOUND);
+    fake.capacity = 170 * MIB;
+    a = get(60 * MIB);
+    b = get(odd);
+    assert_int_equal(stats().passing, odd);
+    fake.frozen = true;
+    put(b, odd);
+    fake.frozen = false;
+    b = get(odd);
+    put(b, odd);
+    put(a, 60 * MIB);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +289,9 @@ int main(void)
         CASE(test_refusal),
         CASE(test_decay),
         CASE(test_bound_keeps_what_would_serve),
+        CASE(test_refusal_never_waits_for_later_work),
+        CASE(test_bound_asks_only_while_work_is_unfinished),
+        CASE(test_passing_block_that_was_kept_goes_back),
     };
 
     return cmocka_run_group_tests_name("host_bound", tests, NULL, NULL);
