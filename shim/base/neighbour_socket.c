@@ -224,14 +224,13 @@ static uint64_t bit_of(const struct neighbour_card *card, uint64_t asked, const 
 }
 
 /* Wait for the answers of those asked. An answer counts once, and from them alone. */
-static void answers_wait(int fd, const struct neighbour_card *card, uint64_t asked, uint64_t wanted,
+static void answers_wait(int fd, const struct neighbour_card *card, uint64_t asked, uint64_t wanted, uint64_t limit,
                          struct neighbour_outcome *outcome)
 {
-    const uint64_t limit = now_ns() + NEIGHBOUR_WAIT_NS;
     uint64_t now;
 
     while (asked && (!wanted || outcome->given < wanted) && (now = now_ns()) < limit) {
-        const struct timespec rest = {.tv_nsec = (long)(limit - now)};
+        const struct timespec rest = {(time_t)((limit - now) / 1000000000), (long)((limit - now) % 1000000000)};
         struct pollfd poll = {.fd = fd, .events = POLLIN};
         struct neighbour_question from = {0};
         struct message message;
@@ -252,7 +251,7 @@ static void answers_wait(int fd, const struct neighbour_card *card, uint64_t ask
 }
 
 void neighbour_ask(const struct neighbour_card *card, const struct neighbour_station *own, uint64_t wanted,
-                   struct neighbour_outcome *ret_outcome)
+                   uint64_t wait_ns, struct neighbour_outcome *ret_outcome)
 {
     const sa_family_t any = AF_UNIX; /* the kernel finds a name */
     struct neighbour_outcome outcome = {0};
@@ -266,7 +265,7 @@ void neighbour_ask(const struct neighbour_card *card, const struct neighbour_sta
         asked = question_send(fd, card, own && atomic_load(&own->fd) >= 0 ? own->number : -1);
     outcome.asked = (unsigned int)__builtin_popcountll(asked);
     if (asked)
-        answers_wait(fd, card, asked, wanted, &outcome);
+        answers_wait(fd, card, asked, wanted, now_ns() + wait_ns, &outcome);
     if (fd >= 0)
         close(fd);
     pthread_setcancelstate(cancel, NULL);

@@ -29,8 +29,6 @@
 
 /* The number of processes on one card that can be asked. */
 #define NEIGHBOURS_MAX 64
-/* The longest time, in nanoseconds, that a process waits for its neighbours, for all of them together. */
-#define NEIGHBOUR_WAIT_NS 100000000u
 /* The number of questions that are read at a time. */
 #define NEIGHBOUR_BATCH 16
 
@@ -78,10 +76,10 @@ void neighbour_answer(const struct neighbour_station *station, const struct neig
 
 /*
  * Ask all processes of this user on a card, and wait for their answers: until they have given wanted bytes (0: until
- * all have answered), NEIGHBOUR_WAIT_NS at most. own: this process's station of the card, which is not asked; NULL: it
- * has none. No cancellation point, and keeps errno.
+ * all have answered), wait_ns nanoseconds at most for all of them together. own: this process's station of the card,
+ * which is not asked; NULL: it has none. No cancellation point, and keeps errno.
  */
 void neighbour_ask(const struct neighbour_card *card, const struct neighbour_station *own, uint64_t wanted,
-                   struct neighbour_outcome *ret_outcome);
+                   uint64_t wait_ns, struct neighbour_outcome *ret_outcome);
 
 #endif

@@ -17,6 +17,8 @@
 
 typedef unsigned long long ull;
 
+/* The longest time, in nanoseconds, that this process waits for its memory to arrive when others ask. */
+#define YIELD_NS 100000000u
 /* The pause, in nanoseconds, after messages: other users of the machine can send as many as they like. */
 #define PAUSE_NS 1000000u
 
@@ -29,6 +31,14 @@ static struct {
 static bool are_asked(void)
 {
     return conf_get()->neighbours.number && !nccl_ranks_agree();
+}
+
+/* The longest time, in nanoseconds, that a request waits for all neighbours together. */
+static uint64_t wait_ns(void)
+{
+    const uint64_t ms = conf_get()->neighbours.number;
+
+    return (ms < UINT32_MAX ? ms : UINT32_MAX) * 1000000u;
 }
 
 static struct neighbour_station *station_of(int device)
@@ -56,7 +66,7 @@ bool neighbours_ask(int device, size_t wanted)
 
     if (!are_asked() || wanted > device_capacity(device) || !card_of(device, &card))
         return false;
-    neighbour_ask(&card, station_of(device), wanted, &outcome);
+    neighbour_ask(&card, station_of(device), wanted, wait_ns(), &outcome);
     ns = now_ns() - start;
     if (outcome.asked)
         trace_frequent("ask", "\"d\":%d,\"n\":%zu,\"asked\":%u,\"answered\":%u,\"given\":%llu,\"us\":%llu.%llu", device,
@@ -98,7 +108,7 @@ static bool station_serve(int device)
     count = neighbour_read(station_of(device), questions, &quiet);
     if (!count)
         return !quiet;
-    given = are_asked() ? device_yield(device, now_ns() + NEIGHBOUR_WAIT_NS) : 0;
+    given = are_asked() ? device_yield(device, now_ns() + YIELD_NS) : 0;
     for (unsigned int i = 0; i < count; i++)
         if (neighbour_is_open(station_of(device)))
             neighbour_answer(station_of(device), &questions[i], given);

@@ -18,8 +18,9 @@
 #include <stdint.h>
 
 /*
- * Ask the other processes on a device for idle memory, and wait for them, NEIGHBOUR_WAIT_NS at most. wanted: the bytes
- * that are enough; 0: not known. False: none has given any. Always so where ranks have to lay memory out alike.
+ * Ask the other processes on a device for idle memory, and wait for them, CUPOOL_NEIGHBOURS milliseconds at most.
+ * wanted: the bytes that are enough; 0: not known. False: none has given any. Always so where ranks have to lay memory
+ * out alike.
  */
 bool neighbours_ask(int device, size_t wanted);
 

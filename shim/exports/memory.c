@@ -16,7 +16,7 @@ void memory_add_idle(size_t *free, const size_t *total)
     uint64_t used;
     const uint64_t idle = serve_idle_bytes(&used), all = total ? *total : SIZE_MAX, most = all > used ? all - used : 0;
 
-    /* What is on its way back may have arrived in part, and is in the driver's figure then. */
+    /* Memory on its way back may have arrived in part, and is in the driver's figure then. */
     if (free && *free < most)
         *free = *free + idle > most ? most : *free + idle;
 }

@@ -43,7 +43,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "HOST_POOL": {"0": 24, "1": 12},
     "HOST_LIMIT": {"0": 12, "8M": 20},
     "HOST_POPULATE": {"0": 0, "1": 1},
-    "NEIGHBOURS": {"1": "asked", "0": "not asked"},
+    "NEIGHBOURS": {"100": "asked", "0": "not asked"},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
     # The contents of memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},

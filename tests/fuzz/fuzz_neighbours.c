@@ -29,8 +29,9 @@ static int given_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *
 
 #include "fuzz.h"
 
-#define HEAD   9 /* bytes before the messages */
-#define LENGTH 16
+#define HEAD    9 /* bytes before the messages */
+#define WAIT_NS 100000000u
+#define LENGTH  16
 
 #define SENDER_STATION 1u  /* it has the name of a station, else another */
 #define SENDER_KNOWN   2u  /* the kernel says who it is */
@@ -80,7 +81,7 @@ static ssize_t given_sendto(int fd, const void *data, size_t size, int flags, co
 
 static int given_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask)
 {
-    if (time->tv_sec || time->tv_nsec < 0 || time->tv_nsec > NEIGHBOUR_WAIT_NS)
+    if (time->tv_sec || time->tv_nsec < 0 || time->tv_nsec > WAIT_NS)
         FAULT("a wait of %ld.%09ld s", (long)time->tv_sec, time->tv_nsec);
     errno = EBADF;
     return left >= 3 ? 1 : -1;
@@ -171,7 +172,7 @@ static void answers(const uint8_t *data, size_t size, uint64_t wanted)
     given = data;
     left = size;
     sent = 0;
-    neighbour_ask(&card, NULL, wanted, &outcome);
+    neighbour_ask(&card, NULL, wanted, WAIT_NS, &outcome);
     if (outcome.asked != (unsigned int)__builtin_popcountll(listening) || outcome.answered != answered ||
         outcome.given != sum)
         FAULT("asked %u, answered %u, given %llu, not %u and %llu", outcome.asked, outcome.answered,

@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant("neighbours: the answer of one that was not asked counts", ["neighbours / Messages.test_wrong_answers", "fuzz_neighbours_random"], [
         ("if (!bit) continue;", "")]),
     Mutant("neighbours: a stopped process is waited for without end", ["neighbours / Refused.test_stopped"], [
-        ("limit = now_ns() + NEIGHBOUR_WAIT_NS;", "limit = now_ns() + 10 * NEIGHBOUR_WAIT_NS;")]),
+        ("answers_wait(fd, card, asked, wanted, now_ns() + wait_ns, &outcome);", "answers_wait(fd, card, asked, wanted, now_ns() + 10 * wait_ns, &outcome);")]),
     Mutant("neighbours: all have to answer, also if one has given enough", ["fuzz_neighbours_random"], [
         ("asked && (!wanted || outcome->given < wanted) &&", "asked &&")]),
     Mutant("neighbours: exit may be cancelled", ["hang / Hang.test_exit_by_a_cancelled_thread"], [

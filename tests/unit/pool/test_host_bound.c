@@ -209,7 +209,7 @@ static void *complete_later(void *arg)
     return NULL;
 }
 
-/* What is idle is kept by work that was launched after its free, and may be waiting for this thread: the request asks
+/* Idle memory is kept by work that was launched after its free, and may be waiting for this thread: the request asks
  * until the work is over, and calls no free that waits for it. */
 static void test_refusal_never_waits_for_later_work(void **state)
 {
