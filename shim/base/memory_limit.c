@@ -13,7 +13,7 @@
 
 #define CGROUPS "/sys/fs/cgroup"
 
-/* What is read, away from the stack: the program's threads may have small ones. */
+/* The text of files, away from the stack: the program's threads may have small ones. */
 struct scratch {
     char text[8192], folder[PATH_MAX], path[PATH_MAX + 64];
 };
