@@ -261,9 +261,28 @@ static void test_no_type(void **state)
 
 static void test_defaults(void **state)
 {
-    static const uint64_t numbers[] = {
-        1, FREE_AUTO, BACKEND_CUDA, REGISTER_OFF, 10, HOOK_AUTO, 0, 10, 1, 0, 0, 0, FILL_OFF, 0, 0, TRACE_SEGMENT, G, 0,
-        0, 0,         LOG_WARN,     UNSET};
+    static const uint64_t numbers[] = {1,
+                                       FREE_AUTO,
+                                       BACKEND_CUDA,
+                                       REGISTER_OFF,
+                                       10,
+                                       HOOK_AUTO,
+                                       0,
+                                       10,
+                                       100,
+                                       0,
+                                       0,
+                                       0,
+                                       FILL_OFF,
+                                       0,
+                                       0,
+                                       TRACE_SEGMENT,
+                                       G,
+                                       0,
+                                       0,
+                                       0,
+                                       LOG_WARN,
+                                       UNSET};
 
     assert_int_equal(conf_count, COUNT(numbers));
     for (unsigned int i = 0; i < conf_count; i++) {
