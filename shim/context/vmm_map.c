@@ -136,7 +136,7 @@ static CUresult access_give_peers(const struct real_driver *driver, const struct
             continue;
         result = access_give(driver, mapping, (uint64_t)1 << i);
         if (result == CUDA_ERROR_INVALID_DEVICE || result == CUDA_ERROR_NOT_SUPPORTED ||
-            result == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) {
+            result == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED || result == CUDA_ERROR_TOO_MANY_PEERS) {
             atomic_fetch_or(never, (uint64_t)1 << i);
             log_write(LOG_INFO, "device %d has no way to the memory of device %d (error %d)", i, mapping->device,
                       (int)result);

@@ -282,6 +282,18 @@ static void test_no_way(void **state)
     assert_non_null(strstr(fake.said, "3:device 1 has no way to the memory of device 0 (error 101)\n"));
 }
 
+/* The driver has a limit of peers: the device is one of those that have no way then, and memory is made without it. */
+static void test_too_many_peers(void **state)
+{
+    struct context *context = with_vmm();
+
+    (void)segment(context);
+    fake_fail(FN(cuMemSetAccess), CUDA_ERROR_TOO_MANY_PEERS, 2);
+    vmm_reach(&fake.driver, 0, 1);
+    assert_int_equal(mapping_at(segment(context))->access, 1);
+    assert_non_null(strstr(fake.said, "device 1 has no way to the memory of device 0"));
+}
+
 static void test_reach_fails(void **state)
 {
     struct context *context = with_vmm();
@@ -376,13 +388,21 @@ static void test_captured(void **state)
 int main(int argc, char **argv)
 {
     const struct isolated tests[] = {
-        {ISOLATED(test_comes), .environment = VMM},        {ISOLATED(test_abilities), .environment = VMM},
-        {ISOLATED(test_comes_not), .environment = VMM},    {ISOLATED(test_goes), .environment = VMM},
-        {ISOLATED(test_goes_not), .environment = VMM},     {ISOLATED(test_query_fails), .environment = VMM},
-        {ISOLATED(test_waits), .environment = VMM},        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
-        {ISOLATED(test_context_ends), .environment = VMM}, {ISOLATED(test_context_stays), .environment = VMM},
-        {ISOLATED(test_reach), .environment = VMM},        {ISOLATED(test_no_way), .environment = VMM},
-        {ISOLATED(test_reach_fails), .environment = VMM},  {ISOLATED(test_none), .environment = VMM},
+        {ISOLATED(test_comes), .environment = VMM},
+        {ISOLATED(test_abilities), .environment = VMM},
+        {ISOLATED(test_comes_not), .environment = VMM},
+        {ISOLATED(test_goes), .environment = VMM},
+        {ISOLATED(test_goes_not), .environment = VMM},
+        {ISOLATED(test_query_fails), .environment = VMM},
+        {ISOLATED(test_waits), .environment = VMM},
+        {ISOLATED(test_waits), .environment = VMM, .row = "others"},
+        {ISOLATED(test_context_ends), .environment = VMM},
+        {ISOLATED(test_context_stays), .environment = VMM},
+        {ISOLATED(test_reach), .environment = VMM},
+        {ISOLATED(test_no_way), .environment = VMM},
+        {ISOLATED(test_too_many_peers), .environment = VMM},
+        {ISOLATED(test_reach_fails), .environment = VMM},
+        {ISOLATED(test_none), .environment = VMM},
         {ISOLATED(test_switch), .environment = ORDERED},
     };
     struct isolated captured[COUNT(captures_of)];
