@@ -329,6 +329,7 @@ static void test_vmm_reach(void)
     OK(cudaMemset(p, 1, SIZE));
     OK(p_cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at));
     CHECK(!owner);
+    OK(cudaDeviceSynchronize()); /* the other device's copies do not wait for the fill */
     OK(cudaSetDevice(1));
     CHECK_EQ(cudaMemcpy(q, p, SIZE, cudaMemcpyDefault), 1);
     OK(cudaMemcpyPeer(q, 1, p, 0, SIZE));

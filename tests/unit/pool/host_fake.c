@@ -80,9 +80,10 @@ static int fake_alloc(void *arg, const struct host_key *key, size_t size, uint64
 
     if (rc)
         return rc;
-    fake->meanwhile = NULL;
-    if (meanwhile)
+    if (meanwhile) {
+        fake->meanwhile = NULL;
         meanwhile();
+    }
     if (fake->capacity && atomic_load(&fake->held) + size > fake->capacity)
         return -ENOMEM;
     if (fake->again) {
