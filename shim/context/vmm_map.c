@@ -303,7 +303,7 @@ void vmm_reach(const struct real_driver *driver, int device, int from)
     pthread_mutex_unlock(&table.lock);
     all = mappings_of(device, &count);
     result = all ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; all && i < count; i++) {
         pthread_mutex_lock(&table.lock);
         for (found = *bucket_of(all[i]); found && found->addr != all[i]; found = found->next)
             ;
