@@ -86,6 +86,13 @@ static int threads_after_main(void)
                : 0;
 }
 
+static void jobs_end(void)
+{
+    for (const struct background_job *job = background_jobs; job->tick; job++)
+        if (job->end)
+            job->end();
+}
+
 /*
  * True if all threads of the program have ended, the first one included. Natively the process ends with the last one,
  * so this thread then becomes the last one, with its original signal mask.
@@ -125,8 +132,10 @@ static void *run(void *arg)
             tick = now_ns() + tick_ns;
         }
         if (now >= look) {
-            if (is_left_alone())
+            if (is_left_alone()) {
+                jobs_end();
                 break;
+            }
             look = now + LOOK_NS;
         }
         next = tick < look ? tick : look;
@@ -139,9 +148,6 @@ static void *run(void *arg)
         if (next > now)
             sleep_ns(wakes, next - now);
     }
-    for (const struct background_job *job = background_jobs; job->tick; job++)
-        if (job->end)
-            job->end();
     process_bypass_end(); /* the program's exit handlers may run on this thread */
     return NULL;
 }
@@ -173,7 +179,10 @@ static void stop(void)
     background_wake();
     /* The thread that ends the process may have a cancellation pending. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_timedjoin_np(background.thread, NULL, &limit); /* ThreadSanitizer does not know pthread_clockjoin_np */
+    /* ThreadSanitizer does not know pthread_clockjoin_np. The thread does not end the jobs itself, because this one
+     * rings at their sockets to wake it. */
+    if (pthread_timedjoin_np(background.thread, NULL, &limit) == 0)
+        jobs_end();
     pthread_setcancelstate(cancel, NULL);
 }
 
@@ -194,9 +203,7 @@ bool background_start(void)
     pthread_sigmask(SIG_SETMASK, &background.signals, NULL);
     if (rc) {
         atomic_store(&background.state, 3);
-        for (const struct background_job *job = background_jobs; job->tick; job++)
-            if (job->end)
-                job->end(); /* another thread may have begun */
+        jobs_end(); /* another thread may have begun */
         log_write(LOG_INFO, "no thread to be had (error %d): idle memory is kept until the driver refuses some", rc);
         return false;
     }

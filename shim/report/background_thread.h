@@ -26,7 +26,7 @@ struct background_job {
     /* NULL, all three: it reads nothing that comes from outside. */
     unsigned int (*listen)(struct pollfd *fds, unsigned int max); /* fills in descriptors to be polled; their number */
     void (*ring)(void);                                           /* make a poll of these return; async-signal-safe */
-    void (*end)(void);                                            /* the thread ends */
+    void (*end)(void);                                            /* the thread has ended, or is about to */
 };
 extern const struct background_job background_jobs[];
 

@@ -86,5 +86,5 @@ MUTANTS = [
     Mutant("neighbours: the thread is not woken while it listens", ["neighbours / Apart.test_exit_is_not_delayed"], [
         ("if (job->ring) job->ring();", "")]),
     Mutant("neighbours: a thread that has ended is asked", ["neighbours / Apart.test_exit"], [
-        ("if (job->end) job->end(); process_bypass_end();", "process_bypass_end();")]),
+        ("if (pthread_timedjoin_np(background.thread, NULL, &limit) == 0) jobs_end();", "pthread_timedjoin_np(background.thread, NULL, &limit);")]),
 ]
