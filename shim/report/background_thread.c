@@ -177,10 +177,10 @@ static void stop(void)
     limit.tv_sec += EXIT_WAIT_S;
     atomic_store(&background.stop, true);
     background_wake();
-    /* The thread that ends the process may have a cancellation pending. */
+    /* The thread that ends the process may have a cancellation pending. ThreadSanitizer does not know
+     * pthread_clockjoin_np. The background thread does not end the jobs itself, because this one rings at their sockets
+     * to wake it. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    /* ThreadSanitizer does not know pthread_clockjoin_np. The thread does not end the jobs itself, because this one
-     * rings at their sockets to wake it. */
     if (pthread_timedjoin_np(background.thread, NULL, &limit) == 0)
         jobs_end();
     pthread_setcancelstate(cancel, NULL);

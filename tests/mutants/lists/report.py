@@ -7,8 +7,8 @@ from mutant import Mutant
 MUTANTS = [
     # --- the order of frees ---
     Mutant("exit ends no further than a cancelled thread", ["hang / Hang.test_exit_by_a_cancelled_thread"], [
-        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); pthread_timedjoin_np",
-         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); pthread_timedjoin_np")]),
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); if (pthread_timedjoin_np",
+         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); if (pthread_timedjoin_np")]),
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
         ("if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
 
@@ -74,7 +74,7 @@ MUTANTS = [
 
     # --- that no test had noticed once ---
     Mutant("the clock outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
-        ("if (is_left_alone()) break;", "")]),
+        ("if (is_left_alone()) { jobs_end(); break; }", "")]),
     Mutant("the trace's writer outlives the program's threads", ["ends / Ends.test_the_last_thread"], [
         ("trace_write_end();", "")]),
     Mutant("exit handlers of the last thread are passed through", ["ends / Ends.test_the_last_thread"], [
