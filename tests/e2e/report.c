@@ -115,9 +115,10 @@ static void pin_small(size_t stack, size_t size)
     pthread_t thread;
 
     pthread_attr_init(&attr);
-    if (pthread_attr_setstacksize(&attr, stack) || pthread_create(&thread, &attr, pin_once, &size))
-        die("thread");
-    pthread_join(thread, NULL);
+    if (pthread_attr_setstacksize(&attr, stack))
+        die("stack");
+    if (pthread_create(&thread, &attr, pin_once, &size) == 0)
+        pthread_join(thread, NULL);
 }
 
 static bool pinned_command(const struct words *w)
