@@ -208,7 +208,8 @@ bool host_last_free_wait(struct host_pool *pool);
 size_t host_excess(const struct host_pool *pool, size_t more);
 /* Give back a detached segment; false: it is kept, and attached again. */
 bool host_segment_give(struct host_pool *pool, struct host_segment *segment, bool may_wait);
-/* True if the work of all idle memory is over. What has not gone back then is kept by later work on its device. */
+/* True if the work of all idle memory is over. Idle memory that could not go back then is kept by later work on its
+ * device. */
 bool host_idle_is_complete(struct host_pool *pool);
 /* The request that memory goes back for. */
 struct host_need {

@@ -163,7 +163,7 @@ def parse(text: str, trusted: bool) -> dict[int, list[Place]]:
 def ask(tool: tuple[list[str], bool], path: str, addresses: list[int]) -> tuple[dict[int, list[Place]], str]:
     """The lines at these addresses of a file; or nothing, and why."""
     command, trusted = tool
-    # A server of debugging information is for those who ask it: reading a trace waits for no network.
+    # No server of debugging information is asked: reading a trace waits for no network.
     env = dict(os.environ, DEBUGINFOD_URLS="", LC_ALL="C")
     name = os.path.basename(command[0])
     try:

@@ -26,7 +26,7 @@ Writes trace-event JSON: a process for each rank; for each device counters of by
 allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the
 pool, of pinned host memory, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
 duration is in the trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also
-the sudden one. With CUPOOL_TRACE_STACKS=1 there is one more mark at each device's peak of live memory: who had most of it then.
+the sudden one. With CUPOOL_TRACE_STACKS=1 there is one more mark at each device's peak of live memory, with the callers that had most of it then.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
 highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
 50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn

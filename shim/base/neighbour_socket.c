@@ -44,7 +44,7 @@ static socklen_t address_of(struct sockaddr_un *address, const struct neighbour_
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
 }
 
-/* A socket that gets the kernel's word on who sent a message. -1 and errno. */
+/* A socket to which the kernel names the sender of each message. -1 and errno. */
 static int socket_make(void)
 {
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 1;

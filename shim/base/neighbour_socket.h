@@ -8,7 +8,7 @@
  * tries them all, and finds nobody at those that are not in use. Processes with a network namespace of their own
  * (containers) do not find those outside.
  *
- * It knows no memory and no CUDA: context/neighbours.h gives back and decides who is asked.
+ * It knows no memory and no CUDA: context/neighbours.h gives memory back and decides when neighbours are asked.
  *
  * Trust: anybody on the machine can send to such a socket. A message counts if the kernel says that its sender is this
  * user, and if its length and its first bytes are right; all others are read and dropped.
@@ -46,7 +46,7 @@ struct neighbour_station {
     struct stat file; /* fstat of fd when it was opened, for file_state */
 };
 
-/* A question's sender, who gets the answer. */
+/* The sender of a question, to which the answer goes. */
 struct neighbour_question {
     struct sockaddr_un from;
     socklen_t from_len;

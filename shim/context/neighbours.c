@@ -72,7 +72,7 @@ bool neighbours_ask(int device, size_t wanted)
         trace_frequent("ask", "\"d\":%d,\"n\":%zu,\"asked\":%u,\"answered\":%u,\"given\":%llu,\"us\":%llu.%llu", device,
                        wanted, outcome.asked, outcome.answered, (ull)outcome.given, (ull)(ns / 1000),
                        (ull)(ns / 100 % 10));
-    /* One that is late may have given memory back all the same. */
+    /* A neighbour that is late may have given memory back, too. */
     return outcome.given || outcome.answered < outcome.asked;
 }
 
@@ -97,7 +97,7 @@ bool neighbours_begin(int device)
            !(atomic_fetch_or(&neighbours.devices, bit) & bit) && station_open(device);
 }
 
-/* Answer those who ask at the station of a device. True: messages had come. */
+/* Answer the neighbours that have asked at the station of a device. True: messages had come. */
 static bool station_serve(int device)
 {
     struct neighbour_question questions[NEIGHBOUR_BATCH];

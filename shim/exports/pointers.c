@@ -44,7 +44,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return CUDA_SUCCESS;
 }
 
-/* After the driver has answered: replace what is so of its allocation alone by what is so of the block. */
+/* After the driver has answered: where an attribute is one of the allocation, replace it by the block's. */
 static CUresult block_tell(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const void *caller)
 {
     uint64_t block;

@@ -58,13 +58,12 @@ void serve_ipc_refused(uint64_t addr)
                  backend_name(pool_kind_get(pool)));
 }
 
-bool serve_context(uint64_t addr, CUcontext *ret_handle)
+void serve_context(uint64_t addr, CUcontext *ret_handle)
 {
     struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
 
     if (pool)
         *ret_handle = context_handle(context_of(pool));
-    return pool != NULL;
 }
 
 void serve_ipc_exported(uint64_t addr, const void *caller)

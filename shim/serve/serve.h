@@ -85,8 +85,8 @@ bool serve_watches(const void *caller);
  * False: ask the driver.
  */
 bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size);
-/* The context of the pool that has this address, which *ret_handle is then. False: no pool has it; ask the driver. */
-bool serve_context(uint64_t addr, CUcontext *ret_handle);
+/* *ret_handle: the context of the pool that has this address. Left as it is if no pool has it. */
+void serve_context(uint64_t addr, CUcontext *ret_handle);
 
 /* True if addr is in the memory of a pool but in no live block. Natively the driver does not know such an address. */
 bool serve_is_freed(uint64_t addr, const void *caller);

@@ -233,7 +233,7 @@ class Refused(Base):
         self.assertLess(len(asks), 15)
 
     def test_late(self) -> None:
-        """It may have given memory back all the same."""
+        """A neighbour that is late may have given memory back, too."""
         other, station, asker = Process(self, None), self.station(0), Process(self)
         self.assertEqual((other.alloc(), asker.alloc(4096)), (0, 0))
         assert asker.child.stdin and asker.child.stdout

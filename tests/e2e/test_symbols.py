@@ -2,7 +2,7 @@
 """Names of frames, from a program's run to what cupool-trace prints: each kind of program, with each symboliser that this machine has,
 and with none.
 
-The programs are compiled here, because what is stripped, moved and replaced is theirs. Not here: the build ids of odd objects (the unit
+The programs are compiled here, because their files are stripped, moved and replaced. Not here: the build ids of odd objects (the unit
 test object), and what symbolisers say of odd files (tests/scripts/test_symbols.py).
 """
 from __future__ import annotations
@@ -139,25 +139,25 @@ class Symbols(Case):
             if option == "-no-pie":
                 self.assertEqual((trace.of("object")[0]["bias"], own[0]["at"]), ("0x0", f"fixed+{own[0]['p']}"))
 
-    def library(self) -> Path:
-        self.library_path = self.compile("libwork.so", LIBRARY, "-shared", "-fPIC", "-Wl,--build-id")
-        return self.compile("user", PROGRAM, self.library_path)
+    def user_of_work(self) -> Path:
+        self.work_so = self.compile("libwork.so", LIBRARY, "-shared", "-fPIC", "-Wl,--build-id")
+        return self.compile("user", PROGRAM, self.work_so)
 
     def strip(self, debug: Path, *options: object) -> None:
         """The library's debugging information goes to a file of its own, and the library has none."""
         debug.parent.mkdir(parents=True, exist_ok=True)
         objcopy = need("objcopy")
-        subprocess.run([objcopy, "--only-keep-debug", self.library_path, debug], check=True)
-        subprocess.run([objcopy, "--strip-all", *map(str, options), self.library_path], check=True)
+        subprocess.run([objcopy, "--only-keep-debug", self.work_so, debug], check=True)
+        subprocess.run([objcopy, "--strip-all", *map(str, options), self.work_so], check=True)
 
     def test_the_objects_of_a_trace(self) -> None:
-        program = self.library()
+        program = self.user_of_work()
         trace = self.traced(program)
         objects = {e["path"]: e for e in trace.of("object")}
         self.assertEqual(len(objects), len(trace.of("object")))  # each once
-        self.assertLessEqual({str(program), str(self.library_path)}, set(objects))
+        self.assertLessEqual({str(program), str(self.work_so)}, set(objects))
         self.assertLessEqual({e["o"] for e in trace.of("frame")}, {e["o"] for e in objects.values()})
-        for path in (program, self.library_path):
+        for path in (program, self.work_so):
             notes = subprocess.run([need("readelf"), "-nW", path], capture_output=True, text=True).stdout
             self.assertIn(f"Build ID: {objects[str(path)]['id']}\n", notes)
         self.assert_fine(trace.path)
@@ -181,8 +181,8 @@ class Symbols(Case):
 
     def test_a_separate_debug_file(self) -> None:
         """By its link, beside the library and in .debug; and by its build id in a folder that is named, in the two layouts."""
-        program = self.library()
-        whole = self.library_path.read_bytes()
+        program = self.user_of_work()
+        whole = self.work_so.read_bytes()
         id = next(e["id"] for e in self.traced(program).of("object") if e["path"].endswith("/libwork.so"))
         beside = self.tmp / "libwork.so.debug"
         ids = self.tmp / "ids"
@@ -190,10 +190,10 @@ class Symbols(Case):
         for debug, options in ((beside, []), (self.tmp / ".debug" / beside.name, []),
                                (ids / ".build-id" / id[:2] / f"{id[2:]}.debug", ["--debug-dir", self.tmp / "no", "--debug-dir", ids]),
                                (ids / id / "debuginfo", ["--debug-dir", ids])):
-            self.library_path.write_bytes(whole)
+            self.work_so.write_bytes(whole)
             self.strip(debug)
             if not options:
-                subprocess.run([need("objcopy"), f"--add-gnu-debuglink={debug}", self.library_path], check=True)
+                subprocess.run([need("objcopy"), f"--add-gnu-debuglink={debug}", self.work_so], check=True)
             trace = self.traced(program)
             for name in tools():
                 with self.subTest(debug=debug, tool=name):
@@ -208,7 +208,7 @@ class Symbols(Case):
 
     def test_another_build(self) -> None:
         """A library that was built anew since has other lines at these addresses: none of them is told. Its debug file still names them."""
-        program = self.library()
+        program = self.user_of_work()
         trace = self.traced(program)
         id = next(e["id"] for e in trace.of("object") if e["path"].endswith("/libwork.so"))
         folder = self.tmp / "ids"
@@ -223,7 +223,7 @@ class Symbols(Case):
         frames = self.stack(trace, path, said=said)
         self.assertRegex("\n".join(frames[:3]), r"^libwork\.so\+0x[0-9a-f]+\nlibwork\.so\+0x[0-9a-f]+\nmain \(user\.c:4\)$")
         self.assertEqual(self.stack(trace, path, "--debug-dir", folder)[:2], ["buffer_take (libwork.c:5)", "work_take (libwork.c:11)"])
-        self.library_path.unlink()
+        self.work_so.unlink()
         self.stack(trace, path, said=r"^cupool-trace: [^\n]*\(libwork\.so: not found at /[^\n]*/libwork\.so\)\n$")
 
     def test_no_build_id(self) -> None:
@@ -253,15 +253,15 @@ class Symbols(Case):
             self.assertRegex(self.stack(trace, self.path_with("addr2line"))[0], r"^fixed\+0x")
 
     def test_no_symboliser(self) -> None:
-        """Offsets, and one line that says what is missing; none of both where names are not wanted."""
-        trace = self.traced(self.library())
+        """Offsets, and one line that names the missing tool or file; no such line with --no-symbols."""
+        trace = self.traced(self.user_of_work())
         for options, said in (((), r"^cupool-trace: frames stay object and offset: none of eu-addr2line, [^\n]*elfutils[^\n]*\n$"), (("--no-symbols",), "^$")):
             frames = self.stack(trace, self.path_with(), *options, said=said)
             self.assertRegex("\n".join(frames[:3]), r"^libwork\.so\+0x[0-9a-f]+\nlibwork\.so\+0x[0-9a-f]+\nuser\+0x[0-9a-f]+$")
 
     def test_who_else_names_them(self) -> None:
         """summary, the page and PyTorch's viewer."""
-        trace = self.traced(self.library())
+        trace = self.traced(self.user_of_work())
         if not next(tools(), None):
             self.skipTest("no symboliser")
         run = [sys.executable, TRACE_TOOL]

@@ -5,7 +5,7 @@
  * process that was asked.
  *
  * How to run it: fuzz.h. An input is a bit for each number at which a process listens (8 bytes), the bytes wanted (a
- * byte, in MiB), and then messages: a byte that says who sends it (see SENDER_...), the sender's number, the length,
+ * byte, in MiB), and then messages: a byte for the kind of sender (see SENDER_...), the sender's number, the length,
  * and so many bytes. It has neighbour_socket.c inside, whose system calls these are; the oracle reads the input for
  * itself.
  */
@@ -34,7 +34,7 @@ static int given_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *
 #define LENGTH  16
 
 #define SENDER_STATION 1u  /* it has the name of a station, else another */
-#define SENDER_KNOWN   2u  /* the kernel says who it is */
+#define SENDER_KNOWN   2u  /* the kernel names the sender */
 #define SENDER_OTHER   4u  /* of another user */
 #define SENDER_SELF    8u  /* this process */
 #define SENDER_ODD     16u /* what the kernel says has another length */

@@ -65,7 +65,7 @@ class Apart(Case):
             apart.each(self.files(10), work)
 
     def test_traces(self) -> None:
-        """Each command that reads many says the same, also of files that are none."""
+        """Each command that reads many traces prints equal text for any number of processes, also of files that are no traces."""
         paths = many.job(Path(self.dir), 12, changes={5: lambda events: events.pop(2)}, steps=6)
         Path(paths[3]).write_text("no trace\n")
         paths.append(str(Path(self.dir) / "missing.jsonl"))

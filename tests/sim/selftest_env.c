@@ -218,16 +218,19 @@ static void test_shared(void)
 }
 
 #define LOAD(name) __typeof__(&(name)) p_##name = (__typeof__(&(name)))dlsym(drv.lib, #name)
+/* The calls by which virtual memory is had and given back. */
+#define LOAD_MAPPING                                                                                                   \
+    LOAD(cuMemCreate);                                                                                                 \
+    LOAD(cuMemRelease);                                                                                                \
+    LOAD(cuMemAddressReserve);                                                                                         \
+    LOAD(cuMemAddressFree);                                                                                            \
+    LOAD(cuMemMap);                                                                                                    \
+    LOAD(cuMemUnmap);                                                                                                  \
+    LOAD(cuMemSetAccess)
 
 static void test_vmm(void)
 {
-    LOAD(cuMemCreate);
-    LOAD(cuMemRelease);
-    LOAD(cuMemAddressReserve);
-    LOAD(cuMemAddressFree);
-    LOAD(cuMemMap);
-    LOAD(cuMemUnmap);
-    LOAD(cuMemSetAccess);
+    LOAD_MAPPING;
     LOAD(cuMemRetainAllocationHandle);
     LOAD(cuMemExportToShareableHandle);
     LOAD(cuMemImportFromShareableHandle);
@@ -293,13 +296,7 @@ static void CUDART_CB hold(void *arg)
 /* Such memory is reached by the devices that have access, is no context's, and is unmapped without a wait. */
 static void test_vmm_reach(void)
 {
-    LOAD(cuMemCreate);
-    LOAD(cuMemRelease);
-    LOAD(cuMemAddressReserve);
-    LOAD(cuMemAddressFree);
-    LOAD(cuMemMap);
-    LOAD(cuMemUnmap);
-    LOAD(cuMemSetAccess);
+    LOAD_MAPPING;
     LOAD(cuPointerGetAttribute);
     enum { SIZE = 2 << 20 };
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -80,7 +80,7 @@ function drawRanks() {
 const rowTop = (c, i) => TOP + ENVELOPE + SPACE + i * (c.plotH - ENVELOPE - SPACE) / tracks.length;
 
 // One line for each device, the stronger the more. Those that are furthest from the median come last: where lines are less than a pixel
-// high, it is they who are to be seen.
+// high, they have to be seen.
 function drawRows(g, c, l) {
   const far = l.rows.map(row => row.reduce((sum, v, x) => v < 0 ? sum : sum + Math.abs(v - l.median[x]), 0));
   const height = Math.max(1, (c.plotH - ENVELOPE - SPACE) / tracks.length);

@@ -233,7 +233,7 @@ static void test_refusal_never_waits_for_later_work(void **state)
     put(addr, 60 * MIB);
 }
 
-/* Nobody has freed what is still in use: to ask again and again would help no one. */
+/* No work is unfinished, so to ask again and again would free nothing. */
 static void test_bound_asks_only_while_work_is_unfinished(void **state)
 {
     uint64_t a[3], addr;
