@@ -281,7 +281,7 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
     if e == "trim":
         return ev["n"], f"trim gave back {human_size(ev['n'])}: {ev['why']}"
     if e == "policy":
-        return 0, f"free policy {ev['free']}: {ev['why']}"
+        return 0, f"{ev['free']}: {ev['why']}"  # plot.mark_text makes it a sentence
     if e == "ipc":
         return 1 - ev["ok"], f"IPC handle of {ev['p']} {'passed on' if ev['ok'] else 'refused'}"
     if e == "ask":

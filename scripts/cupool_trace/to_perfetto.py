@@ -18,7 +18,7 @@ from .physical import Follow
 from .replay import Device
 from .schema import Event
 from .source import Source, Sources, known_keys
-from .text import human_size
+from .text import human_size, policy_text
 
 HELP = "a timeline for Perfetto and Chrome"
 DESCRIPTION = """\
@@ -288,7 +288,7 @@ class Process:
         if name in ("trim", "oom", "ask"):
             name += f" {human_size(ev['n'])}"
         elif name == "policy":
-            name += f" {ev['free']}"
+            name += f" {policy_text(self._source.reader.header, ev['free'])}"
         elif name == "gap":
             self._close_ranges(t)
             name = f"events left out ({ev['why']:.20})"
