@@ -21,7 +21,8 @@ struct job_row {
     int rank;                      /* -1: unknown */
     int device;                    /* -1: all of them, in the sum */
     bool ended;                    /* false: the process was killed */
-    uint64_t allocs, hits, driver; /* driver: calls for memory */
+    uint64_t allocs, hits;
+    uint64_t driver_ns; /* in calls for memory, of all threads together */
     uint64_t peak_live, peak_held; /* bytes */
 };
 
