@@ -136,6 +136,7 @@ static int pop(const struct name *domain)
 }
 
 /* NVTX's functions: of each three kinds of text, and of each one with a domain. */
+/* clang-format off */
 #define WITH_TEXT(text_from, call)                                                                                     \
     {                                                                                                                  \
         char text[TEXT_MAX];                                                                                           \
@@ -150,7 +151,6 @@ static int pop(const struct name *domain)
     static type verb##_domain(const struct name *domain, const struct nvtx_attributes *t)                              \
         WITH_TEXT(text_of_attributes(text, t), domain_call)
 
-/* clang-format off */
 FAMILY(void, mark, mark(text), mark(text))
 FAMILY(uint64_t, start, return start(NULL, text), return start(domain, text))
 FAMILY(int, push, return push(NULL, text), return push(domain, text))
@@ -192,7 +192,10 @@ struct row {
     nvtx_pointer function;
 };
 
-#define ROW(module, number, function) {NVTX_MODULE_##module, NVTX_##number, (nvtx_pointer)(function)}
+#define ROW(module, number, function)                                                                                  \
+    {                                                                                                                  \
+        NVTX_MODULE_##module, NVTX_##number, (nvtx_pointer)(function)                                                  \
+    }
 
 static const struct row rows[] = {
     ROW(CORE, MARK_EX, mark_ex),
