@@ -70,7 +70,7 @@ struct nvtx_attributes {
     } message;
 };
 
-/* What an older version's struct has no room for is not read. */
+/* A struct of another version may be shorter; then its message is not read. */
 #define NVTX_ATTRIBUTES_MIN sizeof(struct nvtx_attributes)
 _Static_assert(sizeof(struct nvtx_attributes) == 48, "as of NVTX 3");
 

@@ -358,8 +358,8 @@ static bool print_job(void)
         if (row->device >= 0)
             snprintf(device, sizeof(device), "%d", row->device);
         out_line("%-20.63s %5s %6s %9llu.%llu %9llu.%llu %11llu %3llu.%02llu%% %9llu.%llu%s\n", row->host, rank, device,
-                 live / 10, live % 10, held / 10, held % 10, (ull)row->allocs, hits / 100, hits % 100, ms / 10,
-                 ms % 10, row->ended ? "" : " (killed)");
+                 live / 10, live % 10, held / 10, held % 10, (ull)row->allocs, hits / 100, hits % 100, ms / 10, ms % 10,
+                 row->ended ? "" : " (killed)");
     }
     free(rows);
     return true;
