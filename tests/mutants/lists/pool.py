@@ -174,6 +174,12 @@ MUTANTS = [
         ("return all || segment_exposes(segment, size) <= room;", "return true;")]),
     Mutant("large segments are broken as readily as those for two", ["bins"], [
         ("room /= BREAK_PART;", "")]),
+    Mutant("two segments go where one would do", ["excess", "policy"], [
+        ("segment = count > 1 ? pool->idle_first : NULL;", "segment = NULL;")]),
+    Mutant("a larger segment goes for several", ["excess"], [
+        ("segment->size >= held - may->max && segment->size <= several &&", "segment->size >= held - may->max &&")]),
+    Mutant("a program that repeats itself does not get all the room to the bound", ["excess", "policy"], [
+        ("near = ghosts_repeat(&pool->ghosts) ? room : room / 4 * BOUND_QUARTERS;", "near = room / 4 * BOUND_QUARTERS;")]),
     Mutant("packing has no bound", ["bound"], [
         ("max = max < bound ? max : bound;", "")]),
     Mutant("the bound has no margin for small blocks", ["bound"], [
@@ -203,17 +209,16 @@ MUTANTS = [
     Mutant("small requests go to idle segments", ["bins"], [
         ("if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
-        ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
-    Mutant("a growing pool hands everything back", ["excess", "random"], [
-        ("if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
+        ("held > may.max ? first_to_go(pool, &may, held) : NULL;", "held > may.max ? NULL : NULL;")]),
+    Mutant("a growing pool hands everything back", ["excess"], [
+        ("for (; segment && held - leaving > may.max; segment = next) {", "for (; segment; segment = next) {")]),
     Mutant("a growing pool hands back what has just become idle", ["policy"], [
-        ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
-         "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
-        ("next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
+        ("return best ? best : pool->idle_first;", "return best ? best : pool->idle_last;"),
+        ("next = segment->idle_next; if (is_tolerated", "next = segment->idle_prev; if (is_tolerated")]),
     Mutant("a growing pool hands much back for little", ["policy"], [
-        ("if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
+        ("if (is_tolerated(&may, held - leaving, segment)) continue;", "")]),
     Mutant("a growing pool tolerates much beside a large segment", ["policy"], [
-        ("&& held - max <= excess && held <= bound) continue;", "&& held <= bound) continue;")]),
+        ("&& held - may->max <= may->excess && held <= may->bound;", "&& held <= may->bound;")]),
     Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back the deferred-free budget", ["policy"], [
