@@ -26,6 +26,27 @@ MUTANTS = [
     Mutant("a refused pinned request raises the bound", ["host_bound"], [
         ("if (rc) request_failed(&r);", "if (rc && 0) request_failed(&r); request_pends(&r, 0);")]),
 
+    Mutant("pinned memory is handed out before its work is over", ["host_pool", "host_random", "pinned static pooled ordered"], [
+        ("over = pool->ops->query(pool->arg, token->token) == 1;", "over = pool->ops->query(pool->arg, token->token) >= 0;")]),
+    Mutant("pinned: a token covers frees that come while it is recorded", ["host_random"], [
+        ("pool->unrecorded = 0; return pool->epoch++;", "pool->unrecorded = 0; return ++pool->epoch;")]),
+    Mutant("pinned: each small free has a token", ["host_combiner"], [
+        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->combining)")]),
+    Mutant("pinned: small frees have no token until a request needs one", ["host_combiner"], [
+        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->combining || size < HOST_TOKEN_BYTES)")]),
+    Mutant("pinned: a free records beside the combiner", ["host_combiner"], [
+        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->unrecorded < HOST_TOKEN_BYTES)")]),
+    Mutant("pinned: the combiner leaves frees that came meanwhile without a token", ["host_combiner"], [
+        ("if (!rc && pool->unrecorded >= HOST_TOKEN_BYTES) {", "if (0) {")]),
+    Mutant("pinned: a request waits for a combiner that is held up", ["host_combiner"], [
+        ("!came && i < NEWS_LOOKS; i++)", "!came; i++)")], 10),
+    Mutant("pinned: a request that asked beside the combiner ends its part", ["host_combiner"], [
+        ("if (combines) combiner_ends(pool);", "combiner_ends(pool);")]),
+    Mutant("pinned: who has been beaten to a block asks the driver for memory", ["host_combiner"], [
+        ("#define HOST_NEWS 4096", "#define HOST_NEWS 2")]),
+    Mutant("pinned: a small request asks before it takes free memory of slabs", ["host_combiner"], [
+        ("if (!block && size <= HOST_SMALL_MAX) block = slabs_take(", "if (!block && !*ret_stamp && size <= HOST_SMALL_MAX) block = slabs_take(")]),
+
     # --- the order of frees ---
     Mutant("a block is published before it is ordered", ["threads"], [
         ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_publish(pool, block, rc);",
