@@ -54,6 +54,7 @@ static void context_ended(const struct context *context)
 const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
+                                              .host_pool_wanted = serve_host_wanted,
                                               .segment_lost = nccl_segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
