@@ -377,17 +377,16 @@ int pause_device(int device, bool keep, uint64_t limit, uint64_t *ret_bytes)
 static int resume(struct change *change)
 {
     CUresult result = bring_back_all(change);
-    struct change gone = {.device = change->device};
-    int rc;
+    struct change gone = {.device = change->device, .limit = PAUSE_NO_LIMIT};
 
     if (!result && !copy_back(change))
         return 0;
-    rc = result == CUDA_ERROR_OUT_OF_MEMORY ? refuse(-ENOMEM, "the device has not so much memory left")
-                                            : refuse(-EIO, "the driver does not give the memory back");
-    if (!send_away(&gone))
+    /* Copies may be under way. Memory that cannot go stays, and the next resume finds it there. */
+    if (wait_for_all(&gone) || !send_away(&gone))
         log_write(LOG_WARN, "device %d is paused, and the driver keeps some of its memory", change->device);
     context_arrived();
-    return rc;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? refuse(-ENOMEM, "the device has not so much memory left")
+                                              : refuse(-EIO, "the driver does not give the memory back");
 }
 
 int resume_device(int device, uint64_t *ret_bytes)

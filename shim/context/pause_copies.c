@@ -161,6 +161,8 @@ static CUresult ranges_copy(struct context *context, bool back, uint64_t *ret_by
     }
     /* After an error, too: the copies that were handed over use the host memory. */
     ended = stream ? driver->cuStreamSynchronize(stream) : CUDA_SUCCESS;
+    if (ended)
+        ended = driver->cuStreamSynchronize(stream);
     *ret_bytes = bytes;
     return result ? result : ended;
 }

@@ -146,7 +146,7 @@ static int check(const struct ctl_request *request)
     return 0;
 }
 
-/* The devices from number `from` on, up to but without `to`, are not paused after all. */
+/* The devices before number `to` are not paused after all. */
 static void take_back(const struct ctl_request *request, int to)
 {
     uint64_t bytes;

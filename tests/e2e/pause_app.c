@@ -168,7 +168,7 @@ static void cycles(int n, unsigned int flags)
             if (blocks[i].p && rand_r(&seed) % 8 == 0)
                 put(i);
             else if (!blocks[i].p && rand_r(&seed) % 2)
-                get(i, (size_t)(rand_r(&seed) % 64 + 1) << (rand_r(&seed) % 2 ? 16 : 9));
+                get(i, (size_t)(rand_r(&seed) % 64 + 1) << (rand_r(&seed) % 8 ? 9 : 16));
         }
         bad += cupool_resume(device) != 0;
         if (flags == CUPOOL_DISCARD)
@@ -234,8 +234,9 @@ static void threads(unsigned int n, unsigned int rounds)
 
 static void busy(unsigned int ms)
 {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     int (*kernel)(void *, const int *, unsigned int) =
-        (__extension__(int (*)(void *, const int *, unsigned int)) dlsym(RTLD_DEFAULT, "simgpu_kernel"));
+        driver ? (__extension__(int (*)(void *, const int *, unsigned int)) dlsym(driver, "simgpu_kernel")) : NULL;
 
     if (!stream)
         CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
