@@ -45,6 +45,7 @@ METRICS: "dict[str, tuple[str, str, str]]" = {
     "helped": ("counter", "helped_total", "Refused requests made again because other processes gave memory back."),
     "live": ("gauge", "live_bytes", "In blocks that are handed out, rounded."),
     "held": ("gauge", "held_bytes", "In segments."),
+    "paused": ("gauge", "paused_bytes", "In segments whose memory a pause has given to the driver."),
     "idle": ("gauge", "idle_bytes", "In segments of which nothing is handed out."),
     "peak_live": ("gauge", "peak_live_bytes", "Most of live."),
     "peak_held": ("gauge", "peak_held_bytes", "Most of held."),

@@ -121,7 +121,10 @@ static int trim(const struct ctl_request *request)
 static int limit(const struct ctl_request *request)
 {
     context_limit_set(request->device < 0 ? CONTEXT_ALL : request->device, request->value);
-    trace_event("limit", "\"d\":%d,\"n\":%llu", request->device, (ull)request->value);
+    if (request->device < 0)
+        trace_event("limit", "\"n\":%llu", (ull)request->value);
+    else
+        trace_event("limit", "\"d\":%d,\"n\":%llu", request->device, (ull)request->value);
     return trim(request);
 }
 
