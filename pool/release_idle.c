@@ -52,7 +52,9 @@ void segment_put(struct pool *pool, const struct segment *segment)
 
 static bool goes(const struct pool *pool, const struct segment *segment, const struct release *what)
 {
-    if (segment->used || (segment->suspended && pool->changing))
+    if (segment->used)
+        return false;
+    if (segment->suspended && pool->changing)
         return false;
     if (segment->withdrawn)
         return true;

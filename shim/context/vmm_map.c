@@ -238,12 +238,10 @@ CUresult vmm_send_away(const struct real_driver *driver, struct vmm_mapping *map
 CUresult vmm_bring_back(const struct real_driver *driver, struct vmm_mapping *mapping)
 {
     CUresult result = physical_map(driver, mapping);
-    uint64_t peers;
 
     if (result)
         return result;
-    peers = away_set(mapping, false);
-    result = access_give_peers(driver, mapping, peers);
+    result = access_give_peers(driver, mapping, away_set(mapping, false));
     if (result)
         vmm_send_away(driver, mapping);
     return result;
