@@ -115,7 +115,7 @@ static void segment_restore(struct pool *pool, struct segment *segment)
     for (block = segment->first; block; block = block->next)
         while (is_free(block) && is_free(block->next))
             block_merge_unbinned(pool, block);
-    if (segment->exposed_before && segment->first->next)
+    if (segment->exposed_before && segment->first && segment->first->next)
         segment_expose(pool, segment, segment->exposed_before);
     for (block = segment->first; block; block = block->next)
         if (is_free(block))

@@ -38,7 +38,7 @@ static struct {
     struct peer peers[CTL_PEERS];
     int answering; /* the peer whose request was read last; -1: none */
     struct sockaddr_un at;
-    struct file woken;     /* the end of a pipe that is polled; an eventfd could not be told from one of the program's */
+    struct file woken; /* the end of a pipe that is polled; an eventfd could not be told from one of the program's */
     struct stat wake_stat; /* of the other end; written before wake */
     atomic_int wake;       /* -1: not open */
 } ctl = {.listening = {.fd = -1},
@@ -117,8 +117,7 @@ static int listen_at(const char *folder)
     if (error)
         return error;
     unlink(ctl.at.sun_path); /* of a process of this number that was killed */
-    if (bind(ctl.listening.fd, (const struct sockaddr *)&ctl.at, sizeof(ctl.at)) ||
-        listen(ctl.listening.fd, CTL_PEERS))
+    if (bind(ctl.listening.fd, (const struct sockaddr *)&ctl.at, sizeof(ctl.at)) || listen(ctl.listening.fd, CTL_PEERS))
         return errno;
     return 0;
 }

@@ -12,9 +12,9 @@
  * Trust: the folder keeps other users out, and the kernel says which user a peer is: this one, or root. A peer that
  * says nothing, or does not take its reply, is dropped and never waited for.
  *
- * Threads: ctl_socket_ring may be called from any thread and in a signal handler, ctl_socket_open once before the thread
- * that serves begins; every other function by that thread alone. No locks. It allocates no memory; errors are negative
- * errno values.
+ * Threads: ctl_socket_ring may be called from any thread and in a signal handler, ctl_socket_open once before the
+ * thread that serves begins; every other function by that thread alone. No locks. It allocates no memory; errors are
+ * negative errno values.
  */
 #ifndef CUPOOL_SHIM_BASE_CTL_SOCKET_H
 #define CUPOOL_SHIM_BASE_CTL_SOCKET_H
@@ -51,7 +51,8 @@ struct ctl_reply {
     uint32_t size; /* of the text that follows: JSON, or with an rc the reason */
 };
 
-/* Make the folder if it is missing, and the socket. *ret_why, after an error: NULL, or what is wrong with the folder. */
+/* Make the folder if it is missing, and the socket. *ret_why, after an error: NULL, or what is wrong with the folder.
+ */
 int ctl_socket_open(const char *folder, const char **ret_why);
 /* Wake a poll of the descriptors below. Async-signal-safe, no cancellation point, and keeps errno. */
 void ctl_socket_ring(void);

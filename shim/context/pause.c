@@ -180,7 +180,7 @@ static int wait_for_all(const struct change *change)
     device_collect(change->device); /* idle segments whose work is over now */
     if (late)
         return refuse(-EBUSY, "work on the device has not ended in time");
-    return !result                             ? 0
+    return !result                          ? 0
            : result == CUDA_ERROR_NOT_READY ? refuse(-EBUSY, "a stream captures")
                                             : refuse(-EIO, "the driver cannot wait for the device");
 }

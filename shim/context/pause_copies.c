@@ -57,7 +57,7 @@ static void live_seen(void *arg, uint64_t segment, uint64_t addr, size_t size)
         last->size = addr + size - last->addr;
         return;
     }
-    if (paused->count == paused->room) {
+    if (!paused->ranges || paused->count == paused->room) {
         room = paused->room ? 2 * paused->room : 64;
         grown = realloc(paused->ranges, room * sizeof(*grown));
         if (!grown) {

@@ -2,8 +2,8 @@
 /*
  * ctl.h - the commands of cupool-ctl (CUPOOL_CTL), done by the background thread.
  *
- * base/ctl_socket.h has the socket and the messages. It does nothing by itself, and never in a signal handler. A command
- * waits for the device at most as long as the request says.
+ * base/ctl_socket.h has the socket and the messages. It does nothing by itself, and never in a signal handler. A
+ * command waits for the device at most as long as the request says.
  *
  * Threads: ctl_start before the background thread begins; ctl_ring in any thread and in a signal handler; every other
  * function by the background thread alone, ctl_forget in a forked child. No locks. No function fails.

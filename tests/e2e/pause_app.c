@@ -216,7 +216,7 @@ static void *pauses(void *arg)
 /* Blocks are got and freed beside the pauses, and not touched. */
 static void threads(unsigned int n, unsigned int rounds)
 {
-    pthread_t others[16], pausing;
+    pthread_t others[16] = {0}, pausing;
     unsigned int seed[16];
 
     pthread_create(&pausing, NULL, pauses, NULL);

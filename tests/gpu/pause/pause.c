@@ -167,7 +167,8 @@ static int big(int segments, size_t mib, double context)
     gib = (double)take(segments, mib) * (double)mib / 1024;
     if (count < 2)
         check(1, "no memory", __LINE__);
-    printf("segments                   %d of %zu MiB; card in use before %.0f MiB, with them %.0f\n", count, mib, context, used_mib());
+    printf("segments                   %d of %zu MiB; card in use before %.0f MiB, with them %.0f\n", count, mib,
+           context, used_mib());
     exec = graph();
     repeat("discard, median of 5", CUPOOL_DISCARD, 0);
     for (int i = 0; i < count; i++)
