@@ -14,7 +14,7 @@
  *   trim
  *   begin end            a relaxed capture, on a stream of its own
  *   graph replay         capture a graph that fills block 0 and copies it to block 1; launch it and wait
- *   busy:MS              a kernel of this length on a stream of its own, that writes nothing
+ *   busy:MS              a kernel of this length on a stream of its own, and behind it new contents for block 0
  *   device:D reset
  *   cycles:N:FLAGS       so many times: pause, free and get some blocks at random, resume, check: "cycles WRONG OF"
  *   threads:N:ROUNDS     N threads get and free beside a thread that pauses and resumes: "threads WRONG"
@@ -241,6 +241,9 @@ static void busy(unsigned int ms)
     if (!stream)
         CU(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CU(kernel ? kernel(stream, NULL, ms * 1000) : 1);
+    blocks[0].seed = seeds++;
+    pattern(blocks[0].seed, blocks[0].size);
+    CU(cudaMemcpyAsync(blocks[0].p, host, blocks[0].size, cudaMemcpyHostToDevice, stream));
 }
 
 static void stats(void)

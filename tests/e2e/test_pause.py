@@ -90,8 +90,8 @@ class Contents(Base):
 
     def test_work_is_waited_for(self) -> None:
         """Of the other device, too, which reaches the memory."""
-        for words in (("busy:200",), ("device:1", "alloc:600", "busy:200", "device:0")):
-            self.assertEqual(self.lines(*SOME, *words, KEEP, "resume", "check")[:2], ["pause 0", "resume 0"])
+        for words, blocks in ((("busy:200",), 4), (("device:1", "alloc:600", "busy:200", "device:0"), 5)):
+            self.assertEqual(self.lines(*SOME, *words, KEEP, "resume", "check"), ["pause 0", "resume 0", f"check 0 {blocks}"])
 
     def test_a_peer_reaches_it_again(self) -> None:
         done = self.pause("device:1", "alloc:600", "device:0", *SOME, KEEP, "resume", "device:1", "check")
