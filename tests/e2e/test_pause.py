@@ -106,7 +106,10 @@ class Meanwhile(Base):
                                "stats 73400320 70006272 0"])
 
     def test_everything_is_freed(self) -> None:
-        out = self.lines(*SOME, KEEP, "free:0", "free:1", "free:2", "free:3", "trim", "stats", "resume", "check", "alloc:600", KEEP, "resume", "check")
+        done = self.pause(*SOME, KEEP, "free:0", "free:1", "free:2", "free:3", "trim", "stats", "resume", "check", "alloc:600", KEEP, "resume", "check",
+                          CUPOOL_LOG_LEVEL="warn")
+        self.assertEqual((done.warnings, done.counts["cuMemUnmap"], done.counts["cuMemAddressFree"]), ([], 4, 3))
+        out = [line.rstrip() for line in done.out.splitlines()]
         self.assertEqual(out, ["pause 0", "trim 0", "stats 0 0 0", "resume 0", "check 0 0", "pause 0", "resume 0", "check 0 1"])
 
     def test_decay_and_trim(self) -> None:
@@ -120,6 +123,9 @@ class Meanwhile(Base):
             out = self.lines(*SOME, how, "reset", "info", "alloc:600", "resume", "check", how, "resume", "resume")
             self.assertEqual([line for line in out if "free" not in line], ["pause 0", "resume 0", "check 0 1", "pause 0", "resume 0",
                                                                             f"resume {EALREADY} it is not paused"])
+
+    def test_the_context_ends_and_another_is_paused(self) -> None:
+        self.assertEqual(self.lines(*SOME, KEEP, "reset", "alloc:600", KEEP, "resume", "check"), ["pause 0", "pause 0", "resume 0", "check 0 1"])
 
     def test_the_process_ends(self) -> None:
         for how in (KEEP, DISCARD):

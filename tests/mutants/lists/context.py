@@ -256,7 +256,7 @@ MUTANTS = [
     Mutant("pause: not refused while a stream captures", ["pause / Refusals.test_each_reason"], [
         ('reason = ""; if (capture_active_now()) return refuse(-EBUSY, "a stream captures"); if (context_events.registers())',
          'reason = ""; if (context_events.registers())')]),
-    Mutant("pause: refused for ever once the context has ended", ["pause / Meanwhile.test_the_context_ends"], [
+    Mutant("pause: refused for ever once the context has ended", ["pause / Meanwhile.test_the_context_ends_and_another_is_paused"], [
         ("if (now == PAUSED && from == RUNNING && !any_suspended(device)) from = PAUSED;", "")]),
     Mutant("pause: the addresses of a freed segment are unmapped again", ["pause / Meanwhile.test_everything_is_freed"], [
         ("if (!mapping->away) result = driver->cuMemUnmap(start, size);", "result = driver->cuMemUnmap(start, size);")]),

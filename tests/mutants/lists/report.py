@@ -25,8 +25,6 @@ MUTANTS = [
         ("pause_device(device, request->flags == CTL_KEEP, until, &bytes)", "pause_device(device, request->flags == CTL_KEEP, PAUSE_NO_LIMIT, &bytes)")]),
     Mutant("ctl: a device that the process does not use", ["ctl / Commands.test_list_and_stats"], [
         ("!(ctl.known >> request->device & 1)", "0")]),
-    Mutant("ctl: the background thread is not woken without neighbours", ["ctl / Library.test_without_neighbours"], [
-        (".listen = ctl_listen, .ring = ctl_ring,", ".ring = ctl_ring,")]),
 
     # --- settings and the trace ---
     Mutant("statistics: nobody learns what passes the pool by", ["stats / NotPooled"], [
