@@ -11,6 +11,7 @@
 #include "context/events.h"
 #include "context/host_memory.h"
 #include "context/neighbours.h"
+#include "context/vmm_kept.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -38,11 +39,17 @@ static void forked(void)
 
 const struct process_events process_events = {.started = started, .forked = forked};
 
+/* From now on it goes back in time, and other processes may ask for it. */
+static void kept(int device)
+{
+    if (background_start() && neighbours_begin(device))
+        background_wake();
+}
+
 static void segment_added(struct context *owner, int device, uint64_t addr, size_t size)
 {
     nccl_segment_add(owner, device, addr, size);
-    if (background_start() && neighbours_begin(device))
-        background_wake();
+    kept(device);
 }
 
 static void context_ended(const struct context *context)
@@ -54,6 +61,7 @@ static void context_ended(const struct context *context)
 const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
+                                              .kept = kept,
                                               .segment_lost = nccl_segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
@@ -65,6 +73,7 @@ const struct background_job background_jobs[] = {
     {.due = stats_due, .tick = stats_tick},
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},
+    {.due = vmm_kept_due, .tick = vmm_kept_tick},
     {.due = neighbours_due,
      .tick = neighbours_tick,
      .listen = neighbours_listen,
