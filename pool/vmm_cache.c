@@ -123,7 +123,7 @@ bool vmm_cache_map(struct vmm_cache *cache, const void *thread, uint64_t addr, s
     bool served;
 
     lock_take(&cache->lock);
-    goes_on(cache, thread, 0, 0);
+    goes_on(cache, thread, addr, handle);
     b = vmm_range_ready(cache, addr);
     served = b && whole && vmm_is_deferred(b) && b->own_range && b->own_refs && b->handle == handle && b->size == size;
     if (served) {
@@ -277,6 +277,8 @@ void vmm_cache_unmapped(struct vmm_cache *cache, uint64_t addr, size_t size)
     lock_take(&cache->lock);
     b = vmm_range_ready(cache, addr);
     if (b && b->own_map && b->size == size && b->refs > b->own_refs) {
+        b->access_count = 0; /* it went with the mapping */
+        b->given = 0;
         vmm_forget(cache, b); /* the handle's release was deferred, and with it goes the memory */
     } else if (b && b->own_map && b->size == size) {
         vmm_change_begin(cache, b);

@@ -88,6 +88,12 @@ static void split(struct vmm_cache *cache, struct vmm_buffer *b)
     }
 }
 
+/* True if the program has the mapping, and the driver lets more locations reach it than the program does. */
+static bool reaches_too_far(const struct vmm_buffer *b)
+{
+    return b->own_map && b->given != (UINT32_C(1) << b->access_count) - 1;
+}
+
 /* Without the lock: the calls that the program has made and the driver has not seen, in an order that is always right.
  */
 static void make_calls(const struct vmm_cache *cache, const struct vmm_buffer *b, unsigned int drops)
@@ -96,6 +102,9 @@ static void make_calls(const struct vmm_cache *cache, const struct vmm_buffer *b
 
     if (vmm_is_deferred(b))
         kept = cache->ops->unmap(cache->arg, b->addr, b->size) != 0;
+    for (unsigned int i = 0; reaches_too_far(b) && i < b->access_count; i++)
+        if (!(b->given >> i & 1))
+            cache->ops->revoke(cache->arg, b->addr, b->size, &b->access[i]);
     for (unsigned int i = 0; i < drops; i++)
         kept |= cache->ops->release(cache->arg, b->handle) != 0;
     if (b->has_range && !b->own_range && !kept)
@@ -109,7 +118,7 @@ void vmm_settle(struct vmm_cache *cache, struct vmm_buffer *b)
     const unsigned int drops = b->refs - b->own_refs;
     const bool gives = b->has_memory && !vmm_owns_memory(b);
 
-    if (!vmm_is_deferred(b) && !drops)
+    if (!vmm_is_deferred(b) && !drops && !reaches_too_far(b))
         return;
     if (vmm_is_deferred(b) && (b->own_range || b->own_refs))
         cache->stats.settled++;
@@ -132,7 +141,7 @@ void vmm_settle(struct vmm_cache *cache, struct vmm_buffer *b)
         split(cache, b);
         return;
     }
-    /* Mapped, and without a handle: its memory cannot be handed out again. */
+    /* Mapped, and perhaps without a handle: its memory is not handed out again. */
     vmm_range_remove(cache, b);
     if (b->own_refs)
         vmm_handle_remove(cache, b);
@@ -144,7 +153,7 @@ void vmm_forget(struct vmm_cache *cache, struct vmm_buffer *b)
     const uint64_t addr = b->addr, handle = b->handle;
     const bool range = b->has_range && b->own_range, memory = b->has_memory && b->own_refs;
 
-    if (!vmm_is_deferred(b) && b->refs == b->own_refs) {
+    if (!vmm_is_deferred(b) && b->refs == b->own_refs && !reaches_too_far(b)) {
         vmm_drop(cache, b);
         return;
     }

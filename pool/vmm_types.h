@@ -23,6 +23,8 @@ struct vmm_ops {
     int (*unmap)(void *arg, uint64_t addr, size_t size);
     int (*release)(void *arg, uint64_t handle);
     int (*unreserve)(void *arg, uint64_t addr, size_t size);
+    /* A location that has access by an earlier user of the buffer alone has it no more. */
+    int (*revoke)(void *arg, uint64_t addr, size_t size, const struct vmm_access *access);
     /* The first buffer of a device has become idle. */
     void (*begins)(void *arg, unsigned int device);
     /* So many bytes of a device have gone back, which the program had given up. */

@@ -89,6 +89,17 @@ static int unreserve(void *arg, uint64_t addr, size_t size)
                   "free its addresses", size, addr);
 }
 
+static int take_access(void *arg, uint64_t addr, size_t size, const struct vmm_access *access)
+{
+    const struct real_driver *driver = real_driver_get();
+    const CUmemAccessDesc none = {.location = {.type = (CUmemLocationType)access->location, .id = (int)access->id},
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+
+    (void)arg;
+    return report(driver->cuMemSetAccess ? driver->cuMemSetAccess(addr, size, &none, 1) : CUDA_ERROR_NOT_SUPPORTED,
+                  "take access back", size, addr);
+}
+
 static void begins(void *arg, unsigned int device)
 {
     (void)arg;
@@ -106,8 +117,12 @@ static void returned(void *arg, unsigned int device, uint64_t addr, size_t size)
     context_arrived();
 }
 
-static const struct vmm_ops ops = {
-    .unmap = unmap, .release = release, .unreserve = unreserve, .begins = begins, .returned = returned};
+static const struct vmm_ops ops = {.unmap = unmap,
+                                   .release = release,
+                                   .unreserve = unreserve,
+                                   .revoke = take_access,
+                                   .begins = begins,
+                                   .returned = returned};
 
 static bool is_on(void)
 {
