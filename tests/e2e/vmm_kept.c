@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm_kept.c - a program that takes virtual memory for every buffer, as JAX's platform allocator does, and one that
+ * gives up the memory and keeps its addresses, as vLLM's sleep mode does.
+ *
+ *   vmm_kept WORD...   what it does, one after the other
+ *
+ * Output: results and contents, and free memory compared with the beginning; nothing that depends on addresses, so it
+ * is the same with and without the library. Exit status 1: a call that must succeed has failed, or data was wrong.
+ */
+#include <cuda.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define UNIT      ((size_t)2 << 20)
+#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        const CUresult rc_ = (call);                                                                                   \
+        if (rc_)                                                                                                       \
+            FAIL("line %d: %s: %d", __LINE__, #call, (int)rc_);                                                        \
+    } while (0)
+
+static CUcontext context;
+static size_t beginning;
+static int device;
+static bool contents_stay; /* physical memory has its contents without a mapping, as on a GPU; not simulated */
+
+struct buffer {
+    CUdeviceptr at;
+    size_t size;
+    CUmemGenericAllocationHandle handle;
+};
+
+static CUmemAllocationProp properties(void)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+}
+
+static CUresult create(struct buffer *b)
+{
+    const CUmemAllocationProp as = properties();
+
+    return cuMemCreate(&b->handle, b->size, &as, 0);
+}
+
+static CUresult let(const struct buffer *b)
+{
+    const CUmemAccessDesc access = {.location = properties().location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+    return cuMemSetAccess(b->at, b->size, &access, 1);
+}
+
+static struct buffer take(size_t size)
+{
+    struct buffer b = {.size = size};
+
+    OK(cuMemAddressReserve(&b.at, size, UNIT, 0, 0));
+    OK(create(&b));
+    OK(cuMemMap(b.at, size, 0, b.handle, 0));
+    OK(let(&b));
+    return b;
+}
+
+static void give(const struct buffer *b)
+{
+    OK(cuMemUnmap(b->at, b->size));
+    OK(cuMemRelease(b->handle));
+    OK(cuMemAddressFree(b->at, b->size));
+}
+
+/* No call that unmaps waits for the device, so whoever uses memory does. */
+static void fill(const struct buffer *b, unsigned char byte)
+{
+    OK(cuMemsetD8(b->at, byte, b->size));
+    OK(cuStreamSynchronize(NULL));
+}
+
+static void check(const struct buffer *b, unsigned char byte)
+{
+    unsigned char got[2] = {0};
+
+    OK(cuMemcpyDtoH(&got[0], b->at, 1));
+    OK(cuMemcpyDtoH(&got[1], b->at + b->size - 1, 1));
+    if (got[0] != byte || got[1] != byte)
+        FAIL("wrong data: %d and %d, not %d", got[0], got[1], byte);
+}
+
+static void info(void)
+{
+    size_t left, total;
+
+    OK(cuMemGetInfo(&left, &total));
+    printf("taken %zu\n", beginning - left);
+}
+
+/* Buffers of several sizes, in each round the same. */
+static void loop(int rounds)
+{
+    struct buffer b[6];
+
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < 6; i++) {
+            b[i] = take((1 + (size_t)i % 3) * UNIT);
+            fill(&b[i], (unsigned char)(round + i));
+        }
+        for (int i = 0; i < 6; i++)
+            check(&b[i], (unsigned char)(round + i));
+        for (int i = 0; i < 6; i++)
+            give(&b[round % 2 ? i : 5 - i]);
+    }
+    info();
+}
+
+static void sleeping(int rounds)
+{
+    struct buffer b[4];
+
+    for (int i = 0; i < 4; i++)
+        b[i] = take(4 * UNIT);
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < 4; i++) {
+            OK(cuMemUnmap(b[i].at, b[i].size));
+            OK(cuMemRelease(b[i].handle));
+        }
+        info();
+        for (int i = 0; i < 4; i++) {
+            OK(create(&b[i]));
+            OK(cuMemMap(b[i].at, b[i].size, 0, b[i].handle, 0));
+            OK(let(&b[i]));
+            fill(&b[i], (unsigned char)(round + i));
+        }
+        for (int i = 0; i < 4; i++)
+            check(&b[i], (unsigned char)(round + i));
+        info();
+    }
+    for (int i = 0; i < 4; i++)
+        give(&b[i]);
+    info();
+}
+
+/* What has been given up is there for every other request. */
+static void full(void)
+{
+    const size_t part = beginning / 8 / UNIT * UNIT, most = beginning / 4 * 3 / UNIT * UNIT;
+    struct buffer b[7];
+    CUdeviceptr p;
+
+    for (int way = 0; way < 3; way++) {
+        for (int i = 0; i < 7; i++)
+            b[i] = take(part);
+        for (int i = 0; i < 7; i++)
+            give(&b[i]);
+        b[0].size = most;
+        if (way == 0) {
+            OK(cuMemAlloc(&p, most));
+            OK(cuMemFree(p));
+        } else if (way == 1) {
+            OK(create(&b[0]));
+            OK(cuMemRelease(b[0].handle));
+        } else {
+            OK(cuMemAllocAsync(&p, most, NULL));
+            OK(cuMemFreeAsync(p, NULL));
+        }
+        OK(cuCtxSynchronize());
+    }
+    b[0] = take(UNIT);
+    give(&b[0]);
+}
+
+/* Others keep what was exported, whatever the program does. */
+static void exported(void)
+{
+    struct buffer b = take(UNIT), c, other = {.size = UNIT};
+    int fd;
+
+    fill(&b, 11);
+    OK(cuMemExportToShareableHandle(&fd, b.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemImportFromShareableHandle(&other.handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    give(&b);
+    c = take(UNIT);
+    fill(&c, 12);
+    OK(cuMemAddressReserve(&other.at, UNIT, 0, 0, 0));
+    OK(cuMemMap(other.at, UNIT, 0, other.handle, 0));
+    OK(let(&other));
+    if (contents_stay)
+        check(&other, 11);
+    check(&c, 12);
+    info();
+    give(&other);
+    give(&c);
+    info();
+}
+
+static void captured(void)
+{
+    struct buffer b = take(UNIT);
+    CUstream stream;
+    CUgraph graph;
+
+    give(&b);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    b = take(UNIT);
+    give(&b);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(stream));
+    b = take(UNIT);
+    give(&b);
+}
+
+/* The program asks about what it has, and about what it has given up. */
+static void asks(void)
+{
+    const CUmemLocation here = properties().location;
+    CUmemAllocationProp as;
+    unsigned long long flags = 9;
+    struct buffer b = take(UNIT);
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    unsigned int type = 0;
+    CUmemGenericAllocationHandle again;
+
+    for (int round = 0; round < 3; round++) {
+        OK(cuMemUnmap(b.at, UNIT));
+        OK(cuMemMap(b.at, UNIT, 0, b.handle, 0));
+        printf("access %d", (int)cuMemGetAccess(&flags, &here, b.at));
+        printf(" %llu\n", flags);
+        OK(let(&b));
+        printf("access %d", (int)cuMemGetAccess(&flags, &here, b.at));
+        printf(" %llu\n", flags);
+        OK(cuMemGetAddressRange(&base, &size, b.at + 5));
+        printf("range %d %zu\n", base == b.at, size);
+        OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)b.at)); /* NOLINT(performance-no-int-to-ptr) */
+        printf("the same handle %d, properties %d\n", again == b.handle,
+               (int)cuMemGetAllocationPropertiesFromHandle(&as, again));
+        OK(cuMemRelease(again));
+        OK(cuMemUnmap(b.at, UNIT));
+        printf("unmapped: access %d", (int)cuMemGetAccess(&flags, &here, b.at));
+        printf(" range %d", (int)cuMemGetAddressRange(&base, &size, b.at));
+        printf(" type %d", (int)cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, b.at));
+        printf(" retain %d\n", (int)cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)b.at)); /* NOLINT */
+        OK(cuMemRelease(b.handle));
+        OK(cuMemAddressFree(b.at, UNIT));
+        b = take(UNIT);
+        give(&b);
+        printf("gone: type %d\n", (int)cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, b.at));
+        b = take(UNIT);
+    }
+    give(&b);
+}
+
+/* A call that natively fails does so, and changes nothing. */
+static void errors(void)
+{
+    struct buffer b = take(2 * UNIT);
+    CUdeviceptr at = 7;
+
+    give(&b);
+    b = take(2 * UNIT);
+    printf("errors %d %d %d %d %d\n", (int)cuMemUnmap(b.at, UNIT), (int)cuMemAddressFree(b.at, 2 * UNIT),
+           (int)cuMemMap(b.at, 2 * UNIT, 0, b.handle, 0), (int)cuMemAddressReserve(&at, 5, 0, 0, 0), (int)(at == 7));
+    fill(&b, 4);
+    OK(cuMemUnmap(b.at, 2 * UNIT));
+    printf("errors %d %d %d\n", (int)cuMemUnmap(b.at, 2 * UNIT), (int)let(&b), (int)cuMemAddressFree(b.at, UNIT));
+    OK(cuMemMap(b.at, 2 * UNIT, 0, b.handle, 0));
+    OK(let(&b));
+    if (contents_stay)
+        check(&b, 4);
+    give(&b);
+    printf("errors %d %d\n", (int)cuMemUnmap(b.at, 2 * UNIT), (int)cuMemAddressFree(b.at, 2 * UNIT));
+    info();
+}
+
+static void *one_thread(void *arg)
+{
+    struct buffer b[3];
+
+    OK(cuCtxSetCurrent(context));
+    for (int round = 0; round < 100; round++) {
+        const unsigned char byte = (unsigned char)(round + 50 * (int)(intptr_t)arg);
+
+        for (int i = 0; i < 3; i++) {
+            b[i] = take((1 + (size_t)(round + i) % 3) * UNIT);
+            fill(&b[i], (unsigned char)(byte + i));
+        }
+        for (int i = 0; i < 3; i++) {
+            check(&b[i], (unsigned char)(byte + i));
+            give(&b[i]);
+        }
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t thread[4];
+
+    for (intptr_t i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, one_thread, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    info();
+}
+
+/* CUDA does not work in the child. */
+static void forked(void)
+{
+    struct buffer b = take(UNIT), c;
+    int status;
+
+    give(&b);
+    fflush(stdout);
+    if (fork() == 0) {
+        create(&b);
+        cuMemUnmap(b.at, b.size);
+        _exit(0);
+    }
+    wait(&status);
+    c = take(UNIT);
+    give(&c);
+}
+
+/* --- a random program --- */
+
+static uint64_t rng;
+
+static unsigned int below(unsigned int n)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (unsigned int)(rng % n);
+}
+
+struct slot {
+    struct buffer b;
+    bool range, mapped, reached;
+    int refs;
+    unsigned char byte; /* 0: not written */
+};
+
+static void step(struct slot *s, unsigned char byte)
+{
+    switch (below(8)) {
+    case 0:
+        if (!s->range && !s->refs)
+            s->b.size = (1 + below(2)) * UNIT;
+        if (!s->range)
+            OK(cuMemAddressReserve(&s->b.at, s->b.size, 0, 0, 0));
+        s->range = true;
+        break;
+    case 1:
+        if (!s->range && !s->refs)
+            s->b.size = (1 + below(2)) * UNIT;
+        if (!s->refs && !s->mapped) {
+            OK(create(&s->b));
+            s->refs = 1;
+            s->byte = 0;
+        }
+        break;
+    case 2:
+        if (s->range && s->refs && !s->mapped) {
+            OK(cuMemMap(s->b.at, s->b.size, 0, s->b.handle, 0));
+            s->mapped = true;
+            s->reached = false;
+            s->byte = contents_stay ? s->byte : 0;
+        }
+        break;
+    case 3:
+        if (s->mapped && !s->reached)
+            OK(let(&s->b));
+        s->reached = s->mapped;
+        break;
+    case 4:
+        if (s->mapped && s->reached && s->byte)
+            check(&s->b, s->byte);
+        if (s->mapped && s->reached)
+            fill(&s->b, s->byte = byte);
+        break;
+    case 5:
+        if (s->mapped)
+            OK(cuMemUnmap(s->b.at, s->b.size));
+        s->mapped = false;
+        break;
+    case 6:
+        if (s->refs)
+            OK(cuMemRelease(s->b.handle));
+        s->refs = 0;
+        break;
+    default:
+        if (s->range && !s->mapped) {
+            OK(cuMemAddressFree(s->b.at, s->b.size));
+            s->range = false;
+        }
+    }
+}
+
+static void random_program(uint64_t seed)
+{
+    struct slot slots[8] = {0};
+
+    rng = seed;
+    for (int i = 0; i < 4000; i++) {
+        struct slot *s = &slots[below(8)];
+
+        if (below(3) == 0 && !s->range && !s->refs && !s->mapped) { /* the usual way */
+            s->b = take((1 + below(2)) * UNIT);
+            s->range = s->mapped = s->reached = true;
+            s->refs = 1;
+            fill(&s->b, s->byte = (unsigned char)(1 + i % 250));
+        } else if (below(3) == 0 && s->range && s->refs && s->mapped && s->reached) {
+            check(&s->b, s->byte ? s->byte : (fill(&s->b, 1), (unsigned char)1));
+            give(&s->b);
+            memset(s, 0, sizeof(*s));
+        } else {
+            step(s, (unsigned char)(1 + i % 250));
+        }
+        if (i % 50 == 0)
+            info();
+    }
+}
+
+static void nap(int ms)
+{
+    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+
+    nanosleep(&time, NULL);
+}
+
+/* Words that say how long they wait, or for whom. */
+static bool waits(const char *word)
+{
+    int n;
+
+    if (sscanf(word, "nap:%d", &n) == 1)
+        nap(n);
+    else if (strcmp(word, "wait") == 0) { /* until somebody writes a line */
+        puts("waits");
+        fflush(stdout);
+        while ((n = getchar()) != '\n' && n != EOF)
+            ;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool takes(const char *word)
+{
+    unsigned long long n;
+    struct buffer b;
+
+    if (strcmp(word, "contents") == 0) {
+        contents_stay = true;
+    } else if (sscanf(word, "loop:%llu", &n) == 1) {
+        loop((int)n);
+    } else if (sscanf(word, "once:%llu", &n) == 1) {
+        b = take((size_t)n);
+        give(&b);
+    } else if (sscanf(word, "create:%llu", &n) == 1) {
+        b.size = (size_t)n;
+        printf("create %d\n", (int)create(&b));
+    } else if (sscanf(word, "pooled:%llu", &n) == 1) {
+        printf("pooled %d\n", (int)cuMemAlloc(&b.at, (size_t)n));
+    } else if (sscanf(word, "sleep:%llu", &n) == 1) {
+        sleeping((int)n);
+    } else if (sscanf(word, "random:%llu", &n) == 1) {
+        random_program(n);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *word;
+        void (*call)(void);
+    } words[] = {{"info", info}, {"full", full},     {"exported", exported}, {"captured", captured},
+                 {"asks", asks}, {"errors", errors}, {"threads", threads},   {"forked", forked}};
+    size_t total;
+
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemGetInfo(&beginning, &total));
+    for (int i = 1; i < argc; i++) {
+        bool done = waits(argv[i]) || takes(argv[i]);
+
+        for (size_t w = 0; !done && w < sizeof(words) / sizeof(words[0]); w++)
+            if (strcmp(argv[i], words[w].word) == 0) {
+                words[w].call();
+                done = true;
+            }
+        if (!done)
+            return 2;
+    }
+    return 0;
+}
