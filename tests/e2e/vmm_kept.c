@@ -148,6 +148,15 @@ static void sleeping(int rounds)
     info();
 }
 
+/* As one of these, and then no call for a while. */
+static void sleep_last(void)
+{
+    struct buffer b = take(4 * UNIT);
+
+    OK(cuMemUnmap(b.at, b.size));
+    OK(cuMemRelease(b.handle));
+}
+
 /* What has been given up is there for every other request. */
 static void full(void)
 {
@@ -489,8 +498,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         void (*call)(void);
-    } words[] = {{"info", info}, {"full", full},     {"exported", exported}, {"captured", captured},
-                 {"asks", asks}, {"errors", errors}, {"threads", threads},   {"forked", forked}};
+    } words[] = {{"info", info},         {"sleep_last", sleep_last}, {"full", full},
+                 {"exported", exported}, {"captured", captured},     {"asks", asks},
+                 {"errors", errors},     {"threads", threads},       {"forked", forked}};
     size_t total;
 
     OK(cuInit(0));
