@@ -88,6 +88,17 @@ uint64_t vmm_cache_trim(struct vmm_cache *cache, int device, uint64_t before)
     return bytes;
 }
 
+void vmm_cache_forget_all(struct vmm_cache *cache)
+{
+    struct vmm_buffer *b;
+
+    vmm_cache_trim(cache, VMM_ALL_DEVICES, UINT64_MAX);
+    lock_take(&cache->lock);
+    while ((b = vmm_in_ready(cache, 0, SIZE_MAX)))
+        vmm_forget(cache, b);
+    lock_give(&cache->lock);
+}
+
 void vmm_cache_settle_partial(struct vmm_cache *cache, uint64_t before)
 {
     struct vmm_buffer *b;

@@ -25,6 +25,8 @@ void vmm_cache_make_room(struct vmm_cache *cache, unsigned int device, size_t si
 /* Give back what the program has given up until `before` (UINT64_MAX: all of it), of this device or of all. Returns the
  * bytes. */
 uint64_t vmm_cache_trim(struct vmm_cache *cache, int device, uint64_t before);
+/* Give all of it back, and keep nothing of what the program has now. */
+void vmm_cache_forget_all(struct vmm_cache *cache);
 /* Settle buffers that the program has given up in part, until `before`. */
 void vmm_cache_settle_partial(struct vmm_cache *cache, uint64_t before);
 /* Bytes that the program has given up and the driver has not got back, of one device or of all. */

@@ -221,6 +221,14 @@ uint64_t vmm_kept_trim(int device)
     return cache && process_serves() ? vmm_cache_trim(cache, device, UINT64_MAX) : 0;
 }
 
+void vmm_kept_context_ends(void)
+{
+    struct vmm_cache *cache = vmm_kept_existing();
+
+    if (cache && process_serves())
+        vmm_cache_forget_all(cache);
+}
+
 uint64_t vmm_kept_bytes(int device)
 {
     struct vmm_cache *cache = atomic_load_explicit(&kept.cache, memory_order_acquire);

@@ -36,6 +36,8 @@ bool vmm_kept_access(const CUmemAccessDesc *access, size_t count, struct vmm_acc
 
 /* Give back what is kept of a device, or of all (CONTEXT_ALL). Returns the bytes. */
 uint64_t vmm_kept_trim(int device);
+/* A context ends, perhaps with the mappings of its device: nothing of before is handed out again. */
+void vmm_kept_context_ends(void);
 /* Bytes that are kept of a device, or of all. */
 uint64_t vmm_kept_bytes(int device);
 /* Wait for threads that are giving kept memory back, some calls of the driver long. False: there were none. */

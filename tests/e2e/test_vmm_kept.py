@@ -118,6 +118,11 @@ class Kept(Base):
         self.assertEqual(self.made(self.both("captured")), [2, 2, 2, 2, 1, 1, 1])
 
 
+    def test_a_context_ends(self) -> None:
+        """Nothing of before is handed out: one buffer before, two after the reset, and one after the release."""
+        self.assertEqual(self.both("reset").counts["cuMemCreate"], 5)
+
+
 class Neighbours(Base):
     def test_another_process_gets_it(self) -> None:
         """It asks, since the driver refuses; what is kept is idle."""

@@ -292,6 +292,35 @@ static void errors(void)
     info();
 }
 
+/* The driver may take mappings away with their context. */
+static void reset(void)
+{
+    struct buffer b = take(UNIT), live = take(2 * UNIT);
+    unsigned int flags;
+    int active = 1;
+
+    give(&b);
+    OK(cuDevicePrimaryCtxReset(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    give(&live);
+    live = take(2 * UNIT);
+    b = take(UNIT);
+    fill(&b, 8);
+    check(&b, 8);
+    give(&b);
+    for (int i = 0; active && i < 3; i++) {
+        OK(cuDevicePrimaryCtxRelease(device));
+        OK(cuDevicePrimaryCtxGetState(device, &flags, &active));
+    }
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    b = take(UNIT);
+    fill(&b, 9);
+    give(&b);
+    give(&live);
+}
+
 static void *one_thread(void *arg)
 {
     struct buffer b[3];
@@ -498,9 +527,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         void (*call)(void);
-    } words[] = {{"info", info},         {"sleep_last", sleep_last}, {"full", full},
-                 {"exported", exported}, {"captured", captured},     {"asks", asks},
-                 {"errors", errors},     {"threads", threads},       {"forked", forked}};
+    } words[] = {{"info", info},         {"sleep_last", sleep_last}, {"reset", reset}, {"full", full},
+                 {"exported", exported}, {"captured", captured},     {"asks", asks},   {"errors", errors},
+                 {"threads", threads},   {"forked", forked}};
     size_t total;
 
     OK(cuInit(0));
