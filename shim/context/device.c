@@ -117,7 +117,7 @@ uint64_t context_idle_bytes(int device, uint64_t *ret_used)
 {
     struct pool_stats stats;
     struct context *context;
-    uint64_t idle = vmm_kept_bytes(device), used = 0;
+    uint64_t idle = 0, used = 0;
 
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         pool_flush(context->pool);
@@ -126,7 +126,7 @@ uint64_t context_idle_bytes(int device, uint64_t *ret_used)
         used += stats.held - stats.idle;
     }
     *ret_used = used;
-    return idle;
+    return idle + vmm_kept_bytes(device);
 }
 
 void context_survey(int device, bool whole, struct pool_survey *ret_sum)

@@ -118,6 +118,10 @@ class Kept(Base):
         self.assertEqual(self.made(self.both("captured")), [2, 2, 2, 2, 1, 1, 1])
 
 
+    def test_another_device(self) -> None:
+        """The driver refuses memory of a device that is not the current one, and that is all kept."""
+        self.assertEqual(self.both("elsewhere").counts["cuMemUnmap"], 1)
+
     def test_a_context_ends(self) -> None:
         """Nothing of before is handed out: one buffer before, two after the reset, and one after the release."""
         self.assertEqual(self.both("reset").counts["cuMemCreate"], 5)

@@ -292,6 +292,26 @@ static void errors(void)
     info();
 }
 
+/* Memory of a device whose context is not current. */
+static void elsewhere(void)
+{
+    const size_t most = beginning / 4 * 3 / UNIT * UNIT;
+    struct buffer b;
+    CUcontext other;
+
+    device = 1;
+    OK(cuDevicePrimaryCtxRetain(&other, device));
+    OK(cuCtxSetCurrent(other));
+    b = take(most);
+    give(&b);
+    OK(cuCtxSetCurrent(context));
+    b.size = most + UNIT;
+    OK(create(&b));
+    OK(cuMemRelease(b.handle));
+    device = 0;
+    OK(cuDevicePrimaryCtxRelease(1));
+}
+
 /* The driver may take mappings away with their context. */
 static void reset(void)
 {
@@ -527,9 +547,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         void (*call)(void);
-    } words[] = {{"info", info},         {"sleep_last", sleep_last}, {"reset", reset}, {"full", full},
-                 {"exported", exported}, {"captured", captured},     {"asks", asks},   {"errors", errors},
-                 {"threads", threads},   {"forked", forked}};
+    } words[] = {{"info", info},     {"sleep_last", sleep_last}, {"reset", reset},       {"elsewhere", elsewhere},
+                 {"full", full},     {"exported", exported},     {"captured", captured}, {"asks", asks},
+                 {"errors", errors}, {"threads", threads},       {"forked", forked}};
     size_t total;
 
     OK(cuInit(0));

@@ -273,6 +273,7 @@ static void test_defaults(void **state)
                                        0,
                                        0,
                                        0,
+                                       0,
                                        FILL_OFF,
                                        0,
                                        0,
