@@ -295,17 +295,18 @@ static void errors(void)
 /* Memory of a device whose context is not current. */
 static void elsewhere(void)
 {
-    const size_t most = beginning / 4 * 3 / UNIT * UNIT;
     struct buffer b;
     CUcontext other;
+    size_t left, total;
 
     device = 1;
     OK(cuDevicePrimaryCtxRetain(&other, device));
     OK(cuCtxSetCurrent(other));
-    b = take(most);
+    OK(cuMemGetInfo(&left, &total));
+    b = take(16 * UNIT);
     give(&b);
     OK(cuCtxSetCurrent(context));
-    b.size = most + UNIT;
+    b.size = left / UNIT * UNIT - 4 * UNIT;
     OK(create(&b));
     OK(cuMemRelease(b.handle));
     device = 0;
