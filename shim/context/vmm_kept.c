@@ -35,6 +35,7 @@ static struct {
     _Atomic(uint64_t) tick_at; /* 0: nothing has become idle yet */
 } kept = {.once = PTHREAD_ONCE_INIT};
 
+/* NOLINTNEXTLINE(misc-redundant-expression): so they are meant to be */
 _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "devices have the same numbers");
 
 /* Make a call of the driver, twice if need be, in relaxed capture mode, and write its event. */
@@ -188,11 +189,17 @@ const void *vmm_kept_thread(void)
     return &here;
 }
 
-bool vmm_kept_key(const CUmemAllocationProp *properties, unsigned long long flags, struct vmm_key *ret_key)
+bool vmm_kept_range(const CUdeviceptr *to, size_t size, CUdeviceptr at, unsigned long long flags)
+{
+    return to && size && !at && !flags;
+}
+
+bool vmm_kept_key(const CUmemGenericAllocationHandle *to, const CUmemAllocationProp *properties,
+                  unsigned long long flags, struct vmm_key *ret_key)
 {
     static const CUmemAllocationProp none;
 
-    if (!properties || flags || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+    if (!to || !properties || flags || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         properties->win32HandleMetaData ||
         memcmp(properties->allocFlags.reserved, none.allocFlags.reserved, sizeof(none.allocFlags.reserved)) != 0)
         return false;

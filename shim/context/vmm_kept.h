@@ -29,8 +29,11 @@ bool vmm_kept_serves(void);
 /* This thread, for the cache. */
 const void *vmm_kept_thread(void);
 
-/* The properties as the cache compares them. False: such memory is not kept. */
-bool vmm_kept_key(const CUmemAllocationProp *properties, unsigned long long flags, struct vmm_key *ret_key);
+/* The properties as the cache compares them. False: such memory is not kept. to: where the handle goes. */
+bool vmm_kept_key(const CUmemGenericAllocationHandle *to, const CUmemAllocationProp *properties,
+                  unsigned long long flags, struct vmm_key *ret_key);
+/* False: such a range is not kept. to: where the address goes; at: the address that the program wants. */
+bool vmm_kept_range(const CUdeviceptr *to, size_t size, CUdeviceptr at, unsigned long long flags);
 /* The locations as the cache compares them; false: there are too many of them. */
 bool vmm_kept_access(const CUmemAccessDesc *access, size_t count, struct vmm_access ret_access[VMM_ACCESS_MAX]);
 

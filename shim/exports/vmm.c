@@ -128,7 +128,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     CUresult result;
     uint64_t kept;
 
-    if (cache && !(handle && vmm_kept_key(properties, flags, &key)))
+    if (cache && !vmm_kept_key(handle, properties, flags, &key))
         cache = NULL;
     if (cache && vmm_kept_serves() && vmm_cache_create(cache, vmm_kept_thread(), size, &key, &kept)) {
         *handle = kept;
@@ -229,7 +229,7 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignm
 
     if (cache && addr) /* natively addresses that were freed can be reserved again */
         vmm_cache_settle_range(cache, addr, size);
-    if (cache && (!ptr || !size || addr || flags))
+    if (cache && !vmm_kept_range(ptr, size, addr, flags))
         cache = NULL;
     if (cache && vmm_kept_serves() && vmm_cache_reserve(cache, vmm_kept_thread(), size, alignment, &kept)) {
         *ptr = kept;

@@ -233,7 +233,7 @@ static void print_vmm(void)
         out_line(
             "virtual memory of the program's own: %llu requests, %llu of them with kept memory; MiB: %llu.%llu kept "
             "(most %llu.%llu), %llu.%llu given back\n",
-            (ull)(s.hits + s.misses), (ull)s.hits, MIB_TENTHS(s.kept), MIB_TENTHS(s.peak_kept), MIB_TENTHS(s.returned));
+            (ull)s.hits + s.misses, (ull)s.hits, MIB_TENTHS(s.kept), MIB_TENTHS(s.peak_kept), MIB_TENTHS(s.returned));
 }
 
 static void print_unpooled(void)

@@ -364,7 +364,7 @@ static struct {
 /* Takes buffers and gives them up; no other thread has one of them meanwhile. */
 static void *program(void *arg)
 {
-    uint64_t rng = 1 + (uintptr_t)arg, addr[4], handle[4];
+    uint64_t rng = 1 + (uintptr_t)arg, addr[4] = {0}, handle[4] = {0};
     struct side *side = shared.side;
     int contents;
 
