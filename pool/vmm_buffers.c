@@ -95,7 +95,7 @@ void vmm_handle_remove(struct vmm_cache *cache, struct vmm_buffer *b)
     *at = b->next_handle;
 }
 
-static struct vmm_list *class_of(struct vmm_cache *cache, size_t size)
+struct vmm_list *vmm_class_of(struct vmm_cache *cache, size_t size)
 {
     return &cache->classes[hash_of(size) >> 58];
 }
@@ -105,7 +105,7 @@ void vmm_change_begin(struct vmm_cache *cache, struct vmm_buffer *b)
     struct vmm_account *account = &cache->accounts[b->key.id % VMM_DEVICES];
 
     if (b->state == VMM_IDLE)
-        TAILQ_REMOVE(class_of(cache, b->size), b, in_class);
+        TAILQ_REMOVE(vmm_class_of(cache, b->size), b, in_class);
     if (b->state != VMM_PLAIN)
         TAILQ_REMOVE(&cache->states[b->state], b, in_state);
     b->state = VMM_PLAIN;
@@ -131,7 +131,7 @@ void vmm_change_end(struct vmm_cache *cache, struct vmm_buffer *b)
     b->state = state_of(b);
     if (b->state == VMM_IDLE) {
         b->fresh = true;
-        TAILQ_INSERT_HEAD(class_of(cache, b->size), b, in_class);
+        TAILQ_INSERT_HEAD(vmm_class_of(cache, b->size), b, in_class);
     }
     if (b->state != VMM_PLAIN)
         TAILQ_INSERT_TAIL(&cache->states[b->state], b, in_state);

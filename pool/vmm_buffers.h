@@ -102,6 +102,9 @@ void vmm_range_remove(struct vmm_cache *cache, struct vmm_buffer *b);
 void vmm_handle_add(struct vmm_cache *cache, struct vmm_buffer *b);
 void vmm_handle_remove(struct vmm_cache *cache, struct vmm_buffer *b);
 
+/* The idle buffers of this size, among some of others. */
+struct vmm_list *vmm_class_of(struct vmm_cache *cache, size_t size);
+
 /* Around a change of a buffer: take it out of its list and its device's account, and put it where it belongs then. */
 void vmm_change_begin(struct vmm_cache *cache, struct vmm_buffer *b);
 void vmm_change_end(struct vmm_cache *cache, struct vmm_buffer *b);

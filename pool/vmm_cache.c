@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hash.h"
 #include "vmm_buffers.h"
 #include "vmm_settle.h"
 
@@ -55,7 +54,7 @@ static struct vmm_buffer *idle(struct vmm_cache *cache, size_t size, size_t alig
 {
     struct vmm_buffer *b;
 
-    TAILQ_FOREACH(b, &cache->classes[hash_of(size) >> 58], in_class)
+    TAILQ_FOREACH(b, vmm_class_of(cache, size), in_class)
     if (b->size == size && (key ? key_equal(&b->key, key) : b->align == align))
         break;
     return b;

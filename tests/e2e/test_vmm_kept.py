@@ -118,6 +118,11 @@ class Kept(Base):
         self.assertEqual(self.made(self.both("captured")), [2, 2, 2, 2, 1, 1, 1])
 
 
+    def test_trim(self) -> None:
+        done = self.run_kept("loop:1", "trim", "trim")
+        self.assertEqual(done.out, f"taken 0\ntrimmed {12 * UNIT}\ntrimmed 0\n")
+        self.assertEqual(self.made(done), [6] * 7)
+
     def test_another_device(self) -> None:
         """The driver refuses memory of a device that is not the current one, and that is all kept."""
         self.assertEqual(self.both("elsewhere").counts["cuMemUnmap"], 1)

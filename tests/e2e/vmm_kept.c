@@ -9,6 +9,7 @@
  * is the same with and without the library. Exit status 1: a call that must succeed has failed, or data was wrong.
  */
 #include <cuda.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -292,6 +293,15 @@ static void errors(void)
     info();
 }
 
+/* As include/cupool.h does it. */
+static void trim(void)
+{
+    int64_t (*call)(int device) = (int64_t(*)(int))dlsym(RTLD_DEFAULT, "cupool_lib_trim");
+
+    if (call)
+        printf("trimmed %lld\n", (long long)call(-1));
+}
+
 /* Memory of a device whose context is not current. */
 static void elsewhere(void)
 {
@@ -548,9 +558,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         void (*call)(void);
-    } words[] = {{"info", info},     {"sleep_last", sleep_last}, {"reset", reset},       {"elsewhere", elsewhere},
-                 {"full", full},     {"exported", exported},     {"captured", captured}, {"asks", asks},
-                 {"errors", errors}, {"threads", threads},       {"forked", forked}};
+    } words[] = {{"info", info},         {"sleep_last", sleep_last}, {"reset", reset},
+                 {"trim", trim},         {"elsewhere", elsewhere},   {"full", full},
+                 {"exported", exported}, {"captured", captured},     {"asks", asks},
+                 {"errors", errors},     {"threads", threads},       {"forked", forked}};
     size_t total;
 
     OK(cuInit(0));
