@@ -88,7 +88,9 @@ class Kept(Base):
         """Its memory goes back although the cache is on: all but the last one's at once."""
         done = self.both("sleep:3")
         self.assertGreaterEqual(done.counts["cuMemUnmap"], 4 * 3)
-        self.assertEqual(self.stats(self.one_trace(done))["settled"], 12)
+        trace = self.one_trace(done)
+        self.assertEqual(self.stats(trace)["settled"], 12)
+        self.assertEqual([e["e"] for e in trace.of("mem_create", "mem_release")][:7], ["mem_create"] * 4 + ["mem_release"] * 3)
 
     def test_the_last_one_goes_in_time(self) -> None:
         """Without any other call of the program."""
