@@ -134,10 +134,8 @@ bool vmm_cache_map(struct vmm_cache *cache, const void *thread, uint64_t addr, s
     } else {
         settle_in(cache, addr, size);
         b = vmm_handle_ready(cache, handle);
-        if (b && vmm_is_deferred(b))
+        if (b && (vmm_is_deferred(b) || !b->own_refs))
             vmm_settle(cache, b);
-        else if (b && b->mapped)
-            vmm_forget(cache, b); /* it would be mapped twice */
     }
     lock_give(&cache->lock);
     return served;

@@ -300,6 +300,13 @@ static void test_given_up(void **state)
     OK(side_unmap(side, a.addr, UNIT));
     OK(side_unreserve(side, a.addr, UNIT));
     a = take(side, UNIT);
+    OK(side_release(side, a.handle));
+    OK(side_reserve(side, UNIT, ALIGN, &other));
+    assert_int_equal(side_map(side, other, UNIT, 0, a.handle), BAD);
+    OK(side_unreserve(side, other, UNIT));
+    OK(side_unmap(side, a.addr, UNIT));
+    OK(side_unreserve(side, a.addr, UNIT));
+    a = take(side, UNIT);
     give(side, &a);
     assert_int_equal(side_access(side, a.addr, UNIT, 0, 3), BAD);
     a = take(side, UNIT);
