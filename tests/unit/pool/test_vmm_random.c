@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -384,7 +385,7 @@ static void *program(void *arg)
             const int mine = (int)(100000 * (uintptr_t)arg) + 4 * round + (int)i;
 
             if (side_read(side, addr[i], &contents) || contents != mine || side_unmap(side, addr[i], size) ||
-                side_release(side, handle[i]) ||
+                sched_yield() || side_release(side, handle[i]) ||
                 (next(&rng) % 8 ? side_unreserve(side, addr[i], size)
                                 : side_reserve(side, UNIT, 1, &handle[i]) || side_unreserve(side, handle[i], UNIT) ||
                                       side_unreserve(side, addr[i], size)))
@@ -397,7 +398,8 @@ static void *program(void *arg)
 static void *taker(void *arg)
 {
     for (unsigned int i = 0; !atomic_load(&shared.stop); i++) {
-        vmm_cache_trim(shared.side->cache, VMM_ALL_DEVICES, UINT64_MAX);
+        if (i % 64 == 0)
+            vmm_cache_trim(shared.side->cache, VMM_ALL_DEVICES, UINT64_MAX);
         vmm_cache_settle_partial(shared.side->cache, UINT64_MAX);
         vmm_cache_wait(shared.side->cache);
     }
@@ -410,6 +412,7 @@ static void test_threads(void **state)
 
     (void)state;
     shared.side = side_new(true, 8 * MIB);
+    shared.side->slow = true;
     pthread_create(&beside, NULL, taker, NULL);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, program, (void *)(i + 1)); /* NOLINT(performance-no-int-to-ptr) */

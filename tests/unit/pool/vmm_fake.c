@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
+
 static bool refuses(struct fake *d, enum fake_call call)
 {
     d->calls[call]++;
@@ -152,6 +154,8 @@ static int op_unmap(void *arg, uint64_t addr, size_t size)
 {
     struct side *side = arg;
 
+    if (side->slow)
+        nap_ns(100000); /* others get into this call */
     return LOCKED(side->driver, driver_unmap(side->driver, addr, size));
 }
 

@@ -52,6 +52,7 @@ struct side {
     struct fake *driver;
     struct vmm_cache *cache;
     bool captures; /* nothing may be served */
+    bool slow;     /* the cache's own calls take time */
     uint64_t now;
     unsigned int begun; /* calls of struct vmm_ops */
     uint64_t returned;
