@@ -8,60 +8,42 @@
  * Output: results and contents, and free memory compared with the beginning; nothing that depends on addresses, so it
  * is the same with and without the library. Exit status 1: a call that must succeed has failed, or data was wrong.
  */
-#include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define UNIT      ((size_t)2 << 20)
-#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
-#define OK(call)                                                                                                       \
-    do {                                                                                                               \
-        const CUresult rc_ = (call);                                                                                   \
-        if (rc_)                                                                                                       \
-            FAIL("line %d: %s: %d", __LINE__, #call, (int)rc_);                                                        \
-    } while (0)
+#include "vmm_kept.h"
 
 static CUcontext context;
 static size_t beginning;
 static int device;
-static bool contents_stay; /* physical memory has its contents without a mapping, as on a GPU; not simulated */
+bool contents_stay;
 
-struct buffer {
-    CUdeviceptr at;
-    size_t size;
-    CUmemGenericAllocationHandle handle;
-};
-
-static CUmemAllocationProp properties(void)
+CUmemAllocationProp properties(void)
 {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
-static CUresult create(struct buffer *b)
+CUresult create(struct buffer *b)
 {
     const CUmemAllocationProp as = properties();
 
     return cuMemCreate(&b->handle, b->size, &as, 0);
 }
 
-static CUresult let(const struct buffer *b)
+CUresult let(const struct buffer *b)
 {
     const CUmemAccessDesc access = {.location = properties().location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
     return cuMemSetAccess(b->at, b->size, &access, 1);
 }
 
-static struct buffer take(size_t size)
+struct buffer take(size_t size)
 {
     struct buffer b = {.size = size};
 
@@ -72,7 +54,7 @@ static struct buffer take(size_t size)
     return b;
 }
 
-static void give(const struct buffer *b)
+void give(const struct buffer *b)
 {
     OK(cuMemUnmap(b->at, b->size));
     OK(cuMemRelease(b->handle));
@@ -80,13 +62,13 @@ static void give(const struct buffer *b)
 }
 
 /* No call that unmaps waits for the device, so whoever uses memory does. */
-static void fill(const struct buffer *b, unsigned char byte)
+void fill(const struct buffer *b, unsigned char byte)
 {
     OK(cuMemsetD8(b->at, byte, b->size));
     OK(cuStreamSynchronize(NULL));
 }
 
-static void check(const struct buffer *b, unsigned char byte)
+void check(const struct buffer *b, unsigned char byte)
 {
     unsigned char got[2] = {0};
 
@@ -96,7 +78,7 @@ static void check(const struct buffer *b, unsigned char byte)
         FAIL("wrong data: %d and %d, not %d", got[0], got[1], byte);
 }
 
-static void info(void)
+void info(void)
 {
     size_t left, total;
 
@@ -158,7 +140,7 @@ static void sleep_last(void)
     OK(cuMemRelease(b.handle));
 }
 
-/* What has been given up is there for every other request. */
+/* Memory that was given up is there for every other request. */
 static void full(void)
 {
     const size_t part = beginning / 8 / UNIT * UNIT, most = beginning / 4 * 3 / UNIT * UNIT;
@@ -399,106 +381,6 @@ static void forked(void)
     wait(&status);
     c = take(UNIT);
     give(&c);
-}
-
-/* --- a random program --- */
-
-static uint64_t rng;
-
-static unsigned int below(unsigned int n)
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (unsigned int)(rng % n);
-}
-
-struct slot {
-    struct buffer b;
-    bool range, mapped, reached;
-    int refs;
-    unsigned char byte; /* 0: not written */
-};
-
-static void step(struct slot *s, unsigned char byte)
-{
-    switch (below(8)) {
-    case 0:
-        if (!s->range && !s->refs)
-            s->b.size = (1 + below(2)) * UNIT;
-        if (!s->range)
-            OK(cuMemAddressReserve(&s->b.at, s->b.size, 0, 0, 0));
-        s->range = true;
-        break;
-    case 1:
-        if (!s->range && !s->refs)
-            s->b.size = (1 + below(2)) * UNIT;
-        if (!s->refs && !s->mapped) {
-            OK(create(&s->b));
-            s->refs = 1;
-            s->byte = 0;
-        }
-        break;
-    case 2:
-        if (s->range && s->refs && !s->mapped) {
-            OK(cuMemMap(s->b.at, s->b.size, 0, s->b.handle, 0));
-            s->mapped = true;
-            s->reached = false;
-            s->byte = contents_stay ? s->byte : 0;
-        }
-        break;
-    case 3:
-        if (s->mapped && !s->reached)
-            OK(let(&s->b));
-        s->reached = s->mapped;
-        break;
-    case 4:
-        if (s->mapped && s->reached && s->byte)
-            check(&s->b, s->byte);
-        if (s->mapped && s->reached)
-            fill(&s->b, s->byte = byte);
-        break;
-    case 5:
-        if (s->mapped)
-            OK(cuMemUnmap(s->b.at, s->b.size));
-        s->mapped = false;
-        break;
-    case 6:
-        if (s->refs)
-            OK(cuMemRelease(s->b.handle));
-        s->refs = 0;
-        break;
-    default:
-        if (s->range && !s->mapped) {
-            OK(cuMemAddressFree(s->b.at, s->b.size));
-            s->range = false;
-        }
-    }
-}
-
-static void random_program(uint64_t seed)
-{
-    struct slot slots[8] = {0};
-
-    rng = seed;
-    for (int i = 0; i < 4000; i++) {
-        struct slot *s = &slots[below(8)];
-
-        if (below(3) == 0 && !s->range && !s->refs && !s->mapped) { /* the usual way */
-            s->b = take((1 + below(2)) * UNIT);
-            s->range = s->mapped = s->reached = true;
-            s->refs = 1;
-            fill(&s->b, s->byte = (unsigned char)(1 + i % 250));
-        } else if (below(3) == 0 && s->range && s->refs && s->mapped && s->reached) {
-            check(&s->b, s->byte ? s->byte : (fill(&s->b, 1), (unsigned char)1));
-            give(&s->b);
-            memset(s, 0, sizeof(*s));
-        } else {
-            step(s, (unsigned char)(1 + i % 250));
-        }
-        if (i % 50 == 0)
-            info();
-    }
 }
 
 static void nap(int ms)

@@ -137,7 +137,7 @@ static void facts(void)
     give(&c, us);
 }
 
-/* What a capture makes of these calls, in each mode. */
+/* The results of these calls, and of the capture, in each mode. */
 static void captures(void)
 {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,

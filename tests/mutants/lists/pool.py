@@ -21,27 +21,27 @@ MUTANTS = [
         ("if (memory) vmm_forget(cache, memory);", "")]),
     Mutant("virtual memory: a handle that was released can be mapped", ["vmm_cache"], [
         ("if (b && (vmm_is_deferred(b) || !b->own_refs))", "if (b && vmm_is_deferred(b))")]),
-    Mutant("virtual memory: access is left out that the driver has not", ["vmm_cache", "vmm_random"], [
+    Mutant("virtual memory: access is left out that the driver has not", ["vmm_trim", "vmm_random"], [
         ("served = has && has->flags == access[i].flags;", "served = 1; has = has ? has : b->access;")]),
     Mutant("virtual memory: access of an earlier user shows", ["vmm_cache", "vmm_kept / AsNatively.test_every_word"], [
         ("b->own_map = true; b->fresh = false; b->given = 0;", "b->own_map = true; b->fresh = false;")]),
     Mutant("virtual memory: access of an earlier user stays when the buffer is forgotten", ["vmm_random"], [
         ("return b->own_map && b->given !=", "return 0 && b->given !=")]),
-    Mutant("virtual memory: a buffer of unknown access is kept", ["vmm_cache"], [
+    Mutant("virtual memory: a buffer of unknown access is kept", ["vmm_trim"], [
         ("while (!known && size && (b = vmm_in_ready", "while (0 && (b = vmm_in_ready")]),
     Mutant("virtual memory: a retained handle does not count", ["vmm_cache", "vmm_random"], [
         ("b->refs++; b->own_refs++;", "")]),
-    Mutant("virtual memory: calls are deferred while a stream captures", ["vmm_cache"], [
+    Mutant("virtual memory: calls are deferred while a stream captures", ["vmm_trim"], [
         ("served = exact && may_serve;", "served = exact;")]),
     Mutant("virtual memory: a handle's deferred release is forgotten with its mapping", ["vmm_cache", "vmm_random"], [
         ("if (b && b->own_map && b->size == size && b->refs > b->own_refs) {", "if (0) {")]),
-    Mutant("virtual memory: no bound", ["vmm_cache"], [
+    Mutant("virtual memory: no bound", ["vmm_trim"], [
         ("if (wanted + account->kept > peak + peak / 10 + cache->least)", "if (0)")]),
-    Mutant("virtual memory: what has just become idle goes first", ["vmm_cache"], [
+    Mutant("virtual memory: what has just become idle goes first", ["vmm_trim"], [
         ("!vmm_owns_memory(b) && b->since <= before &&", "!vmm_owns_memory(b) &&")]),
-    Mutant("virtual memory: memory goes back that the program has", ["vmm_cache"], [
+    Mutant("virtual memory: memory goes back that the program has", ["vmm_trim"], [
         ("if (!vmm_owns_memory(b) && b->since", "if (b->since")]),
-    Mutant("virtual memory: addresses go back while they are mapped", ["vmm_cache"], [
+    Mutant("virtual memory: addresses go back while they are mapped", ["vmm_trim"], [
         ("if (b->has_range && !b->own_range && !kept)", "if (b->has_range && !b->own_range)"),
         ("kept = cache->ops->unmap(cache->arg, b->addr, b->size) != 0;", "")]),
     Mutant("virtual memory: a buffer is taken while another thread gives it back", ["vmm_random"], [
