@@ -16,6 +16,7 @@
  */
 #include <string.h>
 
+#include "base/conf.h"
 #include "base/process.h"
 #include "clock.h"
 #include "context/nccl_memory.h"
@@ -104,9 +105,7 @@ static struct origin origin_of(const void *caller)
 /* The cache, for what the caller takes; NULL: it is not kept. */
 static struct vmm_cache *cache_for(const void *caller)
 {
-    struct vmm_cache *cache = vmm_kept_cache();
-
-    return cache && !caller_is_outside(caller_of(caller)) ? cache : NULL;
+    return conf_get()->vmm.number && !caller_is_outside(caller_of(caller)) ? vmm_kept_cache() : NULL;
 }
 
 /* True, once: make the call again, since kept memory of that device has gone back. */

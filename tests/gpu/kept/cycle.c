@@ -188,6 +188,25 @@ static void reset(CUdevice device, CUcontext *context)
            (int)cuMemAddressFree(b.at, UNIT));
 }
 
+/* Does unmapping wait for work, and what do later calls return if not? The last step: the context is lost. */
+static void under_work(void)
+{
+    double us[7];
+    struct buffer b = take(512 * UNIT, us), c = {.size = UNIT};
+    CUresult rc[4];
+
+    for (int i = 0; i < 200; i++)
+        OK(cuMemsetD8Async(b.at, (unsigned char)i, b.size, NULL));
+    rc[0] = cuMemUnmap(b.at, b.size);
+    rc[1] = cuCtxSynchronize();
+    rc[2] = cuMemAddressReserve(&c.at, UNIT, UNIT, 0, 0);
+    rc[3] = cuMemCreate(&c.handle, UNIT, &properties, 0);
+    printf("unmapped under work: unmap %d, synchronize %d; then reserve %d create %d", (int)rc[0], (int)rc[1],
+           (int)rc[2], (int)rc[3]);
+    printf(" map %d", (int)cuMemMap(c.at, UNIT, 0, c.handle, 0));
+    printf(" access %d\n", (int)cuMemSetAccess(c.at, UNIT, &access_all, 1));
+}
+
 int main(int argc, char **argv)
 {
     const int rounds = argc > 1 ? atoi(argv[1]) : 500;
@@ -209,5 +228,6 @@ int main(int argc, char **argv)
     OK(cuMemGetInfo(&after, &total));
     printf("free memory as before: %d\n", before == after);
     reset(device, &context);
+    under_work();
     return 0;
 }
