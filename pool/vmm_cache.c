@@ -15,18 +15,24 @@
 #include "vmm_buffers.h"
 #include "vmm_settle.h"
 
-/* Settle what this thread has given up in part, but for one buffer. */
+/* A buffer that this thread has given up in part, but for one; NULL: none. */
+static struct vmm_buffer *left_behind(struct vmm_cache *cache, const void *thread, uint64_t addr, uint64_t handle)
+{
+    struct vmm_buffer *b;
+
+    TAILQ_FOREACH(b, &cache->states[VMM_LEAVING], in_state)
+    if (b->thread == thread && b->addr != addr && b->handle != handle)
+        return b;
+    return NULL;
+}
+
+/* The thread goes on to this buffer: settle what it has left behind. */
 static void goes_on(struct vmm_cache *cache, const void *thread, uint64_t addr, uint64_t handle)
 {
     struct vmm_buffer *b;
 
-    do {
-        TAILQ_FOREACH(b, &cache->states[VMM_LEAVING], in_state)
-        if (b->thread == thread && b->addr != addr && b->handle != handle)
-            break;
-        if (b)
-            vmm_settle(cache, b);
-    } while (b);
+    while ((b = left_behind(cache, thread, addr, handle)))
+        vmm_settle(cache, b);
 }
 
 /* --- taking a buffer --- */

@@ -99,18 +99,24 @@ void vmm_cache_forget_all(struct vmm_cache *cache)
     lock_give(&cache->lock);
 }
 
+/* A buffer that was given up in part; NULL: none. */
+static struct vmm_buffer *leaving(struct vmm_cache *cache, uint64_t before)
+{
+    struct vmm_buffer *b;
+
+    TAILQ_FOREACH(b, &cache->states[VMM_LEAVING], in_state)
+    if (b->since <= before)
+        return b;
+    return NULL;
+}
+
 void vmm_cache_settle_partial(struct vmm_cache *cache, uint64_t before)
 {
     struct vmm_buffer *b;
 
     lock_take(&cache->lock);
-    do {
-        TAILQ_FOREACH(b, &cache->states[VMM_LEAVING], in_state)
-        if (b->since <= before)
-            break;
-        if (b)
-            vmm_settle(cache, b);
-    } while (b);
+    while ((b = leaving(cache, before)))
+        vmm_settle(cache, b);
     lock_give(&cache->lock);
 }
 
