@@ -20,9 +20,9 @@ static struct vmm_buffer *left_behind(struct vmm_cache *cache, const void *threa
 {
     struct vmm_buffer *b;
 
-    TAILQ_FOREACH(b, &cache->states[VMM_LEAVING], in_state)
-    if (b->thread == thread && b->addr != addr && b->handle != handle)
-        return b;
+    TAILQ_FOREACH (b, &cache->states[VMM_LEAVING], in_state)
+        if (b->thread == thread && b->addr != addr && b->handle != handle)
+            return b;
     return NULL;
 }
 
@@ -49,10 +49,10 @@ static struct vmm_buffer *begun(struct vmm_cache *cache, const void *thread, siz
 {
     struct vmm_buffer *b;
 
-    TAILQ_FOREACH(b, &cache->states[VMM_FORMING], in_state)
-    if (b->thread == thread && b->size == size &&
-        (key ? !b->own_refs && key_equal(&b->key, key) : !b->own_range && b->align == align))
-        break;
+    TAILQ_FOREACH (b, &cache->states[VMM_FORMING], in_state)
+        if (b->thread == thread && b->size == size &&
+            (key ? !b->own_refs && key_equal(&b->key, key) : !b->own_range && b->align == align))
+            break;
     return b;
 }
 
@@ -60,9 +60,9 @@ static struct vmm_buffer *idle(struct vmm_cache *cache, size_t size, size_t alig
 {
     struct vmm_buffer *b;
 
-    TAILQ_FOREACH(b, vmm_class_of(cache, size), in_class)
-    if (b->size == size && (key ? key_equal(&b->key, key) : b->align == align))
-        break;
+    TAILQ_FOREACH (b, vmm_class_of(cache, size), in_class)
+        if (b->size == size && (key ? key_equal(&b->key, key) : b->align == align))
+            break;
     return b;
 }
 

@@ -53,9 +53,9 @@ void vmm_cache_make_room(struct vmm_cache *cache, unsigned int device, size_t si
         peak = wanted > account->peak ? wanted : account->peak;
         b = NULL;
         if (wanted + account->kept > peak + peak / 10 + cache->least)
-            TAILQ_FOREACH(b, &cache->states[VMM_IDLE], in_state)
-        if (b->key.id % VMM_DEVICES == device % VMM_DEVICES)
-            break;
+            TAILQ_FOREACH (b, &cache->states[VMM_IDLE], in_state)
+                if (b->key.id % VMM_DEVICES == device % VMM_DEVICES)
+                    break;
         if (b)
             vmm_settle(cache, b);
     } while (b);
@@ -68,9 +68,9 @@ static struct vmm_buffer *trimmable(struct vmm_cache *cache, int device, uint64_
     struct vmm_buffer *b;
 
     for (enum vmm_state state = VMM_IDLE; state < VMM_STATES; state++)
-        TAILQ_FOREACH(b, &cache->states[state], in_state)
-    if (!vmm_owns_memory(b) && b->since <= before && (device < 0 || b->key.id == (uint32_t)device))
-        return b;
+        TAILQ_FOREACH (b, &cache->states[state], in_state)
+            if (!vmm_owns_memory(b) && b->since <= before && (device < 0 || b->key.id == (uint32_t)device))
+                return b;
     return NULL;
 }
 
@@ -104,9 +104,9 @@ static struct vmm_buffer *leaving(struct vmm_cache *cache, uint64_t before)
 {
     struct vmm_buffer *b;
 
-    TAILQ_FOREACH(b, &cache->states[VMM_LEAVING], in_state)
-    if (b->since <= before)
-        return b;
+    TAILQ_FOREACH (b, &cache->states[VMM_LEAVING], in_state)
+        if (b->since <= before)
+            return b;
     return NULL;
 }
 
