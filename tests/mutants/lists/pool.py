@@ -33,7 +33,7 @@ MUTANTS = [
         ("b->refs++; b->own_refs++;", "")]),
     Mutant("virtual memory: calls are deferred while a stream captures", ["vmm_trim"], [
         ("served = exact && may_serve;", "served = exact;")]),
-    Mutant("virtual memory: a handle's deferred release is forgotten with its mapping", ["vmm_cache", "vmm_random"], [
+    Mutant("virtual memory: a handle's deferred release is forgotten with its mapping", ["vmm_trim", "vmm_random"], [
         ("if (b && b->own_map && b->size == size && b->refs > b->own_refs) {", "if (0) {")]),
     Mutant("virtual memory: no bound", ["vmm_trim"], [
         ("if (wanted + account->kept > peak + peak / 10 + cache->least)", "if (0)")]),
