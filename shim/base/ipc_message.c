@@ -36,8 +36,8 @@ void ipc_ticket_make(struct ipc_ticket *ret_ticket, int pid, const struct ipc_na
 bool ipc_ticket_read(const void *handle, struct ipc_ticket *ret_ticket)
 {
     memcpy(ret_ticket, handle, sizeof(*ret_ticket));
-    return memcmp(ret_ticket->magic, ticket_magic, sizeof(ticket_magic)) == 0 &&
-           ret_ticket->version == IPC_VERSION && ret_ticket->check == check_of(ret_ticket);
+    return memcmp(ret_ticket->magic, ticket_magic, sizeof(ticket_magic)) == 0 && ret_ticket->version == IPC_VERSION &&
+           ret_ticket->check == check_of(ret_ticket);
 }
 
 void ipc_request_make(struct ipc_request *ret_request, enum ipc_kind kind, uint64_t number,

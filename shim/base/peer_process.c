@@ -31,8 +31,9 @@ static bool look(int pid, struct seen *ret_seen)
     close(fd);
     text[n > 0 ? n : 0] = '\0';
     name_end = strrchr(text, ')'); /* the name may have any character in it */
-    return name_end && sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu",
-                              &ret_seen->state, &ret_seen->threads, &ret_seen->start) == 3;
+    return name_end &&
+           sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu",
+                  &ret_seen->state, &ret_seen->threads, &ret_seen->start) == 3;
 }
 
 struct peer_process peer_process_of(int pid)

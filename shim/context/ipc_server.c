@@ -39,8 +39,8 @@ struct connection {
 };
 
 static struct {
-    pthread_mutex_t lock;  /* guards the opening */
-    atomic_bool open;      /* set once station, name and bell are there */
+    pthread_mutex_t lock; /* guards the opening */
+    atomic_bool open;     /* set once station, name and bell are there */
     struct ipc_name name;
     struct ipc_descriptor station, bell[2]; /* what is written to bell[1] arrives at bell[0] */
     struct connection connections[IPC_CONNECTIONS_MAX];

@@ -301,8 +301,7 @@ static enum ipc_status grant(struct ipc_holder *holder, struct block *block, str
 {
     const struct ipc_segment *segment = &block->segment->as;
     const int fd = segment->how == IPC_DESCRIPTOR ? fcntl(segment->fd, F_DUPFD_CLOEXEC, 0) : -1;
-    struct ipc_hold *hold =
-        segment->how == IPC_DESCRIPTOR && fd < 0 ? NULL : hold_of(holder, block, /* make: */ true);
+    struct ipc_hold *hold = segment->how == IPC_DESCRIPTOR && fd < 0 ? NULL : hold_of(holder, block, /* make: */ true);
 
     if (!hold || hold->count == HOLDS_MAX) {
         if (fd >= 0)

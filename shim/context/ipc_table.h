@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ipc_table.h - the books of an exporting process: which blocks are exported, who holds them, and which are parked: freed
- * by the program while another process holds them.
+ * ipc_table.h - the books of an exporting process: which blocks are exported, who holds them, and which are parked:
+ * freed by the program while another process holds them.
  *
  * A block enters the books with its first ticket and leaves them with its free, or, if it is held then, with its last
  * holder. Until that its memory serves no other request. A holder is a process that imports, or rather its connection.

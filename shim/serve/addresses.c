@@ -59,7 +59,8 @@ bool serve_is_freed(uint64_t addr, const void *caller)
     uint64_t base;
     size_t size;
 
-    return (!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr))) && serve_range(addr, caller, &base, &size) && !size;
+    return (!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr))) &&
+           serve_range(addr, caller, &base, &size) && !size;
 }
 
 void serve_rdma_prepared(uint64_t addr, const void *caller)
