@@ -251,7 +251,7 @@ ssize_t ipc_receive(const struct ipc_descriptor *connection, void *data, size_t 
     if (!ipc_is_open(connection))
         return -EBADF;
     /* With MSG_TRUNC the result is the length that was sent. */
-    n = recvmsg(connection->fd, &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+    n = recvmsg(connection->fd, &header, MSG_TRUNC | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
         return errno == EINTR ? -EAGAIN : -errno;
     *ret_fd = descriptor_of(&header);

@@ -214,13 +214,15 @@ class Held(Base):
 
     def test_until_the_importer_is_gone(self) -> None:
         for backend in ("cuda", "vmm"):
-            for how in ("kill", "exit", "end"):
+            for how in ("kill", "exit", "end", "zombie"):
                 with self.subTest(backend=backend, how=how):
                     a, b, mine, its, before = self.held(backend, size=ALONE)
                     self.assertGreater(a("used"), before)
                     if how == "exit":
                         b.send("exit")
                         b.child.wait(TIMEOUT)
+                    elif how == "zombie":  # nobody has waited for it
+                        os.kill(b.pid, signal.SIGKILL)
                     else:
                         b.kill() if how == "kill" else b.end()
                     self.wait_for(a, "used", before)
