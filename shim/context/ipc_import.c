@@ -247,6 +247,13 @@ static struct import *import_find(const struct ipc_name *block, CUcontext contex
     return import;
 }
 
+static void opens_set(struct import *import, unsigned int opens)
+{
+    pthread_mutex_lock(&imports.lock);
+    import->opens = opens;
+    pthread_mutex_unlock(&imports.lock);
+}
+
 /* The mapping of a granted segment, made if it is missing, with one use more. */
 static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext context, struct mapping **ret_mapping)
 {
@@ -373,7 +380,7 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
     claim(&cancel);
     import = import_find(&ticket->block, context);
     if (import)
-        import->opens++;
+        opens_set(import, import->opens + 1);
     else
         result = open_new(ticket, context, &addr);
     if (!result)
@@ -396,24 +403,52 @@ static CUresult context_wait(CUcontext handle)
     return result;
 }
 
-CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
+/* The open block at this address; with the lock, or the claim. */
+static struct import *import_at(CUdeviceptr addr)
 {
-    CUresult result = CUDA_SUCCESS;
-    struct import *import;
-    int cancel;
+    struct import *import = imports.first;
 
-    claim(&cancel);
-    import = imports.first;
     while (import && import->addr != addr)
         import = import->next;
+    return import;
+}
+
+/* The context of an open block whose next close is its last. NULL: there is none, or no such block. */
+static CUcontext context_to_wait_for(CUdeviceptr addr)
+{
+    const struct import *import;
+    CUcontext context;
+
+    pthread_mutex_lock(&imports.lock);
+    import = import_at(addr);
+    context = import && import->opens == 1 ? import->mapping->context : NULL;
+    pthread_mutex_unlock(&imports.lock);
+    return context;
+}
+
+CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
+{
+    /* Without the claim, because other threads may have to open or close meanwhile for this work to end. */
+    CUcontext context = context_to_wait_for(addr);
+    const bool waited = context != NULL;
+    CUresult result = waited ? context_wait(context) : CUDA_SUCCESS;
+    struct import *import;
+    bool last;
+    int cancel;
+
+    *ret_ours = waited;
+    if (result)
+        return result;
+    claim(&cancel);
+    import = import_at(addr);
     *ret_ours = import != NULL;
-    if (import && import->opens > 1) {
-        import->opens--;
-    } else if (import) {
-        result = context_wait(import->mapping->context);
-        if (!result)
-            result = import_end(import, limit_from_now());
-    }
+    last = import && import->opens == 1;
+    if (import && !last)
+        opens_set(import, import->opens - 1);
+    if (last && !waited && (context = context_to_wait_for(addr))) /* another thread has closed it meanwhile */
+        result = context_wait(context);
+    if (last && !result)
+        result = import_end(import, limit_from_now());
     unclaim(cancel);
     return result;
 }

@@ -217,13 +217,13 @@ unsigned int ipc_server_listen(struct pollfd *fds, unsigned int max)
 {
     unsigned int count = 0;
 
-    if (!atomic_load(&server.open) || max < IPC_POLLED_MAX)
+    if (!atomic_load(&server.open) || max < 2)
         return 0;
     if (ipc_is_open(&server.bell[0]))
         fds[count++] = (struct pollfd){.fd = server.bell[0].fd, .events = POLLIN};
     if (now_ns() >= server.pause && ipc_is_open(&server.station) && connection_new())
         fds[count++] = (struct pollfd){.fd = server.station.fd, .events = POLLIN};
-    for (unsigned int i = 0; i < IPC_CONNECTIONS_MAX; i++) {
+    for (unsigned int i = 0; i < IPC_CONNECTIONS_MAX && count < max; i++) {
         const struct connection *connection = &server.connections[i];
 
         if (connection->used && ipc_is_open(&connection->socket))

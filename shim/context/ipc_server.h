@@ -21,7 +21,7 @@
 #include "base/ipc_message.h"
 
 /* The connections that are served at a time. */
-#define IPC_CONNECTIONS_MAX 62
+#define IPC_CONNECTIONS_MAX 254
 /* Of ipc_server_listen: the connections, the station, and a socket to ring at. */
 #define IPC_POLLED_MAX (IPC_CONNECTIONS_MAX + 2)
 

@@ -20,8 +20,7 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
     case SERVE_IPC_TICKET:
         return CUDA_SUCCESS;
     case SERVE_IPC_REFUSED:
-        result = CUDA_ERROR_INVALID_VALUE;
-        break;
+        return CUDA_ERROR_INVALID_VALUE;
     default:
         result = real_next(cuIpcGetMemHandle)(handle, ptr);
     }

@@ -143,5 +143,7 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
     error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));
     if (!error)
         serve_ipc_exported((uintptr_t)ptr, CALLER);
+    else if (is == SERVE_IPC_DRIVER)
+        serve_ipc_refused((uintptr_t)ptr);
     return error;
 }

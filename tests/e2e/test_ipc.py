@@ -178,8 +178,9 @@ class Bytes(Base):
                 self.assertEqual(b(f"handle {its}"), INVALID)
 
     def test_whoever_opens_its_own(self) -> None:
-        a = Process(self)
-        self.assertEqual(a.refused(a.handle(a.alloc(3000))), OWN)
+        for backend in ("cuda", "vmm"):
+            a = Process(self, CUPOOL_BACKEND=backend)
+            self.assertEqual(a.refused(a.handle(a.alloc(3000))), OWN)
 
 
 class Held(Base):

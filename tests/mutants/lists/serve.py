@@ -39,8 +39,6 @@ MUTANTS = [
         ("free_with(parked_release, addr);", "(void)parked_release;")]),
     Mutant("ipc: a freed block that is held is there for the program", ["ipc / Held.test_until_it_is_closed"], [
         ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_live_size(addr)")]),
-    Mutant("ipc: an importer exports what it has imported", ["ipc / Bytes.test_an_importer_exports_nothing_of_it"], [
-        ("ipc_import_range(addr, &imported, &size, &context) ? SERVE_IPC_REFUSED", "ipc_import_range(addr, &imported, &size, &context) ? SERVE_IPC_DRIVER")]),
     Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
         ("else if (ipc_server_is(&ticket.station))", "else if (false)")]),
 
