@@ -340,7 +340,7 @@ static const char *reason(int rc)
 static CUresult open_new(const struct ipc_ticket *ticket, CUcontext context, uint64_t *ret_addr)
 {
     const uint64_t limit = limit_from_now();
-    struct ipc_grant grant;
+    struct ipc_grant grant = {0};
     CUresult result = CUDA_ERROR_MAP_FAILED;
     int rc, fd = -1;
     struct peer *peer = peer_of(&ticket->station, limit, &rc);

@@ -336,19 +336,21 @@ void ipc_table_grant(struct ipc_holder *holder, const struct ipc_request *reques
     pthread_mutex_unlock(&table.lock);
 }
 
-/* Take back one grant; with the lock. */
-static void hold_less(struct ipc_holder *holder, struct ipc_hold *hold)
+/* Take back so many of a hold's grants; with the lock. */
+static void hold_less(struct ipc_holder *holder, struct ipc_hold *hold, unsigned int count)
 {
     struct block *block = hold->block;
     struct ipc_hold **at = &holder->first;
 
-    if (--hold->count == 0) {
+    hold->count -= count;
+    block->holds -= count;
+    if (!hold->count) {
         while (*at != hold)
             at = &(*at)->next;
         *at = hold->next;
         free(hold);
     }
-    if (--block->holds)
+    if (block->holds)
         return;
     if (block->gone)
         free(block);
@@ -365,7 +367,7 @@ bool ipc_table_close(struct ipc_holder *holder, const struct ipc_name *block)
     while (hold && !ipc_name_equal(&hold->block->name, block))
         hold = hold->next;
     if (hold)
-        hold_less(holder, hold);
+        hold_less(holder, hold, 1);
     pthread_mutex_unlock(&table.lock);
     return hold != NULL;
 }
@@ -374,7 +376,7 @@ void ipc_table_end(struct ipc_holder *holder)
 {
     pthread_mutex_lock(&table.lock);
     while (holder->first)
-        hold_less(holder, holder->first);
+        hold_less(holder, holder->first, holder->first->count);
     pthread_mutex_unlock(&table.lock);
 }
 

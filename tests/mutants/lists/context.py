@@ -256,7 +256,7 @@ MUTANTS = [
     Mutant("ipc: a second free of a held block succeeds", ["fuzz_ipc_random", "ipc / Held.test_until_it_is_closed"], [
         ("if (block && block->parked) { answer = IPC_FREE_AGAIN;", "if (block && block->parked) { answer = IPC_FREE_PARKED;")]),
     Mutant("ipc: a block is granted once for ever", ["fuzz_ipc_random", "ipc / Held.test_until_it_is_closed"], [
-        ("if (--block->holds) return;", "if (block->holds) return;")]),
+        ("block->holds -= count; if (!hold->count)", "if (!hold->count)")]),
     Mutant("ipc: an importer that leaves holds nothing", ["fuzz_ipc_random", "ipc / Held.test_the_connection_is_closed_by_the_program"], [
         ("if (connection->holder.first && peer_process_lives(&connection->process)) {", "if (false) {")]),
     Mutant("ipc: an importer whose child lives holds for ever", ["fuzz_ipc_random", "ipc / Held.test_a_child_keeps_the_connection"], [
