@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What /proc says of a process. */
+/* A process as /proc describes it. */
 struct seen {
     char state;
     int threads;

@@ -15,13 +15,15 @@
 /* A descriptor of the memory that is mapped at addr. CUDA_ERROR_INVALID_VALUE: it is not virtual memory. */
 static CUresult descriptor_make(uint64_t addr, int *ret_fd)
 {
+    __typeof__(&cuMemExportToShareableHandle) export = real_next(cuMemExportToShareableHandle);
+    __typeof__(&cuMemRetainAllocationHandle) retain = real_next(cuMemRetainAllocationHandle);
     CUmemGenericAllocationHandle handle;
-    CUresult result = real_next(cuMemRetainAllocationHandle)(&handle, (void *)(uintptr_t)addr); /* NOLINT */
+    CUresult result = retain(&handle, (void *)(uintptr_t)addr); /* NOLINT: an address */
     int fd = -1;
 
     if (result)
         return result;
-    result = real_next(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    result = export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     real_next(cuMemRelease)(handle);
     *ret_fd = result ? -1 : file_aside(fd);
     return result;
@@ -30,6 +32,7 @@ static CUresult descriptor_make(uint64_t addr, int *ret_fd)
 CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t size, struct ipc_segment *ret_segment)
 {
     const struct real_driver *driver = real_driver_get();
+    __typeof__(&cuIpcGetMemHandle) get = real_next(cuIpcGetMemHandle);
     struct ipc_segment as = {.addr = segment, .size = size, .fd = -1};
     CUipcMemHandle handle;
     CUresult result;
@@ -43,7 +46,7 @@ CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t 
         result = descriptor_make(segment, &as.fd);
     } else {
         as.how = IPC_NATIVE;
-        result = real_next(cuIpcGetMemHandle)(&handle, segment);
+        result = get(&handle, segment);
         if (!result)
             memcpy(as.handle, &handle, sizeof(as.handle));
     }
@@ -88,6 +91,7 @@ static CUresult access_give(uint64_t addr, size_t size, const unsigned char *car
 static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
 {
     const struct real_driver *driver = real_driver_get();
+    __typeof__(&cuMemImportFromShareableHandle) import = real_next(cuMemImportFromShareableHandle);
     const size_t size = grant->segment_size;
     CUmemGenericAllocationHandle handle;
     CUdeviceptr addr = 0;
@@ -95,8 +99,8 @@ static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *
 
     if (!driver || !driver->cuMemAddressReserve || !driver->cuMemMap || !driver->cuMemUnmap || !driver->cuMemSetAccess)
         return CUDA_ERROR_NOT_SUPPORTED;
-    result = real_next(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, /* NOLINT: a number */
-                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    result = import(&handle, (void *)(intptr_t)fd, /* NOLINT: a number */
+                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result)
         return result;
     result = driver->cuMemAddressReserve(&addr, size, POOL_SEGMENT_UNIT, 0, 0);
@@ -114,6 +118,7 @@ static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *
 
 CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
 {
+    __typeof__(&cuIpcOpenMemHandle_v2) open = real_next(cuIpcOpenMemHandle_v2);
     CUipcMemHandle handle;
     CUdeviceptr addr = 0;
     CUresult result;
@@ -121,7 +126,7 @@ CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
     if (grant->how == IPC_DESCRIPTOR)
         return descriptor_map(grant, fd, ret_addr);
     memcpy(&handle, grant->handle, sizeof(handle));
-    result = real_next(cuIpcOpenMemHandle_v2)(&addr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    result = open(&addr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     *ret_addr = addr;
     return result;
 }

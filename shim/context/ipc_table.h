@@ -65,7 +65,7 @@ bool ipc_table_has_segment(uint64_t segment);
 int ipc_table_add(const struct context *owner, uint64_t addr, size_t size, const struct ipc_segment *segment,
                   struct ipc_name *ret_block);
 
-/* What becomes of a block that the program frees. */
+/* The fate of a block that the program frees. */
 enum ipc_free {
     IPC_FREE_NOW,    /* nobody holds it: it has left the books */
     IPC_FREE_PARKED, /* it is held: it stays handed out until its last holder is gone */

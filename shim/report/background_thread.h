@@ -3,8 +3,8 @@
  * background_thread.h - the background thread: from the first segment until the process ends it gives idle memory back,
  * collects released memory that has arrived, writes statistics when they are due (stats.h), gives memory to other
  * processes that ask for it (context/neighbours.h), and hands exported blocks to those that import them
- * (context/ipc_server.h). When all threads of the program have ended, this thread ends as the last one, so that the process ends as it natively would. It does not
- * decide which memory is idle; the pools do.
+ * (context/ipc_server.h). When all threads of the program have ended, this thread ends as the last one, so that the
+ * process ends as it natively would. It does not decide which memory is idle; the pools do.
  *
  * Threads: every function may be called from any thread. No locks.
  */

@@ -13,9 +13,9 @@ import subprocess
 import time
 import unittest
 from pathlib import Path
-from typing import Optional
 
-from e2e import BIN, LIB, MIB, SANITIZE, TIMEOUT, Case
+from e2e import MIB, SANITIZE, TIMEOUT
+from ipc_process import Base, Process, is_ticket
 
 INVALID, OWN, MAP_FAILED = 1, 201, 205
 # Of two blocks of this size each has a driver allocation of its own, with room for small ones.
@@ -26,97 +26,6 @@ TICKET = struct.Struct("=8sIi16s16sQQ")
 REQUEST = struct.Struct("=IHHQ16s")
 GRANT = struct.Struct("=IHHQII16sQQQ16s64s")
 MAGIC, VERSION, OPEN, CLOSE = 0x49706f63, 1, 1, 2
-
-
-class Process:
-    """ipc_app.c, which does what it is told."""
-
-    def __init__(self, case: Case, preload: Optional[Path] = LIB, kind: str = "shared", user: Optional[int] = None, **env: str) -> None:
-        self.case, self.cwd = case, case.folder()
-        full = case.env(str(preload) if preload else None, CUPOOL_TRACE_FILE="off", CUPOOL_DECAY="0", **env)
-        if user:
-            os.chmod(self.cwd.parent, 0o755)
-            os.chmod(self.cwd, 0o777)
-        with (self.cwd / "err").open("w") as err:
-            self.child = subprocess.Popen([BIN / f"ipc_app_{kind}"], env=full, cwd=self.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                          stderr=err, text=True, bufsize=1, user=user, group=user, extra_groups=[] if user else None)
-        self.pid = self.child.pid
-        case.addCleanup(self.end)
-
-    def send(self, command: str) -> None:
-        assert self.child.stdin
-        self.child.stdin.write(command + "\n")
-
-    def answer(self) -> "list[str]":
-        assert self.child.stdout
-        return self.child.stdout.readline().split()
-
-    def ask(self, command: str) -> "list[str]":
-        self.send(command)
-        return self.answer()
-
-    def __call__(self, command: str) -> int:
-        return int(self.ask(command)[0])
-
-    def alloc(self, size: int, seed: int = 0) -> int:
-        rc, number = map(int, self.ask(f"alloc {size}"))
-        self.case.assertEqual(rc, 0)
-        self.case.assertEqual(self(f"fill {number} {seed}"), 0)
-        return number
-
-    def alone(self, size: int, seed: int = 0) -> int:
-        """A block in a driver allocation that has no other block and does not begin with it, so that its handle is a ticket."""
-        first = self.alloc(5000)
-        number = self.alloc(size, seed)
-        self.case.assertEqual(self(f"free {first}"), 0)
-        return number
-
-    def handle(self, number: int, offset: int = 0) -> str:
-        rc, text = self.ask(f"handle {number} {offset}")
-        self.case.assertEqual(rc, "0")
-        return text
-
-    def open(self, handle: str, size: int) -> int:
-        rc, number = map(int, self.ask(f"open {handle} {size}"))
-        self.case.assertEqual(rc, 0, self.err())
-        return number
-
-    def refused(self, handle: str, size: int = 100) -> int:
-        return int(self.ask(f"open {handle} {size}")[0])
-
-    def err(self) -> str:
-        return (self.cwd / "err").read_text()
-
-    def kill(self) -> None:
-        self.child.kill()
-        self.child.wait()
-
-    def end(self) -> int:
-        try:
-            self.child.send_signal(signal.SIGCONT)
-            if self.child.stdin:
-                self.child.stdin.close()
-            return self.child.wait(TIMEOUT)
-        except BrokenPipeError:
-            return self.child.wait(TIMEOUT)
-        finally:
-            self.child.kill()
-            self.child.wait()
-            if self.child.stdout:
-                self.child.stdout.close()
-
-
-def is_ticket(handle: str) -> bool:
-    return bytes.fromhex(handle).startswith(b"cupoolIP")
-
-
-class Base(Case):
-    def wait_for(self, process: Process, command: str, want: int) -> None:
-        """Something that the background thread does soon."""
-        limit = time.monotonic() + TIMEOUT
-        while (got := process(command)) != want and time.monotonic() < limit:
-            time.sleep(0.005)
-        self.assertEqual(got, want, command)
 
 
 class Bytes(Base):
@@ -306,7 +215,7 @@ class Refused(Base):
                 self.assertEqual(a(f"free {mine}"), 0)
                 self.assertEqual(b.refused(handle), MAP_FAILED)
                 self.assertIn("the block has been freed there", b.err())
-                # The same place again is another block.
+                # At its place there is another block.
                 others = [a.alloc(3000, 2) for _ in range(20)]
                 self.assertIn(a(f"at {mine}"), [a(f"at {i}") for i in others])
                 for i in others:
@@ -339,7 +248,7 @@ class Refused(Base):
         self.assertGreater(time.monotonic() - start, 0.15)
         self.assertIn("did not answer within CUPOOL_IPC milliseconds", b.err())
         os.kill(a.pid, signal.SIGCONT)
-        # What came too late is held by nobody.
+        # The grant came too late, so nobody holds the block.
         self.assertEqual(a(f"free {mine}"), 0)
         self.assertLess(a("used"), before)
 

@@ -54,7 +54,7 @@ static struct {
     struct ipc_grant expected;
 } peers[PEERS];
 
-/* What processes hold that have left without closing it. */
+/* Blocks that processes have not closed before they left. */
 static struct {
     int pid;
     unsigned int holds[BLOCKS];
@@ -254,7 +254,7 @@ static void work(void)
             FAULT("block %u is parked, and nobody holds it", i);
 }
 
-/* What has to follow from the message of a process. */
+/* Set down the answer that has to follow from the message of a process. */
 static void message_expect(unsigned int i)
 {
     const uint8_t *message = peers[i].message;
