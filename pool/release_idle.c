@@ -27,6 +27,7 @@ void segment_unlink(struct pool *pool, struct segment *segment)
     if (segment->next)
         segment->next->prev = segment->prev;
     map_segment_remove(segment->addr, segment->size);
+    pool->stats.paused -= segment->suspended ? segment->size : 0;
     book(&books_of(pool, segment)->idle, -segment->size);
     if (segment->withdrawn) {
         pool->shown.withdrawn -= segment->size;
@@ -53,6 +54,8 @@ static bool goes(const struct pool *pool, const struct segment *segment, const s
 {
     if (segment->used)
         return false;
+    if (segment->suspended && pool->changing)
+        return false;
     if (segment->withdrawn)
         return true;
     return !what->withdrawn_only && pool->clock - segment->idle_since >= what->age;
@@ -63,7 +66,7 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
     const struct pool_config *config = &pool->config;
     struct segment *segment, *next;
     size_t released = 0;
-    uint64_t start;
+    uint64_t start, ns;
 
     for (segment = going; segment; segment = segment->next)
         released += segment->size;
@@ -78,6 +81,7 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
         segment_put(pool, segment);
     if (what->collect && config->backend->collect)
         config->backend->collect(config->arg);
+    ns = now_ns() - start;
 
     lock_take(&pool->lock);
     for (segment = going; segment; segment = next) {
@@ -86,11 +90,12 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
         segment_retire(segment);
     }
     pool->stats.held -= released;
+    pool->stats.driver_ns += ns;
     pool->leaving -= released;
     pool->releasing--;
     lock_give(&pool->lock);
     if (config->observer && config->observer->trim)
-        config->observer->trim(config->arg, released, now_ns() - start, what->why);
+        config->observer->trim(config->arg, released, ns, what->why);
     return released;
 }
 
@@ -110,6 +115,14 @@ static size_t release(struct pool *pool, const struct release *what)
         going = segment;
     }
     return release_finish(pool, going, what);
+}
+
+void release_withdrawn(struct pool *pool, const char *why)
+{
+    const struct release what = {.why = why, .withdrawn_only = true};
+
+    if (atomic_load_explicit(&pool->shown.withdrawn, memory_order_relaxed))
+        release(pool, &what);
 }
 
 size_t release_trim(struct pool *pool, const char *why, bool may_wait)

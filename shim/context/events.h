@@ -27,6 +27,8 @@ struct context_events {
     /* An unused segment is about to go. 0: `release` has been called, or will be; otherwise it is registered nowhere,
      * and the caller releases it. */
     int (*segment_removing)(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg);
+    /* Make the pool of pinned memory if the settings want one; the context is current. */
+    void (*host_pool_wanted)(void);
     /* A segment has gone with its context. */
     void (*segment_lost)(const struct context *owner, uint64_t addr);
     /* Deregister and release parked memory of one device, or of all (-1). Returns the bytes released. */

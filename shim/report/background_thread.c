@@ -32,10 +32,10 @@
 
 /* The longest time, in seconds, that exit waits for the thread's current CUDA call. */
 #define EXIT_WAIT_S 2
-/* Descriptors of all jobs together: neighbours.h has one for each device, and ipc_server.h. */
-#define POLLED_MAX (DEVICES_MAX + IPC_POLLED_MAX)
 /* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
 #define LOOK_NS 1000000000u
+/* The descriptors that the jobs have polled: the neighbours' for each device, cupool-ctl's, and importers'. */
+#define POLL_MAX (DEVICES_MAX + 16 + IPC_POLLED_MAX)
 
 static struct {
     atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */
@@ -50,12 +50,12 @@ static struct {
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
     const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    struct pollfd fds[POLLED_MAX];
+    struct pollfd fds[POLL_MAX];
     unsigned int count = 0;
 
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->listen)
-            count += job->listen(fds + count, POLLED_MAX - count);
+            count += job->listen(fds + count, POLL_MAX - count);
     /* A later wake leaves a message, by which poll returns. */
     if (atomic_load(&background.wakes) != wakes || (count && (ppoll(fds, count, &time, NULL) >= 0 || errno == EINTR)))
         return;

@@ -19,6 +19,7 @@
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
 #include "report/background_thread.h"
+#include "report/ctl.h"
 #include "report/guard.h"
 #include "report/stats.h"
 #include "report/stats_file.h"
@@ -40,6 +41,7 @@ static void forked(void)
     ipc_server_forget();
     ipc_table_forget();
     ipc_import_forget();
+    ctl_forget();
     stats_forget();
     stats_page_forget();
 }
@@ -76,6 +78,7 @@ static void context_ended(const struct context *context)
 const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
+                                              .host_pool_wanted = serve_host_wanted,
                                               .segment_lost = segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
@@ -87,6 +90,7 @@ const struct background_job background_jobs[] = {
     {.due = stats_due, .tick = stats_tick},
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},
+    {.start = ctl_start, .due = ctl_due, .tick = ctl_tick, .listen = ctl_listen, .ring = ctl_ring, .end = ctl_end},
     {.due = neighbours_due,
      .tick = neighbours_tick,
      .listen = neighbours_listen,

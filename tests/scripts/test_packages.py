@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["PACKAGES_BUILD"])
-TOOLS = [name for name in ("meson", "readelf", "objdump") if not shutil.which(name)]
+TOOLS = [name for name in ("meson", "readelf") if not shutil.which(name)]
 VENV = all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
 
 
@@ -97,7 +97,7 @@ class Wheel(unittest.TestCase):
             self.skipTest(f"venv: {made.stdout}{made.stderr}")
         self.go(env / "bin/python", "-m", "pip", "install", "--quiet", self.wheel)
         tools = env / "bin"
-        for name in ("cupool-run", "cupool-trace", "cupool-info", "cupool-replay"):
+        for name in ("cupool-run", "cupool-trace", "cupool-ctl", "cupool-info", "cupool-replay"):
             self.assertEqual(self.go(tools / name, "--version").stdout.split()[-1], version())
         prefix = Path(self.go(tools / "python", "-c", "import cupool; print(cupool.PREFIX)").stdout.strip())
         demo = prefix / "lib/cupool/sim/phases"
