@@ -20,6 +20,7 @@
 #include "context/device.h"
 #include "context/events.h"
 #include "context/free_order.h"
+#include "context/ipc_table.h"
 #include "context/nccl_memory.h"
 #include "context/neighbours.h"
 #include "context/pause_copies.h"
@@ -106,7 +107,7 @@ static int check_context(struct context *context, bool keep)
         return refuse(-EOPNOTSUPP, "its memory does not come from virtual memory calls (CUPOOL_BACKEND=vmm)");
     if (context_failed(context))
         return refuse(-EIO, "a context has met an error that it does not recover from");
-    if (pool_has_withdrawn(context->pool, BACKEND_VMM))
+    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || ipc_table_any())
         return refuse(-EBUSY, "memory is exported to another process or library");
     return check_driver(context->driver, keep);
 }

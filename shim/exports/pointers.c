@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pointers.c - the exported functions of the driver that answer what an address is, or make a handle of it: the program
- * learns of its block what it would natively learn of its allocation.
+ * pointers.c - the exported functions of the driver that answer what an address is, or make a handle of it for devices
+ * that are no GPU: the program learns of its block what it would natively learn of its allocation.
  *
  * Locking: none.
  */
@@ -9,18 +9,6 @@
 #include "exports/vmm_served.h"
 #include "real/real.h"
 #include "serve/serve.h"
-
-EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
-{
-    const CUresult result =
-        serve_ipc_allowed(ptr) ? real_next(cuIpcGetMemHandle)(handle, ptr) : CUDA_ERROR_INVALID_VALUE;
-
-    if (!result)
-        serve_ipc_exported(ptr, CALLER);
-    else
-        serve_ipc_refused(ptr);
-    return result;
-}
 
 /* The address to ask the driver about: its allocation outlives the program's block. */
 static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)

@@ -14,6 +14,7 @@
 #include "exports/memory.h"
 #include "real/real.h"
 #include "report/oom.h"
+#include "serve/ipc_handles.h"
 #include "serve/serve.h"
 
 /* More bytes than any device has. */
@@ -133,10 +134,16 @@ EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attrib
 
 EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 {
-    void *named_ptr = serve_ipc_allowed((uintptr_t)ptr) ? ptr : (void *)NOWHERE;
-    const cudaError_t error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));
+    const enum serve_ipc is = handle ? serve_ipc_get((uintptr_t)ptr, CALLER, handle) : SERVE_IPC_DRIVER;
+    void *named_ptr = is == SERVE_IPC_DRIVER ? ptr : (void *)NOWHERE;
+    cudaError_t error;
 
+    if (is == SERVE_IPC_TICKET)
+        return cudaSuccess;
+    error = BYPASS(real_runtime(cudaIpcGetMemHandle, CALLER)(handle, named_ptr));
     if (!error)
         serve_ipc_exported((uintptr_t)ptr, CALLER);
+    else if (is == SERVE_IPC_DRIVER)
+        serve_ipc_refused((uintptr_t)ptr);
     return error;
 }

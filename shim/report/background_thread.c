@@ -25,6 +25,7 @@
 #include "base/process.h"
 #include "clock.h"
 #include "context/device.h"
+#include "context/ipc_server.h"
 #include "context/limits.h"
 #include "trace/trace.h"
 #include "trace/writer.h"
@@ -33,8 +34,8 @@
 #define EXIT_WAIT_S 2
 /* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
 #define LOOK_NS 1000000000u
-/* The descriptors that the jobs have polled: the neighbours' for each device, and cupool-ctl's. */
-#define POLL_MAX (DEVICES_MAX + 16)
+/* The descriptors that the jobs have polled: the neighbours' for each device, cupool-ctl's, and importers'. */
+#define POLL_MAX (DEVICES_MAX + 16 + IPC_POLLED_MAX)
 
 static struct {
     atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */

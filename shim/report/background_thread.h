@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * background_thread.h - the background thread: from the first segment until the process ends it gives idle memory back,
- * collects released memory that has arrived, writes statistics when they are due (stats.h), and gives memory to other
- * processes that ask for it (context/neighbours.h). When all threads of the
- * program have ended, this thread ends as the last one, so that the process ends as it natively would. It does not
- * decide which memory is idle; the pools do.
+ * collects released memory that has arrived, writes statistics when they are due (stats.h), gives memory to other
+ * processes that ask for it (context/neighbours.h), and hands exported blocks to those that import them
+ * (context/ipc_server.h). When all threads of the program have ended, this thread ends as the last one, so that the
+ * process ends as it natively would. It does not decide which memory is idle; the pools do.
  *
  * Threads: every function may be called from any thread. No locks.
  */

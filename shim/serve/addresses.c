@@ -5,9 +5,9 @@
  *
  * Locking: none.
  */
-#include "base/log.h"
 #include "base/process.h"
-#include "context/backend.h"
+#include "context/ipc_import.h"
+#include "context/ipc_table.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "pool.h"
@@ -15,83 +15,37 @@
 #include "report/guard.h"
 #include "serve/pinned_requests.h"
 #include "serve/serve.h"
-#include "trace/trace.h"
 
 bool serve_watches(const void *caller)
 {
     return !process_is_passive() && !caller_is_outside(caller_of(caller));
 }
 
-bool serve_ipc_allowed(uint64_t addr)
-{
-    uint64_t base, segment;
-    struct pool *pool;
-    bool allowed;
-    size_t size;
-
-    pool = process_is_passive() ? NULL : pool_of(addr);
-    if (!pool)
-        return true;
-    /* A caller that passes the start of a driver allocation has asked the driver for it, and computes offsets from
-     * there. */
-    allowed = pool_segment_find(addr, &segment, &size) == 0 &&
-              (addr == segment || (pool_block_find(addr, &base, &size, &segment) == 0 && base == segment));
-    trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)),
-                (unsigned long long)addr, allowed);
-    if (!allowed) {
-        pool_pack_never(pool); /* so that its later segments are driver allocations of their own */
-        log_write(
-            LOG_WARN,
-            "no IPC handle for %#llx: it shares a driver allocation with other blocks, and the importer would get "
-            "the wrong bytes (CUPOOL_ENABLE=0 gives every block its own)",
-            (unsigned long long)addr);
-    }
-    return allowed;
-}
-
-void serve_ipc_refused(uint64_t addr)
-{
-    struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
-
-    if (pool && pool_kind_get(pool) != BACKEND_CUDA)
-        log_once(LOG_WARN, "no IPC handle for %#llx: memory of CUPOOL_BACKEND=%s has none", (unsigned long long)addr,
-                 backend_name(pool_kind_get(pool)));
-}
-
 void serve_context(uint64_t addr, CUcontext *ret_handle)
 {
     struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    CUcontext context;
+    uint64_t base;
+    size_t size;
 
     if (pool)
         *ret_handle = context_handle(context_of(pool));
-}
-
-void serve_ipc_exported(uint64_t addr, const void *caller)
-{
-    struct pool *pool;
-
-    if (process_is_passive())
-        return;
-    pool = pool_of(addr);
-    /* UCX and MPI tell the exporter when they have finished with a buffer, so it can be reused after its free; other
-     * callers do not. */
-    if (caller_of(caller) == CALLER_PROGRAM && pool) {
-        pool_withdraw(addr);
-        pool_pack_never(pool);
-    }
-    if (caller_of(caller) != CALLER_INSIDE)
-        policy_strict_memory(addr, "memory exported to other processes");
+    else if (ipc_import_any() && !process_is_passive() && ipc_import_range(addr, &base, &size, &context))
+        *ret_handle = context;
 }
 
 bool serve_range(uint64_t addr, const void *caller, uint64_t *ret_base, size_t *ret_size)
 {
+    CUcontext context;
     uint64_t segment;
 
     if (!serve_watches(caller))
         return false;
+    if (ipc_import_any() && ipc_import_range(addr, ret_base, ret_size, &context))
+        return true;
     if (!pool_of(addr))
         return serve_host_range(addr, ret_base, ret_size);
-    if (pool_block_find(addr, ret_base, ret_size, &segment))
+    if (pool_block_find(addr, ret_base, ret_size, &segment) || (ipc_table_any() && ipc_table_parked(*ret_base)))
         *ret_size = 0;
     else if (guard_on())
         guard_block_size(*ret_base, ret_size);
@@ -105,7 +59,8 @@ bool serve_is_freed(uint64_t addr, const void *caller)
     uint64_t base;
     size_t size;
 
-    return !pool_live_size(addr) && serve_range(addr, caller, &base, &size) && !size;
+    return (!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr))) &&
+           serve_range(addr, caller, &base, &size) && !size;
 }
 
 void serve_rdma_prepared(uint64_t addr, const void *caller)

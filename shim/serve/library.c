@@ -10,7 +10,11 @@
 #include "base/process.h"
 #include "context/events.h"
 #include "context/host_memory.h"
+#include "context/ipc_import.h"
+#include "context/ipc_server.h"
+#include "context/ipc_table.h"
 #include "context/neighbours.h"
+#include "context/registry.h"
 #include "context/vmm_kept.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
@@ -21,6 +25,7 @@
 #include "report/stats.h"
 #include "report/stats_file.h"
 #include "serve/pinned_requests.h"
+#include "serve/serve.h"
 #include "trace/trace.h"
 
 static void started(void)
@@ -34,6 +39,9 @@ static void forked(void)
     trace_forget();
     background_forget();
     neighbours_forget();
+    ipc_server_forget();
+    ipc_table_forget();
+    ipc_import_forget();
     ctl_forget();
     stats_forget();
     stats_page_forget();
@@ -54,8 +62,22 @@ static void segment_added(struct context *owner, int device, uint64_t addr, size
     kept(device);
 }
 
+static void segment_lost(const struct context *owner, uint64_t addr)
+{
+    ipc_table_segment_gone(addr);
+    nccl_segment_lost(owner, addr);
+}
+
+static void pool_ending(const struct context *context)
+{
+    ipc_table_context_gone(context);
+    guard_context_gone(context);
+}
+
 static void context_ended(const struct context *context)
 {
+    ipc_import_context_gone(context_handle(context));
+    ipc_table_context_gone(context);
     direct_context_gone(context);
     host_memory_context_ended(context);
 }
@@ -65,11 +87,11 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_removing = nccl_segment_remove,
                                               .host_pool_wanted = serve_host_wanted,
                                               .kept = kept,
-                                              .segment_lost = nccl_segment_lost,
+                                              .segment_lost = segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
                                               .context_ended = context_ended,
-                                              .pool_ending = guard_context_gone,
+                                              .pool_ending = pool_ending,
                                               .pool_ended = nccl_owner_lost};
 
 const struct background_job background_jobs[] = {
@@ -83,6 +105,11 @@ const struct background_job background_jobs[] = {
      .listen = neighbours_listen,
      .ring = neighbours_ring,
      .end = neighbours_end},
+    {.due = ipc_server_due,
+     .tick = serve_ipc_tick,
+     .listen = ipc_server_listen,
+     .ring = ipc_server_ring,
+     .end = ipc_server_end},
     {0}};
 
 /* At exit: no CUDA call, and no memory given back; the driver releases it. */

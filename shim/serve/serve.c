@@ -17,6 +17,9 @@
 #include "context/backend.h"
 #include "context/capture_gate.h"
 #include "context/device.h"
+#include "context/free_order.h"
+#include "context/ipc_server.h"
+#include "context/ipc_table.h"
 #include "context/lifetime.h"
 #include "context/nccl_memory.h"
 #include "context/neighbours.h"
@@ -224,14 +227,63 @@ static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr
     }
 }
 
+/* Wait as the free would have. */
+static void parked_wait(uint64_t addr)
+{
+    struct pins *own = pin_begin(PIN_ADDRESS(addr));
+    struct pool *pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
+
+    if (pool)
+        order_wait(context_of(pool));
+    pin_end(own);
+}
+
+/* A free of a block that may be exported. True: another process holds it, so it stays handed out for now, and
+ * *ret_verdict is the answer. */
+static __attribute__((noinline, cold)) bool free_parks(uint64_t addr, bool waits, enum serve_verdict *ret_verdict)
+{
+    enum ipc_free is;
+
+    if (process_is_passive() || !thread_is_answered())
+        return false;
+    is = ipc_table_free(addr);
+    *ret_verdict = is == IPC_FREE_AGAIN ? SERVE_INVALID : SERVE_DONE;
+    if (is == IPC_FREE_PARKED && waits)
+        parked_wait(addr);
+    return is != IPC_FREE_NOW;
+}
+
+static int parked_release(uint64_t addr)
+{
+    return ipc_table_take(addr) ? pool_free_later(addr) : -ENOENT;
+}
+
+void serve_ipc_tick(uint64_t now)
+{
+    uint64_t addr;
+
+    ipc_server_tick(now);
+    while (ipc_table_any() && ipc_table_released(&addr)) {
+        process_bypass_end(); /* this is a free of the program's */
+        free_with(parked_release, addr);
+        process_bypass_begin();
+        ipc_table_take(addr); /* if its context is gone */
+    }
+}
+
 enum serve_verdict serve_free(uint64_t addr)
 {
+    enum serve_verdict verdict;
+
+    if (ipc_table_any() && free_parks(addr, /* waits: */ true, &verdict))
+        return verdict;
     return free_with(pool_free, addr);
 }
 
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
 {
     struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
+    enum serve_verdict verdict;
 
     if (!pool)
         return free_with(pool_free_later, addr);
@@ -241,6 +293,8 @@ enum serve_verdict serve_free_later(uint64_t addr, CUstream stream)
      * waited for. */
     switch (context_wait_foreign(context_of(pool), stream)) {
     case CUDA_SUCCESS:
+        if (ipc_table_any() && free_parks(addr, /* waits: */ false, &verdict))
+            return verdict;
         return free_with(pool_free_later, addr);
     case CUDA_ERROR_INVALID_HANDLE:
         return SERVE_NOWHERE;

@@ -51,6 +51,9 @@ void serve_bypassed(uint64_t addr, size_t size, const void *caller);
 enum serve_verdict serve_free(uint64_t addr);
 /* For cudaFreeAsync, which natively does not wait: the memory becomes free when stream gets there. */
 enum serve_verdict serve_free_later(uint64_t addr, CUstream stream);
+/* For the background thread: answer other processes that import blocks, and free those that the program has freed and
+ * that nobody holds any more. */
+void serve_ipc_tick(uint64_t now);
 
 /*
  * For the end of a pooled call of the runtime that natively would have given the thread a context: true if the thread
@@ -94,11 +97,5 @@ bool serve_is_freed(uint64_t addr, const void *caller);
 /* A caller asks for an attribute of this address, or prepares it for access by a device that is no GPU. */
 void serve_pointer_asked(uint64_t addr, int attribute, const void *caller);
 void serve_rdma_prepared(uint64_t addr, const void *caller);
-
-/* May an IPC handle of this address be made? False, with a log line, if the importing process would get wrong bytes. */
-bool serve_ipc_allowed(uint64_t addr);
-/* The IPC handle was made, or the driver has refused it. */
-void serve_ipc_exported(uint64_t addr, const void *caller);
-void serve_ipc_refused(uint64_t addr);
 
 #endif

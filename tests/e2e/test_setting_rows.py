@@ -44,6 +44,8 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "HOST_LIMIT": {"0": 12, "8M": 20},
     "HOST_POPULATE": {"0": 0, "1": 1},
     "NEIGHBOURS": {"100": "asked", "0": "not asked"},
+    # Of a block that shares a driver allocation.
+    "IPC": {"10000": "a handle", "0": "no handle"},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
     # The driver's physical memory for 12 buffers of 3 sizes.
     "VMM": {"0": 12, "1": 6},
@@ -149,6 +151,11 @@ class Effects(Case):
             neighbour.bind(station_of(card, 0))
             self.used("tolerate", f"alloc:2:{40 * MIB}", SIMGPU_MEMORY="64M", SIMGPU_SHARED=str(card), **env)
             return "asked" if select.select([neighbour], [], [], 0)[0] else "not asked"
+
+    def see_IPC(self, env: "dict[str, str]") -> str:
+        done = subprocess.run([BIN / "ipc_app_shared"], input="alloc 3000\nhandle 0\n", text=True, capture_output=True, timeout=TIMEOUT,
+                              cwd=self.folder(), env=self.env(**env), check=True)
+        return "a handle" if done.stdout.splitlines()[1].startswith("0 ") else "no handle"
 
     def see_FILL(self, env: "dict[str, str]") -> str:
         used = re.findall(r"^contents (\S+)$", self.used(f"alloc:1:{3 * MIB}", "free:1", f"contents:{3 * MIB}", **env)[0].out, re.M)

@@ -9,6 +9,7 @@
  */
 #include "pages.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -240,6 +241,19 @@ int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset)
         nanosleep(&nap, NULL);
         sim_lock();
     }
+}
+
+void sim_memory_view(const struct sim_alloc *a, int fd)
+{
+    struct device *d = &devices[a->dev];
+    size_t at = (a->addr - (uintptr_t)d->va) / SIM_PAGE, n = a->span / SIM_PAGE;
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 500);
+
+    if (own < 0)
+        abort();
+    pages_view(d, at, n, own, 0);
+    for (size_t i = at; i < at + n; i++)
+        d->page[i].fd = own;
 }
 
 int simgpu_poke(unsigned long long addr, const void *from, size_t n)

@@ -404,6 +404,8 @@ int main(int argc, char **argv)
         return import(atoi(argv[2]), atoi(argv[3]));
     if (argc == 4 && strcmp(argv[1], "import-stale") == 0)
         return import_stale(atoi(argv[2]), atoi(argv[3]));
+    if (argc == 4 && strcmp(argv[1], "import-shared") == 0)
+        return selftest_import_shared(atoi(argv[2]), atoi(argv[3]));
     if (argc == 3 && strcmp(argv[1], "part") == 0)
         return selftest_part(argv[2]);
     if (argc == 2 && strcmp(argv[1], "bench") == 0) {
@@ -419,6 +421,7 @@ int main(int argc, char **argv)
     test_calls();
     test_ipc();
     test_ipc_free();
+    test_shared_memory();
     test_env();
     test_reset();
     test_retain_beside_reset();

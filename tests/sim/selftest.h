@@ -57,6 +57,8 @@ void test_order(void);
 void test_capture(void);
 void test_env(void);
 void test_calls(void);
+void test_shared_memory(void);
+int selftest_import_shared(int in, int out);
 int selftest_part(const char *part);
 void bench(void);
 

@@ -143,6 +143,8 @@ void sim_memory_punch(int dev, uint64_t addr, size_t n); /* make it zero again *
  * maps it keeps them when the allocation is freed. -1: there is none. May drop the lock, waiting for operations on it.
  */
 int sim_memory_export(struct sim_alloc *a, uint64_t *ret_offset);
+/* Let this file hold an allocation's bytes, until its pages are punched. */
+void sim_memory_view(const struct sim_alloc *a, int fd);
 /* The file of the device's whole memory. */
 int sim_memory_fd(int dev);
 

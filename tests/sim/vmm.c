@@ -5,18 +5,23 @@
  * Physical memory counts when it is created and gets its bytes where it is mapped. Memory mapped this way is neither
  * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. It is no context's and outlives them, a
  * device reaches it only once it has been given access, and unmapping it does not wait for the device: work that comes
- * later finds an illegal address. A handle cannot be mapped several times or shared with other processes (a file
- * descriptor names the memory within this one); a multicast object can be made, and has no memory.
+ * later finds an illegal address. A handle cannot be mapped several times; a multicast object can be made, and has no
+ * memory.
+ *
+ * Memory that is exported lies in a file of its own from then on, and its descriptor is the handle that is shared. The
+ * file ends with a page that describes the memory (struct shared), so that another process can import it. As with
+ * CUDA IPC (ipc.c), memory that only an importer still has does not count as used.
  *
  * SIMGPU_VMM=0: the devices have no such calls. SIMGPU_FABRIC=1: memory can be shared over a fabric, which takes a
  * service that machines seldom have.
  *
  * Locking: each function takes sim_lock() itself.
  */
-#include "sim.h"
+#include "pages.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAGIC 0x53564d4du
@@ -27,8 +32,20 @@ struct physical {
     size_t size;
     int refs; /* the handle's and the mapping's */
     CUmemAllocationHandleType handle_types;
-    bool mapped;
+    struct sim_alloc *at; /* where it is mapped; NULL: nowhere */
+    int fd;               /* of the file that holds its bytes; 0: it has none */
+    bool imported;        /* from another process: it counts as used there */
 };
+
+/* In the last page of the file of exported memory. */
+struct shared {
+    uint64_t magic;
+    CUmemGenericAllocationHandle handle; /* in this process: */
+    int pid, dev;
+    size_t size;
+};
+#define SHARED_MAGIC UINT64_C(0x7367705f73686d31)
+#define SHARED_PAGE  ((size_t)4096)
 
 /* Addresses belong to no context. */
 static struct CUctx_st owners[SIM_DEVICES_MAX];
@@ -49,7 +66,10 @@ static void physical_drop(struct physical *p)
 {
     if (--p->refs)
         return;
-    sim_memory_discharge(p->dev, p->size);
+    if (!p->imported)
+        sim_memory_discharge(p->dev, p->size);
+    if (p->fd)
+        close(p->fd);
     p->magic = 0;
     free(p);
 }
@@ -72,7 +92,7 @@ CUresult cuMemGetAllocationGranularity(size_t *ret, const CUmemAllocationProp *p
 }
 
 /* Or of which it is a part (CUDA 13.5, where the lowest byte of the id names it); -1: none. */
-static int device_of(const CUmemLocation *location)
+static int location_device(const CUmemLocation *location)
 {
     if ((int)location->type == 6)
         return location->id & 0xff;
@@ -83,7 +103,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size, const CUmem
                      unsigned long long flags)
 {
     SIM_ENTER(cuMemCreate);
-    int dev = prop ? device_of(&prop->location) : -1;
+    int dev = prop ? location_device(&prop->location) : -1;
 
     if (!ret || size == 0 || size % SIM_PAGE || dev < 0 || dev >= sim_settings.devices)
         return CUDA_ERROR_INVALID_VALUE;
@@ -114,38 +134,90 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *ret, const CUmulticastO
     return CUDA_SUCCESS;
 }
 
+/* Let the memory have a file of its own. May drop the lock meanwhile. False: it is gone, or there is no file. */
+static bool file_give(CUmemGenericAllocationHandle handle)
+{
+    struct physical *p = physical_of(handle);
+    struct shared shared = {.magic = SHARED_MAGIC, .handle = handle, .pid = (int)getpid()};
+    uint64_t offset;
+    int fd;
+
+    if (!p || p->fd)
+        return p != NULL;
+    fd = p->at ? sim_memory_export(p->at, &offset) : file_make(p->size);
+    p = physical_of(handle);
+    if (fd < 0 || !p)
+        return false;
+    shared.dev = p->dev;
+    shared.size = p->size;
+    p->fd = p->at ? fcntl(fd, F_DUPFD_CLOEXEC, 500) : fd;
+    return p->fd > 0 && ftruncate(p->fd, (off_t)(p->size + SHARED_PAGE)) == 0 &&
+           pwrite(p->fd, &shared, sizeof(shared), (off_t)p->size) == (ssize_t)sizeof(shared);
+}
+
 CUresult cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags)
 {
     SIM_ENTER(cuMemExportToShareableHandle);
+    int fd = -1;
+
     sim_lock();
     CUresult r = ret && physical_of(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS && type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         r = CUDA_ERROR_NOT_SUPPORTED;
+    if (r == CUDA_SUCCESS && file_give(handle))
+        fd = fcntl(physical_of(handle)->fd, F_DUPFD_CLOEXEC, 3);
     sim_unlock();
     if (r != CUDA_SUCCESS)
         return r;
-    int fd = memfd_create("simgpu-shared", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, &handle, sizeof(handle)) != sizeof(handle))
+    if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     *(int *)ret = fd;
     return CUDA_SUCCESS;
 }
 
+/* The description at the end of such a file. */
+static bool shared_read(int fd, struct shared *ret)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && (size_t)st.st_size > SHARED_PAGE &&
+           pread(fd, ret, sizeof(*ret), st.st_size - (off_t)SHARED_PAGE) == (ssize_t)sizeof(*ret) &&
+           ret->magic == SHARED_MAGIC && ret->size + SHARED_PAGE == (size_t)st.st_size && ret->dev >= 0 &&
+           ret->dev < sim_settings.devices;
+}
+
+/* Memory of this process, by its handle; or of another one. */
+static struct physical *import(int fd, const struct shared *shared)
+{
+    struct physical *p = shared->pid == (int)getpid() ? physical_of(shared->handle) : NULL;
+
+    if (p) {
+        p->refs++;
+    } else if (shared->pid != (int)getpid()) {
+        p = calloc(1, sizeof(*p));
+        *p = (struct physical){.magic = MAGIC,
+                               .dev = shared->dev,
+                               .size = shared->size,
+                               .refs = 1,
+                               .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                               .fd = fcntl(fd, F_DUPFD_CLOEXEC, 500),
+                               .imported = true};
+    }
+    return p;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret, void *shared, CUmemAllocationHandleType type)
 {
     SIM_ENTER(cuMemImportFromShareableHandle);
-    CUmemGenericAllocationHandle handle;
+    struct shared read;
 
-    if (!ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        pread((int)(intptr_t)shared, &handle, sizeof(handle), 0) != sizeof(handle))
+    if (!ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !shared_read((int)(intptr_t)shared, &read))
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
-    struct physical *p = physical_of(handle);
-    if (p) {
-        p->refs++;
-        *ret = handle;
-    }
+    struct physical *p = import((int)(intptr_t)shared, &read);
+    if (p)
+        *ret = (uintptr_t)p;
     sim_unlock();
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -218,12 +290,14 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     CUresult r = CUDA_SUCCESS;
     if (!a || !p || a->kind != SIM_MEM_VMM || a->physical || offset > p->size || size > p->size - offset)
         r = CUDA_ERROR_INVALID_VALUE;
-    else if (a->addr != ptr || a->size != size || p->mapped || p->dev != a->dev)
+    else if (a->addr != ptr || a->size != size || p->at || p->dev != a->dev)
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r == CUDA_SUCCESS) {
         p->refs++;
-        p->mapped = true;
+        p->at = a;
         a->physical = p;
+        if (p->fd)
+            sim_memory_view(a, p->fd);
         sim_alloc_renew(a);
     }
     sim_unlock();
@@ -237,9 +311,9 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     struct sim_alloc *a = sim_alloc_find(ptr);
     bool ok = a && a->kind == SIM_MEM_VMM && a->physical && a->addr == ptr && a->size == size && desc && n;
     for (size_t i = 0; ok && i < n; i++)
-        ok = device_of(&desc[i].location) < sim_settings.devices;
+        ok = location_device(&desc[i].location) < sim_settings.devices;
     for (size_t i = 0; ok && i < n; i++) {
-        int dev = device_of(&desc[i].location);
+        int dev = location_device(&desc[i].location);
         uint64_t bit = dev < 0 ? 0 : (uint64_t)1 << dev; /* of the host's access nothing is simulated */
         a->access = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? a->access & ~bit : a->access | bit;
     }
@@ -270,7 +344,7 @@ static void unmap(struct sim_alloc *a)
     a->access = 0;
     sim_alloc_renew(a);
     sim_memory_punch(a->dev, a->addr, a->span);
-    p->mapped = false;
+    p->at = NULL;
     physical_drop(p);
 }
 
@@ -303,7 +377,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     SIM_ENTER(cuMemGetAccess);
     sim_lock();
     struct sim_alloc *a = sim_alloc_find(ptr);
-    int dev = flags && location && a && a->kind == SIM_MEM_VMM && a->physical ? device_of(location) : -1;
+    int dev = flags && location && a && a->kind == SIM_MEM_VMM && a->physical ? location_device(location) : -1;
     if (dev >= 0)
         *flags = a->access >> dev & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     sim_unlock();

@@ -75,4 +75,22 @@ MUTANTS = [
         ("char room[CMSG_SPACE(sizeof(struct ucred))];", "char room[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(64)];")]),
     Mutant("neighbours: the program's descriptor is read", ["neighbours / Apart.test_descriptors_taken_by_the_program"], [
         ("if (fd >= 0 && file_state(fd, &station->file) == -EBADF) atomic_store(&station->fd, -1);", "(void)fd;")]),
+
+    # --- CUDA IPC ---
+    Mutant("ipc: another user's connection is taken", ["ipc / Refused.test_another_user"], [
+        ("return peer.uid == geteuid();", "return true;")]),
+    Mutant("ipc: a damaged ticket is redeemed", ["ipc / Messages.test_a_damaged_ticket"], [
+        ("ret_ticket->version == IPC_VERSION && ret_ticket->check == check_of(ret_ticket)", "ret_ticket->version == IPC_VERSION")]),
+    Mutant("ipc: a longer request counts", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
+        ("if (len != sizeof(*ret_request)) return false; memcpy(ret_request, data, len);",
+         "if (len < sizeof(*ret_request)) return false; memcpy(ret_request, data, sizeof(*ret_request));")]),
+    Mutant("ipc: a block that leaves its segment is believed", ["ipc / Messages.test_a_wrong_exporter"], [
+        ("grant->size && grant->size <= grant->segment_size - grant->offset", "grant->size")]),
+    Mutant("ipc: descriptors that nobody asked for stay", ["ipc / Messages.test_descriptors_that_nobody_asked_for"], [
+        ("if (fd < 0) fd = other; else close(other);", "fd = other;")]),
+    Mutant("ipc: an exporter that is stopped is waited for", ["ipc / Refused.test_a_process_that_is_stopped"], [
+        ("while ((now = now_ns()) < limit) { const struct timespec rest = {(time_t)((limit - now) / 1000000000), (long)((limit - now) % 1000000000)}; int n;",
+         "while ((now = now_ns()) + 1) { const struct timespec rest = {1000, 0}; int n;")]),
+    Mutant("ipc: a dead process that nobody has waited for counts as alive", ["ipc / Held.test_until_the_importer_is_gone"], [
+        ("return (seen.state != 'Z' && seen.state != 'X') || seen.threads > 1;", "return true;")]),
 ]

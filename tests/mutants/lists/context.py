@@ -294,4 +294,31 @@ MUTANTS = [
         ("return chosen == BACKEND_VMM && !maps ? BACKEND_CUDA : chosen;", "return chosen;")]),
     Mutant("vmm: held memory has no bound where cuMemFreeAsync is missing", ["shim_vmm_memory"], [
         ("return pool_kind_get(context->pool) == BACKEND_VMM || atomic_load(&context->defers);", "return atomic_load(&context->defers);")]),
+
+    # --- CUDA IPC ---
+    Mutant("ipc: a held block is free at once", ["fuzz_ipc_random", "ipc / Held.test_until_it_is_closed"], [
+        ("} else if (block && block->holds) {", "} else if (false) {")]),
+    Mutant("ipc: a block that the program has freed is granted", ["fuzz_ipc_random"], [
+        ("if (block && !block->parked) ret_grant->status =", "if (block) ret_grant->status =")]),
+    Mutant("ipc: a second free of a held block succeeds", ["fuzz_ipc_random", "ipc / Held.test_until_it_is_closed"], [
+        ("if (block && block->parked) { answer = IPC_FREE_AGAIN;", "if (block && block->parked) { answer = IPC_FREE_PARKED;")]),
+    Mutant("ipc: a block is granted once for ever", ["fuzz_ipc_random", "ipc / Held.test_until_it_is_closed"], [
+        ("block->holds -= count; if (!hold->count)", "if (!hold->count)")]),
+    Mutant("ipc: an importer that leaves holds nothing", ["fuzz_ipc_random", "ipc / Held.test_the_connection_is_closed_by_the_program"], [
+        ("if (connection->holder.first && peer_process_lives(&connection->process)) {", "if (false) {")]),
+    Mutant("ipc: an importer whose child lives holds for ever", ["fuzz_ipc_random", "ipc / Held.test_a_child_keeps_the_connection"], [
+        ("(!connection->holder.first && connection->socket.fd >= 0)", "connection->socket.fd >= 0")]),
+    Mutant("ipc: a wrong message is passed over", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
+        ("if (n <= 0 || !ipc_request_read(raw, (size_t)n, &request)) { connection_lost(connection); return; }",
+         "if (n <= 0) { connection_lost(connection); return; } if (!ipc_request_read(raw, (size_t)n, &request)) continue;")]),
+    Mutant("ipc: a close does not wait for the importer's work", ["ipc / Held.test_the_close_waits"], [
+        ("CUresult result = waited ? context_wait(context) : CUDA_SUCCESS;", "CUresult result = CUDA_SUCCESS;")]),
+    Mutant("ipc: each block maps its segment", ["ipc / Bytes.test_blocks_of_one_segment"], [
+        ("if (!mapping) { mapping = calloc(1, sizeof(*mapping)); if (!mapping)", "{ mapping = calloc(1, sizeof(*mapping)); if (!mapping)")]),
+    Mutant("ipc: what is open in a context that has ended stays", ["ipc / Held.test_a_context_ends"], [
+        ("import->lost |= import->mapping->context == handle;", "(void)import;")]),
+    Mutant("ipc: a block is not where it lies in its segment", ["ipc / Bytes.test_both_ways"], [
+        ("grant->offset = segment->front + (block->addr - segment->addr);", "grant->offset = segment->front;")]),
+    Mutant("ipc: the exporter is not told of a close", ["ipc / Held.test_until_it_is_closed"], [
+        ("request_close(import->peer, &import->block, limit); import->peer->uses--;", "import->peer->uses--;")]),
 ]

@@ -30,8 +30,17 @@ MUTANTS = [
     # --- whose call it is ---
     Mutant("NCCL's own memory is pooled", ["catch"], [
         ("nccl_works(); return SERVE_BYPASS; }", "nccl_works(); }")]),
-    Mutant("an IPC handle of a shared segment is made", ["ipc static preloaded / small"], [
+    Mutant("an IPC handle of a shared segment is made", ["ipc / Bytes.test_both_ways"], [
         ("== 0 && base == segment));", "== 0));")]),
+
+    Mutant("ipc: the free of a held block does not wait", ["ipc / Held.test_the_free_waits"], [
+        ("if (is == IPC_FREE_PARKED && waits)", "if (false && waits)")]),
+    Mutant("ipc: a block that nobody holds any more stays", ["ipc / Held.test_until_it_is_closed", "ipc / Held.test_until_the_importer_is_gone"], [
+        ("free_with(parked_release, addr);", "(void)parked_release;")]),
+    Mutant("ipc: a freed block that is held is there for the program", ["ipc / Held.test_until_it_is_closed"], [
+        ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_live_size(addr)")]),
+    Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
+        ("else if (ipc_server_is(&ticket.station))", "else if (false)")]),
 
     # --- reports ---
     Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [

@@ -270,6 +270,7 @@ static void test_defaults(void **state)
                                        0,
                                        10,
                                        100,
+                                       10000,
                                        0,
                                        0,
                                        0,

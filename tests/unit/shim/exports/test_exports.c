@@ -13,6 +13,7 @@
 #include "fake_driver.h"
 #include "isolated.h"
 #include "pool_state.h"
+#include "serve/ipc_handles.h"
 #include "serve/serve.h"
 
 #define ORDERED "CUPOOL_FREE=ordered"

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peer_process.c - see peer_process.h. No locks and no state. */
+#include "base/peer_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A process as /proc describes it. */
+struct seen {
+    char state;
+    int threads;
+    unsigned long long start;
+};
+
+static bool look(int pid, struct seen *ret_seen)
+{
+    char path[32], text[512];
+    const char *name_end;
+    ssize_t n;
+    int fd;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    name_end = strrchr(text, ')'); /* the name may have any character in it */
+    return name_end &&
+           sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu",
+                  &ret_seen->state, &ret_seen->threads, &ret_seen->start) == 3;
+}
+
+struct peer_process peer_process_of(int pid)
+{
+    struct peer_process process = {.pid = pid};
+    struct seen seen;
+
+    if (look(pid, &seen))
+        process.start = seen.start;
+    return process;
+}
+
+bool peer_process_lives(const struct peer_process *process)
+{
+    struct seen seen;
+
+    if (!look(process->pid, &seen))
+        return kill(process->pid, 0) == 0 || errno != ESRCH;
+    if (process->start && seen.start != process->start)
+        return false;
+    /* The first thread of a process becomes a zombie before the others have ended. */
+    return (seen.state != 'Z' && seen.state != 'X') || seen.threads > 1;
+}

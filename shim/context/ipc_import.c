@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc_import.c - see ipc_import.h.
+ *
+ * Locking: imports.lock guards the lists, and is held over no call of the driver and no wait for an exporter. Only the
+ * thread that has set imports.busy (claim, unclaim) changes the lists, so it may read them without the lock; a context
+ * that ends marks its entries, and the next claim clears them away.
+ */
+#include "context/ipc_import.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/ipc_socket.h"
+#include "base/log.h"
+#include "clock.h"
+#include "context/free_order.h"
+#include "context/ipc_map.h"
+#include "context/lifetime.h"
+#include "context/registry.h"
+#include "real/real.h"
+
+/* The connection to an exporter. */
+struct peer {
+    struct ipc_name station;
+    struct ipc_descriptor socket;
+    uint64_t number;   /* of the last request */
+    unsigned int uses; /* open blocks */
+    struct peer *next;
+};
+
+/* A segment that is mapped in a context. */
+struct mapping {
+    struct ipc_name segment;
+    enum ipc_how how;
+    CUcontext context;
+    uint64_t addr;
+    size_t size;
+    unsigned int uses; /* open blocks */
+    struct mapping *next;
+};
+
+struct import {
+    struct ipc_name block;
+    struct peer *peer;
+    struct mapping *mapping;
+    uint64_t addr;
+    size_t size;
+    unsigned int opens;
+    bool lost; /* its context has ended */
+    struct import *next;
+};
+
+atomic_uint ipc_import_blocks;
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t done; /* busy has become false */
+    bool busy;
+    struct import *first;
+    struct mapping *mappings;
+    struct peer *peers; /* used by the claiming thread alone */
+} imports = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+
+/* --- the exporter --- */
+
+static struct peer *peer_of(const struct ipc_name *station, uint64_t limit, int *ret_rc)
+{
+    struct peer *peer = imports.peers;
+
+    while (peer && !ipc_name_equal(&peer->station, station))
+        peer = peer->next;
+    *ret_rc = 0;
+    if (peer && !ipc_is_open(&peer->socket)) /* the program has closed it; what is open stays held until we end */
+        *ret_rc = ipc_connect(station, limit, &peer->socket);
+    if (peer)
+        return *ret_rc ? NULL : peer;
+    peer = calloc(1, sizeof(*peer));
+    *ret_rc = peer ? ipc_connect(station, limit, &peer->socket) : -ENOMEM;
+    if (*ret_rc) {
+        free(peer);
+        return NULL;
+    }
+    peer->station = *station;
+    peer->next = imports.peers;
+    imports.peers = peer;
+    return peer;
+}
+
+/* One use less. A connection without any ends. */
+static void peer_drop(struct peer *peer)
+{
+    struct peer **at = &imports.peers;
+
+    if (peer->uses)
+        return;
+    while (*at != peer)
+        at = &(*at)->next;
+    *at = peer->next;
+    ipc_end(&peer->socket);
+    free(peer);
+}
+
+/* Receive the answer to the last request. 0; -EPROTO: the exporter has sent something else. */
+static int grant_receive(struct peer *peer, uint64_t limit, struct ipc_grant *ret_grant, int *ret_fd)
+{
+    struct ipc_grant raw[2];
+    ssize_t n;
+    int rc;
+
+    for (;;) {
+        n = ipc_receive(&peer->socket, raw, sizeof(raw), ret_fd);
+        if (n == -EAGAIN) {
+            if ((rc = ipc_wait(&peer->socket, limit)))
+                return rc;
+            continue;
+        }
+        if (n <= 0)
+            return n ? (int)n : -ECONNRESET;
+        rc = ipc_grant_read(raw, (size_t)n, *ret_fd >= 0, ret_grant) ? 0 : -EPROTO;
+        if (!rc && ret_grant->number == peer->number)
+            return 0;
+        if (*ret_fd >= 0)
+            close(*ret_fd);
+        *ret_fd = -1;
+        if (rc) /* an answer to an earlier request, which came too late, is passed over */
+            return rc;
+    }
+}
+
+static void request_close(struct peer *peer, const struct ipc_name *block, uint64_t limit)
+{
+    struct ipc_request request;
+
+    ipc_request_make(&request, IPC_CLOSE, 0, block);
+    ipc_send_by(&peer->socket, &request, sizeof(request), limit);
+}
+
+/* Ask for a block. After an error the exporter does not count it as held, or will not once it gets on. */
+static int ask(struct peer *peer, const struct ipc_name *block, uint64_t limit, struct ipc_grant *ret_grant,
+               int *ret_fd)
+{
+    struct ipc_request request;
+    int rc;
+
+    ipc_request_make(&request, IPC_OPEN, ++peer->number, block);
+    rc = ipc_send_by(&peer->socket, &request, sizeof(request), limit);
+    if (!rc) {
+        rc = grant_receive(peer, limit, ret_grant, ret_fd);
+        if (rc)
+            request_close(peer, block, /* limit: do not wait */ 0);
+    }
+    return rc;
+}
+
+/* --- the books --- */
+
+static void books_remove(struct import *import)
+{
+    struct import **at = &imports.first;
+    struct mapping **mapping = &imports.mappings;
+
+    pthread_mutex_lock(&imports.lock);
+    while (*at != import)
+        at = &(*at)->next;
+    *at = import->next;
+    atomic_fetch_sub(&ipc_import_blocks, 1);
+    if (!import->mapping->uses) {
+        while (*mapping != import->mapping)
+            mapping = &(*mapping)->next;
+        *mapping = import->mapping->next;
+    }
+    pthread_mutex_unlock(&imports.lock);
+}
+
+/* Take a block off the books, whose memory nothing uses. The mapping goes with its last block: in a context that has
+ * ended, the driver has unmapped its own. */
+static CUresult import_end(struct import *import, uint64_t limit)
+{
+    struct mapping *mapping = import->mapping;
+    CUresult result = CUDA_SUCCESS;
+
+    mapping->uses--;
+    if (!mapping->uses && !(import->lost && mapping->how == IPC_NATIVE))
+        result = ipc_map_close(mapping->how, mapping->addr, mapping->size);
+    books_remove(import);
+    if (!mapping->uses)
+        free(mapping);
+    request_close(import->peer, &import->block, limit);
+    import->peer->uses--;
+    peer_drop(import->peer);
+    free(import);
+    return result;
+}
+
+/* The limit for waiting for an exporter that begins now. */
+static uint64_t limit_from_now(void)
+{
+    const uint64_t ms = conf_get()->ipc.number;
+
+    return now_ns() + (ms < UINT32_MAX ? ms : UINT32_MAX) * 1000000u;
+}
+
+static void claim(int *ret_cancel)
+{
+    struct import *import, *next;
+    bool lost;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
+    pthread_mutex_lock(&imports.lock);
+    while (imports.busy)
+        pthread_cond_wait(&imports.done, &imports.lock);
+    imports.busy = true;
+    pthread_mutex_unlock(&imports.lock);
+    for (import = imports.first; import; import = next) {
+        next = import->next;
+        pthread_mutex_lock(&imports.lock);
+        lost = import->lost;
+        pthread_mutex_unlock(&imports.lock);
+        if (lost)
+            import_end(import, limit_from_now());
+    }
+}
+
+static void unclaim(int cancel)
+{
+    pthread_mutex_lock(&imports.lock);
+    imports.busy = false;
+    pthread_cond_signal(&imports.done);
+    pthread_mutex_unlock(&imports.lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+static struct import *import_find(const struct ipc_name *block, CUcontext context)
+{
+    struct import *import;
+
+    pthread_mutex_lock(&imports.lock); /* a context may end meanwhile */
+    import = imports.first;
+    while (import && !(ipc_name_equal(&import->block, block) && import->mapping->context == context))
+        import = import->next;
+    pthread_mutex_unlock(&imports.lock);
+    return import;
+}
+
+static void opens_set(struct import *import, unsigned int opens)
+{
+    pthread_mutex_lock(&imports.lock);
+    import->opens = opens;
+    pthread_mutex_unlock(&imports.lock);
+}
+
+/* The mapping of a granted segment, made if it is missing, with one use more. */
+static CUresult mapping_get(const struct ipc_grant *grant, int fd, CUcontext context, struct mapping **ret_mapping)
+{
+    struct mapping *mapping;
+    CUresult result = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&imports.lock); /* a context may end meanwhile */
+    mapping = imports.mappings;
+    while (mapping && !(ipc_name_equal(&mapping->segment, &grant->segment) && mapping->context == context))
+        mapping = mapping->next;
+    pthread_mutex_unlock(&imports.lock);
+    if (mapping && (mapping->size != grant->segment_size || mapping->how != (enum ipc_how)grant->how))
+        return CUDA_ERROR_MAP_FAILED;
+    if (!mapping) {
+        mapping = calloc(1, sizeof(*mapping));
+        if (!mapping)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        *mapping = (struct mapping){.segment = grant->segment,
+                                    .how = (enum ipc_how)grant->how,
+                                    .context = context,
+                                    .size = grant->segment_size};
+        result = ipc_map_open(grant, fd, &mapping->addr);
+        if (result) {
+            free(mapping);
+            return result;
+        }
+        pthread_mutex_lock(&imports.lock);
+        mapping->next = imports.mappings;
+        imports.mappings = mapping;
+        pthread_mutex_unlock(&imports.lock);
+    }
+    mapping->uses++;
+    *ret_mapping = mapping;
+    return CUDA_SUCCESS;
+}
+
+/* Enter a block whose grant has come. After an error the grant has been given back. */
+static CUresult import_enter(struct peer *peer, const struct ipc_name *block, const struct ipc_grant *grant, int fd,
+                             CUcontext context, uint64_t *ret_addr)
+{
+    struct import *import = calloc(1, sizeof(*import));
+    CUresult result = import ? mapping_get(grant, fd, context, &import->mapping) : CUDA_ERROR_OUT_OF_MEMORY;
+
+    if (result) {
+        request_close(peer, block, limit_from_now());
+        free(import);
+        return result;
+    }
+    import->block = *block;
+    import->peer = peer;
+    import->addr = import->mapping->addr + grant->offset;
+    import->size = grant->size;
+    import->opens = 1;
+    peer->uses++;
+    pthread_mutex_lock(&imports.lock);
+    import->next = imports.first;
+    imports.first = import;
+    atomic_fetch_add(&ipc_import_blocks, 1);
+    pthread_mutex_unlock(&imports.lock);
+    *ret_addr = import->addr;
+    return CUDA_SUCCESS;
+}
+
+/* --- open and close --- */
+
+static const char *reason(int rc)
+{
+    switch (rc) {
+    case -ECONNREFUSED:
+        return "that process has ended, or is in a container of its own";
+    case -EPERM:
+        return "that process is another user's";
+    case -ETIMEDOUT:
+        return "that process did not answer within CUPOOL_IPC milliseconds";
+    case -ENOENT:
+        return "the block has been freed there";
+    case -ENOSPC:
+        return "that process has no room in its books";
+    default:
+        return strerror(-rc);
+    }
+}
+
+static CUresult open_new(const struct ipc_ticket *ticket, CUcontext context, uint64_t *ret_addr)
+{
+    const uint64_t limit = limit_from_now();
+    struct ipc_grant grant = {0};
+    CUresult result = CUDA_ERROR_MAP_FAILED;
+    int rc, fd = -1;
+    struct peer *peer = peer_of(&ticket->station, limit, &rc);
+
+    if (peer)
+        rc = ask(peer, &ticket->block, limit, &grant, &fd);
+    if (!rc && grant.status != IPC_GRANTED)
+        rc = grant.status == IPC_GONE ? -ENOENT : -ENOSPC;
+    if (!rc)
+        result = import_enter(peer, &ticket->block, &grant, fd, context, ret_addr);
+    if (fd >= 0)
+        close(fd);
+    if (peer)
+        peer_drop(peer);
+    if (rc)
+        log_write(LOG_WARN, "memory of process %d cannot be opened: %s", (int)ticket->pid, reason(rc));
+    else if (result)
+        log_write(LOG_WARN, "memory of process %d cannot be mapped (error %d)", (int)ticket->pid, (int)result);
+    return result;
+}
+
+CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUresult result = CUDA_SUCCESS;
+    CUcontext context = NULL;
+    struct import *import;
+    uint64_t addr = 0;
+    int cancel;
+
+    if (!driver)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = driver->cuCtxGetCurrent(&context);
+    if (result || !context)
+        return result ? result : CUDA_ERROR_INVALID_CONTEXT;
+    context_current(driver); /* so that its end is noticed */
+    claim(&cancel);
+    import = import_find(&ticket->block, context);
+    if (import)
+        opens_set(import, import->opens + 1);
+    else
+        result = open_new(ticket, context, &addr);
+    if (!result)
+        *ret_addr = import ? import->addr : addr;
+    unclaim(cancel);
+    return result;
+}
+
+/* Wait for the work that may use the block. */
+static CUresult context_wait(CUcontext handle)
+{
+    const struct real_driver *driver = real_driver_get();
+    struct context *context = context_find(handle);
+    CUresult result;
+
+    if (!driver || !context || !context_pin(context))
+        return driver ? driver->cuCtxSynchronize() : CUDA_ERROR_DEINITIALIZED;
+    result = order_wait(context);
+    context_unpin(context);
+    return result;
+}
+
+/* The open block at this address; with the lock, or the claim. */
+static struct import *import_at(CUdeviceptr addr)
+{
+    struct import *import = imports.first;
+
+    while (import && import->addr != addr)
+        import = import->next;
+    return import;
+}
+
+/* The context of an open block whose next close is its last. NULL: there is none, or no such block. */
+static CUcontext context_to_wait_for(CUdeviceptr addr)
+{
+    const struct import *import;
+    CUcontext context;
+
+    pthread_mutex_lock(&imports.lock);
+    import = import_at(addr);
+    context = import && import->opens == 1 ? import->mapping->context : NULL;
+    pthread_mutex_unlock(&imports.lock);
+    return context;
+}
+
+CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours)
+{
+    /* Without the claim, because other threads may have to open or close meanwhile for this work to end. */
+    CUcontext context = context_to_wait_for(addr);
+    const bool waited = context != NULL;
+    CUresult result = waited ? context_wait(context) : CUDA_SUCCESS;
+    struct import *import;
+    bool last;
+    int cancel;
+
+    *ret_ours = waited;
+    if (result)
+        return result;
+    claim(&cancel);
+    import = import_at(addr);
+    *ret_ours = import != NULL;
+    last = import && import->opens == 1;
+    if (import && !last)
+        opens_set(import, import->opens - 1);
+    if (last && !waited && (context = context_to_wait_for(addr))) /* another thread has closed it meanwhile */
+        result = context_wait(context);
+    if (last && !result)
+        result = import_end(import, limit_from_now());
+    unclaim(cancel);
+    return result;
+}
+
+bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcontext *ret_context)
+{
+    const struct mapping *mapping;
+    const struct import *import;
+
+    pthread_mutex_lock(&imports.lock);
+    mapping = imports.mappings;
+    while (mapping && addr - mapping->addr >= mapping->size)
+        mapping = mapping->next;
+    import = mapping ? imports.first : NULL;
+    while (import && addr - import->addr >= import->size)
+        import = import->next;
+    *ret_base = import ? import->addr : 0;
+    *ret_size = import ? import->size : 0;
+    *ret_context = mapping ? mapping->context : NULL;
+    pthread_mutex_unlock(&imports.lock);
+    return mapping != NULL;
+}
+
+void ipc_import_context_gone(CUcontext handle)
+{
+    if (!ipc_import_any())
+        return;
+    pthread_mutex_lock(&imports.lock);
+    for (struct import *import = imports.first; import; import = import->next)
+        import->lost |= import->mapping->context == handle;
+    for (struct mapping *mapping = imports.mappings; mapping; mapping = mapping->next)
+        if (mapping->context == handle)
+            mapping->context = NULL; /* a later context may have this handle */
+    pthread_mutex_unlock(&imports.lock);
+}
+
+void ipc_import_forget(void)
+{
+    pthread_mutex_init(&imports.lock, NULL);
+    pthread_cond_init(&imports.done, NULL);
+    for (struct peer *peer = imports.peers; peer; peer = peer->next)
+        ipc_leave(&peer->socket);
+    imports.peers = NULL;
+    imports.first = NULL;
+    imports.mappings = NULL;
+    imports.busy = false;
+    atomic_store(&ipc_import_blocks, 0);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ipc_map.c - see ipc_map.h. No locks. */
+#include "context/ipc_map.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/descriptor.h"
+#include "context/registry.h"
+#include "context/vmm_map.h"
+#include "pool.h"
+#include "real/real.h"
+
+/* A descriptor of the memory that is mapped at addr. CUDA_ERROR_INVALID_VALUE: it is not virtual memory. */
+static CUresult descriptor_make(uint64_t addr, int *ret_fd)
+{
+    __typeof__(&cuMemExportToShareableHandle) export = real_next(cuMemExportToShareableHandle);
+    __typeof__(&cuMemRetainAllocationHandle) retain = real_next(cuMemRetainAllocationHandle);
+    CUmemGenericAllocationHandle handle;
+    CUresult result = retain(&handle, (void *)(uintptr_t)addr); /* NOLINT: an address */
+    int fd = -1;
+
+    if (result)
+        return result;
+    result = export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    real_next(cuMemRelease)(handle);
+    *ret_fd = result ? -1 : file_aside(fd);
+    return result;
+}
+
+CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t size, struct ipc_segment *ret_segment)
+{
+    const struct real_driver *driver = real_driver_get();
+    __typeof__(&cuIpcGetMemHandle) get = real_next(cuIpcGetMemHandle);
+    struct ipc_segment as = {.addr = segment, .size = size, .fd = -1};
+    CUipcMemHandle handle;
+    CUresult result;
+    CUuuid uuid;
+
+    if (driver && driver->cuDeviceGetUuid_v2 && !driver->cuDeviceGetUuid_v2(&uuid, context_device(owner)))
+        memcpy(as.card, uuid.bytes, sizeof(as.card));
+    if (vmm_find(segment)) {
+        as.how = IPC_DESCRIPTOR;
+        as.front = vmm_front(segment);
+        result = descriptor_make(segment, &as.fd);
+    } else {
+        as.how = IPC_NATIVE;
+        result = get(&handle, segment);
+        if (!result)
+            memcpy(as.handle, &handle, sizeof(as.handle));
+    }
+    *ret_segment = as;
+    return result;
+}
+
+/* The device with this UUID, or -1: it is not visible to this process. */
+static int device_with(const unsigned char *card)
+{
+    const struct real_driver *driver = real_driver_get();
+    int count = 0;
+    CUuuid uuid;
+
+    if (!driver || !driver->cuDeviceGetUuid_v2 || !driver->cuDeviceGetCount || driver->cuDeviceGetCount(&count))
+        return -1;
+    for (int device = 0; device < count; device++)
+        if (!driver->cuDeviceGetUuid_v2(&uuid, device) && memcmp(uuid.bytes, card, sizeof(uuid.bytes)) == 0)
+            return device;
+    return -1;
+}
+
+static CUresult access_give(uint64_t addr, size_t size, const unsigned char *card)
+{
+    const struct real_driver *driver = real_driver_get();
+    const int owner = device_with(card);
+    CUmemAccessDesc access[2];
+    CUdevice current;
+    size_t count = 0;
+    CUresult result = driver ? driver->cuCtxGetDevice(&current) : CUDA_ERROR_NOT_INITIALIZED;
+
+    if (result)
+        return result;
+    access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = current},
+                                        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (owner >= 0 && owner != current)
+        access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = owner},
+                                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return driver->cuMemSetAccess(addr, size, access, count);
+}
+
+static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
+{
+    const struct real_driver *driver = real_driver_get();
+    __typeof__(&cuMemImportFromShareableHandle) import = real_next(cuMemImportFromShareableHandle);
+    const size_t size = grant->segment_size;
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr addr = 0;
+    CUresult result;
+
+    if (!driver || !driver->cuMemAddressReserve || !driver->cuMemMap || !driver->cuMemUnmap || !driver->cuMemSetAccess)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = import(&handle, (void *)(intptr_t)fd, /* NOLINT: a number */
+                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result)
+        return result;
+    result = driver->cuMemAddressReserve(&addr, size, POOL_SEGMENT_UNIT, 0, 0);
+    if (!result) {
+        result = driver->cuMemMap(addr, size, 0, handle, 0);
+        if (!result && (result = access_give(addr, size, grant->card)))
+            driver->cuMemUnmap(addr, size);
+        if (result)
+            driver->cuMemAddressFree(addr, size);
+    }
+    driver->cuMemRelease(handle); /* the mapping keeps the memory */
+    *ret_addr = addr;
+    return result;
+}
+
+CUresult ipc_map_open(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
+{
+    __typeof__(&cuIpcOpenMemHandle_v2) open = real_next(cuIpcOpenMemHandle_v2);
+    CUipcMemHandle handle;
+    CUdeviceptr addr = 0;
+    CUresult result;
+
+    if (grant->how == IPC_DESCRIPTOR)
+        return descriptor_map(grant, fd, ret_addr);
+    memcpy(&handle, grant->handle, sizeof(handle));
+    result = open(&addr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    *ret_addr = addr;
+    return result;
+}
+
+CUresult ipc_map_close(enum ipc_how how, uint64_t addr, size_t size)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUresult result;
+
+    if (how == IPC_NATIVE)
+        return real_next(cuIpcCloseMemHandle)(addr);
+    if (!driver)
+        return CUDA_ERROR_DEINITIALIZED;
+    result = driver->cuMemUnmap(addr, size);
+    if (!result)
+        result = driver->cuMemAddressFree(addr, size);
+    return result;
+}

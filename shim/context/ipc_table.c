@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc_table.c - see ipc_table.h.
+ *
+ * Locking: table.lock guards everything, and is a leaf: it is held over no call but malloc, free, and the system's
+ * copying and closing of a descriptor.
+ */
+#include "context/ipc_table.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/ipc_socket.h"
+#include "hash.h"
+
+#define BUCKETS 1024u /* a power of two */
+/* The most grants of a block to one holder, far below what would overflow their sum. */
+#define HOLDS_MAX 4096u
+
+/* A segment in the books. */
+struct shared {
+    struct ipc_segment as;
+    struct ipc_name name;
+    unsigned int blocks;
+    struct shared *next;
+};
+
+struct block {
+    uint64_t addr;
+    size_t size;
+    struct ipc_name name;
+    const struct context *owner;
+    struct shared *segment;
+    unsigned int holds; /* by all holders */
+    bool parked, gone;  /* gone: it has left the books, and only holders still know it */
+    struct block *next_addr, *next_name;
+};
+
+/* The grants of a block to one holder. */
+struct ipc_hold {
+    struct block *block;
+    unsigned int count;
+    struct ipc_hold *next;
+};
+
+atomic_uint ipc_table_blocks; /* changed under the lock */
+
+static struct {
+    pthread_mutex_t lock; /* guards everything below, and all holders */
+    struct block *by_addr[BUCKETS], *by_name[BUCKETS];
+    struct shared *segments;
+    unsigned int released; /* parked blocks without a holder */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct block **addr_bucket(uint64_t addr)
+{
+    return &table.by_addr[hash_of(addr) % BUCKETS];
+}
+
+static struct block **name_bucket(const struct ipc_name *name)
+{
+    uint64_t word;
+
+    memcpy(&word, name->bytes, sizeof(word)); /* names are random */
+    return &table.by_name[word % BUCKETS];
+}
+
+static struct block *block_at(uint64_t addr)
+{
+    struct block *block = *addr_bucket(addr);
+
+    while (block && block->addr != addr)
+        block = block->next_addr;
+    return block;
+}
+
+static struct block *block_named(const struct ipc_name *name)
+{
+    struct block *block = *name_bucket(name);
+
+    while (block && !ipc_name_equal(&block->name, name))
+        block = block->next_name;
+    return block;
+}
+
+static struct shared *segment_at(uint64_t addr)
+{
+    struct shared *segment = table.segments;
+
+    while (segment && segment->as.addr != addr)
+        segment = segment->next;
+    return segment;
+}
+
+static void segment_drop(struct shared *segment)
+{
+    struct shared **at = &table.segments;
+
+    if (--segment->blocks)
+        return;
+    while (*at != segment)
+        at = &(*at)->next;
+    *at = segment->next;
+    if (segment->as.fd >= 0)
+        close(segment->as.fd);
+    free(segment);
+}
+
+/* The block leaves the books. Its holders, if any, keep what they need to take their grants back. */
+static void block_remove(struct block *block)
+{
+    struct block **at = addr_bucket(block->addr);
+
+    while (*at != block)
+        at = &(*at)->next_addr;
+    *at = block->next_addr;
+    at = name_bucket(&block->name);
+    while (*at != block)
+        at = &(*at)->next_name;
+    *at = block->next_name;
+    segment_drop(block->segment);
+    table.released -= block->parked && !block->holds;
+    atomic_fetch_sub(&ipc_table_blocks, 1);
+    block->gone = true;
+    if (!block->holds)
+        free(block);
+}
+
+bool ipc_table_name(uint64_t addr, struct ipc_name *ret_block)
+{
+    const struct block *block;
+
+    pthread_mutex_lock(&table.lock);
+    block = block_at(addr);
+    if (block && !block->parked)
+        *ret_block = block->name;
+    else
+        block = NULL;
+    pthread_mutex_unlock(&table.lock);
+    return block != NULL;
+}
+
+bool ipc_table_has_segment(uint64_t segment)
+{
+    bool has;
+
+    pthread_mutex_lock(&table.lock);
+    has = segment_at(segment) != NULL;
+    pthread_mutex_unlock(&table.lock);
+    return has;
+}
+
+/* The segment in the books, entered if it is missing and described; its descriptor is taken over. NULL: it is not, or
+ * there is no host memory. */
+static struct shared *segment_enter(const struct ipc_segment *as)
+{
+    struct shared *segment = segment_at(as->addr);
+
+    if (segment || !as->size || !(segment = calloc(1, sizeof(*segment)))) {
+        if (as->fd >= 0)
+            close(as->fd);
+        return segment;
+    }
+    segment->as = *as;
+    ipc_name_make(&segment->name);
+    segment->next = table.segments;
+    table.segments = segment;
+    return segment;
+}
+
+static struct block *block_enter(const struct context *owner, uint64_t addr, size_t size, struct shared *segment)
+{
+    struct block *block = calloc(1, sizeof(*block)), **at;
+
+    segment->blocks++;
+    if (!block) {
+        segment_drop(segment);
+        return NULL;
+    }
+    *block = (struct block){.addr = addr, .size = size, .owner = owner, .segment = segment};
+    ipc_name_make(&block->name);
+    at = addr_bucket(addr);
+    block->next_addr = *at;
+    *at = block;
+    at = name_bucket(&block->name);
+    block->next_name = *at;
+    *at = block;
+    atomic_fetch_add(&ipc_table_blocks, 1);
+    return block;
+}
+
+int ipc_table_add(const struct context *owner, uint64_t addr, size_t size, const struct ipc_segment *segment,
+                  struct ipc_name *ret_block)
+{
+    struct shared *shared = NULL;
+    struct block *block;
+    int rc = 0;
+
+    pthread_mutex_lock(&table.lock);
+    block = block_at(addr);
+    if (block && block->parked)
+        rc = -EBUSY;
+    if (block || atomic_load(&ipc_table_blocks) >= IPC_BLOCKS_MAX) {
+        if (segment->fd >= 0)
+            close(segment->fd);
+    } else {
+        shared = segment_enter(segment);
+        block = shared ? block_enter(owner, addr, size, shared) : NULL;
+    }
+    if (block)
+        *ret_block = block->name;
+    else
+        rc = !shared && !segment->size ? -EAGAIN : -ENOMEM;
+    pthread_mutex_unlock(&table.lock);
+    return rc;
+}
+
+enum ipc_free ipc_table_free(uint64_t addr)
+{
+    enum ipc_free answer = IPC_FREE_NOW;
+    struct block *block;
+
+    pthread_mutex_lock(&table.lock);
+    block = block_at(addr);
+    if (block && block->parked) {
+        answer = IPC_FREE_AGAIN;
+    } else if (block && block->holds) {
+        block->parked = true;
+        answer = IPC_FREE_PARKED;
+    } else if (block) {
+        block_remove(block);
+    }
+    pthread_mutex_unlock(&table.lock);
+    return answer;
+}
+
+bool ipc_table_parked(uint64_t addr)
+{
+    const struct block *block;
+    bool parked;
+
+    pthread_mutex_lock(&table.lock);
+    block = block_at(addr);
+    parked = block && block->parked;
+    pthread_mutex_unlock(&table.lock);
+    return parked;
+}
+
+bool ipc_table_released(uint64_t *ret_addr)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&table.lock);
+    for (unsigned int i = 0; table.released && i < BUCKETS && !found; i++) {
+        for (const struct block *block = table.by_addr[i]; block && !found; block = block->next_addr) {
+            found = block->parked && !block->holds;
+            *ret_addr = found ? block->addr : 0;
+        }
+    }
+    pthread_mutex_unlock(&table.lock);
+    return found;
+}
+
+bool ipc_table_take(uint64_t addr)
+{
+    struct block *block;
+    bool taken;
+
+    pthread_mutex_lock(&table.lock);
+    block = block_at(addr);
+    taken = block && block->parked && !block->holds;
+    if (taken)
+        block_remove(block);
+    pthread_mutex_unlock(&table.lock);
+    return taken;
+}
+
+/* This holder's hold of a block, made if it is missing and `make`. NULL: none, or no host memory. */
+static struct ipc_hold *hold_of(struct ipc_holder *holder, const struct block *block, bool make)
+{
+    struct ipc_hold *hold = holder->first;
+
+    while (hold && hold->block != block)
+        hold = hold->next;
+    if (hold || !make)
+        return hold;
+    hold = calloc(1, sizeof(*hold));
+    if (hold) {
+        hold->next = holder->first;
+        holder->first = hold;
+    }
+    return hold;
+}
+
+/* Grant a block. IPC_FULL: no host memory, no descriptor, or it has been granted too often. */
+static enum ipc_status grant(struct ipc_holder *holder, struct block *block, struct ipc_grant *grant, int *ret_fd)
+{
+    const struct ipc_segment *segment = &block->segment->as;
+    const int fd = segment->how == IPC_DESCRIPTOR ? fcntl(segment->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    struct ipc_hold *hold = segment->how == IPC_DESCRIPTOR && fd < 0 ? NULL : hold_of(holder, block, /* make: */ true);
+
+    if (!hold || hold->count == HOLDS_MAX) {
+        if (fd >= 0)
+            close(fd);
+        return IPC_FULL;
+    }
+    hold->block = block;
+    hold->count++;
+    block->holds++;
+    grant->how = segment->how;
+    grant->segment = block->segment->name;
+    grant->segment_size = segment->front + segment->size;
+    grant->offset = segment->front + (block->addr - segment->addr);
+    grant->size = block->size;
+    memcpy(grant->card, segment->card, sizeof(grant->card));
+    memcpy(grant->handle, segment->handle, sizeof(grant->handle));
+    *ret_fd = fd;
+    return IPC_GRANTED;
+}
+
+void ipc_table_grant(struct ipc_holder *holder, const struct ipc_request *request, struct ipc_grant *ret_grant,
+                     int *ret_fd)
+{
+    struct block *block;
+
+    *ret_fd = -1;
+    ipc_grant_begin(ret_grant, request->number, IPC_GONE);
+    pthread_mutex_lock(&table.lock);
+    block = block_named(&request->block);
+    if (block && !block->parked)
+        ret_grant->status = grant(holder, block, ret_grant, ret_fd);
+    pthread_mutex_unlock(&table.lock);
+}
+
+/* Take back so many of a hold's grants; with the lock. */
+static void hold_less(struct ipc_holder *holder, struct ipc_hold *hold, unsigned int count)
+{
+    struct block *block = hold->block;
+    struct ipc_hold **at = &holder->first;
+
+    hold->count -= count;
+    block->holds -= count;
+    if (!hold->count) {
+        while (*at != hold)
+            at = &(*at)->next;
+        *at = hold->next;
+        free(hold);
+    }
+    if (block->holds)
+        return;
+    if (block->gone)
+        free(block);
+    else
+        table.released += block->parked;
+}
+
+bool ipc_table_close(struct ipc_holder *holder, const struct ipc_name *block)
+{
+    struct ipc_hold *hold;
+
+    pthread_mutex_lock(&table.lock);
+    hold = holder->first;
+    while (hold && !ipc_name_equal(&hold->block->name, block))
+        hold = hold->next;
+    if (hold)
+        hold_less(holder, hold, 1);
+    pthread_mutex_unlock(&table.lock);
+    return hold != NULL;
+}
+
+void ipc_table_end(struct ipc_holder *holder)
+{
+    pthread_mutex_lock(&table.lock);
+    while (holder->first)
+        hold_less(holder, holder->first, holder->first->count);
+    pthread_mutex_unlock(&table.lock);
+}
+
+/* Remove the blocks of a context (NULL: of any) and segment (0: any). */
+static void remove_those_of(const struct context *owner, uint64_t segment)
+{
+    struct block *block, *next;
+
+    if (!ipc_table_any())
+        return;
+    pthread_mutex_lock(&table.lock);
+    for (unsigned int i = 0; i < BUCKETS; i++) {
+        for (block = table.by_addr[i]; block; block = next) {
+            next = block->next_addr;
+            if ((!owner || block->owner == owner) && (!segment || block->segment->as.addr == segment))
+                block_remove(block);
+        }
+    }
+    pthread_mutex_unlock(&table.lock);
+}
+
+void ipc_table_context_gone(const struct context *owner)
+{
+    remove_those_of(owner, 0);
+}
+
+void ipc_table_segment_gone(uint64_t segment)
+{
+    remove_those_of(NULL, segment);
+}
+
+void ipc_table_forget(void)
+{
+    /* Another thread of the parent may have held the lock. What the books hold is the parent's. */
+    pthread_mutex_init(&table.lock, NULL);
+    for (struct shared *segment = table.segments; segment; segment = segment->next) {
+        if (segment->as.fd >= 0)
+            close(segment->as.fd);
+        segment->as.fd = -1;
+    }
+    table.segments = NULL;
+    memset(table.by_addr, 0, sizeof(table.by_addr));
+    memset(table.by_name, 0, sizeof(table.by_name));
+    table.released = 0;
+    atomic_store(&ipc_table_blocks, 0);
+}
+
+void ipc_table_count(struct ipc_table_counts *ret_counts)
+{
+    struct ipc_table_counts counts = {.blocks = 0};
+
+    pthread_mutex_lock(&table.lock);
+    for (unsigned int i = 0; i < BUCKETS; i++) {
+        for (const struct block *block = table.by_addr[i]; block; block = block->next_addr) {
+            counts.blocks++;
+            counts.held += block->holds != 0;
+            counts.parked += block->parked;
+        }
+    }
+    pthread_mutex_unlock(&table.lock);
+    *ret_counts = counts;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc_handles.h - the decisions behind CUDA's IPC handles: whether the driver's own handle stands for a block, a ticket
+ * does (base/ipc_message.h), or none may.
+ *
+ * The driver's handle is one of the whole driver allocation, and the importer gets its beginning. So it stands for a
+ * block that begins one; any process can open it, and the block's segment never serves another request. A ticket stands
+ * for any other block of the program's, and only processes under cupool can open it.
+ *
+ * It frees nothing; serve.h does, and keeps blocks that another process holds.
+ *
+ * Threads: every function may be called from any thread. No locks but those of the modules below. Errors: the driver's.
+ */
+#ifndef CUPOOL_SHIM_SERVE_IPC_HANDLES_H
+#define CUPOOL_SHIM_SERVE_IPC_HANDLES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "real/hooks.h"
+
+enum serve_ipc {
+    SERVE_IPC_DRIVER,  /* ask the driver; then call serve_ipc_exported or serve_ipc_refused */
+    SERVE_IPC_TICKET,  /* the handle has been filled in */
+    SERVE_IPC_REFUSED, /* the importer would get wrong bytes, and the log says so */
+};
+
+/* A caller wants a handle for the memory at addr. */
+enum serve_ipc serve_ipc_get(uint64_t addr, const void *caller, void *ret_handle);
+void serve_ipc_exported(uint64_t addr, const void *caller);
+void serve_ipc_refused(uint64_t addr);
+
+/* A handle is to be opened. False: it is the driver's. */
+bool serve_ipc_open(const void *handle, unsigned int flags, CUdeviceptr *ptr, CUresult *ret_result);
+/* As serve_ipc_open, of an address that is to be closed. */
+bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc_app.c - a process that shares memory with others by CUDA IPC handles, and does as it is told: it reads commands
+ * from stdin, a line each, and answers each with a line.
+ *
+ *   alloc BYTES        error, and the number of the block
+ *   free I             the error of cudaFree of block I
+ *   async I            the same, of cudaFreeAsync
+ *   handle I [OFFSET]  error, and the handle in hexadecimal
+ *   open HEX BYTES     error, and the number of the block that was opened
+ *   close I            the error of cudaIpcCloseMemHandle
+ *   fill I SEED        the error of filling it with bytes made of SEED
+ *   check I SEED       the number of its bytes that are not so, or -1
+ *   range I OFFSET     error, where the range begins relative to block I, and its size, of cuMemGetAddressRange
+ *   context I          1 if CU_POINTER_ATTRIBUTE_CONTEXT is the current context
+ *   at I               the address
+ *   used               the bytes of the device that are in use
+ *   fds                the number of open descriptors
+ *   busy MS            work of so many milliseconds for the device
+ *   reset              the error of cudaDeviceReset
+ *   closefrom FD       close every descriptor from FD on
+ *   fork               a child that does nothing until this process's stdin ends; its number
+ *   exit               end without closing anything
+ *
+ * It ends with stdin.
+ */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BLOCKS_MAX 4096
+
+static struct {
+    void *p;
+    size_t size;
+} blocks[BLOCKS_MAX];
+static int n;
+
+static long descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    long count = 0;
+
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static void nap(void *ms)
+{
+    const struct timespec time = {(long)(intptr_t)ms / 1000, (long)(intptr_t)ms % 1000 * 1000000};
+
+    nanosleep(&time, NULL);
+}
+
+static void pattern(unsigned char *host, size_t size, unsigned int seed)
+{
+    for (size_t i = 0; i < size; i++)
+        host[i] = (unsigned char)((i * 31 + (i >> 8) * 7) ^ seed * 59);
+}
+
+static long fill(int i, unsigned int seed)
+{
+    unsigned char *host = malloc(blocks[i].size);
+    int rc;
+
+    pattern(host, blocks[i].size, seed);
+    rc = (int)cudaMemcpy(blocks[i].p, host, blocks[i].size, cudaMemcpyHostToDevice);
+    if (!rc)
+        rc = (int)cudaDeviceSynchronize();
+    free(host);
+    return rc;
+}
+
+static long check(int i, unsigned int seed)
+{
+    unsigned char *host = malloc(blocks[i].size), *want = malloc(blocks[i].size);
+    long wrong = 0;
+
+    pattern(want, blocks[i].size, seed);
+    if (cudaMemcpy(host, blocks[i].p, blocks[i].size, cudaMemcpyDeviceToHost))
+        wrong = -1;
+    for (size_t k = 0; wrong >= 0 && k < blocks[i].size; k++)
+        wrong += host[k] != want[k];
+    free(host);
+    free(want);
+    return wrong;
+}
+
+static void handle_print(int i, size_t offset)
+{
+    cudaIpcMemHandle_t handle;
+    const int rc = (int)cudaIpcGetMemHandle(&handle, (char *)blocks[i].p + offset);
+
+    printf("%d ", rc);
+    for (size_t k = 0; !rc && k < sizeof(handle); k++)
+        printf("%02x", ((const unsigned char *)&handle)[k]);
+    printf("\n");
+}
+
+static void handle_open(const char *hex, size_t size)
+{
+    cudaIpcMemHandle_t handle;
+    unsigned int byte;
+    int rc;
+
+    for (size_t k = 0; k < sizeof(handle) && sscanf(hex + 2 * k, "%2x", &byte) == 1; k++)
+        ((unsigned char *)&handle)[k] = (unsigned char)byte;
+    blocks[n].size = size;
+    rc = (int)cudaIpcOpenMemHandle(&blocks[n].p, handle, cudaIpcMemLazyEnablePeerAccess);
+    printf("%d %d\n", rc, rc ? -1 : n);
+    n += rc == 0;
+}
+
+static void range_print(int i, size_t offset)
+{
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    const int rc = (int)cuMemGetAddressRange(&base, &size, (CUdeviceptr)(uintptr_t)blocks[i].p + offset);
+
+    printf("%d %ld %zu\n", rc, rc ? 0 : (long)(base - (CUdeviceptr)(uintptr_t)blocks[i].p), size);
+}
+
+static long context_is(int i)
+{
+    CUcontext current = NULL, its = NULL;
+
+    return cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+           cuPointerGetAttribute(&its, CU_POINTER_ATTRIBUTE_CONTEXT, (CUdeviceptr)(uintptr_t)blocks[i].p) ==
+               CUDA_SUCCESS &&
+           its == current;
+}
+
+static long used(void)
+{
+    size_t free = 0, total = 0;
+
+    return cudaMemGetInfo(&free, &total) ? -1 : (long)(total - free);
+}
+
+/* Without the fork handlers, so that the child keeps every descriptor. */
+static long child_make(void)
+{
+    const long pid = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    char c;
+
+    while (pid == 0 && read(0, &c, 1) > 0)
+        ;
+    if (pid == 0)
+        _exit(0);
+    return pid;
+}
+
+static long number(const char *word, long a, long b)
+{
+    if (strcmp(word, "free") == 0)
+        return (long)cudaFree(blocks[a].p);
+    if (strcmp(word, "async") == 0)
+        return (long)cudaFreeAsync(blocks[a].p, NULL);
+    if (strcmp(word, "close") == 0)
+        return (long)cudaIpcCloseMemHandle(blocks[a].p);
+    if (strcmp(word, "fill") == 0)
+        return fill((int)a, (unsigned int)b);
+    if (strcmp(word, "check") == 0)
+        return check((int)a, (unsigned int)b);
+    if (strcmp(word, "context") == 0)
+        return context_is((int)a);
+    if (strcmp(word, "at") == 0)
+        return (long)(uintptr_t)blocks[a].p;
+    if (strcmp(word, "used") == 0)
+        return used();
+    if (strcmp(word, "fds") == 0)
+        return descriptors();
+    if (strcmp(word, "busy") == 0)
+        return (long)cudaLaunchHostFunc(NULL, nap, (void *)(intptr_t)a);
+    if (strcmp(word, "reset") == 0)
+        return (long)cudaDeviceReset();
+    if (strcmp(word, "closefrom") == 0)
+        return syscall(SYS_close_range, (unsigned int)a, ~0u, 0u);
+    if (strcmp(word, "fork") == 0)
+        return child_make();
+    if (strcmp(word, "exit") == 0)
+        _exit(0);
+    return -1;
+}
+
+int main(void)
+{
+    char line[512], word[32], text[256];
+
+    if (cudaFree(NULL))
+        return 3;
+    while (fgets(line, sizeof(line), stdin)) {
+        long a = 0, b = 0;
+
+        text[0] = '\0';
+        if (sscanf(line, "%31s %255s %ld", word, text, &b) < 1)
+            continue;
+        a = strtol(text, NULL, 10);
+        if (strcmp(word, "alloc") == 0) {
+            const int rc = (int)cudaMalloc(&blocks[n].p, (size_t)a);
+
+            blocks[n].size = (size_t)a;
+            printf("%d %d\n", rc, rc ? -1 : n);
+            n += rc == 0;
+        } else if (strcmp(word, "handle") == 0) {
+            handle_print((int)a, (size_t)b);
+        } else if (strcmp(word, "open") == 0) {
+            handle_open(text, (size_t)b);
+        } else if (strcmp(word, "range") == 0) {
+            range_print((int)a, (size_t)b);
+        } else {
+            printf("%ld\n", number(word, a, b));
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
