@@ -102,6 +102,8 @@ struct cupool_stats {
 
     /* Nanoseconds that all threads together were in the calls that get segments from the driver and give them back. */
     uint64_t driver_ns;
+    /* Bytes of held whose memory cupool_pause() has given to the driver: the process has their addresses alone. */
+    uint64_t paused;
 };
 
 /*
@@ -116,6 +118,9 @@ extern int64_t cupool_lib_trim(int device) CUPOOL_WEAK;
 extern int cupool_lib_stats_get(int device, struct cupool_stats *stats) CUPOOL_WEAK;
 extern int cupool_lib_mark(const char *text) CUPOOL_WEAK;
 extern int cupool_lib_backend_set(int backend) CUPOOL_WEAK;
+extern int cupool_lib_pause(int device, unsigned int flags) CUPOOL_WEAK;
+extern int cupool_lib_resume(int device) CUPOOL_WEAK;
+extern const char *cupool_lib_pause_reason(void) CUPOOL_WEAK;
 extern int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window) CUPOOL_WEAK;
 extern int cupool_lib_window_deregister(void *comm, void *window) CUPOOL_WEAK;
 
@@ -202,6 +207,54 @@ static inline int cupool_backend_set(int backend)
     int (*const lib)(int) = CUPOOL_FIND(cupool_lib_backend_set);
 
     return lib ? lib(backend) : -ENOSYS;
+}
+
+/*
+ * Give the memory of all segments of a device's pools to the driver, so that other processes can have it, and keep
+ * their addresses. CUPOOL_KEEP copies what the program has allocated and not freed to pinned host memory;
+ * CUPOOL_DISCARD drops it. cupool_resume() puts memory at the same addresses, and copies the contents back. Pointers,
+ * and graphs captured before, are good again after that.
+ *
+ * For CUPOOL_BACKEND=vmm. Before memory goes, the call waits for all work of all contexts of the process. The program
+ * launches nothing that uses the memory until it has resumed the device: such work meets an illegal address. Meanwhile
+ * requests get new memory, which is not paused, and memory can be freed as always. Memory that the pool did not serve
+ * (see cupool_stats.bypassed) stays.
+ *
+ * 0: paused. -EBUSY: a stream captures; memory is exported to another process, or registered with NCCL
+ * (CUPOOL_REGISTER); another thread pauses or resumes the device. -EALREADY: it is paused. -EOPNOTSUPP: its memory
+ * comes from another backend, or CUPOOL_DEBUG=guard looks at it. -ENOMEM: no pinned host memory for the contents. -EIO:
+ * the driver has refused. -EAGAIN: nothing has been pooled yet. -EINVAL: no such device (one, not all), or not one of
+ * the two flags. After an error nothing is paused; after -EIO with CUPOOL_DISCARD contents may be lost. stderr has the
+ * reason in words, as has cupool_pause_reason().
+ */
+#define CUPOOL_KEEP    1u
+#define CUPOOL_DISCARD 2u
+static inline int cupool_pause(int device, unsigned int flags)
+{
+    int (*const lib)(int, unsigned int) = CUPOOL_FIND(cupool_lib_pause);
+
+    return lib ? lib(device, flags) : -ENOSYS;
+}
+
+/*
+ * Bring the memory of a paused device back: all of it, or, after an error, none. 0. -ENOMEM: the device has not so much
+ * memory left, also after idle memory went back and other processes were asked for theirs; call it again later. -EBUSY:
+ * a stream captures, or another thread pauses or resumes the device. -EALREADY: it is not paused. -EIO: the driver has
+ * refused. -EAGAIN, -EINVAL as above.
+ */
+static inline int cupool_resume(int device)
+{
+    int (*const lib)(int) = CUPOOL_FIND(cupool_lib_resume);
+
+    return lib ? lib(device) : -ENOSYS;
+}
+
+/* Why this thread's last cupool_pause() or cupool_resume() has failed, in words; "" if it has not. Never freed. */
+static inline const char *cupool_pause_reason(void)
+{
+    const char *(*const lib)(void) = CUPOOL_FIND(cupool_lib_pause_reason);
+
+    return lib ? lib() : "";
 }
 
 /*

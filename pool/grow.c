@@ -26,10 +26,11 @@
 /* Count size bytes against the limit before the backend is asked, so that several threads cannot exceed it together. */
 static bool growth_reserve(struct pool *pool, size_t size)
 {
-    const size_t limit = pool->config.limit;
+    size_t limit;
     bool fits;
 
     lock_take(&pool->lock);
+    limit = pool->config.limit;
     fits = !limit || (size <= limit && pool->stats.held + pool->growing <= limit - size);
     if (fits)
         pool->growing += size;

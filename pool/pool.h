@@ -239,6 +239,39 @@ int pool_withdraw(uint64_t addr);
 void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size_t bound_min);
 unsigned int pool_kind_get(const struct pool *pool);
 
+/*
+ * The memory of segments goes away for a while although blocks in them are handed out, and comes back at the same
+ * addresses. The caller, one thread at a time for each pool, takes it away and brings it back:
+ *
+ *   pool_suspend, take the memory of pool_suspended_each away, pool_suspend_end;
+ *   pool_resume_begin, bring the memory of pool_suspended_each back, pool_resume_end.
+ *
+ * From pool_suspend on, segments of this kind serve no requests; new ones do. Blocks in them can be freed at any time.
+ * A suspended segment without a block handed out goes back to the backend, as after pool_withdraw, whose `free` must
+ * therefore know it; but between suspend and suspend_end, and resume_begin and resume_end, all of them stay.
+ *
+ * pool_suspend: 0; -EALREADY: the pool is suspended; -EBUSY: pool_withdraw has been called for a segment that holds
+ * blocks, which pool_has_withdrawn asks beforehand. To undo it, call pool_resume_end without pool_suspend_end.
+ * pool_resume_end: resumed says whether all memory is back; if not, the segments stay suspended.
+ */
+int pool_suspend(struct pool *pool, unsigned int kind);
+void pool_suspend_end(struct pool *pool);
+void pool_resume_begin(struct pool *pool);
+void pool_resume_end(struct pool *pool, bool resumed);
+bool pool_is_suspended(struct pool *pool);
+bool pool_has_withdrawn(struct pool *pool, unsigned int kind);
+
+/* Functions that are called under all locks of the pool, and so must call none of it: for each suspended segment, and
+ * after that (NULL: not) for each of its blocks that is handed out, by address. */
+struct pool_suspended_ops {
+    void (*segment)(void *arg, uint64_t addr, size_t size);
+    void (*live)(void *arg, uint64_t segment, uint64_t addr, size_t size);
+};
+void pool_suspended_each(struct pool *pool, const struct pool_suspended_ops *ops, void *arg);
+
+/* The most bytes that the pool holds from now on (0: no limit); what it holds beyond that stays until it is idle. */
+void pool_limit_set(struct pool *pool, size_t limit);
+
 /* The segment that holds addr, if any of its blocks is handed out. -ENOENT: no segment, or it is idle. */
 int pool_segment_find(uint64_t addr, uint64_t *ret_base, size_t *ret_size);
 

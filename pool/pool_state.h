@@ -112,6 +112,8 @@ struct pool {
     size_t leaving;          /* bytes that threads are giving back now */
     unsigned int releasing;  /* number of these threads */
     unsigned int clock;      /* calls of pool_decay */
+    bool suspended;          /* see pool_suspend */
+    bool changing;           /* suspended segments stay: their memory is on its way */
     struct pool_stats stats; /* without the counts still in the magazines */
     struct pool *next_retired;
 };

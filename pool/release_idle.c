@@ -27,6 +27,7 @@ void segment_unlink(struct pool *pool, struct segment *segment)
     if (segment->next)
         segment->next->prev = segment->prev;
     map_segment_remove(segment->addr, segment->size);
+    pool->stats.paused -= segment->suspended ? segment->size : 0;
     book(&books_of(pool, segment)->idle, -segment->size);
     if (segment->withdrawn) {
         pool->shown.withdrawn -= segment->size;
@@ -52,6 +53,8 @@ void segment_put(struct pool *pool, const struct segment *segment)
 static bool goes(const struct pool *pool, const struct segment *segment, const struct release *what)
 {
     if (segment->used)
+        return false;
+    if (segment->suspended && pool->changing)
         return false;
     if (segment->withdrawn)
         return true;
@@ -112,6 +115,14 @@ static size_t release(struct pool *pool, const struct release *what)
         going = segment;
     }
     return release_finish(pool, going, what);
+}
+
+void release_withdrawn(struct pool *pool, const char *why)
+{
+    const struct release what = {.why = why, .withdrawn_only = true};
+
+    if (atomic_load_explicit(&pool->shown.withdrawn, memory_order_relaxed))
+        release(pool, &what);
 }
 
 size_t release_trim(struct pool *pool, const char *why, bool may_wait)

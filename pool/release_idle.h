@@ -29,6 +29,8 @@ void segment_unlink(struct pool *pool, struct segment *segment);
 void segment_put(struct pool *pool, const struct segment *segment);
 /* Give back a list of segments that have left the books, and release all locks. Returns the bytes. */
 size_t release_finish(struct pool *pool, struct segment *going, const struct release *what);
+/* With no lock: give back segments that serve no requests any more. */
+void release_withdrawn(struct pool *pool, const char *why);
 /* With no lock: pool_trim. Without may_wait, nothing waits for deferred blocks or for memory to arrive. */
 size_t release_trim(struct pool *pool, const char *why, bool may_wait);
 /* With no lock, after a free: give back withdrawn segments, and all idle ones while memory is scarce. */

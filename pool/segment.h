@@ -58,6 +58,9 @@ struct segment {
     unsigned int kind;           /* see pool_kind_set; constant while the segment is in the books */
     bool shared;                 /* for small blocks */
     size_t exposed;              /* see pool->exposed; 0: for one block alone, or shared, or withdrawn */
+    size_t exposed_before;       /* while it is suspended: exposed, before that */
+    bool suspended;              /* see pool_suspend; set under all locks, as the next one */
+    bool serves_again;           /* while it is suspended: nothing else has withdrawn it */
     atomic_bool withdrawn;       /* its free blocks are in no bin nor magazine; see pool_withdraw; set under the lock */
     unsigned int idle_since;     /* pool->clock when its last block was freed */
     struct segment *idle_prev, *idle_next; /* pool->idle_first; under idle_lock */

@@ -140,6 +140,11 @@ void block_merge_next(struct pool *pool, struct block *block)
     swallow(pool, block, block->next);
 }
 
+void block_merge_unbinned(struct pool *pool, struct block *block)
+{
+    swallow(pool, block, block->next);
+}
+
 /* A block of a packed segment was freed, but not the last one: recompute exposed. Segments with small blocks have too
  * many blocks for a walk. */
 static void exposed_lessen(struct pool *pool, struct segment *segment)
@@ -152,6 +157,12 @@ static void exposed_lessen(struct pool *pool, struct segment *segment)
         if (!is_free(block) && native_size(block->size) < least)
             least = native_size(block->size);
     exposed_set(pool, segment, segment_rest(segment, least));
+}
+
+void segment_expose(struct pool *pool, struct segment *segment, size_t exposed)
+{
+    exposed_set(pool, segment, exposed);
+    exposed_lessen(pool, segment);
 }
 
 void block_free(struct pool *pool, struct block *block)
@@ -196,7 +207,7 @@ int segment_enter(struct pool *pool, struct segment *segment)
     segment->first = block;
     segment->used = 0;
     segment->exposed = 0;
-    segment->withdrawn = false;
+    segment->withdrawn = segment->suspended = false;
     block_bin(pool, block);
     segment->idle_since = pool->clock;
     segment->prev = NULL;

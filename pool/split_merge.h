@@ -36,6 +36,10 @@ static inline int block_take_found(struct pool *pool, struct block *block, size_
 void block_free(struct pool *pool, struct block *block);
 /* Merge block with its next neighbour, which is free. */
 void block_merge_next(struct pool *pool, struct block *block);
+/* As block_merge_next, for two blocks that are in no bin. */
+void block_merge_unbinned(struct pool *pool, struct block *block);
+/* With all locks: a segment of several blocks, none in a bin and some handed out, is packed again. */
+void segment_expose(struct pool *pool, struct segment *segment, size_t exposed);
 /* With the pool's lock and that of the segment's owner: enter memory from the backend as a segment with one free block.
  * -ENOMEM, or an error of map_segment_add; it leaves nothing behind. */
 int segment_enter(struct pool *pool, struct segment *segment);

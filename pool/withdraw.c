@@ -15,6 +15,7 @@
 
 void segment_withdraw(struct pool *pool, struct segment *segment)
 {
+    segment->serves_again = false;
     if (segment->withdrawn)
         return;
     for (struct block *block = segment->first; block; block = block->next)
@@ -38,7 +39,7 @@ int pool_withdraw(uint64_t addr)
     locks_take(pool);
     if (map_segment_get(addr) == segment && segment->pool == pool)
         rc = 0;
-    if (!rc && !segment->withdrawn) {
+    if (!rc && (!segment->withdrawn || segment->serves_again)) {
         coalesce_all(pool);
         segment_withdraw(pool, segment);
     }
@@ -69,6 +70,13 @@ void pool_kind_set(struct pool *pool, unsigned int kind, size_t excess_min, size
     for (struct segment *segment = pool->segments; segment; segment = segment->next)
         if (segment->kind != kind)
             segment_withdraw(pool, segment);
+    locks_give(pool);
+}
+
+void pool_limit_set(struct pool *pool, size_t limit)
+{
+    locks_take(pool);
+    pool->config.limit = limit;
     locks_give(pool);
 }
 

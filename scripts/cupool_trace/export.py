@@ -46,6 +46,7 @@ METRICS: "dict[str, tuple[str, str, str]]" = {
     "driver_ns": ("counter", "driver_nanoseconds_total", "Of all threads, in the calls that get segments and give them back."),
     "live": ("gauge", "live_bytes", "In blocks that are handed out, rounded."),
     "held": ("gauge", "held_bytes", "In segments."),
+    "paused": ("gauge", "paused_bytes", "In segments whose memory a pause has given to the driver."),
     "idle": ("gauge", "idle_bytes", "In segments of which nothing is handed out."),
     "peak_live": ("gauge", "peak_live_bytes", "Most of live."),
     "peak_held": ("gauge", "peak_held_bytes", "Most of held."),

@@ -272,6 +272,9 @@ class Track:
             marks.fit(limits.marks)
 
 
+MOVES = ("pause", "resume")  # drawn as trims are: memory goes to the driver or comes from it
+
+
 def mark_of(ev: Event) -> Optional[tuple[int, str]]:
     """Size and text of an event that is shown by itself; None for all others."""
     e = ev["e"]
@@ -280,6 +283,8 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
                          f"{human_size(ev['live'])} live")
     if e == "trim":
         return ev["n"], f"trim gave back {human_size(ev['n'])}: {ev['why']}"
+    if e in MOVES:
+        return ev["n"], f"{e}: {human_size(ev['n'])} {'to' if e == 'pause' else 'from'} the driver, {human_size(ev['copied'])} copied"
     if e == "policy":
         return 0, f"{ev['free']}: {ev['why']}"  # plot.mark_text makes it a sentence
     if e == "ipc":
@@ -358,7 +363,7 @@ class Recorder(Follow):
         elif e != "free_completed":
             mark = mark_of(ev)
             if mark:
-                self.mark(d, e, ev["t"], *mark)
+                self.mark(d, "trim" if e in MOVES else e, ev["t"], *mark)
 
     def _note(self, dev: Device, ev: Event) -> None:
         assert isinstance(dev.segments, Lifetimes)

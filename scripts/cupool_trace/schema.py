@@ -56,7 +56,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
     "o": (_is_size, "an object's number"), "bias": (_is_address, "a hexadecimal string"), "id": (_is_str, "a string"), "path": (_is_str, "a string"),
     "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
-    "result": (_is_size, "an error code"), "text": (_is_str, "a string"), "domain": (_is_str, "a string"),
+     "result": (_is_size, "an error code"), "text": (_is_str, "a string"), "domain": (_is_str, "a string"), "mode": (_is_str, "a string"),
     "comm": (_is_str, "a string"), "since": (_is_size, "nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
 }
 _COUNT = (_is_size, "a count")
@@ -64,7 +64,7 @@ _COUNT = (_is_size, "a count")
 # Of the event `nccl`, for a whole process.
 NCCL = "ops mixed outside unsafe registered deregistered renewed failed comms segments parked quarantined".split()
 OOM_FREE = ("idle", "pending", "holes", "largest", "device_free")  # of an `oom`: the free memory
-STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, helped, of later versions
+STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segments_alloc segments_free oom order kept").split()  # and bound, helped, paused, of later versions
 # The counters of the pool of pinned memory; the second ones are of no device pool.
 HOST_OWN = "blocks waiting segments refused passing".split()
 HOST_STATS = "allocs hits misses frees failed live held peak_live peak_held idle segments_alloc segments_free bound".split() + HOST_OWN
@@ -104,6 +104,9 @@ REQUIRED: dict[str, list[str]] = {
     "range_begin": ["tid", "text", "domain", "range"],
     "range_end": ["tid", "domain", "range"],
     "backend": ["tid", "b"],
+    "pause": ["tid", "d", "mode", "n", "copied", "segments", "us"],
+    "resume": ["tid", "d", "n", "copied", "segments", "us"],
+    "limit": ["tid", "n"],
     "mem_create": ["tid", "h", "n", "us", "result", "by", "at"],
     "mem_import": ["tid", "h", "us", "result", "by", "at"],
     "multicast_create": ["tid", "h", "n", "us", "result", "by", "at"],

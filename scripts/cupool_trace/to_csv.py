@@ -21,7 +21,7 @@ not described there are left out."""
 JSON = False
 
 KEYS = ["t", "e", "tid", "d", "p", "n", "b", "us", "why", "free", "ok", "name", "uuid", "dropped", *STATS, "block", "f", "at", "h", "offset", "by", "result", "text", "comm", "since", "segments", "blocks", "others", "bytes", "open",
-        "bound", "count", "idle", "pending", "holes", "largest", "device_free", "ranks", "asked", "answered", "given", "o", "bias", "id", "path"]
+        "bound", "count", "idle", "pending", "holes", "largest", "device_free", "ranks", "asked", "answered", "given", "o", "bias", "id", "path", "mode", "copied"]
 COLUMNS = ["rank", "host", "pid", "unix_ns", *KEYS]
 
 

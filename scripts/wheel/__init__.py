@@ -30,7 +30,15 @@ def replay() -> NoReturn:
     _become("cupool-replay")
 
 
-def trace() -> NoReturn:
+def _python(name: str) -> NoReturn:
     """With this Python, which need not be the one of env's PATH."""
-    path = str(PREFIX / "bin" / "cupool-trace")
+    path = str(PREFIX / "bin" / name)
     os.execv(sys.executable, [sys.executable, path, *sys.argv[1:]])
+
+
+def trace() -> NoReturn:
+    _python("cupool-trace")
+
+
+def ctl() -> NoReturn:
+    _python("cupool-ctl")

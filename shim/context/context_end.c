@@ -12,6 +12,7 @@
 #include "context/counters.h"
 #include "context/events.h"
 #include "context/facts.h"
+#include "context/pause_copies.h"
 #include "context/pins.h"
 #include "context/registry.h"
 #include "context/strict.h"
@@ -118,6 +119,7 @@ static void pool_end(struct context *context, struct pool *pool)
     pool_destroy(pool);
     context_events.pool_ended(context);
     vmm_memory_ended(context);
+    pause_copies_ended(context);
 }
 
 void context_lingering_end(void)

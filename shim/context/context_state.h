@@ -65,6 +65,23 @@ struct departures {
     _Atomic(uint64_t) put, gone; /* bytes so far */
 };
 
+/* The segments whose memory is away while the context's device is paused, and the contents of live blocks in host
+ * memory; pause.c and pause_copies.c. It belongs to the thread that pauses or resumes the device. */
+struct paused_range {
+    uint64_t segment, addr;
+    size_t size;
+};
+struct paused {
+    uint64_t *segments; /* their addresses, sorted: as of pause_segments_find */
+    size_t segment_count, segment_room;
+    struct paused_range *ranges;
+    size_t count, room;
+    uint64_t *chunks; /* their bytes follow each other in these, which are pinned */
+    size_t chunk_count;
+    bool pooled; /* the chunks are the pinned pool's */
+    bool failed; /* there was no host memory for one of these lists */
+};
+
 static inline bool slot_is_busy(const struct slot *slot)
 {
     return atomic_load(&slot->seq) & 1;
@@ -84,6 +101,7 @@ struct context {
     atomic_bool defers;          /* segments go back with cuMemFreeAsync on stream */
     bool maps;                   /* the driver and the device have virtual memory calls */
     struct departures departures;
+    struct paused paused;
     _Atomic(uint64_t) given;      /* bytes given back through stream so far */
     _Atomic(uint64_t) arrived;    /* of these, the bytes known to have reached the driver */
     _Atomic(uint64_t) gave_up[2]; /* arrivals_given() when a thread last waited in vain for memory that other

@@ -50,6 +50,19 @@ static enum backend backend_of(enum backend chosen, bool maps)
     return chosen == BACKEND_VMM && !maps ? BACKEND_CUDA : chosen;
 }
 
+/* The limits that have been set since the start; by contexts.lock. */
+static struct {
+    bool set;
+    uint64_t limit;
+} limits[DEVICES_MAX];
+
+static size_t limit_of(int device)
+{
+    const unsigned int i = (unsigned int)device % DEVICES_MAX;
+
+    return limits[i].set ? limits[i].limit : conf_get()->limit.number;
+}
+
 /* Fill in an unused entry. The caller holds the lock. */
 static void entry_fill(struct context *context, const struct facts *as, const char **ret_why)
 {
@@ -58,7 +71,7 @@ static void entry_fill(struct context *context, const struct facts *as, const ch
                                  .order = conf_get()->fill.number == FILL_OFF ? &order_ops : &order_filling_ops,
                                  .observer = &observe_ops,
                                  .arg = context,
-                                 .limit = conf_get()->limit.number,
+                                 .limit = limit_of(as->device),
                                  .break_max = as->capacity / SHARED_PART,
                                  .kind = backend,
                                  .capacity = as->capacity,
@@ -243,6 +256,24 @@ void context_back(enum backend backend)
 
         if (context->pool)
             pool_kind_set(context->pool, its, idle_bound(EXCESS_MIN, defers, its), idle_bound(BOUND_MIN, defers, its));
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+void context_limit_set(int device, uint64_t limit)
+{
+    pthread_mutex_lock(&contexts.lock);
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        if (device == CONTEXT_ALL || device == i) {
+            limits[i].set = true;
+            limits[i].limit = limit;
+        }
+    }
+    for (unsigned int i = 0; i < atomic_load(&contexts.count); i++) {
+        struct context *context = atomic_load(&contexts.entries[i]);
+
+        if (context->pool && (device == CONTEXT_ALL || device == context->device))
+            pool_limit_set(context->pool, limit);
     }
     pthread_mutex_unlock(&contexts.lock);
 }

@@ -208,6 +208,45 @@ CUresult vmm_map(const struct context *owner, const struct real_driver *driver, 
     return result;
 }
 
+/* Sets whether the memory is away; returns the devices that reach it. */
+static uint64_t away_set(struct vmm_mapping *mapping, bool away)
+{
+    uint64_t peers;
+
+    pthread_mutex_lock(&table.lock);
+    mapping->away = away;
+    peers = table.reached[mapping->device % DEVICES_MAX];
+    pthread_mutex_unlock(&table.lock);
+    return peers;
+}
+
+CUresult vmm_send_away(const struct real_driver *driver, struct vmm_mapping *mapping)
+{
+    CUresult result;
+    uint64_t peers;
+
+    away_set(mapping, true); /* vmm_reach leaves it alone from here on, because its call could come too late */
+    result = driver->cuMemUnmap(mapping->addr - mapping->front, mapping->front + mapping->size);
+    if (!result)
+        return result;
+    peers = away_set(mapping, false);
+    if (access_give_peers(driver, mapping, peers))
+        log_once(LOG_WARN, "not all devices that did reach %zu bytes of device %d", mapping->size, mapping->device);
+    return result;
+}
+
+CUresult vmm_bring_back(const struct real_driver *driver, struct vmm_mapping *mapping)
+{
+    CUresult result = physical_map(driver, mapping);
+
+    if (result)
+        return result;
+    result = access_give_peers(driver, mapping, away_set(mapping, false));
+    if (result)
+        vmm_send_away(driver, mapping);
+    return result;
+}
+
 bool vmm_any(void)
 {
     return atomic_load_explicit(&table.count, memory_order_relaxed) != 0;
@@ -253,7 +292,7 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
     const uint64_t start = mapping->addr - mapping->front;
     const size_t size = mapping->front + mapping->size;
     struct vmm_mapping **at;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
 
     pthread_mutex_lock(&table.lock);
     for (at = bucket_of(mapping->addr); *at != mapping; at = &(*at)->next)
@@ -261,7 +300,8 @@ CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping
     *at = mapping->next;
     table.count--;
     pthread_mutex_unlock(&table.lock);
-    result = driver->cuMemUnmap(start, size);
+    if (!mapping->away)
+        result = driver->cuMemUnmap(start, size);
     if (result) /* tried again, because the memory would be lost */
         result = driver->cuMemUnmap(start, size);
     if (!result)
@@ -285,6 +325,21 @@ static uint64_t *mappings_of(int device, size_t *ret_count)
                 all[(*ret_count)++] = mapping->addr;
     pthread_mutex_unlock(&table.lock);
     return all;
+}
+
+/* True if there is a mapping with this address, and memory at it. */
+static bool is_there(uint64_t addr)
+{
+    const struct vmm_mapping *mapping;
+    bool is;
+
+    pthread_mutex_lock(&table.lock);
+    mapping = *bucket_of(addr);
+    while (mapping && mapping->addr != addr)
+        mapping = mapping->next;
+    is = mapping && !mapping->away;
+    pthread_mutex_unlock(&table.lock);
+    return is;
 }
 
 void vmm_reach(const struct real_driver *driver, int device, int from)
@@ -311,7 +366,7 @@ void vmm_reach(const struct real_driver *driver, int device, int from)
             mapping = *found;
         pthread_mutex_unlock(&table.lock);
         /* A mapping that goes meanwhile needs no access, and an error of its addresses tells nothing. */
-        if (found && access_give_peers(driver, &mapping, bit) && vmm_find(all[i]))
+        if (found && !mapping.away && access_give_peers(driver, &mapping, bit) && is_there(all[i]))
             result = CUDA_ERROR_UNKNOWN;
     }
     free(all);

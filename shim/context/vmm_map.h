@@ -29,6 +29,7 @@ struct vmm_mapping {
     const struct context *owner;  /* for which it was made */
     int device;                   /* that has the memory */
     unsigned int captures;        /* the time for capture_history.h when it was made */
+    bool away;                    /* its addresses have no memory now (vmm_send_away) */
     CUevent event;                /* for vmm_memory.c: what has to be over before it goes */
     struct vmm_mapping *next;     /* in the table */
     struct vmm_mapping *next_put; /* in vmm_memory.c's list */
@@ -49,6 +50,10 @@ struct vmm_mapping *vmm_find(uint64_t addr);
 size_t vmm_front(uint64_t addr);
 /* Give a mapping that no work uses back to the driver. After an error its memory is lost; the mapping is gone. */
 CUresult vmm_unmap(const struct real_driver *driver, struct vmm_mapping *mapping);
+/* Take the memory of a mapping that no work uses away, and keep its addresses. An error: it is still there. */
+CUresult vmm_send_away(const struct real_driver *driver, struct vmm_mapping *mapping);
+/* Put new memory there, which all devices reach that did. An error: it is still away. Both for one thread at a time. */
+CUresult vmm_bring_back(const struct real_driver *driver, struct vmm_mapping *mapping);
 /* A mapping of this owner at *i, an index that begins with 0, or behind; it is found again until vmm_unmap. NULL: no
  * more. */
 struct vmm_mapping *vmm_next(const struct context *owner, unsigned int *i);

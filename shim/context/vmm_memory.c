@@ -115,6 +115,11 @@ static bool put(struct context *context, uint64_t addr, size_t size)
     struct visit visit;
     CUresult result;
 
+    if (mapping && mapping->away) { /* nothing uses it, and the driver has had its memory since then */
+        unmap(context, mapping);
+        atomic_fetch_sub_explicit(&context->device_free, size, memory_order_relaxed);
+        return true;
+    }
     if (!mapping || nccl_graph_keeps(mapping->captures))
         return true;
     result = context_enter(context, &visit);

@@ -12,16 +12,19 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/process.h"
 #include "context/backend.h"
 #include "context/counters.h"
 #include "context/host_memory.h"
 #include "context/lifetime.h"
 #include "context/limits.h"
+#include "context/pause.h"
 #include "exports/export.h"
 #include "nccl/register_calls.h"
 #include "nccl/window.h"
 #include "pool.h"
+#include "real/real.h"
 #include "serve/serve.h"
 #include "trace/json.h"
 #include "trace/trace.h"
@@ -156,6 +159,54 @@ EXPORT int cupool_lib_backend_set(int backend)
     if (!nccl_reg_group_depth())
         serve_release(CUPOOL_ALL_DEVICES, "backend");
     return 0;
+}
+
+/* Neither works inside a host function or after CUDA's own exit handlers. */
+static bool driver_answers(void)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUcontext ignored;
+
+    return driver && driver->cuCtxGetCurrent(&ignored) == CUDA_SUCCESS;
+}
+
+EXPORT int cupool_lib_pause(int device, unsigned int flags)
+{
+    uint64_t bytes;
+    int rc;
+
+    if (!process_serves())
+        return -ENOSYS;
+    if (device < 0 || device >= DEVICES_MAX || (flags != CUPOOL_KEEP && flags != CUPOOL_DISCARD))
+        return -EINVAL;
+    if (!process_has_begun())
+        return -EAGAIN;
+    rc = driver_answers() ? pause_device(device, flags == CUPOOL_KEEP, PAUSE_NO_LIMIT, &bytes) : -EIO;
+    if (rc)
+        log_write(LOG_WARN, "device %d is not paused: %s", device, pause_reason());
+    return rc;
+}
+
+EXPORT int cupool_lib_resume(int device)
+{
+    uint64_t bytes;
+    int rc;
+
+    if (!process_serves())
+        return -ENOSYS;
+    if (device < 0 || device >= DEVICES_MAX)
+        return -EINVAL;
+    if (!process_has_begun())
+        return -EAGAIN;
+    rc = driver_answers() ? resume_device(device, &bytes) : -EIO;
+    if (rc)
+        log_write(LOG_WARN, "device %d is not resumed: %s", device, pause_reason());
+    return rc;
+}
+
+EXPORT const char *cupool_lib_pause_reason(void)
+{
+    return pause_reason();
 }
 
 EXPORT int cupool_lib_window_register(void *comm, const void *ptr, size_t size, void **ret_window)

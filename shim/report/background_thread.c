@@ -33,6 +33,8 @@
 #define EXIT_WAIT_S 2
 /* The interval, in nanoseconds, at which the thread checks whether all of the program's threads have ended. */
 #define LOOK_NS 1000000000u
+/* The descriptors that the jobs have polled: the neighbours' for each device, and cupool-ctl's. */
+#define POLL_MAX (DEVICES_MAX + 16)
 
 static struct {
     atomic_uint wakes; /* the thread sleeps on this futex; no lock, so that a signal handler can wake it */
@@ -47,12 +49,12 @@ static struct {
 static void sleep_ns(unsigned int wakes, uint64_t ns)
 {
     const struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    struct pollfd fds[DEVICES_MAX];
+    struct pollfd fds[POLL_MAX];
     unsigned int count = 0;
 
     for (const struct background_job *job = background_jobs; job->tick; job++)
         if (job->listen)
-            count += job->listen(fds + count, DEVICES_MAX - count);
+            count += job->listen(fds + count, POLL_MAX - count);
     /* A later wake leaves a message, by which poll returns. */
     if (atomic_load(&background.wakes) != wakes || (count && (ppoll(fds, count, &time, NULL) >= 0 || errno == EINTR)))
         return;

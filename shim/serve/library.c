@@ -16,6 +16,7 @@
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
 #include "report/background_thread.h"
+#include "report/ctl.h"
 #include "report/guard.h"
 #include "report/stats.h"
 #include "report/stats_file.h"
@@ -33,6 +34,7 @@ static void forked(void)
     trace_forget();
     background_forget();
     neighbours_forget();
+    ctl_forget();
     stats_forget();
     stats_page_forget();
 }
@@ -62,6 +64,7 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
                                               .kept = kept,
+                                              .host_pool_wanted = serve_host_wanted,
                                               .segment_lost = nccl_segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
@@ -74,6 +77,7 @@ const struct background_job background_jobs[] = {
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},
     {.due = vmm_kept_due, .tick = vmm_kept_tick},
+    {.start = ctl_start, .due = ctl_due, .tick = ctl_tick, .listen = ctl_listen, .ring = ctl_ring, .end = ctl_end},
     {.due = neighbours_due,
      .tick = neighbours_tick,
      .listen = neighbours_listen,

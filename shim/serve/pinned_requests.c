@@ -70,6 +70,14 @@ enum serve_verdict serve_host_alloc(unsigned int flags, size_t size, const void 
     return rc ? SERVE_FORWARD : SERVE_DONE;
 }
 
+void serve_host_wanted(void)
+{
+    const struct real_driver *driver = conf_get()->host_pool.number ? real_driver_get() : NULL;
+
+    if (driver && (host_memory_pool() || host_memory_make(driver, limit())))
+        atomic_store(&tick_at, 1);
+}
+
 void serve_host_passed(uint64_t addr, size_t size)
 {
     struct host_pool *pool = host_memory_pool();

@@ -27,6 +27,9 @@ enum serve_verdict serve_host_free(uint64_t addr);
 /* Is the address in memory of the pool? Then the live block around it; *ret_size 0: there is none. */
 bool serve_host_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size);
 
+/* Make the pool if the settings want one, for memory that the library itself needs; a context is current. */
+void serve_host_wanted(void);
+
 /* Rows of background_jobs: give back memory that has been idle. */
 uint64_t serve_host_due(uint64_t now);
 void serve_host_tick(uint64_t now);

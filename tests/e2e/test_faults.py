@@ -42,6 +42,8 @@ CLOCK = ["cuStreamQuery"]
 POPULATED = ["cuMemHostRegister_v2", "cuMemHostUnregister"]
 # Only what the backend adds, and what says when its segments may go.
 VMM = {"CUPOOL_BACKEND": "vmm"}
+# That no scenario calls: test_pause.py makes these fail.
+ELSEWHERE = {"cuMemcpyHtoDAsync_v2"}
 VIRTUAL = ["cuMemCreate", "cuMemRelease", "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
            "cuEventRecord", "cuEventQuery", "cuEventCreate", "cuStreamCreate", "cuCtxGetCurrent", "cuDeviceGetAttribute"]
 LARGE = {"CUPOOL_HOST_POOL": "1", "CUPOOL_HOST_POPULATE": "1"}
@@ -203,7 +205,7 @@ class Faults(Case):
             for function, fault, code, scenario, kind, env, allocs, outcome in runs:
                 with self.subTest(fault, scenario=scenario, kind=kind, **env):
                     self.assert_once(function, self.table[function], code, outcome.result(), allocs)
-        self.assertEqual(set(self.table) - {function for _, function in reached}, set(), "no scenario of faults.c makes the library call these: it needs one that does")
+        self.assertEqual(set(self.table) - {function for _, function in reached}, ELSEWHERE, "no scenario of faults.c makes the library call these: it needs one that does")
 
     def test_each_fails_for_good(self) -> None:
         """From its first call by the library on, and from a later one."""

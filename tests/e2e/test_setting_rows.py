@@ -57,6 +57,7 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "TRACE_STACKS": {"0": False, "1": True},
     "STATS": {"off": [], "exit": ["exit"], "signal:USR2": ["signal"], "timer:1": ["timer"], "exit,signal:USR2": ["signal", "exit"]},
     "STATS_FILE": {"off": [], "page": ["page"]},
+    "CTL": {"off": [], "ctl": ["cupool.sock"]},
     "LOG_LEVEL": {"warn": ["error", "warning"], "off": [], "error": ["error"], "info": ["error", "info", "warning"],
                   "debug": ["error", "info", "warning"]},
     "RANK": {"": None, "0": 0, "4": 4},
@@ -197,6 +198,11 @@ class Effects(Case):
 
     def see_STATS_FILE(self, env: "dict[str, str]") -> "list[str]":
         return self.go(app("shared"), "churn:9:4096", CUPOOL_TRACE_FILE="off", **env).files
+
+    def see_CTL(self, env: "dict[str, str]") -> "list[str]":
+        """A socket, which stays: the program ends by _exit, since nothing comes on its input."""
+        done = self.go(BIN / "pause_app", "alloc:600", "wait", CUPOOL_TRACE_FILE="off", **env)
+        return [re.sub(r"-\d+", "", p.name) for folder in done.cwd.iterdir() for p in folder.iterdir()]
 
     def see_LOG_LEVEL(self, env: "dict[str, str]") -> "list[str]":
         done = self.go(app("shared"), "overrun:1:1000", "free:1", CUPOOL_DEBUG="guard", CUPOOL_Z="z", **env)

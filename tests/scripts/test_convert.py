@@ -28,7 +28,7 @@ from cupool_trace import source
 class ToCsv(ConvertCase):
     HEADER = ("rank,host,pid,unix_ns,t,e,tid,d,p,n,b,us,why,free,ok,name,uuid,dropped,allocs,hits,misses,frees,bypassed,live,held,"
               "peak_live,peak_held,segments_alloc,segments_free,oom,order,kept,block,f,at,h,offset,by,result,text,comm,since,segments,blocks,others,bytes,open,"
-              "bound,count,idle,pending,holes,largest,device_free,ranks,asked,answered,given,o,bias,id,path")
+              "bound,count,idle,pending,holes,largest,device_free,ranks,asked,answered,given,o,bias,id,path,mode,copied")
 
     def rows(self, out: bytes) -> list[dict[str, str]]:
         self.assertEqual(out.decode().split("\n", 1)[0], self.HEADER)

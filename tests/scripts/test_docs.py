@@ -109,7 +109,7 @@ class Docs(unittest.TestCase):
                 (bin_ / name).chmod(0o755)
         (bin_ / "pkg-config").write_text(f"#!/bin/sh\necho {BUILD}/shim/libcupool.so\n")
         (bin_ / "pkg-config").chmod(0o755)
-        for source in (ROOT / "scripts/cupool-run", ROOT / "scripts/cupool-trace", BUILD / "shim/cupool-info",
+        for source in (ROOT / "scripts/cupool-run", ROOT / "scripts/cupool-trace", ROOT / "scripts/cupool-ctl", BUILD / "shim/cupool-info",
                        BUILD / "scripts/replay/cupool-replay"):
             (bin_ / source.name).symlink_to(source)
         env = {k: v for k, v in os.environ.items() if k in ("HOME", "TMPDIR") or k.endswith("SAN_OPTIONS")}

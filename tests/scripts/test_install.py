@@ -68,17 +68,17 @@ class Installed(Case):
                    if p.is_file() and p.suffix != ".pyc"}
         docs = {"share/doc/cupool/" + p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")}
         expected = {
-            "bin/cupool-replay", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
+            "bin/cupool-replay", "bin/cupool-ctl", "bin/cupool-run", "bin/cupool-trace", "bin/cupool-info", f"{self.libdir}/libcupool.so", f"{self.libdir}/libcupool-nccl.so", f"{self.libdir}/pkgconfig/cupool.pc", "include/cupool.h",
             "share/doc/cupool/README.md", "share/doc/cupool/CHANGELOG.md", "share/cupool/version",
             *("share/doc/cupool/examples/" + n for n in ("train_like.c", "phases.c", "ring.c", "pipeline.c", "job.h", "ddp.py", "fsdp.py", "job.py")),
             *(f"{self.mandir}/man{n[-1]}/{n}" for n in
-              ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")),
+              ("cupool.7", "cupool.3", "cupool-run.1", "cupool-ctl.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")),
             *package, *docs}
         self.assertEqual(sorted(expected - files), [], "missing")
         self.assertEqual(sorted(f for f in files - expected if not f.startswith("share/doc/cupool/")), [], "not expected")
 
     def test_modes(self) -> None:
-        for name in ("cupool-run", "cupool-trace", "cupool-info", "cupool-replay"):
+        for name in ("cupool-run", "cupool-trace", "cupool-ctl", "cupool-info", "cupool-replay"):
             self.assertTrue(os.access(self.prefix / "bin" / name, os.X_OK), name)
 
     def test_library_needs_no_path(self) -> None:
@@ -143,7 +143,7 @@ class Installed(Case):
     def test_same_version_everywhere(self) -> None:
         project = introspect("--projectinfo")
         version = project["version"]  # type: ignore[call-overload]
-        for name in ("cupool-run", "cupool-trace", "cupool-info", "cupool-replay"):
+        for name in ("cupool-run", "cupool-trace", "cupool-ctl", "cupool-info", "cupool-replay"):
             self.assertEqual(self.go(self.prefix / "bin" / name, "--version").stdout.split()[-1], version)
             if (ROOT / "scripts" / name).is_file():
                 self.assertEqual(self.go(ROOT / "scripts" / name, "--version").stdout.split()[-1], version)

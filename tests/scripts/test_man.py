@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(os.environ["MAN_PAGES"])
 INFO, REPLAY = os.environ["MAN_INFO"], os.environ["MAN_REPLAY"]
-NAMES = ("cupool.7", "cupool.3", "cupool-run.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")
+NAMES = ("cupool.7", "cupool.3", "cupool-run.1", "cupool-ctl.1", "cupool-trace.1", "cupool-info.1", "cupool-replay.1")
 
 
 def text_of(name: str) -> str:
@@ -81,7 +81,8 @@ class Contents(unittest.TestCase):
         return found
 
     def test_options(self) -> None:
-        for name, program in (("cupool-run.1", str(ROOT / "scripts" / "cupool-run")), ("cupool-info.1", INFO),
+        for name, program in (("cupool-run.1", str(ROOT / "scripts" / "cupool-run")), ("cupool-ctl.1", str(ROOT / "scripts" / "cupool-ctl")),
+                              ("cupool-info.1", INFO),
                               ("cupool-replay.1", REPLAY)):
             for option in self.options([program, "--help"]):
                 self.assertRegex(text_of(name), rf"(?m)^\.B .*{re.escape(option)}", option)

@@ -97,7 +97,7 @@ class Wheel(unittest.TestCase):
             self.skipTest(f"venv: {made.stdout}{made.stderr}")
         self.go(env / "bin/python", "-m", "pip", "install", "--quiet", self.wheel)
         tools = env / "bin"
-        for name in ("cupool-run", "cupool-trace", "cupool-info", "cupool-replay"):
+        for name in ("cupool-run", "cupool-trace", "cupool-ctl", "cupool-info", "cupool-replay"):
             self.assertEqual(self.go(tools / name, "--version").stdout.split()[-1], version())
         prefix = Path(self.go(tools / "python", "-c", "import cupool; print(cupool.PREFIX)").stdout.strip())
         demo = prefix / "lib/cupool/sim/phases"

@@ -25,7 +25,7 @@ class Parts(unittest.TestCase):
     def test_counters(self) -> None:
         """The event `stats` has the traced rows of the library's list, and what went past the pool."""
         rows = re.findall(r"^COUNTER\((\w+), ([01])\)", (ROOT / "pool/counters.def").read_text(encoding="utf-8"), re.M)
-        self.assertEqual({name for name, traced in rows if traced == "1"} | {"bypassed"}, {*schema.STATS, "bound", "helped"})  # not in older traces
+        self.assertEqual({name for name, traced in rows if traced == "1"} | {"bypassed"}, {*schema.STATS, "bound", "helped", "paused"})  # not in older traces
 
     def test_counters_for_prometheus(self) -> None:
         """Every counter of the statistics page has a metric: others would be left out without a word."""

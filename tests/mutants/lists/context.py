@@ -257,6 +257,33 @@ MUTANTS = [
         ("released = driver->cuMemRelease(handle); if (released) /* tried again, because the memory would be lost */", "released = CUDA_SUCCESS; if (released)")]),
     Mutant("vmm: later segments are not reached", ["shim_vmm_memory"], [
         ("result = access_give_peers(driver, mapping, peers);", "result = CUDA_SUCCESS;")]),
+    Mutant("pause: work is not waited for", ["pause / Contents.test_work_is_waited_for"], [
+        ("if (!rc) rc = wait_for_all(&change);", "")]),
+    Mutant("pause: contents are not copied back", ["pause / Contents.test_they_are_kept"], [
+        ("if (!result && !copy_back(change)) return 0;", "if (!result) return 0;")]),
+    Mutant("pause: contents of freed segments are copied back", ["pause / Meanwhile.test_requests_and_frees"], [
+        ("if (!has_segment(paused, paused->ranges[i].segment))", "if (0)")]),
+    Mutant("pause: a range begins at the wrong byte of the host memory", ["pause / Contents.test_more_than_a_piece_of_host_memory"], [
+        ("size = CHUNK - at % CHUNK;", "size = CHUNK;")]),
+    Mutant("pause: no gap is copied with its neighbours", ["pause / Contents.test_neighbouring_blocks_are_copied_at_once"], [
+        ("last->segment == segment && addr - (last->addr + last->size) <= GAP_MAX", "0")]),
+    Mutant("pause: what fails half way is not undone", ["pause / Failures.test_each_call_once"], [
+        ("if (!rc && !send_away(&change) && undo(&change))", "if (!rc && !send_away(&change))")]),
+    Mutant("pause: a resume that fails keeps what it got", ["pause / Failures.test_a_neighbour_has_the_memory"], [
+        ("if (wait_for_all(&gone) || !send_away(&gone))", "if (0)")]),
+    Mutant("pause: neighbours are not asked", ["pause / Failures.test_a_neighbour_gives_idle_memory_back"], [
+        ("result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_ask(change->device, missing(change->device))", "0")]),
+    Mutant("pause: not refused while a stream captures", ["pause / Refusals.test_each_reason"], [
+        ('reason = ""; if (capture_active_now()) return refuse(-EBUSY, "a stream captures"); if (context_events.registers())',
+         'reason = ""; if (context_events.registers())')]),
+    Mutant("pause: refused for ever once the context has ended", ["pause / Meanwhile.test_the_context_ends_and_another_is_paused"], [
+        ("if (now == PAUSED && from == RUNNING && !any_suspended(device)) from = PAUSED;", "")]),
+    Mutant("pause: the addresses of a freed segment are unmapped again", ["pause / Meanwhile.test_everything_is_freed"], [
+        ("if (!mapping->away) result = driver->cuMemUnmap(start, size);", "result = driver->cuMemUnmap(start, size);")]),
+    Mutant("pause: the host memory of a pause is lost", ["pause / Contents.test_the_pinned_pool_stays_warm"], [
+        ("host_pool_free(host_memory_pool(), paused->chunks[i], /* waits: */ false);", ";")]),
+    Mutant("limit: pools that are there do not have it", ["ctl / Commands.test_trim_and_limit"], [
+        ("if (context->pool && (device == CONTEXT_ALL || device == context->device)) pool_limit_set(context->pool, limit);", "")]),
     Mutant("vmm: segments that are there are not reached", ["shim_vmm_memory"], [
         ("all = mappings_of(device, &count);", "all = NULL; count = 0;")]),
     Mutant("vmm: one device without a way takes the others' access", ["shim_vmm_memory"], [

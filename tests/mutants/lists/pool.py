@@ -308,6 +308,24 @@ MUTANTS = [
         ("if (ghosts->streak < STREAK_MAX) ghosts->streak++; else", "")]),
     Mutant("the list of idle segments keeps one that is in use", ["random"], [
         ("*(segment->idle_next ? &segment->idle_next->idle_prev : &pool->idle_last) = segment->idle_prev;", "")]),
+    # --- suspended segments ---
+    Mutant("pause: suspended segments go back while their memory is on its way", ["suspend"], [
+        ("if (segment->suspended && pool->changing) return false;", "")]),
+    Mutant("pause: segments serve requests while their memory is away", ["suspend"], [
+        ("segment_withdraw(pool, segment); segment->suspended = segment->serves_again = true;",
+         "segment->suspended = segment->serves_again = true;")]),
+    Mutant("pause: free neighbours are not merged afterwards", ["suspend"], [
+        ("while (is_free(block) && is_free(block->next)) block_merge_unbinned(pool, block);", "")]),
+    Mutant("pause: a packed segment is not limited afterwards", ["suspend"], [
+        ("segment_expose(pool, segment, segment->exposed_before);", "")]),
+    Mutant("pause: memory of others is taken away", ["suspend"], [
+        ("else if (is_shared_out(pool, kind)) rc = -EBUSY;", "")]),
+    Mutant("pause: memory that others got meanwhile is handed out again", ["suspend"], [
+        ("segment->serves_again = false; if (segment->withdrawn) return;", "if (segment->withdrawn) return;")]),
+    Mutant("pause: a resume that failed ends the pause", ["suspend"], [
+        ("pool->suspended = pool->suspended && !resumed;", "pool->suspended = false;")]),
+    Mutant("pause: paused bytes of a segment that went are counted", ["suspend"], [
+        ("pool->stats.paused -= segment->suspended ? segment->size : 0;", "")]),
     Mutant("a segment with a live block is given back", ["pool", "random"], [
         ("if (segment->used) return false;", "")]),
 

@@ -12,6 +12,20 @@ MUTANTS = [
     Mutant("guard bytes: not looked at where a free does not wait", ["hang / Hang.test_guard_bytes_are_looked_at_where_a_free_does_not_wait"], [
         ("if (entry.addr) guard_check(&entry, may_wait ? 0 : now_ns()", "if (entry.addr && may_wait) guard_check(&entry, may_wait ? 0 : now_ns()")]),
 
+    # --- cupool-ctl ---
+    Mutant("ctl: a message of another length is obeyed", ["ctl / Library.test_only_what_is_right_is_answered"], [
+        ("n == (ssize_t)sizeof(*ret_request) &&", "n > 0 &&")]),
+    Mutant("ctl: a message of another version is obeyed", ["ctl / Library.test_only_what_is_right_is_answered"], [
+        ("ret_request->version == CTL_VERSION", "1")]),
+    Mutant("ctl: others may enter the folder", ["ctl / Library.test_the_folder"], [
+        ("else if (stat.st_mode & 077)", "else if (0)")]),
+    Mutant("ctl: the socket stays after the end", ["ctl / Library.test_the_folder"], [
+        ("if (file_is_open(&ctl.listening) && !forked) unlink(ctl.at.sun_path);", "")]),
+    Mutant("ctl: work is waited for without end", ["ctl / Others.test_one_fails_in_the_second_phase"], [
+        ("pause_device(device, request->flags == CTL_KEEP, until, &bytes)", "pause_device(device, request->flags == CTL_KEEP, PAUSE_NO_LIMIT, &bytes)")]),
+    Mutant("ctl: a device that the process does not use", ["ctl / Commands.test_list_and_stats"], [
+        ("!(ctl.known >> request->device & 1)", "0")]),
+
     # --- settings and the trace ---
     Mutant("statistics: nobody learns what passes the pool by", ["stats / NotPooled"], [
         ("atomic_fetch_add_explicit(&taken[kind].calls, 1, memory_order_relaxed);", "")]),

@@ -282,6 +282,7 @@ static void test_defaults(void **state)
                                        0,
                                        0,
                                        0,
+                                       0,
                                        LOG_WARN,
                                        UNSET};
 
