@@ -25,6 +25,7 @@
 #include "context/neighbours.h"
 #include "context/pause_copies.h"
 #include "context/registry.h"
+#include "context/vmm_kept.h"
 #include "context/vmm_map.h"
 #include "context/wait_context.h"
 #include "pool.h"
@@ -153,6 +154,7 @@ static int trim_and_suspend(const struct change *change)
     struct context *context;
     int rc = 0;
 
+    vmm_kept_trim(change->device);
     for (unsigned int i = 0; !rc && (context = context_next(&i, change->device)); context_unpin(context)) {
         pool_trim(context->pool, "pause");
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
