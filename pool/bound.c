@@ -25,7 +25,8 @@
 #define BUDGET_NARROW 2
 
 /* Idle segments go back once this many quarters of the room between the peak and the bound are used up: memory arrives
- * later, and until then a request at the bound has to wait. */
+ * later, and until then a request at the bound has to wait. A program that repeats its steps may use up all, since it
+ * then asks no more. */
 #define BOUND_QUARTERS 3
 
 /* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */
@@ -74,12 +75,46 @@ static void budget_narrow(struct pool *pool, size_t size)
         atomic_store_explicit(&pool->shown.budget, budget - budget / BUDGET_NARROW, memory_order_relaxed);
 }
 
+/* What a growing pool may hold, with the segment that it asks for. */
+struct allowance {
+    size_t max, excess, bound;
+};
+
+/* Does the segment stay, because too little of it is too much? */
+static bool is_tolerated(const struct allowance *may, size_t held, const struct segment *segment)
+{
+    return held - may->max < segment->size / TOLERANCE_PART && held - may->max <= may->excess && held <= may->bound;
+}
+
+/*
+ * Those idle longest go first. In a program that repeats its steps they are the ones that it requests next. So where
+ * several would go, the smallest one that suffices goes in their place if it is no larger than they are together.
+ */
+static struct segment *first_to_go(const struct pool *pool, const struct allowance *may, size_t held)
+{
+    struct segment *segment, *best = NULL;
+    size_t several = 0, left = held;
+    unsigned int count = 0;
+
+    for (segment = pool->idle_first; segment && left > may->max; segment = segment->idle_next)
+        if (!is_tolerated(may, left, segment)) {
+            several += segment->size;
+            left -= segment->size;
+            count++;
+        }
+    for (segment = count > 1 ? pool->idle_first : NULL; segment; segment = segment->idle_next)
+        if (segment->size >= held - may->max && segment->size <= several && (!best || segment->size < best->size))
+            best = segment;
+    return best ? best : pool->idle_first;
+}
+
 bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
 {
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *next, *going = NULL;
-    size_t leaving = 0, max, excess, arriving, room, bound, grows, used;
+    size_t leaving = 0, held, arriving, room, near, grows, used;
+    struct allowance may;
     bool has_arrived, is_beyond;
 
     if (pool->config.order->frozen(pool->config.arg))
@@ -93,22 +128,21 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
         ghosts_update(&pool->ghosts, size, got_for);
     room = bound_room(pool, size);
     grows = block_segment_size(pool, got_for, *alone);
-    bound = pool->native_peak + room;
-    max = held_max(pool, size, &excess);
+    may.bound = pool->native_peak + room;
+    may.max = held_max(pool, size, &may.excess);
     /* As much as was in use may stay: the rounding of blocks is no excess, nor is memory that packing saves later. */
     used = pool->stats.held - pool->leaving - idle_bytes(pool) + pool->growing + grows;
     pool->used_peak = used > pool->used_peak ? used : pool->used_peak;
-    if (max < pool->used_peak)
-        max = pool->used_peak;
-    if (max > pool->native_peak + room / 4 * BOUND_QUARTERS)
-        max = pool->native_peak + room / 4 * BOUND_QUARTERS;
-    for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {
-        const size_t held = pool->stats.held - pool->leaving - leaving + pool->growing + grows;
-
+    if (may.max < pool->used_peak)
+        may.max = pool->used_peak;
+    near = ghosts_repeat(&pool->ghosts) ? room : room / 4 * BOUND_QUARTERS;
+    if (may.max > pool->native_peak + near)
+        may.max = pool->native_peak + near;
+    held = pool->stats.held - pool->leaving + pool->growing + grows;
+    segment = has_arrived && !pool->releasing && held > may.max ? first_to_go(pool, &may, held) : NULL;
+    for (; segment && held - leaving > may.max; segment = next) {
         next = segment->idle_next;
-        if (held <= max)
-            break;
-        if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound)
+        if (is_tolerated(&may, held - leaving, segment))
             continue;
         leaving += segment->size;
         ghosts_add(&pool->ghosts, segment->size, segment->got_for);
@@ -118,15 +152,16 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     }
     if (going)
         budget_narrow(pool, size);
-    is_beyond = pool->config.bound_min < SIZE_MAX / 2 && pool->stats.held + arriving + pool->growing + grows > bound;
+    is_beyond =
+        pool->config.bound_min < SIZE_MAX / 2 && pool->stats.held + arriving + pool->growing + grows > may.bound;
     release_finish(pool, going, &what);
     if (!is_beyond)
         return false;
     /* Is that enough now, at least for a segment of one block? */
     arrived(pool, &arriving);
     lock_take(&pool->lock);
-    *alone = *alone || pool->stats.held + arriving + pool->growing + grows > bound;
-    is_beyond = pool->stats.held + arriving + pool->growing + size > bound;
+    *alone = *alone || pool->stats.held + arriving + pool->growing + grows > may.bound;
+    is_beyond = pool->stats.held + arriving + pool->growing + size > may.bound;
     lock_give(&pool->lock);
     return is_beyond;
 }

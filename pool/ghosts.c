@@ -14,7 +14,7 @@
 /* A request of a new size counts as NEW_WEIGHT requests of sizes on the ghost list; readmission credit is given from
  * STREAK_MAX on. */
 #define NEW_WEIGHT 2u
-#define STREAK_MAX 128u
+#define STREAK_MAX 64u
 
 /* All small requests have one key: any of them may request a shared segment again. */
 static size_t ghost_key(size_t got_for)
@@ -48,6 +48,11 @@ void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for)
         ghosts->streak++;
     else
         ghosts->credit += size;
+}
+
+bool ghosts_repeat(const struct ghosts *ghosts)
+{
+    return ghosts->streak == STREAK_MAX;
 }
 
 void ghosts_add(struct ghosts *ghosts, size_t size, size_t got_for)

@@ -211,8 +211,7 @@ static struct host_block *slabs_take(struct host_pool *pool, struct host_family 
     return NULL;
 }
 
-struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, bool cut,
-                             uint64_t *ret_stamp)
+struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, uint64_t *ret_stamp)
 {
     const unsigned int class = host_class_of(size);
     struct host_block *block = NULL;
@@ -225,7 +224,7 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
         if (!block && !*ret_stamp && family->waiting[i].first)
             *ret_stamp = family->waiting[i].first->stamp;
     }
-    if (!block && size <= HOST_SMALL_MAX && (cut || !*ret_stamp))
+    if (!block && size <= HOST_SMALL_MAX)
         block = slabs_take(pool, family, size);
     if (block)
         host_hand_out(pool, block, size);

@@ -9,6 +9,7 @@
 #define CUPOOL_POOL_HOST_INTERNAL_H
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +24,7 @@
 /* After a refusal the longest wait for later work that keeps idle memory from going back: natively that memory would be
  * the driver's already, and the work may be waiting for this thread. */
 #define HOST_BUSY_NS 30000000000u
-/* The pause between two questions. */
+/* The longest pause between two questions. */
 #define HOST_ASK_NAP_NS 50000u
 /* held may exceed peak_live by this part of it, see host_pool_alloc. */
 #define HOST_BOUND_PART 10
@@ -31,6 +32,13 @@
 #define HOST_FIT_PART 8
 /* The most tokens that are not over. Beyond that, every second one is dropped. */
 #define HOST_TOKENS 64u
+/* Frees of so many bytes share a token. A free of as much or more has one at once, unless a combiner is at work. */
+#define HOST_TOKEN_BYTES ((uint64_t)960 << 10)
+/* How often a request goes on after news of what is complete, before it asks the driver for memory. Other threads have
+ * then taken that often what was complete, while the driver takes as long as a thousand questions, and more. */
+#define HOST_NEWS 4096
+/* After so many tokens in a row that were over, the newest one is asked about, which answers for all. */
+#define HOST_LUCK 8
 /* Ranges in slabs, by the greatest class that fits into them; up to HOST_SLAB. */
 #define HOST_BINS     (HOST_FINE + HOST_STEPS - 1 + HOST_STEPS * 5)
 #define HOST_BIN_SETS ((HOST_BINS + 63) / 64)
@@ -103,6 +111,10 @@ struct host_drops {
  * Epochs: a free stamps its block with the current epoch. To record a token is to end an epoch and then to call
  * ops->record, so the token of an epoch covers all frees with that stamp or a smaller one. A block serves again once
  * its stamp is not greater than `done`, the greatest epoch whose token is known to be over.
+ *
+ * Recording and asking take the driver's lock, so one thread at a time, the combiner, does both for all. A free that
+ * finds a combiner at work leaves its token to it; a request waits for the combiner's news, a short time only, and then
+ * asks beside it.
  */
 struct host_pool {
     const struct host_ops *ops;
@@ -116,11 +128,15 @@ struct host_pool {
     uint64_t epoch, done;
     struct host_token tokens[HOST_TOKENS];
     struct host_token *first_token, *unused_token;
-    unsigned int recording; /* threads inside ops->record */
-    unsigned int tick;      /* calls of host_pool_decay */
-    uint64_t pending;       /* bytes of requests that wait for the driver or for room; natively they would be in use */
-    uint64_t native_peak;   /* the most of live and pending bytes so far */
-    bool vain;              /* to ask for other threads' memory was in vain the last time */
+    uint64_t unrecorded;  /* bytes freed in the current epoch */
+    bool combining;       /* there is a combiner */
+    unsigned int luck;    /* so many questions in a row found their token over */
+    unsigned int waiters; /* requests that wait for the combiner's news */
+    atomic_uint news;     /* steps that combiners have made; written with the lock, read also without it */
+    unsigned int tick;    /* calls of host_pool_decay */
+    uint64_t pending;     /* bytes of requests that wait for the driver or for room; natively they would be in use */
+    uint64_t native_peak; /* the most of live and pending bytes so far */
+    bool vain;            /* to ask for other threads' memory was in vain the last time */
     struct host_block *spare_blocks;
     struct host_segment *spare_segments;
     void *spare_starts;
@@ -154,9 +170,8 @@ struct host_segment *host_table_find(const struct host_pool *pool, uint64_t addr
 /* --- host_blocks.c: lists, slabs. With the lock. --- */
 
 /* Hand out a complete block for the request, or NULL. *ret_stamp: the stamp of a block that would serve it if it were
- * complete, or 0. cut: take memory of slabs also if there is such a block. */
-struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, bool cut,
-                             uint64_t *ret_stamp);
+ * complete, or 0. */
+struct host_block *host_take(struct host_pool *pool, struct host_family *family, size_t size, uint64_t *ret_stamp);
 /* The least and the greatest stamp of blocks that host_coalesce would merge if they were complete, or 0. */
 void host_coalesce_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest);
 /* Merge all complete small blocks of the family with their free neighbours. */
@@ -181,22 +196,26 @@ static inline bool host_is_done(const struct host_pool *pool, uint64_t stamp)
 {
     return stamp <= pool->done;
 }
-/* With the lock: end the epoch; host_tokens_record must follow. must: also if another thread is recording. False: it
- * is, and a later token will cover what was freed up to now. */
-bool host_tokens_begin(struct host_pool *pool, bool must, uint64_t *ret_epoch);
-/* Without the lock: record the token of an epoch that host_tokens_begin has ended. */
-int host_tokens_record(struct host_pool *pool, uint64_t epoch);
-/* With the lock: the first token that covers this stamp, with a reference, or NULL. leave gives the reference back and
- * takes out tokens that are over; the caller runs the drops once it has released the lock. */
-struct host_token *host_token_use(struct host_pool *pool, uint64_t stamp);
-void host_token_leave(struct host_pool *pool, struct host_token *token, bool over, struct host_drops *drops);
+/* With the lock: end the epoch; host_tokens_record must follow. */
+uint64_t host_tokens_begin(struct host_pool *pool);
+/* With the lock: size bytes have been freed. True: the caller is the combiner, and host_tokens_combine must follow for
+ * the epoch, which has ended. False: a later token will cover the free. */
+bool host_tokens_freed(struct host_pool *pool, size_t size, uint64_t *ret_epoch);
+/* With the lock, which is released meanwhile: find out whether memory with this stamp is complete, recording a token if
+ * none covers it. False: it is not, or cannot be asked about. True: there is news, perhaps another combiner's; look
+ * again. The caller runs the drops once it has released the lock. */
+bool host_tokens_news(struct host_pool *pool, uint64_t stamp, struct host_drops *drops);
 /* Without the lock, as the rest. */
 void host_drops_run(struct host_pool *pool, struct host_drops *drops);
+/* Record the token of an epoch that host_tokens_begin has ended. */
+int host_tokens_record(struct host_pool *pool, uint64_t epoch);
+/* The combiner after a free: as host_tokens_record, and then what other threads have left to it. */
+int host_tokens_combine(struct host_pool *pool, uint64_t epoch);
 /* Ask whether memory with this stamp is complete, recording a token if none covers it. */
 bool host_tokens_ask(struct host_pool *pool, uint64_t stamp);
 /* Wait for the token of this epoch, or unless exact for a later one. -ESRCH: there is none. */
 int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact);
-/* The calling thread's frees up to this epoch are covered by its token, and no later work of this thread is. */
+/* The calling thread has recorded the token of this epoch in a free: no later work of this thread is covered by it. */
 void host_last_free_set(const struct host_pool *pool, uint64_t epoch);
 /* Wait for the work that the calling thread's last free would natively have waited for. False: there is nothing to be
  * waited for. */

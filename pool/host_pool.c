@@ -2,9 +2,10 @@
 /*
  * host_pool.c - requests and frees of pinned host memory; see host_pool.h.
  *
- * A request looks for memory in this order: a complete block of its size class or the next one, free memory of slabs, a
- * block whose work turns out to be over, slabs whose complete blocks are merged, the driver. When the bound is met or
- * the driver refuses, idle memory goes back first.
+ * A request looks for memory in this order: a block of its size class or the next one that is known to be complete,
+ * free memory of slabs, a block whose work turns out to be over, slabs whose complete blocks are merged, the driver.
+ * When the bound is met or the driver refuses, idle memory goes back first. Slabs come before questions because one
+ * question answers for all frees before it: the longer a request can do without, the fewer there are.
  *
  * Locking: takes the pool's lock, unless a function says otherwise; calls the functions of struct host_ops without it.
  */
@@ -60,8 +61,8 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
     return 0;
 }
 
-/* With the lock: serve the request from what there is. cut: see host_take. coalesce: merge slabs' blocks first. */
-static bool take(struct request *r, bool cut, bool coalesce)
+/* With the lock: serve the request from what there is. coalesce: merge slabs' blocks first. */
+static bool take(struct request *r, bool coalesce)
 {
     struct host_family *family = host_family_get(r->pool, &r->key);
     const size_t pending = r->pending;
@@ -73,7 +74,7 @@ static bool take(struct request *r, bool cut, bool coalesce)
     if (coalesce)
         host_coalesce(r->pool, family);
     request_pends(r, 0); /* it counts as live in a moment, and must not count twice */
-    block = host_take(r->pool, family, r->size, cut, &r->stamp);
+    block = host_take(r->pool, family, r->size, &r->stamp);
     if (!block) {
         request_pends(r, pending);
         return false;
@@ -83,27 +84,19 @@ static bool take(struct request *r, bool cut, bool coalesce)
     return true;
 }
 
-/* Serve the request from what there is, asking once whether a block is complete. */
+/* Serve the request from what there is, asking whether a block is complete. Other threads may take what has turned out
+ * to be complete. */
 static bool serve(struct request *r)
 {
     struct host_pool *pool = r->pool;
     struct host_drops drops;
-    struct host_token *token = NULL;
-    bool served, over;
+    bool served;
 
     drops.count = 0;
     lock_take(&pool->lock);
-    served = take(r, false, false);
-    if (!served && r->stamp)
-        token = host_token_use(pool, r->stamp);
-    lock_give(&pool->lock);
-    if (served || !r->stamp)
-        return served;
-    over = token ? pool->ops->query(pool->arg, token->token) == 1 : host_tokens_ask(pool, r->stamp);
-    lock_take(&pool->lock);
-    if (token)
-        host_token_leave(pool, token, over, &drops);
-    served = take(r, true, false);
+    served = take(r, false);
+    for (int i = 0; !served && r->stamp && i < HOST_NEWS && host_tokens_news(pool, r->stamp, &drops); i++)
+        served = take(r, false);
     lock_give(&pool->lock);
     host_drops_run(pool, &drops);
     return served;
@@ -127,7 +120,7 @@ static bool serve_coalesced(struct request *r)
     if (newest && !host_tokens_ask(pool, newest) && oldest != newest)
         (void)host_tokens_ask(pool, oldest);
     lock_take(&pool->lock);
-    served = take(r, true, true);
+    served = take(r, true);
     lock_give(&pool->lock);
     return served;
 }
@@ -152,7 +145,7 @@ static int enter(struct request *r, struct host_segment *segment)
         return rc;
     request_pends(r, 0);
     if (segment->starts) {
-        block = host_take(pool, segment->family, r->size, true, &stamp);
+        block = host_take(pool, segment->family, r->size, &stamp);
     } else {
         block = segment->first;
         host_hand_out(pool, block, r->size);
@@ -261,6 +254,7 @@ static enum outcome make_room(struct request *r, bool refused)
     enum outcome outcome = try_once(r, refused);
     uint64_t asked, busy;
     size_t bytes, all;
+    unsigned int times = 0;
 
     if (outcome == NEITHER && host_last_free_wait(pool))
         outcome = try_once(r, refused);
@@ -272,7 +266,7 @@ static enum outcome make_room(struct request *r, bool refused)
     busy = refused ? now_ns() + HOST_BUSY_NS : 0;
     lock_give(&pool->lock);
     do {
-        nap_ns(HOST_ASK_NAP_NS);
+        lock_pause(times++, HOST_ASK_NAP_NS);
         outcome = try_once(r, refused);
     } while (outcome == NEITHER && now_ns() < (host_idle_is_complete(pool) ? busy : asked));
     lock_take(&pool->lock);
@@ -426,7 +420,7 @@ static int passing_free(struct host_pool *pool, struct host_segment *segment, bo
     if (host_segment_give(pool, segment, true))
         return 0;
     lock_take(&pool->lock); /* it was kept after all, by a capture */
-    (void)host_tokens_begin(pool, true, &epoch);
+    epoch = host_tokens_begin(pool);
     lock_give(&pool->lock);
     return record(pool, epoch, waits);
 }
@@ -435,8 +429,8 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
 {
     struct host_segment *segment = NULL;
     struct host_block *block;
-    uint64_t epoch;
-    bool records;
+    uint64_t epoch = 0;
+    bool combines;
     int rc;
 
     lock_take(&pool->lock);
@@ -453,13 +447,16 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
     } else {
         host_put(pool, block);
     }
-    records = !segment && host_tokens_begin(pool, waits, &epoch);
+    if (!segment && waits)
+        epoch = host_tokens_begin(pool);
+    combines = !segment && !waits && host_tokens_freed(pool, block->size, &epoch);
     lock_give(&pool->lock);
     if (segment)
         return passing_free(pool, segment, waits);
-    if (!records)
-        return 0; /* the next token covers this free */
-    return record(pool, epoch, waits);
+    if (waits)
+        return record(pool, epoch, true);
+    rc = combines ? host_tokens_combine(pool, epoch) : 0;
+    return rc == -EBUSY ? 0 : rc;
 }
 
 void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)

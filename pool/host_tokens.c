@@ -11,6 +11,9 @@
  */
 #include "host_internal.h"
 
+/* How often a request that waits for the combiner looks for news: 10 us and longer, see lock_relax. */
+#define NEWS_LOOKS 200u
+
 /* The calling thread's last free: see host_last_free_set. No pool gets the address of an earlier one. */
 static __thread struct {
     const struct host_pool *pool;
@@ -64,45 +67,62 @@ static bool token_enter(struct host_pool *pool, uint64_t value, uint64_t epoch, 
     return true;
 }
 
-bool host_tokens_begin(struct host_pool *pool, bool must, uint64_t *ret_epoch)
+uint64_t host_tokens_begin(struct host_pool *pool)
 {
-    if (pool->recording && !must)
-        return false;
-    pool->recording++;
-    *ret_epoch = pool->epoch++;
-    return true;
+    pool->unrecorded = 0;
+    return pool->epoch++;
+}
+
+/* Record the token of an epoch that has ended, and take the lock. */
+static int record_locked(struct host_pool *pool, uint64_t epoch, struct host_drops *drops)
+{
+    uint64_t token;
+    int rc = pool->ops->record(pool->arg, &token);
+
+    lock_take(&pool->lock);
+    if (!rc && !token_enter(pool, token, epoch, drops)) {
+        drops->tokens[drops->count++] = token;
+        rc = -EBUSY;
+    }
+    return rc;
 }
 
 int host_tokens_record(struct host_pool *pool, uint64_t epoch)
 {
     struct host_drops drops;
-    uint64_t token;
-    int rc = pool->ops->record(pool->arg, &token);
+    int rc;
 
     drops.count = 0;
-    lock_take(&pool->lock);
-    pool->recording--;
-    if (!rc && !token_enter(pool, token, epoch, &drops)) {
-        drops.tokens[drops.count++] = token;
-        rc = -EBUSY;
-    }
+    rc = record_locked(pool, epoch, &drops);
     lock_give(&pool->lock);
     host_drops_run(pool, &drops);
     return rc;
 }
 
-struct host_token *host_token_use(struct host_pool *pool, uint64_t stamp)
+/* With the lock: the first token that covers this stamp, or NULL. */
+static struct host_token *token_find(const struct host_pool *pool, uint64_t stamp)
 {
     struct host_token *token = pool->first_token;
 
     while (token && token->epoch < stamp)
+        token = token->next;
+    return token;
+}
+
+/* With the lock: with a reference, which token_leave gives back. newest: the last one that covers it. */
+static struct host_token *token_use(const struct host_pool *pool, uint64_t stamp, bool newest)
+{
+    struct host_token *token = token_find(pool, stamp);
+
+    while (newest && token && token->next)
         token = token->next;
     if (token)
         token->users++;
     return token;
 }
 
-void host_token_leave(struct host_pool *pool, struct host_token *token, bool over, struct host_drops *drops)
+/* With the lock: take out tokens that are over, too. */
+static void token_leave(struct host_pool *pool, struct host_token *token, bool over, struct host_drops *drops)
 {
     if (over && pool->done < token->epoch)
         pool->done = token->epoch;
@@ -116,63 +136,149 @@ void host_token_leave(struct host_pool *pool, struct host_token *token, bool ove
     }
 }
 
-/* As host_token_leave, without the lock. */
-static void token_leave(struct host_pool *pool, struct host_token *token, bool over)
+/* With the lock: there is no combiner any more. */
+static void combiner_ends(struct host_pool *pool)
 {
-    struct host_drops drops;
-
-    drops.count = 0;
-    lock_take(&pool->lock);
-    host_token_leave(pool, token, over, &drops);
-    lock_give(&pool->lock);
-    host_drops_run(pool, &drops);
+    pool->combining = false;
+    atomic_fetch_add_explicit(&pool->news, 1, memory_order_release);
 }
 
-/* As host_token_use, without the lock. *ret_done: memory with this stamp is known to be complete. */
-static struct host_token *token_use(struct host_pool *pool, uint64_t stamp, bool *ret_done)
+/* With the lock, which is released meanwhile: ask about the first or the newest token that covers this stamp. True: it
+ * is over. */
+static bool ask(struct host_pool *pool, uint64_t stamp, bool newest, struct host_drops *drops)
 {
-    struct host_token *token = NULL;
+    struct host_token *token = token_use(pool, stamp, newest);
+    bool over;
 
-    lock_take(&pool->lock);
-    *ret_done = host_is_done(pool, stamp);
-    if (!*ret_done)
-        token = host_token_use(pool, stamp);
+    if (!token)
+        return host_is_done(pool, stamp);
+    newest |= !token->next;
     lock_give(&pool->lock);
-    return token;
+    host_drops_run(pool, drops);
+    over = pool->ops->query(pool->arg, token->token) == 1;
+    lock_take(&pool->lock);
+    pool->luck = !over ? 0 : newest ? HOST_LUCK : pool->luck + 1;
+    token_leave(pool, token, over, drops);
+    return over;
+}
+
+bool host_tokens_freed(struct host_pool *pool, size_t size, uint64_t *ret_epoch)
+{
+    pool->unrecorded += size;
+    if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)
+        return false;
+    pool->combining = true;
+    *ret_epoch = host_tokens_begin(pool);
+    return true;
+}
+
+/* The free's own token comes first. Then, once, a token for the frees of threads that found this one at work, and an
+ * answer for requests that wait: the driver's lock and state are at hand. No more than that, because the free has to
+ * return. */
+int host_tokens_combine(struct host_pool *pool, uint64_t epoch)
+{
+    struct host_drops drops;
+    int rc;
+
+    drops.count = 0;
+    rc = record_locked(pool, epoch, &drops);
+    if (!rc && pool->unrecorded >= HOST_TOKEN_BYTES) {
+        const uint64_t more = host_tokens_begin(pool);
+
+        lock_give(&pool->lock);
+        host_drops_run(pool, &drops);
+        if (record_locked(pool, more, &drops) == 0)
+            epoch = more;
+    }
+    if (!rc && pool->waiters)
+        (void)ask(pool, epoch, true, &drops);
+    combiner_ends(pool);
+    lock_give(&pool->lock);
+    host_drops_run(pool, &drops);
+    if (!rc)
+        host_last_free_set(pool, epoch);
+    return rc;
+}
+
+/* With the lock, which is released meanwhile: wait for the combiner's news. False: none came. */
+static bool news_await(struct host_pool *pool, struct host_drops *drops)
+{
+    const unsigned int seen = atomic_load_explicit(&pool->news, memory_order_relaxed);
+    bool came = false;
+
+    pool->waiters++;
+    lock_give(&pool->lock);
+    host_drops_run(pool, drops);
+    for (unsigned int i = 0; !came && i < NEWS_LOOKS; i++) {
+        lock_relax(i);
+        came = atomic_load_explicit(&pool->news, memory_order_acquire) != seen;
+    }
+    lock_take(&pool->lock);
+    pool->waiters--;
+    return came;
+}
+
+bool host_tokens_news(struct host_pool *pool, uint64_t stamp, struct host_drops *drops)
+{
+    const struct host_token *token;
+    bool over, hopes, combines;
+
+    if (pool->combining && news_await(pool, drops))
+        return true;
+    combines = !pool->combining; /* else beside one that is held up */
+    pool->combining = true;
+    hopes = pool->luck >= HOST_LUCK;
+    token = token_find(pool, stamp);
+    if (!token || pool->unrecorded >= HOST_TOKEN_BYTES) {
+        const uint64_t epoch = host_tokens_begin(pool);
+
+        lock_give(&pool->lock);
+        host_drops_run(pool, drops);
+        (void)record_locked(pool, epoch, drops);
+    }
+    over = ask(pool, stamp, hopes, drops);
+    token = token_find(pool, stamp);
+    if (!over && hopes && token && token->next)
+        over = ask(pool, stamp, false, drops);
+    if (combines)
+        combiner_ends(pool);
+    return over;
 }
 
 bool host_tokens_ask(struct host_pool *pool, uint64_t stamp)
 {
-    struct host_token *token;
-    uint64_t epoch;
-    bool done, over;
+    struct host_drops drops;
+    bool done;
 
-    token = token_use(pool, stamp, &done);
-    if (!token && !done) {
-        lock_take(&pool->lock);
-        (void)host_tokens_begin(pool, true, &epoch);
-        lock_give(&pool->lock);
-        if (host_tokens_record(pool, epoch))
-            return false;
-        token = token_use(pool, stamp, &done);
-    }
-    if (!token)
-        return done;
-    over = pool->ops->query(pool->arg, token->token) == 1;
-    token_leave(pool, token, over);
-    return over;
+    drops.count = 0;
+    lock_take(&pool->lock);
+    for (int i = 0; !(done = host_is_done(pool, stamp)) && i < HOST_NEWS; i++)
+        if (!host_tokens_news(pool, stamp, &drops))
+            break;
+    lock_give(&pool->lock);
+    host_drops_run(pool, &drops);
+    return done;
 }
 
 int host_tokens_wait(struct host_pool *pool, uint64_t epoch, bool exact)
 {
+    struct host_drops drops;
+    struct host_token *token;
     bool done;
-    struct host_token *token = token_use(pool, epoch, &done);
     int rc;
 
+    drops.count = 0;
+    lock_take(&pool->lock);
+    done = host_is_done(pool, epoch);
+    token = done ? NULL : token_use(pool, epoch, false);
+    lock_give(&pool->lock);
     if (!token)
         return done ? 0 : -ESRCH;
     rc = exact && token->epoch != epoch ? -ESRCH : pool->ops->wait(pool->arg, token->token);
-    token_leave(pool, token, rc == 0);
+    lock_take(&pool->lock);
+    token_leave(pool, token, rc == 0, &drops);
+    lock_give(&pool->lock);
+    host_drops_run(pool, &drops);
     return rc;
 }
 

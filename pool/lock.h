@@ -23,6 +23,9 @@ struct lock {
 
 /* Wait for a short time; times: how often the caller has done so already, which makes the wait longer. */
 void lock_relax(unsigned int times);
+/* Between two questions to the driver: some hundred nanoseconds the first time, doubled each time up to 20 us, without
+ * leaving the processor; then sleep for 50 us, doubled up to max_ns. */
+void lock_pause(unsigned int times, uint32_t max_ns);
 /* Take the lock, waiting ns nanoseconds at most. False: not taken. */
 bool lock_take_within(struct lock *lock, uint64_t ns);
 

@@ -5,7 +5,7 @@
  * Usage: checkpoint --dir DIR [OPTION VALUE]...       or mpirun -n 4 checkpoint ..., a shard for each rank
  *        --size BYTES      of the state, of each rank (64 MiB)       --tensors N   that it consists of (16)
  *        --steps N (10)    --every N   steps between checkpoints (3)  --keep N     complete ones that stay (2)
- *        --mode sync|async|none                                       --writers N  threads in the background (4)
+ *        --mode sync|async|none                                       --writers N  threads that write (4)
  *        --buffers fresh|kept      taken for each checkpoint, or once (kept)
  *        --scratch fresh|kept      memory of the step's operations, likewise (kept)
  *        --work N          more copies of each tensor in a step (0)
@@ -282,9 +282,11 @@ static void times_print(const struct state *state, double seconds)
         return;
     printf("training blocked: %.3f ms by each of %d checkpoints, %.3f at most, %.2f %% of the time\n",
            save_times.blocked * 1e3 / n, n, save_times.largest * 1e3, 100 * save_times.blocked / seconds);
+    if (n > 1)
+        printf("  %.3f ms by each after the first one; buffers that are kept took %.3f ms before the first step\n",
+               (save_times.blocked - save_times.first) * 1e3 / (n - 1), save_times.prepared * 1e3);
     phases_print("  training thread, ms:", save_times.training, n);
-    if (opt.mode == MODE_ASYNC)
-        phases_print("  background, ms:     ", save_times.background, n);
+    phases_print("  writer threads, ms: ", save_times.background, n);
     printf("operations on files: %ld\n", files_count());
 }
 
@@ -316,7 +318,7 @@ static int run(void)
     if (opt.resume)
         first = resume(&state) + 1;
     save_begin(&saving, &state);
-    writers_begin(opt.mode == MODE_ASYNC ? opt.writers : 0);
+    writers_begin(opt.mode == MODE_NONE ? 0 : opt.writers);
     start = ranks_now();
     train(&state, first);
     save_finish();

@@ -118,7 +118,7 @@ void manifest_remove(const char *dir, int step);
 /* Removes what is incomplete, or older than the `keep` newest ones. */
 void manifest_prune(const char *dir, int keep);
 
-/* writers.c: threads that run jobs in order. */
+/* writers.c: threads that run jobs in order, of both kinds of saving. */
 void writers_begin(int threads);
 void writers_put(void (*run)(void *arg), void *arg);
 void writers_end(void); /* after all jobs */
@@ -136,6 +136,8 @@ struct saving {
 struct save_times {
     double training[PHASES], background[PHASES]; /* seconds, in all */
     double blocked, largest;                     /* training thread, all phases: in all, and of one checkpoint */
+    double first;                                /* likewise, of the first one */
+    double prepared;                             /* training thread: buffers that are kept, before the first step */
     double slowest;                              /* largest start of any rank, of the last one */
     int checkpoints, failed;
 };

@@ -2,10 +2,10 @@
 /*
  * save.c - saving the state, synchronously or in the background.
  *
- * Here: synchronous: wait for the device, copy to pageable memory, write. Asynchronous: an event on the compute
- * stream, for which a copy stream waits; copies into pinned buffers; for each tensor an event, for which a writer
- * thread waits before it writes, and the compute stream before it changes that tensor. One checkpoint is under way at a
- * time. It is complete when each rank's shard is, and rank 0's manifest after that.
+ * Here: synchronous: wait for the device, copy to pageable memory, wait for the writer threads. Asynchronous: an event
+ * on the compute stream, for which a copy stream waits; copies into pinned buffers; for each tensor an event, for which
+ * a writer thread waits before it writes, and the compute stream before it changes that tensor. One checkpoint is under
+ * way at a time. It is complete when each rank's shard is, and rank 0's manifest after that.
  *
  * Not here: fatal when a disk fails. The checkpoint is given up, all ranks hear of it, and training goes on.
  *
@@ -53,6 +53,42 @@ void save_add(enum phase phase, double since)
     (void)pthread_mutex_unlock(&save.lock);
 }
 
+static void buffer_take(int i)
+{
+    size_t size = save.state->tensor[i].size;
+
+    if (save.buffer[i])
+        return;
+    if (save.how.kind == SAVE_ASYNC)
+        CUDA(cudaHostAlloc(&save.buffer[i], size, cudaHostAllocDefault));
+    else
+        save.buffer[i] = malloc(size);
+    if (!save.buffer[i])
+        ranks_fail(__FILE__, __LINE__, "malloc", "out of memory");
+}
+
+/* Buffers that are kept are there before training begins. */
+static void buffers_prepare(void)
+{
+    double start = ranks_now();
+
+    for (int i = 0; i < save.state->tensors; i++)
+        buffer_take(i);
+    save_times.prepared = ranks_now() - start;
+}
+
+static void buffer_return(int i)
+{
+    double start = ranks_now();
+
+    if (save.how.kind == SAVE_ASYNC)
+        CUDA(cudaFreeHost(save.buffer[i]));
+    else
+        free(save.buffer[i]);
+    save.buffer[i] = NULL;
+    save_add(RETURNS, start);
+}
+
 void save_begin(const struct saving *saving, struct state *state)
 {
     int of_ranks;
@@ -70,32 +106,8 @@ void save_begin(const struct saving *saving, struct state *state)
         save.number[i] = i;
         CUDA(cudaEventCreateWithFlags(&save.copied[i], cudaEventDisableTiming | cudaEventBlockingSync));
     }
-}
-
-static void buffer_take(int i)
-{
-    size_t size = save.state->tensor[i].size;
-
-    if (save.buffer[i])
-        return;
-    if (save.how.kind == SAVE_ASYNC)
-        CUDA(cudaHostAlloc(&save.buffer[i], size, cudaHostAllocDefault));
-    else
-        save.buffer[i] = malloc(size);
-    if (!save.buffer[i])
-        ranks_fail(__FILE__, __LINE__, "malloc", "out of memory");
-}
-
-static void buffer_return(int i)
-{
-    double start = ranks_now();
-
-    if (save.how.kind == SAVE_ASYNC)
-        CUDA(cudaFreeHost(save.buffer[i]));
-    else
-        free(save.buffer[i]);
-    save.buffer[i] = NULL;
-    save_add(RETURNS, start);
+    if (!saving->fresh)
+        buffers_prepare();
 }
 
 static int has_trouble(void)
@@ -181,7 +193,7 @@ static void copies_make(void)
                         cudaMemcpyDeviceToHost));
     save_add(COPIES, start);
     for (int i = 0; i < save.state->tensors; i++)
-        tensor_save(&save.number[i]);
+        writers_put(tensor_save, &save.number[i]);
 }
 
 /* Rank 0 makes the folder. No rank goes on before it is there. */
@@ -217,6 +229,8 @@ static void blocked_add(double since)
     save.held += took;
     if (save.held > save_times.largest)
         save_times.largest = save.held;
+    if (save_times.checkpoints == 1)
+        save_times.first = save.held;
 }
 
 static void start(int step)

@@ -78,17 +78,20 @@ void state_step(struct state *s, int step, int work, const cudaEvent_t *copied)
 uint64_t state_digest(const struct state *s)
 {
     uint64_t sums[TENSORS_MAX];
+    size_t largest = 0;
+    void *host;
 
+    for (int i = 0; i < s->tensors; i++)
+        largest = s->tensor[i].size > largest ? s->tensor[i].size : largest;
+    host = malloc(largest);
+    if (!host)
+        ranks_fail(__FILE__, __LINE__, "malloc", "out of memory");
     CUDA(cudaStreamSynchronize(s->compute));
     for (int i = 0; i < s->tensors; i++) {
-        void *host = malloc(s->tensor[i].size);
-
-        if (!host)
-            ranks_fail(__FILE__, __LINE__, "malloc", "out of memory");
         CUDA(cudaMemcpy(host, s->tensor[i].device, s->tensor[i].size, cudaMemcpyDeviceToHost));
         sums[i] = files_checksum(host, s->tensor[i].size);
-        free(host);
     }
+    free(host);
     return files_checksum(sums, (size_t)s->tensors * sizeof(sums[0]));
 }
 

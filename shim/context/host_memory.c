@@ -34,8 +34,7 @@
 /* The pool has up to 64 tokens, and each thread may have one more that it is about to enter. */
 #define TOKENS 128u
 #define SPARES TOKENS
-/* The pauses of a thread that waits, in nanoseconds. */
-#define NAP_MIN_NS 20000u
+/* The longest pause of a thread that waits, in nanoseconds. */
 #define NAP_MAX_NS 1000000u
 
 struct token {
@@ -227,13 +226,11 @@ static int wait_for(void *arg, uint64_t value)
 {
     const struct token *token = (const struct token *)(uintptr_t)value;
     const uint64_t limit = token->count > 1 ? now_ns() + ORDER_OTHERS_WAIT_NS : UINT64_MAX;
-    uint32_t nap = NAP_MIN_NS;
+    unsigned int times = 0;
     int rc;
 
-    while ((rc = query(arg, value)) == 0 && now_ns() < limit) {
-        nap_ns(nap);
-        nap = nap < NAP_MAX_NS ? 2 * nap : nap;
-    }
+    while ((rc = query(arg, value)) == 0 && now_ns() < limit)
+        lock_pause(times++, NAP_MAX_NS);
     return rc == 1 ? 0 : rc ? rc : -ETIMEDOUT;
 }
 

@@ -13,7 +13,7 @@
 /* The least that CUPOOL_HOST_POPULATE maps. */
 #define POPULATED (256 * BT_MIB)
 #define ROUNDS    40
-#define SOME      200
+#define SOME      5000
 
 static const size_t sizes[] = {100, 5000, 64 * BT_KIB, 700 * BT_KIB, BT_MIB, LARGE};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))

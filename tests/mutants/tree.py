@@ -116,7 +116,7 @@ class Tree:
         """Runs a test, or one argument of it: NAME / ARGUMENT. Its programs must have been built."""
         name, _, argument = row.partition(" / ")
         known = self.tests[name]
-        env = dict({"MALLOC_PERTURB_": "90"}, **os.environ, **known["env"])  # new memory is not zero, as under meson test
+        env = {"MALLOC_PERTURB_": "90", **os.environ, **known["env"]}  # new memory is not zero, as under meson test
         start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         with tempfile.TemporaryDirectory() as cwd, tempfile.TemporaryFile() as out:
             run = subprocess.Popen(known["cmd"] + ([argument] if argument else []), env=env, cwd=cwd, stdin=subprocess.DEVNULL,

@@ -2,8 +2,10 @@
 """Tries the hand-written mutants of lists/: each must be noticed by every test that it names."""
 from __future__ import annotations
 
+import queue
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import tokens
@@ -76,26 +78,50 @@ def unaware(tree: Tree, sources: Sources, mutant: Mutant, tests: "list[str]") ->
         tree.write(before)
 
 
-def run(place: Path, mutants: "list[Mutant]") -> int:
-    tree, sources, bad = Tree(place, []), Sources(TOP), 0
+def whole(tree: Tree, tests: "list[str]") -> "list[str]":
+    """Those of the tests that fail without any mutant."""
     tree.compile()
-    for test in sorted({t for m in mutants for t in m.tests}):
+    for test in tests:
         if test.partition(" / ")[0] not in tree.tests:
             raise RuntimeError(f"no test is called {test}")
-        if not tree.run(test).passed:
-            bad += 1
-            print(f"fails without any mutant: {test}", flush=True)
-    for mutant in mutants:
-        start = time.monotonic()
+    return [test for test in tests if not tree.run(test).passed]
+
+
+def verdict(tree: Tree, sources: Sources, mutant: Mutant) -> str:
+    try:
+        missed = unaware(tree, sources, mutant, mutant.tests)
+        return f"SURVIVED {', '.join(missed)}" if missed else "killed"
+    except ValueError as e:
+        return f"DOES NOT APPLY: {e}"
+    except RuntimeError as e:
+        return f"ERROR: {e}"
+
+
+def run(place: Path, mutants: "list[Mutant]", jobs: int) -> int:
+    """Several trees share the mutants; each is used by one thread at a time."""
+    sources, bad = Sources(TOP), 0
+    trees: "queue.SimpleQueue[Tree]" = queue.SimpleQueue()
+
+    def timed(mutant: Mutant) -> "tuple[Mutant, str, float]":
+        tree, start = trees.get(), time.monotonic()
         try:
-            missed = unaware(tree, sources, mutant, mutant.tests)
-            verdict = f"SURVIVED {', '.join(missed)}" if missed else "killed"
-        except ValueError as e:
-            missed, verdict = [""], f"DOES NOT APPLY: {e}"
-        except RuntimeError as e:
-            missed, verdict = [""], f"ERROR: {e}"
-        bad += bool(missed)
-        print(f"{mutant.name}: {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
+            return mutant, verdict(tree, sources, mutant), time.monotonic() - start
+        finally:
+            trees.put(tree)
+
+    needed = sorted({t for m in mutants for t in m.tests})
+    with ThreadPoolExecutor(jobs) as pool:
+        made = list(pool.map(lambda n: Tree(place.with_name(f"{place.name}{n}") if n else place, []), range(jobs)))
+        for broken in pool.map(lambda n: whole(made[n], needed[n::jobs]), range(jobs)):
+            bad += len(broken)
+            for test in broken:
+                print(f"fails without any mutant: {test}", flush=True)
+        for tree in made:
+            trees.put(tree)
+        for done in as_completed([pool.submit(timed, mutant) for mutant in mutants]):
+            mutant, words, seconds = done.result()
+            bad += words != "killed"
+            print(f"{mutant.name}: {words} ({seconds:.0f} s)", flush=True)
     print(f"{len(mutants)} mutants, {bad} faults")
     return 1 if bad else 0
 

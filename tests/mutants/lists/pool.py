@@ -26,6 +26,27 @@ MUTANTS = [
     Mutant("a refused pinned request raises the bound", ["host_bound"], [
         ("if (rc) request_failed(&r);", "if (rc && 0) request_failed(&r); request_pends(&r, 0);")]),
 
+    Mutant("pinned memory is handed out before its work is over", ["host_pool", "host_random", "pinned static pooled ordered"], [
+        ("over = pool->ops->query(pool->arg, token->token) == 1;", "over = pool->ops->query(pool->arg, token->token) >= 0;")]),
+    Mutant("pinned: a token covers frees that come while it is recorded", ["host_random"], [
+        ("pool->unrecorded = 0; return pool->epoch++;", "pool->unrecorded = 0; return ++pool->epoch;")]),
+    Mutant("pinned: each small free has a token", ["host_combiner"], [
+        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->combining)")]),
+    Mutant("pinned: small frees have no token until a request needs one", ["host_combiner"], [
+        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->combining || size < HOST_TOKEN_BYTES)")]),
+    Mutant("pinned: a free records beside the combiner", ["host_combiner"], [
+        ("if (pool->combining || pool->unrecorded < HOST_TOKEN_BYTES)", "if (pool->unrecorded < HOST_TOKEN_BYTES)")]),
+    Mutant("pinned: the combiner leaves frees that came meanwhile without a token", ["host_combiner"], [
+        ("if (!rc && pool->unrecorded >= HOST_TOKEN_BYTES) {", "if (0) {")]),
+    Mutant("pinned: a request waits for a combiner that is held up", ["host_combiner"], [
+        ("!came && i < NEWS_LOOKS; i++)", "!came; i++)")], 10),
+    Mutant("pinned: a request that asked beside the combiner ends its part", ["host_combiner"], [
+        ("if (combines) combiner_ends(pool);", "combiner_ends(pool);")]),
+    Mutant("pinned: who has been beaten to a block asks the driver for memory", ["host_combiner"], [
+        ("#define HOST_NEWS 4096", "#define HOST_NEWS 2")]),
+    Mutant("pinned: a small request asks before it takes free memory of slabs", ["host_combiner"], [
+        ("if (!block && size <= HOST_SMALL_MAX) block = slabs_take(", "if (!block && !*ret_stamp && size <= HOST_SMALL_MAX) block = slabs_take(")]),
+
     # --- the order of frees ---
     Mutant("a block is published before it is ordered", ["threads"], [
         ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_publish(pool, block, rc);",
@@ -174,6 +195,12 @@ MUTANTS = [
         ("return all || segment_exposes(segment, size) <= room;", "return true;")]),
     Mutant("large segments are broken as readily as those for two", ["bins"], [
         ("room /= BREAK_PART;", "")]),
+    Mutant("two segments go where one would do", ["excess", "policy"], [
+        ("segment = count > 1 ? pool->idle_first : NULL;", "segment = NULL;")]),
+    Mutant("a larger segment goes for several", ["excess"], [
+        ("segment->size >= held - may->max && segment->size <= several &&", "segment->size >= held - may->max &&")]),
+    Mutant("a program that repeats itself does not get all the room to the bound", ["excess", "policy"], [
+        ("near = ghosts_repeat(&pool->ghosts) ? room : room / 4 * BOUND_QUARTERS;", "near = room / 4 * BOUND_QUARTERS;")]),
     Mutant("packing has no bound", ["bound"], [
         ("max = max < bound ? max : bound;", "")]),
     Mutant("the bound has no margin for small blocks", ["bound"], [
@@ -203,17 +230,16 @@ MUTANTS = [
     Mutant("small requests go to idle segments", ["bins"], [
         ("if (size < POOL_SEGMENT_UNIT) return false;", "")]),
     Mutant("a growing pool hands nothing back", ["excess"], [
-        ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {", "for (segment = NULL; segment; segment = next) {")]),
-    Mutant("a growing pool hands everything back", ["excess", "random"], [
-        ("if (held <= max) break; if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
+        ("held > may.max ? first_to_go(pool, &may, held) : NULL;", "held > may.max ? NULL : NULL;")]),
+    Mutant("a growing pool hands everything back", ["excess"], [
+        ("for (; segment && held - leaving > may.max; segment = next) {", "for (; segment; segment = next) {")]),
     Mutant("a growing pool hands back what has just become idle", ["policy"], [
-        ("for (segment = has_arrived && !pool->releasing ? pool->idle_first : NULL; segment; segment = next) {",
-         "for (segment = has_arrived && !pool->releasing ? pool->idle_last : NULL; segment; segment = next) {"),
-        ("next = segment->idle_next; if (held", "next = segment->idle_prev; if (held")]),
+        ("return best ? best : pool->idle_first;", "return best ? best : pool->idle_last;"),
+        ("next = segment->idle_next; if (is_tolerated", "next = segment->idle_prev; if (is_tolerated")]),
     Mutant("a growing pool hands much back for little", ["policy"], [
-        ("if (held - max < segment->size / TOLERANCE_PART && held - max <= excess && held <= bound) continue;", "")]),
+        ("if (is_tolerated(&may, held - leaving, segment)) continue;", "")]),
     Mutant("a growing pool tolerates much beside a large segment", ["policy"], [
-        ("&& held - max <= excess && held <= bound) continue;", "&& held <= bound) continue;")]),
+        ("&& held - may->max <= may->excess && held <= may->bound;", "&& held <= may->bound;")]),
     Mutant("a growing pool hands back more and more that does not arrive", ["policy"], [
         ("has_arrived = arrived(pool, &arriving);", "has_arrived = arrived(pool, &arriving) || true;")]),
     Mutant("a growing pool hands back the deferred-free budget", ["policy"], [

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "host_fake.h"
-#include "host_sizes.h"
+#include "host_internal.h" /* bins, tokens, ask_ns */
 
 #define ID           7u
 #define BOUND        (64 * MIB)

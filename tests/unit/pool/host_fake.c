@@ -151,6 +151,8 @@ static int fake_record(void *arg, uint64_t *ret_token)
         abort();
     atomic_fetch_add(&fake->tokens, 1);
     work->launched = atomic_load(&fake->launched);
+    while (atomic_load(&fake->hold))
+        sched_yield();
     *ret_token = (uintptr_t)work;
     return 0;
 }

@@ -37,6 +37,7 @@ struct host_fake {
     int fail_rc;
     bool frozen;                 /* a capture: record, query and free say -EBUSY */
     bool alone;                  /* one thread: the pool's lock must be free in every call */
+    atomic_bool hold;            /* record does not return meanwhile */
     atomic_bool blocked;         /* wait would never return: it fails, and the fault says so */
     uint64_t again;              /* the next allocation gets this address, whose memory another call has freed */
     unsigned int late;           /* so many queries say that work is not over which is */

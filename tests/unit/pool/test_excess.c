@@ -145,6 +145,68 @@ POOL_CASE(test_program_that_changes_makes_the_pool_hold_less_again)
     assert_true(stats_of(env->pool).held <= stats_of(env->pool).peak_live / 20 * 22);
 }
 
+/* Of 16 MiB those idle longest, twice 4, would go for a request of 6. */
+POOL_CASE(test_one_segment_goes_for_several)
+{
+    uint64_t first, second, third;
+    const struct fake_event *event;
+
+    pool_with(env, 0, 0);
+    first = alloc(env->pool, 4 * MIB);
+    second = alloc(env->pool, 4 * MIB);
+    third = alloc(env->pool, 8 * MIB);
+    release(first);
+    release(second);
+    release(third);
+    alloc(env->pool, 6 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 1);
+    event = fake_event_of(env->fake, FAKE_FREE, 0);
+    assert_non_null(event);
+    assert_int_equal(event->addr, third);
+}
+
+/* Not where that would be more bytes: of 4, 4 and 10 MiB both of 4 go for a request of 6. */
+POOL_CASE(test_no_larger_segment_goes_for_several)
+{
+    uint64_t first, second, third;
+
+    pool_with(env, 0, 0);
+    first = alloc(env->pool, 4 * MIB);
+    second = alloc(env->pool, 4 * MIB);
+    third = alloc(env->pool, 10 * MIB);
+    release(first);
+    release(second);
+    release(third);
+    alloc(env->pool, 6 * MIB);
+    assert_int_equal(env->fake->calls[FAKE_FREE], 2);
+    assert_int_equal(stats_of(env->pool).idle, 10 * MIB);
+}
+
+/* A step's parts need more of other sizes than fits into three quarters of the room up to the bound, but not more than
+ * into all of it. */
+POOL_CASE(test_program_that_repeats_itself_within_the_bound_asks_no_more)
+{
+    struct pool_config config = fake_config(env->fake);
+    unsigned int asked = 0;
+    uint64_t others[2];
+
+    config.break_max = 0;
+    config.excess_min = 32 * MIB;
+    config.bound_min = 64 * MIB;
+    env_pool(env, &config);
+    for (int i = 0; i < 100; i++) {
+        if (i == 80)
+            asked = env->fake->calls[FAKE_ALLOC];
+        program_part(env->pool, 96 * MIB, 24);
+        others[0] = alloc(env->pool, 128 * MIB);
+        others[1] = alloc(env->pool, 128 * MIB);
+        program_part(env->pool, 96 * MIB, 20);
+        release(others[0]);
+        release(others[1]);
+    }
+    assert_int_equal(env->fake->calls[FAKE_ALLOC], asked);
+}
+
 int main(void)
 {
     return pool_cases_run("excess");

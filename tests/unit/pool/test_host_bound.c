@@ -3,7 +3,6 @@
  * test_host_bound.c - how much the host pool holds, case by case: the bound, the limit, refusals, decay.
  */
 #include "host_env.h"
-#include "host_internal.h" /* ask_ns */
 
 static void assert_within(size_t limit)
 {
@@ -53,7 +52,7 @@ static void *free_often(void *arg)
 {
     for (int i = 0; i < 200; i++) {
         host_fake_launch(&fake);
-        put(get(512), 512);
+        put(get(MIB), MIB);
     }
     return NULL;
 }
@@ -172,8 +171,7 @@ static void test_decay(void **state)
     put(a, 4 * MIB);
     put(b, 1000);
     assert_int_equal(host_pool_decay(fake.pool, 2), 0);
-    assert_int_equal(get(1000), b);
-    put(b, 1000);
+    put(get(1000), 1000);
     assert_int_equal(host_pool_decay(fake.pool, 2), 4 * MIB);
     host_fake_launch(&fake);
     assert_int_equal(host_pool_decay(fake.pool, 2), 0); /* the driver's free would wait */

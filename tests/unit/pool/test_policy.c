@@ -87,6 +87,8 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+#define STREAK_MOST 64u
+
 /* Two are so large that a quarter of one is more than may be held without need. */
 static size_t size_of(unsigned int kind)
 {
@@ -129,7 +131,7 @@ static void remember(unsigned int kind)
         return;
     }
     account.gone[kind] -= size;
-    if (account.streak == 128)
+    if (account.streak == STREAK_MOST)
         account.credit += size;
     else
         account.streak++;
@@ -148,7 +150,32 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
     max = peak + *ret_excess + account.run->slack + account.credit;
     account.used_peak = most(account.used_peak, account.held - account.idle_bytes + account.asked + size);
     max = most(max, account.used_peak);
-    return max < account.native_peak + room / 4 * 3 ? max : account.native_peak + room / 4 * 3;
+    if (account.streak < STREAK_MOST)
+        room = room / 4 * 3;
+    return max < account.native_peak + room ? max : account.native_peak + room;
+}
+
+/* Does the segment stay, of which little is too much? */
+static bool stays(size_t with, size_t max, size_t segment, size_t excess, size_t bound)
+{
+    return with - max < segment / 4 && with - max <= excess && with <= bound;
+}
+
+/* Where two or more would go in turn: the smallest that suffices and is not larger than they together; else NEVER. */
+static size_t alone_for_several(size_t with, size_t max, size_t excess, size_t bound)
+{
+    size_t together = 0, count = 0, best = NEVER;
+
+    for (size_t i = 0; i < account.idle_count && with - together > max; i++)
+        if (!stays(with - together, max, account.idle_size[i], excess, bound)) {
+            together += account.idle_size[i];
+            count++;
+        }
+    for (size_t i = 0; i < account.idle_count && count > 1; i++)
+        if (account.idle_size[i] + max >= with && account.idle_size[i] <= together &&
+            (best == NEVER || account.idle_size[i] < account.idle_size[best]))
+            best = i;
+    return best;
 }
 
 /* True: the request would still be beyond the bound. */
@@ -160,12 +187,16 @@ static bool hand_back(unsigned int kind, bool again)
     if (!again)
         remember(kind);
     max = may_be_held(size, &excess, &bound);
-    for (size_t i = 0; !arriving && !account.leaving && i < account.idle_count;) {
-        const size_t with = account.held + account.asked + size, segment = account.idle_size[i];
+    for (size_t i = 0, best = NEVER; !arriving && !account.leaving && i < account.idle_count;) {
+        const size_t with = account.held + account.asked + size;
+        size_t segment;
 
         if (with <= max)
             break;
-        if (with - max < segment / 4 && with - max <= excess && with <= bound) {
+        if (!gone && !i && (best = alone_for_several(with, max, excess, bound)) != NEVER)
+            i = best;
+        segment = account.idle_size[i];
+        if (stays(with, max, segment, excess, bound)) {
             i++;
             continue;
         }
@@ -422,7 +453,7 @@ POOL_CASE(test_what_goes_is_as_on_a_second_account)
         config = fake_config(env->fake);
         env_pool(env, &config); /* ops and observer go */
     }
-    assert_true(streak == 128 && credit && waits > 100); /* or this shows nothing */
+    assert_true(streak == STREAK_MOST && credit && waits > 100); /* or this shows nothing */
 }
 
 /* Sizes that share a place among what the pool has handed back are not taken for each other. */
