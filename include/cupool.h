@@ -100,6 +100,9 @@ struct cupool_stats {
     /* Refused requests that were made again because other processes on the device gave memory back, or may have. */
     uint64_t helped;
 
+    /* Nanoseconds that all threads together were in the calls that get segments from the driver and give them back. */
+    uint64_t driver_ns;
+
     /* Bytes of held whose memory cupool_pause() has given to the driver: the process has their addresses alone. */
     uint64_t paused;
 };

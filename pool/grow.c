@@ -45,8 +45,8 @@ static void growth_cancel(struct pool *pool, size_t size)
     lock_give(&pool->lock);
 }
 
-/* Ask the backend for a segment. 0, -ENOMEM, or -EAGAIN. */
-static int segment_get(struct pool *pool, struct segment *segment)
+/* Ask the backend for a segment. 0, -ENOMEM, or -EAGAIN. *ret_ns: how long that took, if it got one. */
+static int segment_get(struct pool *pool, struct segment *segment, uint64_t *ret_ns)
 {
     const struct pool_config *config = &pool->config;
     const uint64_t start = now_ns();
@@ -54,9 +54,10 @@ static int segment_get(struct pool *pool, struct segment *segment)
 
     if (rc)
         return rc == -ENOMEM ? -ENOMEM : -EAGAIN;
+    *ret_ns = now_ns() - start;
     pool_disown(segment->addr, segment->size);
     if (config->observer && config->observer->segment_alloc)
-        config->observer->segment_alloc(config->arg, segment->kind, segment->addr, segment->size, now_ns() - start);
+        config->observer->segment_alloc(config->arg, segment->kind, segment->addr, segment->size, *ret_ns);
     if (config->order->fill)
         rc = config->order->fill(config->arg, segment->addr, segment->size, segment->shared, /* fresh: */ true);
     if (rc == 1)
@@ -66,10 +67,28 @@ static int segment_get(struct pool *pool, struct segment *segment)
     return rc ? -EAGAIN : 0;
 }
 
+/* The descriptor of a segment that is about to be asked for, for a request of size bytes. NULL: no memory for it. */
+static struct segment *segment_describe(struct pool *pool, size_t segment_size, size_t size)
+{
+    struct segment *segment = segment_new();
+
+    if (!segment)
+        return NULL;
+    segment->size = segment_size;
+    segment->pool = pool;
+    segment->kind = pool_kind_get(pool);
+    segment->shared = size < LARGE_MIN;
+    segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
+    segment->got_for = size;
+    segment->owner = segment->shared ? magazine_own(pool) : NULL;
+    return segment;
+}
+
 int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t *ret_addr)
 {
     struct segment *segment;
     size_t segment_size;
+    uint64_t ns;
     bool entered;
     int rc;
 
@@ -84,19 +103,12 @@ int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t 
                 return -EAGAIN;
         }
     }
-    segment = segment_new();
+    segment = segment_describe(pool, segment_size, size);
     if (!segment) {
         growth_cancel(pool, segment_size);
         return -EAGAIN;
     }
-    segment->size = segment_size;
-    segment->pool = pool;
-    segment->kind = pool_kind_get(pool);
-    segment->shared = size < LARGE_MIN;
-    segment->skip = size <= SKIP_MAX ? SHARED_SKIP : 0;
-    segment->got_for = size;
-    segment->owner = segment->shared ? magazine_own(pool) : NULL;
-    rc = segment_get(pool, segment);
+    rc = segment_get(pool, segment, &ns);
     if (rc) {
         growth_cancel(pool, segment_size);
         segment_retire(segment);
@@ -106,6 +118,7 @@ int grow(struct pool *pool, size_t size, size_t requested, bool alone, uint64_t 
     if (segment->owner)
         magazine_visit(segment->owner);
     pool->growing -= segment_size;
+    pool->stats.driver_ns += ns;
     entered = segment_enter(pool, segment) == 0;
     if (entered) {
         block_unbin(pool, segment->first);

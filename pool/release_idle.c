@@ -66,7 +66,7 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
     const struct pool_config *config = &pool->config;
     struct segment *segment, *next;
     size_t released = 0;
-    uint64_t start;
+    uint64_t start, ns;
 
     for (segment = going; segment; segment = segment->next)
         released += segment->size;
@@ -81,6 +81,7 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
         segment_put(pool, segment);
     if (what->collect && config->backend->collect)
         config->backend->collect(config->arg);
+    ns = now_ns() - start;
 
     lock_take(&pool->lock);
     for (segment = going; segment; segment = next) {
@@ -89,11 +90,12 @@ size_t release_finish(struct pool *pool, struct segment *going, const struct rel
         segment_retire(segment);
     }
     pool->stats.held -= released;
+    pool->stats.driver_ns += ns;
     pool->leaving -= released;
     pool->releasing--;
     lock_give(&pool->lock);
     if (config->observer && config->observer->trim)
-        config->observer->trim(config->arg, released, now_ns() - start, what->why);
+        config->observer->trim(config->arg, released, ns, what->why);
     return released;
 }
 

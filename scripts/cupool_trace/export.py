@@ -43,6 +43,7 @@ METRICS: "dict[str, tuple[str, str, str]]" = {
     "kept": ("counter", "kept_total", "Frees that were kept back."),
     "bound": ("counter", "bound_total", "Requests that came to the bound of held memory."),
     "helped": ("counter", "helped_total", "Refused requests made again because other processes gave memory back."),
+    "driver_ns": ("counter", "driver_nanoseconds_total", "Of all threads, in the calls that get segments and give them back."),
     "live": ("gauge", "live_bytes", "In blocks that are handed out, rounded."),
     "held": ("gauge", "held_bytes", "In segments."),
     "paused": ("gauge", "paused_bytes", "In segments whose memory a pause has given to the driver."),

@@ -13,7 +13,7 @@ from .check import OUTPUT_ONLY
 from .comms import ranks_missing
 from .replay import Rank
 from .schema import Event
-from .text import count_of, human_size, human_time, table
+from .text import count_of, human_size, human_time, policy_text, table
 
 SHOWN = 10  # ranks out of line that are listed, and callers
 PART = 0.1  # of the median: a smaller difference is normal
@@ -38,14 +38,6 @@ ALIKE: list[tuple[str, str, Callable[[Any], str], float]] = [
     ("peak_held", "peak held", human_size, SEGMENT), ("peak_live", "peak live", human_size, SEGMENT),
     ("live_at_end", "live at the end", human_size, SEGMENT), ("requests", "requests", str, 2), ("hit_rate", "hit rate", lambda v: f"{100 * v:.1f}%", 0.01),
     ("driver_calls", "driver calls", str, 2), ("bypassed", "bypassed", str, 2), ("trims", "trims", str, 2)]
-
-
-def policy_text(rank: Rank, free: str) -> str:
-    """A free policy that a trace names. With CUPOOL_FREE=auto it names the state of the device, ordered or strict: the policy is auto
-    all the same."""
-    if rank.header.get("settings", {}).get("CUPOOL_FREE") != "auto":
-        return free
-    return {"ordered": "auto", "strict": "auto, strict"}.get(free, free)
 
 
 def gpus_of(rows: list[Row]) -> int:
@@ -141,7 +133,7 @@ def kinds_of(row: Row) -> dict[str, str]:
     header, policy = row.rank.header, row.figures["policy"]
     settings = {k: str(v) for k, v in header.get("settings", {}).items() if k not in OUTPUT_ONLY}
     return {"program": str(header.get("exe")), "cupool": str(header.get("version")), "GPU": str(row.figures["name"]),
-            "free policy": policy_text(row.rank, str(policy[-1]["free"] if policy else None)), "devices": str(len(row.rank.replay.devices)), **settings}
+            "free policy": policy_text(row.rank.header, str(policy[-1]["free"] if policy else None)), "devices": str(len(row.rank.replay.devices)), **settings}
 
 
 def out_of_line(rows: list[Row]) -> list[tuple[Row, list[str]]]:

@@ -27,11 +27,12 @@ COLORS = {
     "registered": ("#8e44ad", "#c58be0"), "host": ("#0e7490", "#5fc9de"),
     "live-range": ("#a3c4ee", "#2c4f7c"), "cached-range": ("#fae3ac", "#574722"), "held-range": ("#c3d2e6", "#36485f"),
     "oom": ("#d0021b", "#ff6b6b"), "trim": ("#0b8a5f", "#3ecf9a"), "policy": ("#6b7280", "#a3adba"), "ipc": ("#7c3aed", "#b794f6"),
-    "mark": ("#b45309", "#f0a35e"), "gap": ("#be185d", "#f472b6"),
+    "mark": ("#b45309", "#f0a35e"), "range": ("#0369a1", "#7dd3fc"), "ask": ("#a16207", "#facc15"), "gap": ("#be185d", "#f472b6"),
     "end": ("#4b5563", "#b6c0cc"), "killed": ("#d0021b", "#ff6b6b"),
 }
 NAMES = {"live": "live", "cached": "cached", "held": "held, live unknown", "registered": "registered", "host": "pinned host memory",
-         "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "gap": "events left out",
+         "oom": "out of memory", "trim": "trim", "policy": "policy", "ipc": "IPC handle", "mark": "mark of the program", "range": "range begins (NVTX)",
+         "ask": "other processes asked", "gap": "events left out",
          "end": "end", "killed": "no end line"}
 LINES = ("registered", "host")  # curves that are drawn as a line
 Span = Optional[tuple[float, float]]  # the filled part of a column of pixels, from its top to its bottom
@@ -186,7 +187,7 @@ def mark(on: Surface, kind: str, x: float, y: float) -> None:
         for i in range(-4, 5):
             on.rect(x + i - 1, y + i, 2, 1, kind)
             on.rect(x - i - 1, y + i, 2, 1, kind)
-    elif kind in ("end", "mark", "gap"):
+    elif kind in ("end", "mark", "range", "gap"):
         on.rect(x - 1, y - 5, 2, 10, kind)
     else:
         on.rect(x - 3, y - 3, 6, 6, kind)
@@ -239,7 +240,7 @@ def draw_track(on: Surface, data: Event, track: Event, y: int, t0: int, t1: int)
         on.area(LEFT, [None if v < 0 else (up(v), ground) for v in high], color + "-range")
         on.area(LEFT, [None if v < 0 else (up(v), ground) for v in low], color)
     on.rect(LEFT, ground, n, 1, "line")
-    for kind in ("policy", "ipc", "trim", "mark", "gap", "end", "killed", "oom"):  # the most important on top
+    for kind in ("policy", "ipc", "trim", "ask", "range", "mark", "gap", "end", "killed", "oom"):  # the most important on top
         xs = [LEFT + (t + process["offset_ns"] - t0) / (t1 - t0) * n for t, k, _, _ in track["marks"] if k == kind]
         last = -99.0
         for x in xs:

@@ -21,7 +21,7 @@ from .record import QUANTITIES, Box, Largest, Limits, Recorder, Track
 from .replay import Rank, load
 from .schema import Event
 from .summary import device_summary
-from .text import count_of
+from .text import count_of, policy_text
 
 HELP = "draw memory over time: a page, SVG or PNG"
 DESCRIPTION = """\
@@ -148,10 +148,17 @@ def track_data(rank: Rank, process: int, d: int, track: Track, summary: Event, c
         "segments": boxes_data(segments, regions, True),
         "blocks": {**boxes_data(blocks, regions, False), **callers_data(blocks, rank.replay.frames, summary["callers"])},
         "merged_segments": merged_data(track.segments, regions), "merged_blocks": merged_data(track.blocks, regions),
-        "marks": sorted(([t, kind, count, text] for kind, marks in track.marks.items() for t, count, _, text in marks.items),
+        "marks": sorted(([t, kind, count, mark_text(rank, kind, text)] for kind, marks in track.marks.items() for t, count, _, text in marks.items),
                         key=lambda m: (m[0], m[1])),
         "merged": merged_notes(track),
     }
+
+
+def mark_text(rank: Rank, kind: str, text: str) -> str:
+    if kind != "policy":
+        return text
+    free, _, why = text.partition(": ")
+    return f"free policy {policy_text(rank.header, free)}: {why}"
 
 
 def merged_notes(track: Track) -> list[str]:

@@ -286,10 +286,28 @@ def mark_of(ev: Event) -> Optional[tuple[int, str]]:
     if e in MOVES:
         return ev["n"], f"{e}: {human_size(ev['n'])} {'to' if e == 'pause' else 'from'} the driver, {human_size(ev['copied'])} copied"
     if e == "policy":
-        return 0, f"free policy {ev['free']}: {ev['why']}"
+        return 0, f"{ev['free']}: {ev['why']}"  # plot.mark_text makes it a sentence
     if e == "ipc":
         return 1 - ev["ok"], f"IPC handle of {ev['p']} {'passed on' if ev['ok'] else 'refused'}"
+    if e == "ask":
+        return ev["n"], (f"{ev['asked']} processes on the card asked for {human_size(ev['n'])}: {ev['answered']} answered, "
+                         f"{human_size(ev['given'])} given")
     return None
+
+
+def process_mark(ev: Event) -> tuple[str, str]:
+    """Kind and text of an event that is shown on all devices of its process; two empty strings for all others."""
+    if ev["e"] == "mark":
+        return "mark", ev["text"]
+    if ev["e"] == "gap":
+        return "gap", gap_text(ev)
+    if ev["e"] == "range_begin":
+        return "range", range_text(ev)
+    return "", ""
+
+
+def range_text(ev: Event) -> str:
+    return ev["text"] if not ev["domain"] else f"{ev['domain']}: {ev['text']}"
 
 
 def gap_text(ev: Event) -> str:
@@ -318,10 +336,10 @@ class Recorder(Follow):
         d = ev.get("d")
         if d is None or ev["e"] == "mem_create":  # no memory of the pool
             super().apply(line, ev)
-            text = ev["text"] if ev["e"] == "mark" else gap_text(ev) if ev["e"] == "gap" else None
-            if text is not None:  # of the process, so of all its devices
+            kind, text = process_mark(ev)
+            if kind:  # of the process, so of all its devices
                 for each in self.tracks:
-                    self.mark(each, ev["e"], ev["t"], 0, text)
+                    self.mark(each, kind, ev["t"], 0, text)
             return
         track = self.tracks.get(d)
         if track is None:

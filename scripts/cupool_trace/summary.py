@@ -14,7 +14,7 @@ from .measures import Durations
 from .physical import Follow
 from .replay import Device, Part, Rank, load
 from .schema import Event
-from .text import count_of, human_size, human_time, table
+from .text import count_of, human_size, human_time, policy_text, table
 
 HELP = "what each rank did on each device"
 FEW = 4  # files of which all is printed, asked for or not
@@ -187,7 +187,7 @@ def summary_notes(d: int, f: Event, rank: Rank, of: dict[str, list[str]]) -> Ite
     elif f["stats_at"] is not None:
         yield f"{who}: requests, hits and peaks as of {f['stats_at']:.3f} s (~), the last stats line"
     for ev in f["policy"]:
-        free = overview.policy_text(rank, ev["free"])
+        free = policy_text(rank.header, ev["free"])
         so_far = " (ordered so far)" if free == "auto" and ev is f["policy"][-1] else " (ordered)" if free == "auto" else ""
         yield f"{who}: free policy {free}{so_far} from {ev['t'] / 1e9:.3f} s: {ev['why']}"
     for b, of in f["backends"].items():
@@ -304,7 +304,7 @@ def device_rows(row: overview.Row) -> tuple[list[list[str]], bool]:
     """The rows of one device in the table, and whether one of them is guessed."""
     r, d, f = row
     free = f["policy"][-1]["free"] if f["policy"] else r.header.get("settings", {}).get("CUPOOL_FREE", "-")
-    free = overview.policy_text(r, str(free))
+    free = policy_text(r.header, str(free))
     names = ["-" if r.rank is None else str(r.rank), str(d)]
     approximate = not f["from_stats"] or f["stats_at"] is not None
     backends = f["backends"]

@@ -2,7 +2,7 @@
 """Sizes, times and tables for people. Nothing here knows what a trace is."""
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 
 def human_size(n: Optional[float]) -> str:
@@ -40,3 +40,11 @@ def table(head: list[str], rows: list[list[str]], left: int) -> str:
     for row in [head, *rows]:
         lines.append("  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip())
     return "\n".join(lines)
+
+
+def policy_text(header: dict[str, Any], free: str) -> str:
+    """A free policy that a trace names. With CUPOOL_FREE=auto it names the state of the device, ordered or strict: the policy is auto
+    all the same."""
+    if header.get("settings", {}).get("CUPOOL_FREE") != "auto":
+        return free
+    return {"ordered": "auto", "strict": "auto, strict"}.get(free, free)

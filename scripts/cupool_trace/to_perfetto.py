@@ -18,15 +18,15 @@ from .physical import Follow
 from .replay import Device
 from .schema import Event
 from .source import Source, Sources, known_keys
-from .text import human_size
+from .text import human_size, policy_text
 
 HELP = "a timeline for Perfetto and Chrome"
 DESCRIPTION = """\
 Writes trace-event JSON: a process for each rank; for each device counters of bytes live (in blocks handed out, if the trace has
 allocation events), cached (held, not live) and held (got from the driver), of physical memory that was taken past the
 pool, of pinned host memory, and of what is registered with at least one communicator of NCCL; a slice on its thread for each driver call whose
-duration is in the trace, and for each registration and its undoing; a mark for each trim, oom, policy, and the end, also
-the sudden one. With CUPOOL_TRACE_STACKS=1 there is one more mark at each device's peak of live memory, with the callers that had most of it then.
+duration is in the trace, and for each registration and its undoing; a slice for each range of NVTX; a mark for each
+trim, oom, policy, request to other processes, mark of the program, and the end, also the sudden one. With CUPOOL_TRACE_STACKS=1 there is one more mark at each device's peak of live memory, with the callers that had most of it then.
 Counters are coalesced: of each --every microseconds of a device three moments remain: when live was highest, when held was
 highest, and the last. So no peak is lost, and no dip is to be trusted. Without --every it is 100 us, doubled whenever another
 50000 moments of a device were written: a long trace gives a file of bounded size, coarser towards its end. Slices are all drawn
@@ -39,7 +39,8 @@ MOMENTS = 50_000
 SLICES = 100_000
 MARKS = 100_000
 HOLDERS = 20  # callers that the mark of a peak names
-MARKED = ("trim", "oom", "policy", "mark", "gap", "end")
+MARKED = ("trim", "oom", "policy", "ask", "mark", "gap", "end")
+RANGES = ("range_begin", "range_end")
 COUNTED = ("segment_alloc", "segment_free", "alloc", "free_requested", "held")
 REGISTERED = ("register", "deregister", "comm_destroy")
 # Events that become slices, and the library whose call each is.
@@ -148,9 +149,11 @@ class Process:
         self._threads: dict[Any, list[int]] = {}  # thread: its number here, and the end of its last slice
         self._slices = 0
         self._shortest = 0.0
-        self._marks = 0
+        self._marks = self._slices_of_ranges = 0
+        self._open: dict[Any, int] = {}  # pushed ranges of NVTX, by the thread
+        self._started: dict[int, str] = {}  # started ones, which another thread may end
         self._peaks: dict[int, tuple[int, int]] = {}  # of devices: which peak of live memory was the last, and when
-        self.left_out = {"slices": 0, "marks": 0}
+        self.left_out = {"slices": 0, "marks": 0, "ranges": 0}
 
     def run(self) -> None:
         put, pid = self._timeline.put, self._pid
@@ -163,6 +166,8 @@ class Process:
                 self._slice(t, ev)
             if ev["e"] in MARKED:
                 self._mark(t, ev)
+            elif ev["e"] in RANGES:
+                self._range(t, ev)
             elif ev["e"] in self._replay.physical.events:
                 for d, taken in self._replay.physical.devices.items():
                     if d is not None:  # the host's
@@ -248,13 +253,44 @@ class Process:
             self._slices = 0
             self._shortest = max(1.0, 2 * self._shortest)
 
+    def _range(self, t: int, ev: Event) -> None:
+        tid, number = ev["tid"], ev["range"]
+        begins = ev["e"] == "range_begin"
+        details = {"domain": ev["domain"]} if ev["domain"] else {}
+        if self._slices_of_ranges >= SLICES:
+            self.left_out["ranges"] += 1
+        elif number and begins:
+            self._started[number] = ev["text"]
+            self._put_range("b", ev["text"], t, tid, details, number)
+        elif number and number in self._started:
+            self._put_range("e", self._started.pop(number), t, tid, details, number)
+        elif not number and begins:
+            self._open[tid] = self._open.get(tid, 0) + 1
+            self._put_range("B", ev["text"], t, tid, details)
+        elif not number and self._open.get(tid):
+            self._open[tid] -= 1
+            self._put_range("E", "", t, tid, {})
+
+    def _put_range(self, ph: str, name: str, t: int, tid: Any, details: Event, number: int = 0) -> None:
+        self._slices_of_ranges += ph in "Bb"
+        more = {"id": f"{self._pid}.{number}"} if number else {}
+        self._timeline.put(ph, name, self._pid, self._thread(tid)[0], self._t0 + t, details, cat="NVTX", **more)
+
+    def _close_ranges(self, t: int) -> None:
+        """Where events are left out, ends may be among them."""
+        for tid, count in self._open.items():
+            for _ in range(count):
+                self._put_range("E", "", t, tid, {})
+        self._open.clear()
+
     def _mark(self, t: int, ev: Event) -> None:
         name = ev["e"]
-        if name in ("trim", "oom"):
+        if name in ("trim", "oom", "ask"):
             name += f" {human_size(ev['n'])}"
         elif name == "policy":
-            name += f" {ev['free']}"
+            name += f" {policy_text(self._source.reader.header, ev['free'])}"
         elif name == "gap":
+            self._close_ranges(t)
             name = f"events left out ({ev['why']:.20})"
         elif name == "mark":
             name = ev["text"] or name

@@ -37,17 +37,28 @@ static bool has_several(void)
     return atomic_load_explicit(&several, memory_order_relaxed) == 2;
 }
 
+/* glibc has it from 2.29 on; weak, so that one build also runs where the glibc is older. */
+extern int getcpu(unsigned int *cpu, unsigned int *node) __attribute__((weak));
+
+/* The node of the processor that this thread runs on. False: unknown. */
+static bool own_node(unsigned int *ret_node)
+{
+    unsigned int cpu;
+
+    return (getcpu ? getcpu(&cpu, ret_node) : (int)syscall(SYS_getcpu, &cpu, ret_node, NULL)) == 0;
+}
+
 uint64_t numa_key(void)
 {
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
-    unsigned int cpu, node = 0;
+    unsigned int node = 0;
     uint64_t number;
     int mode = MPOL_DEFAULT;
 
     if (!has_several())
         return 0;
     if (syscall(SYS_get_mempolicy, &mode, nodes, (unsigned long)NODES_MAX, NULL, 0L) || mode == MPOL_DEFAULT)
-        return getcpu(&cpu, &node) ? 0 : (uint64_t)node + 1;
+        return own_node(&node) ? (uint64_t)node + 1 : 0;
     number = 0xcbf29ce484222325u ^ (uint64_t)mode; /* FNV-1a by words: equal policies get equal numbers */
     for (unsigned int i = 0; i < NODES_MAX / WORD_BITS; i++)
         number = (number ^ nodes[i]) * 0x100000001b3u;
@@ -57,11 +68,11 @@ uint64_t numa_key(void)
 void numa_prefer(void *p, size_t size)
 {
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
-    unsigned int cpu, node;
+    unsigned int node;
     int mode = MPOL_DEFAULT;
 
     if (!has_several() || syscall(SYS_get_mempolicy, &mode, NULL, 0UL, NULL, 0L) || mode != MPOL_DEFAULT ||
-        getcpu(&cpu, &node) || node >= NODES_MAX)
+        !own_node(&node) || node >= NODES_MAX)
         return;
     nodes[node / WORD_BITS] = 1ul << node % WORD_BITS;
     (void)syscall(SYS_mbind, p, size, (long)MPOL_PREFERRED, nodes, (unsigned long)NODES_MAX, 0UL);

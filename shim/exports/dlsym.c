@@ -11,13 +11,13 @@
  * instrumentation and allocates no memory, takes no lock and prints nothing.
  */
 #include <dlfcn.h>
-#include <link.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "base/process.h"
 #include "real/dlsym_next.h"
+#include "real/find_object.h"
 #include "real/hooks.h"
 
 /* Called by the assembly. */
@@ -26,13 +26,8 @@ void *cupool_dlsym_filter(void *handle, const char *name) __attribute__((visibil
 /* The file name of the object that holds a function; NULL: unknown. From glibc 2.35 on without the loader's lock. */
 static const char *file_of(const void *function)
 {
-#ifdef DLFO_STRUCT_HAS_EH_DBASE
-    struct dl_find_object object;
-    const char *path = _dl_find_object((void *)function, &object) ? NULL : object.dlfo_link_map->l_name;
-#else
-    Dl_info info;
-    const char *path = dladdr(function, &info) ? info.dli_fname : NULL;
-#endif
+    struct found_object found;
+    const char *path = find_object(function, &found) ? found.map->l_name : NULL;
     const char *slash = path ? strrchr(path, '/') : NULL;
 
     return slash ? slash + 1 : path;

@@ -3,7 +3,7 @@
  * profiler.c - cuProfilerStart and cuProfilerStop, which cudaProfilerStart and cudaProfilerStop call: marks in the
  * trace, because with them programs name the part of their run that matters.
  *
- * It profiles nothing, and changes no call. Ranges of NVTX pass no function of the driver, and are not here.
+ * It profiles nothing, and changes no call. Ranges of NVTX pass no function of the driver; nvtx.c has them.
  *
  * Threads: any thread. No locks but the trace's.
  */

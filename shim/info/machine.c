@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/conf.h"
 #include "info/check_internal.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -200,12 +201,32 @@ static void print_hooks(const char *of, const struct library *library, const cha
                   count, list, missing - MISSING_SHOWN);
 }
 
+/* The values of a setting, from conf.def. */
+static void choices_of(const char *setting, char *buf, size_t len)
+{
+    size_t used = 0;
+
+    for (unsigned int i = 0; i < conf_count; i++) {
+        if (strcmp(conf_rows[i].name, setting) != 0)
+            continue;
+        for (const char *c = conf_rows[i].choices; *c && used + 3 < len; c++) {
+            if (*c == '|')
+                buf[used++] = ',';
+            buf[used++] = *c == '|' ? ' ' : *c;
+        }
+    }
+    buf[used] = '\0';
+}
+
 static void print_policies(const struct library *driver)
 {
+    char policies[128];
+
     if (!driver->handle)
         return;
+    choices_of("CUPOOL_FREE", policies, sizeof(policies));
     if (driver->version >= ORDERS_SINCE && has(driver, "cuCtxRecordEvent") && has(driver, "cuCtxWaitEvent"))
-        check_say("policies", "auto, ordered, relaxed, strict");
+        check_say("policies", "%s", policies);
     else
         check_say("policies", "strict alone: the others need a driver for CUDA 12.5 or later");
 }

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "real/find_object.h"
+
 void *loaded_handle(const char *name)
 {
     return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD | RTLD_NODELETE);
@@ -63,16 +65,9 @@ bool cudart_is(const char *path)
 
 const void *loaded_object(const void *address)
 {
-#ifdef DLFO_STRUCT_HAS_EH_DBASE
-    struct dl_find_object object;
+    struct found_object found;
 
-    return _dl_find_object((void *)address, &object) ? NULL : object.dlfo_link_map;
-#else
-    struct link_map *map;
-    Dl_info info;
-
-    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
-#endif
+    return find_object(address, &found) ? found.map : NULL;
 }
 
 void loaded_keep(const void *function)

@@ -10,7 +10,6 @@
  */
 #include "real/object.h"
 
-#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
@@ -18,37 +17,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "real/find_object.h"
+
 typedef ElfW(Ehdr) elf_header;
 typedef ElfW(Phdr) elf_segment;
 typedef ElfW(Nhdr) elf_note;
 
-#ifdef DLFO_STRUCT_HAS_EH_DBASE
 bool object_of(const void *address, struct object *ret_object)
 {
-    struct dl_find_object found;
+    struct found_object found;
 
-    if (_dl_find_object((void *)address, &found))
+    if (!find_object(address, &found))
         return false;
-    *ret_object = (struct object){.path = found.dlfo_link_map->l_name ? found.dlfo_link_map->l_name : "",
-                                  .start = (uintptr_t)found.dlfo_map_start,
-                                  .bias = found.dlfo_link_map->l_addr};
+    *ret_object = (struct object){.path = found.map->l_name ? found.map->l_name : "",
+                                  .symbol = found.symbol,
+                                  .start = (uintptr_t)found.start,
+                                  .bias = found.map->l_addr};
     return true;
 }
-#else
-bool object_of(const void *address, struct object *ret_object)
-{
-    struct link_map *map = NULL;
-    Dl_info info;
-
-    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
-        return false;
-    *ret_object = (struct object){.path = map->l_name ? map->l_name : "",
-                                  .symbol = info.dli_sname,
-                                  .start = (uintptr_t)info.dli_fbase,
-                                  .bias = map->l_addr};
-    return true;
-}
-#endif
 
 /* The program headers in the object's memory; NULL: they are not there. */
 static const elf_segment *segments_of(const struct object *object, unsigned int *ret_count)

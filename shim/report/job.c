@@ -94,7 +94,7 @@ static void page_read(int fd, struct rows *rows)
         row->ended = half->ended;
         row->allocs = slot->stats.allocs;
         row->hits = slot->stats.hits;
-        row->driver = slot->stats.segments_alloc + slot->stats.segments_free;
+        row->driver_ns = slot->stats.driver_ns;
         row->peak_live = slot->stats.peak_live;
         row->peak_held = slot->stats.peak_held;
     }
@@ -119,7 +119,7 @@ static void sum_add(struct rows *rows)
         sum.ended &= row->ended;
         sum.allocs += row->allocs;
         sum.hits += row->hits;
-        sum.driver += row->driver;
+        sum.driver_ns += row->driver_ns;
         sum.peak_live += row->peak_live;
         sum.peak_held += row->peak_held;
     }

@@ -18,10 +18,11 @@
 
 struct job_row {
     char host[64];
-    int rank;                      /* -1: unknown */
-    int device;                    /* -1: all of them, in the sum */
-    bool ended;                    /* false: the process was killed */
-    uint64_t allocs, hits, driver; /* driver: calls for memory */
+    int rank;   /* -1: unknown */
+    int device; /* -1: all of them, in the sum */
+    bool ended; /* false: the process was killed */
+    uint64_t allocs, hits;
+    uint64_t driver_ns;            /* in calls for memory, of all threads together */
     uint64_t peak_live, peak_held; /* bytes */
 };
 

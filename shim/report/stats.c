@@ -344,20 +344,21 @@ static bool print_job(void)
     if (!job_take(&rows, &count))
         return false;
     out_line("job:\n");
-    out_line("%-20s %5s %6s %11s %11s %11s %7s %9s\n", "host", "rank", "device", "peak MiB", "held MiB", "allocs",
-             "hits", "driver");
+    out_line("%-20s %5s %6s %11s %11s %11s %7s %11s\n", "host", "rank", "device", "peak MiB", "held MiB", "allocs",
+             "hits", "driver ms");
     for (size_t i = 0; i < count; i++) {
         const struct job_row *row = &rows[i];
         const ull live = digits_tenths(row->peak_live, 1 << 20), held = digits_tenths(row->peak_held, 1 << 20);
         const ull hits = row->allocs ? digits_tenths(row->hits * 1000, row->allocs) : 0; /* hundredths of a percent */
+        const ull ms = digits_tenths(row->driver_ns, 1000000);
         char rank[12] = "-", device[12] = "-";
 
         if (row->rank >= 0)
             snprintf(rank, sizeof(rank), "%d", row->rank);
         if (row->device >= 0)
             snprintf(device, sizeof(device), "%d", row->device);
-        out_line("%-20.63s %5s %6s %9llu.%llu %9llu.%llu %11llu %3llu.%02llu%% %9llu%s\n", row->host, rank, device,
-                 live / 10, live % 10, held / 10, held % 10, (ull)row->allocs, hits / 100, hits % 100, (ull)row->driver,
+        out_line("%-20.63s %5s %6s %9llu.%llu %9llu.%llu %11llu %3llu.%02llu%% %9llu.%llu%s\n", row->host, rank, device,
+                 live / 10, live % 10, held / 10, held % 10, (ull)row->allocs, hits / 100, hits % 100, ms / 10, ms % 10,
                  row->ended ? "" : " (killed)");
     }
     free(rows);

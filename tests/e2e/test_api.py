@@ -147,9 +147,9 @@ class Stats(Base):
         self.assertEqual(done.out.splitlines()[-1], "trim 0")
 
     def test_other_versions_of_the_struct(self) -> None:
-        out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:216", "short:312", "free")
+        out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:224", "short:320", "free")
         self.assertEqual(out, ["size 0 0 1 1 1", "size 0 -8 1 1 1", "size 0 -40 1 1 1", "size 0 0 1 1 1", "size 0 0 1 1 1",
-                               *[line.format(EINVAL) for line in ("size {} -216 1 1 17216961135462248174", "size {} -312 1 1 17216961135462248174")]])
+                               *[line.format(EINVAL) for line in ("size {} -224 1 1 17216961135462248174", "size {} -320 1 1 17224961135462248174")]])
 
     def test_wrong_arguments(self) -> None:
         self.assertEqual(self.lines("alloc:4096", "wrong", "free"), [f"wrong {EINVAL} {EINVAL} {EINVAL} {EINVAL}"])
@@ -247,7 +247,7 @@ class Mark(Base):
             self.assertEqual(shown.returncode, 0, shown.stderr)
             self.assertIn("epoch 7", (self.tmp / name).read_text())
         timeline = json.loads((self.tmp / "timeline.json").read_text())
-        self.assertEqual([e["name"] for e in timeline["traceEvents"] if e["ph"] == "i"], ["policy ordered", "epoch 7", "end"])
+        self.assertEqual([e["name"] for e in timeline["traceEvents"] if e["ph"] == "i"], ["policy auto", "epoch 7", "end"])
 
 
 class Backend(Base):

@@ -24,7 +24,7 @@ ranks = [subprocess.Popen(c.split(), env={{**os.environ, "OMPI_COMM_WORLD_RANK":
          for r, c in enumerate(commands)]
 sys.exit(max(abs(r.wait()) for r in ranks))
 """
-ROW = re.compile(r"^cupool: (\S+) +(\S+) +(\S+) +([\d.]+) +([\d.]+) +(\d+) +([\d.]+)% +(\d+)( \(killed\))?$", re.M)
+ROW = re.compile(r"^cupool: (\S+) +(\S+) +(\S+) +([\d.]+) +([\d.]+) +(\d+) +([\d.]+)% +(\d+\.\d)( \(killed\))?$", re.M)
 
 
 class Job(Case):
@@ -51,15 +51,21 @@ class Job(Case):
         rows = ROW.findall(done.err)
         if rows:
             self.assertEqual(done.err.splitlines()[-len(rows) - 2:-len(rows)],
-                             ["cupool: job:", "cupool: host                  rank device    peak MiB    held MiB      allocs    hits    driver"])
+                             ["cupool: job:", "cupool: host                  rank device    peak MiB    held MiB      allocs    hits   driver ms"])
             self.assertEqual(ROW.findall("\n".join(done.err.splitlines()[-len(rows):])), rows)
         return rows
 
     def test_a_row_for_each_rank_and_their_sum(self) -> None:
         done = self.job(REPORT, f"churn:30:{3 * MIB}", ":", REPORT, f"churn:10:{5 * MIB}", ":", REPORT, f"churn:60:{MIB}")
         host = os.uname().nodename
-        self.assertEqual(self.rows(done), [(host, "0", "0", "3.0", "4.0", "30", "96.67", "1", ""), (host, "1", "0", "5.0", "6.0", "10", "90.00", "1", ""),
-                                           (host, "2", "0", "1.0", "2.0", "60", "98.33", "1", ""), ("all", "-", "-", "9.0", "12.0", "100", "97.00", "3", "")])
+        rows = [(*row[:7], row[8]) for row in self.rows(done)]
+        self.assertEqual(rows, [(host, "0", "0", "3.0", "4.0", "30", "96.67", ""), (host, "1", "0", "5.0", "6.0", "10", "90.00", ""),
+                                (host, "2", "0", "1.0", "2.0", "60", "98.33", ""), ("all", "-", "-", "9.0", "12.0", "100", "97.00", "")])
+        ms = [float(row[7]) for row in self.rows(done)]
+        traces = {t.header["rank"]: t for t in done.traces()}
+        for rank in range(3):  # as long as the traces say
+            self.assertAlmostEqual(ms[rank], sum(e["us"] for e in traces[rank].of("segment_alloc", "trim")) / 1000, delta=0.11)
+        self.assertAlmostEqual(ms[-1], sum(ms[:-1]), delta=0.1 * len(ms))
         # The ranks' own tables are there as well, and the traces say so, too.
         self.assertEqual(done.err.count("hits       frees"), 3)
         for rank, row in enumerate(self.rows(done)[:-1]):

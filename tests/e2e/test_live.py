@@ -67,7 +67,7 @@ class Contents(Base):
         [stats] = trace.of("stats")
         self.assertEqual(list(page.devices), [0])
         self.assertEqual({k: page.devices[0][k] for k in STATS}, {k: stats[k] for k in STATS})
-        self.assertEqual(set(page.devices[0]), {*STATS, "failed", "idle", "bound", "helped", "paused"})
+        self.assertEqual(set(page.devices[0]), {*STATS, "failed", "idle", "bound", "helped", "driver_ns", "paused"})
         self.assertEqual((stats["allocs"], page.devices[0]["failed"]), (101, 0))
         self.assertLess(abs(page.updated - time.time()), 60)
         self.assertLess(abs(page.start + page.uptime - page.updated), 1)

@@ -6,10 +6,11 @@ Not here: a test, nor what the library writes to the byte; `check` finds them ri
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any, Callable
 
-from test_trace import BASE, MIB, Event, ev, header, stats, text
+from test_trace import BASE, MIB, Event, ev, header, stats
 
 A_HOST = 8
 Change = Callable[["list[Event]"], Any]
@@ -35,18 +36,24 @@ def life(steps: int, layers: int = 6) -> "list[Event]":
     return [*events, ev(t + 1, "end", dropped=0)]
 
 
+def written(events: "list[Event]") -> bytes:
+    """As the library writes lines, which readers take apart several times as fast as any other JSON."""
+    first = ("t", "e", "tid", "d", "p", "n")
+    return b"".join(json.dumps({**{k: e[k] for k in first if k in e}, **e}, separators=(",", ":")).encode() + b"\n" for e in events)
+
+
 def job(folder: Path, ranks: int, steps: int = 20, changes: "dict[int, Change]" = {}) -> "list[str]":
     """The files. changes: by rank, a function that alters its events, the header among them, before they are written."""
     events, paths = life(steps), []
-    same = text(events)
+    same = written(events)
     for rank in range(ranks):
         head = header(rank, local_rank=rank % A_HOST, host=f"node{rank // A_HOST}", pid=1000 + rank)
         path = folder / f"r{rank:04}.jsonl"
         if rank in changes:
             own = [head, *copy.deepcopy(events)]
             changes[rank](own)
-            path.write_bytes(text(own))
+            path.write_bytes(written(own))
         else:
-            path.write_bytes(text([head]) + same)
+            path.write_bytes(written([head]) + same)
         paths.append(str(path))
     return paths

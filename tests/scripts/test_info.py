@@ -20,7 +20,7 @@ MACHINES: "list[tuple[dict[str, str], list[Path], list[str], list[str]]]" = [
     ({}, [SIM, NCCL], [rf"driver +{SIM}/libcuda\.so\.1, for CUDA 13\.0", r"GPU +0: Simulated GPU, 8\.0 GiB, compute capability 9\.0", r"GPU +1: .*",
                        rf"cudart +{SIM}/libcudart\.so\.13, 13\.0", rf"NCCL +{NCCL}/libnccl\.so\.2, 2\.28\.9",
                        r"hooks +driver: all \d+ functions that cupool intercepts are there", r"hooks +NCCL: \d+ of \d+ .*; not \w+, .* more",
-                       r"policies +auto, ordered, relaxed, strict", r"backends +cuda, nccl, vmm", r"register +possible, symmetric windows too; .*",
+                       r"policies +auto, ordered, strict, relaxed", r"backends +cuda, nccl, vmm", r"register +possible, symmetric windows too; .*",
                        r"limit +address space.*: (\d+|unlimited)", r"limit +processors for this process: \d+"], [r"GPU +2"]),
     ({"SIMGPU_DEVICES": "1", "SIMGPU_MEMORY": "141G", "SIMGPU_NAME": "NVIDIA H200 MIG 1g.18gb"}, [SIM],
      [r"GPU +0: NVIDIA H200 MIG 1g\.18gb, 141\.0 GiB, .*"], [r"GPU +1"]),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["PACKAGES_BUILD"])
-TOOLS = [name for name in ("meson", "readelf", "objdump") if not shutil.which(name)]
+TOOLS = [name for name in ("meson", "readelf") if not shutil.which(name)]
 VENV = all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
 
 

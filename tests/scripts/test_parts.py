@@ -12,7 +12,7 @@ from pathlib import Path
 
 from made_traces import BASE, ROOT, ev, header
 
-from cupool_trace import ranges, reader, replay, schema
+from cupool_trace import export, ranges, reader, replay, schema
 
 
 def one_by_one(path: Path) -> "list[reader.Entry]":
@@ -26,6 +26,15 @@ class Parts(unittest.TestCase):
         """The event `stats` has the traced rows of the library's list, and what went past the pool."""
         rows = re.findall(r"^COUNTER\((\w+), ([01])\)", (ROOT / "pool/counters.def").read_text(encoding="utf-8"), re.M)
         self.assertEqual({name for name, traced in rows if traced == "1"} | {"bypassed"}, {*schema.STATS, "bound", "helped", "paused"})  # not in older traces
+
+    def test_counters_for_prometheus(self) -> None:
+        """Every counter of the statistics page has a metric: others would be left out without a word."""
+        pool = set(re.findall(r"^COUNTER\((\w+),", (ROOT / "pool/counters.def").read_text(encoding="utf-8"), re.M))
+        host = set(re.findall(r"^HOST_(?:COUNTER|OWN)\((\w+)\)", (ROOT / "pool/host_counters.def").read_text(encoding="utf-8"), re.M))
+        self.assertLess({"allocs", "helped"}, pool)
+        self.assertLess({"allocs", "passing"}, host)
+        self.assertEqual(set(export.METRICS), pool | {"bypassed"})
+        self.assertEqual(set(export.HOST), host)
 
     def test_ranges(self) -> None:
         """Against a list that is searched from its beginning to its end. Lists of eight are split and emptied all the time."""

@@ -103,6 +103,16 @@ class Data(PlotCase):
         self.assertIn("900.0 MiB asked for, 2.0 MiB held", marks[3][3])
         self.assertIn("refused", marks[1][3])
 
+    def test_marks_of_auto_and_of_other_processes(self) -> None:
+        events = [dict(header(), settings={"CUPOOL_FREE": "auto"}), *good()[1:]]
+        events[-1:-1] = [ev(407, "ask", d=0, n=8 * MIB, asked=3, answered=2, given=4 * MIB, us=5.5),
+                         {"t": 408, "e": "range_begin", "tid": 1, "text": "forward", "domain": "", "range": 0},
+                         {"t": 409, "e": "range_begin", "tid": 1, "text": "all", "domain": "NCCL", "range": 0}]
+        texts = {kind: text for _, kind, _, text in self.data(events)["tracks"][0]["marks"]}
+        self.assertRegex(texts["policy"], "^free policy auto: ")
+        self.assertEqual(texts["ask"], "3 processes on the card asked for 8.0 MiB: 2 answered, 4.0 MiB given")
+        self.assertEqual([m[3] for m in self.data(events)["tracks"][0]["marks"] if m[1] == "range"], ["forward", "NCCL: all"])
+
     def test_segments_only(self) -> None:
         events = [e for e in good() if e.get("e") not in ("alloc", "free_requested", "free_completed")]
         events[0]["events"] = "segment"

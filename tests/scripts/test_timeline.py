@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import unittest
 from typing import Any, cast
 from unittest import mock
@@ -65,6 +66,25 @@ class ToPerfetto(ConvertCase):
         names = collections.Counter(m["name"].split()[0] for m in line.marks)
         self.assertEqual(names, {k: len(of(run.events, k)) for k in ("trim", "oom", "policy", "end")})
         self.assertIn("oom 900.0 MiB", [m["name"] for m in line.marks])
+
+    def test_marks_of_auto_and_of_other_processes(self) -> None:
+        events = [dict(header(), settings={"CUPOOL_FREE": "auto"}), *good()[1:]]
+        events[-1:-1] = [ev(409, "ask", d=0, n=8 * MIB, asked=3, answered=2, given=4 * MIB, us=5.5)]
+        names = [m["name"] for m in self.timeline(self.write(events)).marks]
+        self.assertIn("ask 8.0 MiB", names)
+        self.assertIn("policy auto", names)
+
+    def test_ranges(self) -> None:
+        """Ends without a beginning are left out, and where events are missing all ranges end."""
+        def line(t: int, e: str, number: int = 0, text: str = "", tid: int = 7) -> Event:
+            return {"t": t, "e": e, "tid": tid, "domain": "", "range": number, **({"text": text} if e == "range_begin" else {})}
+        gap = {"t": 325, "e": "gap", "why": "rate", "since": 320, "segments": 0, "blocks": 0, "others": 4, "bytes": 99, "open": 0}
+        events = [*good()[:-1], line(301, "range_end"), line(302, "range_begin", text="a"), line(303, "range_begin", text="b"),
+                  line(304, "range_end"), line(305, "range_begin", 5, "c"), line(306, "range_end", 5, tid=8), line(307, "range_end", 6), gap,
+                  line(330, "range_end"), good()[-1]]
+        written = json.loads(self.convert("to-perfetto", self.write(events)))["traceEvents"]
+        put = [(e["ph"], e["name"], round(1000 * e["ts"])) for e in written if e.get("cat") == "NVTX"]
+        self.assertEqual(put, [("B", "a", 302), ("B", "b", 303), ("E", "", 304), ("b", "c", 305), ("e", "c", 306), ("E", "", 325)])
 
     def test_registrations(self) -> None:
         """Memory registered with two communicators is counted once, until neither has it, and a communicator's registrations end with it."""
@@ -156,7 +176,7 @@ class ToPerfetto(ConvertCase):
         self.assertEqual(len(slices), 300)
         self.assertEqual(len(got.marks), 100)
         self.assertRegex(err, r"rank 0 .*: left out for size: 1700 slices, 1901 marks")
-        self.assertEqual(list(got.other["left out"].values()), [{"slices": 1700, "marks": 1901}])
+        self.assertEqual(list(got.other["left out"].values()), [{"slices": 1700, "marks": 1901, "ranges": 0}])
 
     def test_every_must_be_a_number_of_microseconds(self) -> None:
         for wrong in ("-1", "x", "nan", "inf"):

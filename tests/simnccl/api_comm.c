@@ -7,6 +7,7 @@
 #include "api.h"
 
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 API(ncclResult_t, GetVersion, (int *version))
@@ -189,7 +190,8 @@ API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
 
     if (!error)
         return failed(ncclInvalidArgument);
-    if (comm->pending && !call.outer && atomic_compare_exchange_strong(&comm->user, &nobody, gettid())) {
+    if (comm->pending && !call.outer &&
+        atomic_compare_exchange_strong(&comm->user, &nobody, (int)syscall(SYS_gettid))) {
         call.comm = comm;
         pending_step(comm, settings.slow);
     }

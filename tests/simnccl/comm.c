@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -112,7 +113,7 @@ void comm_free(ncclComm_t c)
 ncclResult_t comm_enter(struct call *call, ncclComm_t comm, enum need need)
 {
     static const char *const states[] = {"destroyed", "not ready", "", "finalized", "revoked"};
-    int nobody = 0, self = gettid();
+    int nobody = 0, self = (int)syscall(SYS_gettid);
 
     if (!comm)
         return ncclInvalidArgument;

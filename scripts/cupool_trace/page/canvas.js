@@ -4,7 +4,7 @@ let css = {};
 function colors() {
   const style = getComputedStyle(document.documentElement);
   for (const name of ["text", "dim", "line", "grid", "card", "accent", "live", "cached", "held", "registered", "host", "edge", "held-edge", "oom", "trim", "policy",
-    "ipc", "mark", "gap", "end", "killed", "select", "live-range", "cached-range", "held-range"]) css[name] = style.getPropertyValue("--" + name).trim();
+    "ipc", "mark", "range", "ask", "gap", "end", "killed", "select", "live-range", "cached-range", "held-range"]) css[name] = style.getPropertyValue("--" + name).trim();
   for (const c of $("legend").querySelectorAll("canvas")) {
     const g = c.getContext("2d");
     g.clearRect(0, 0, 28, 28);

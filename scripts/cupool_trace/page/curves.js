@@ -68,7 +68,7 @@ function mark(g, kind, x, y) {
   g.beginPath();
   if (kind === "oom") { g.moveTo(x - 5, y - 4); g.lineTo(x + 5, y - 4); g.lineTo(x, y + 5); g.closePath(); g.fill(); }
   else if (kind === "trim") { g.moveTo(x, y - 5); g.lineTo(x + 5, y); g.lineTo(x, y + 5); g.lineTo(x - 5, y); g.closePath(); g.fill(); }
-  else if (kind === "policy") { g.rect(x - 3.5, y - 3.5, 7, 7); g.fill(); }
+  else if (kind === "policy" || kind === "ask") { g.rect(x - 3.5, y - 3.5, 7, 7); g.fill(); }
   else if (kind === "ipc") { g.arc(x, y, 3.6, 0, 7); g.fill(); }
   else if (kind === "killed") { g.moveTo(x - 4, y - 4); g.lineTo(x + 4, y + 4); g.moveTo(x + 4, y - 4); g.lineTo(x - 4, y + 4); g.stroke(); }
   else { g.moveTo(x, y - 5); g.lineTo(x, y + 5); g.stroke(); }
@@ -123,7 +123,7 @@ function drawMemory(c) {
 
 // Marks above the plot, the most important on top, and lines below them as long as these do not hide the curves.
 function drawMarks(g, c, tr, kinds) {
-  for (const kind of ["policy", "ipc", "trim", "mark", "gap", "end", "killed", "oom"]) {
+  for (const kind of ["policy", "ipc", "trim", "ask", "range", "mark", "gap", "end", "killed", "oom"]) {
     if (!kinds.includes(kind)) continue;
     const xs = tr.marks.filter(m => m[1] === kind).map(m => c.x(m[0] + offsetOf(tr))).filter(x => x >= LEFT - 1 && x <= c.w - RIGHT + 1);
     const lines = xs.length < 40;

@@ -29,7 +29,7 @@ MUTANTS = [
     Mutant("pinned memory: policies differ by their nodes alone", ["pinned / Machine.test_policies_are_kept_apart"], [
         ("number = 0xcbf29ce484222325u ^ (uint64_t)mode;", "number = 0xcbf29ce484222325u;")]),
     Mutant("pinned memory: with a policy, the node of the thread counts", ["pinned / Machine.test_nodes_are_kept_apart"], [
-        ("|| mode == MPOL_DEFAULT) return getcpu", "|| mode <= MPOL_BIND) return getcpu")]),
+        ("|| mode == MPOL_DEFAULT) return own_node", "|| mode <= MPOL_BIND) return own_node")]),
     Mutant("pinned memory goes back beside work of its context", ["shim_host_memory"], [
         ("if (!capture_active_now() && (may_wait || is_idle(context, entry_of(context)))) {", "if (!capture_active_now()) {")]),
     Mutant("pinned memory of a context that has ended has no event", ["pinned / Events.test_a_context_takes_its_memory_along"], [

@@ -109,6 +109,16 @@ MUTANTS = [
     Mutant("profiler: a stop is marked as a start", ["rows driver"], [
         ('real_next(cuProfilerStop)(), "cudaProfilerStop"', 'real_next(cuProfilerStop)(), "cudaProfilerStart"')]),
 
+    # --- NVTX ---
+    Mutant("nvtx: a pop ends a range of the default domain", ["nvtx / Nvtx.test_each_kind"], [
+        ("static int pop(const struct name *domain) { end(domain, 0);", "static int pop(const struct name *domain) { end(NULL, 0);")]),
+    Mutant("nvtx: started ranges have one number", ["nvtx / Nvtx.test_each_kind"], [
+        ("atomic_fetch_add(&ids, 1) + 1", "atomic_fetch_add(&ids, 0) + 1")]),
+    Mutant("nvtx: a push returns its depth", ["nvtx / Nvtx.test_returns_are_as_without_a_tool"], [
+        ("begin(domain, text, 0); return NVTX_NO_TRACKING;", "begin(domain, text, 0); return 0;")]),
+    Mutant("nvtx: wide characters lose their middle", ["nvtx / Nvtx.test_each_kind"], [
+        ("(char)(0xf0 | (c >> 18 & 7))", "(char)(0xf0 | (c >> 12 & 7))")]),
+
     # --- neighbours ---
     Mutant("neighbours: not asked for calls that are not pooled", ["neighbours / Turns.test_of_a_call_that_is_not_pooled", "turns auto"], [
         ("(retry_first(&retry->asked) && serve_ask(retry->wanted)));", "false);")]),

@@ -344,4 +344,6 @@ MUTANTS = [
         ("pool_flush(pool); if (frozen", "order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (frozen")]),
     Mutant("neighbours: during a capture memory goes back, whatever the backend says", ["yield"], [
         ("pool_flush(pool); if (frozen && (!config->backend->gives_frozen || !config->backend->gives_frozen(config->arg))) return 0;", "pool_flush(pool); (void)frozen;")]),
+    Mutant("the time of the driver's calls is not added up", ["job / Job.test_a_row_for_each_rank_and_their_sum"], [
+        ("pool->stats.driver_ns += ns; entered", "entered")]),
 ]

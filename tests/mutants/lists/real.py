@@ -33,4 +33,6 @@ MUTANTS = [
         ("if (*object->path != '/') {", "if (false) {")]),
     Mutant("frames: offsets are counted from where the object lies", ["symbols / Symbols.test_a_program_at_a_fixed_address"], [
         ("(size_t)((uintptr_t)address - object.bias)", "(size_t)((uintptr_t)address - object.start)")]),
+    Mutant("an older glibc's look-up has no name of the function", ["find_object-old-glibc"], [
+        (".symbol = info.dli_sname", ".symbol = NULL")]),
 ]
