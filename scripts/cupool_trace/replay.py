@@ -20,7 +20,7 @@ from .host import Host
 from .measures import Durations, Registered
 from .ranges import Range, Ranges
 from .reader import KEEP, Brief, CannotRead, Problems, Reader, in_time_order
-from .schema import NCCL, OOM_FREE, STATS, Event
+from .schema import NCCL, OOM_FREE, STATS, VMM_STATS, Event
 
 GRANULE = 512  # blocks are multiples of this
 
@@ -257,7 +257,8 @@ class Replay:
             "register": self._register, "deregister": self._deregister, "held": self._held,
         }
         self._others: dict[str, Callable[[int, Event], None]] = {"frame": self._frame, "object": self._object, "nccl": self._nccl, "gap": self._gap, "host_alloc": self.host.alloc, "host_free": self.host.free,
-                                                                "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count}  # events of no one device
+                                                                "host_held": self.host.told, "host_oom": self.host.refused, "host_stats": self.host.count, "vmm_stats": self._vmm}  # events of no one device
+        self.kept: Optional[Event] = None  # virtual memory that is kept, as of the last such event
         self.nccl: Optional[Event] = None  # the findings of the process's operations, as of the last such event
 
     def _add(self, line: int, text: str) -> None:
@@ -310,6 +311,9 @@ class Replay:
 
     def _nccl(self, line: int, ev: Event) -> None:
         self.nccl = {k: ev[k] for k in NCCL}
+
+    def _vmm(self, line: int, ev: Event) -> None:
+        self.kept = {k: ev[k] for k in VMM_STATS}
 
     def _gap(self, line: int, ev: Event) -> None:
         self.gapped = True

@@ -68,6 +68,8 @@ STATS = ("allocs hits misses frees bypassed live held peak_live peak_held segmen
 # The counters of the pool of pinned memory; the second ones are of no device pool.
 HOST_OWN = "blocks waiting segments refused passing".split()
 HOST_STATS = "allocs hits misses frees failed live held peak_live peak_held idle segments_alloc segments_free bound".split() + HOST_OWN
+# The counters of virtual memory that the program takes by itself and that is kept.
+VMM_STATS = "hits misses kept peak_kept live returned settled".split()
 
 # Required keys beside t and e. segment_free is written before the driver is called, so it may lack `us`.
 REQUIRED: dict[str, list[str]] = {
@@ -95,6 +97,7 @@ REQUIRED: dict[str, list[str]] = {
     "host_held": ["d", "b", "n", "segments"],
     "host_oom": ["tid", "b", "n", "held", "live", "idle", "waiting", "why"],
     "host_stats": ["tid", "b", *HOST_STATS],
+    "vmm_stats": ["tid", "by", *VMM_STATS],
     "object": ["tid", "o", "p", "bias", "id", "path"],
     "frame": ["tid", "f", "p", "at"],
     "mark": ["tid", "text"],

@@ -247,6 +247,14 @@ def host_note(rank: Rank) -> Iterator[str]:
         yield f"{rank.name}: pinned memory: {count_of(f['bound'], 'request')} came to the bound of what the pool holds"
 
 
+def kept_note(rank: Rank) -> Iterator[str]:
+    """Virtual memory that the program takes by itself, and that is kept for its next requests."""
+    f = rank.replay.kept
+    if f is not None:
+        yield (f"{rank.name}: virtual memory of the program's own: {count_of(f['hits'] + f['misses'], 'request')}, {f['hits']} of them with kept "
+               f"memory; {human_size(f['kept'])} kept at the end (most {human_size(f['peak_kept'])}), {human_size(f['returned'])} given back")
+
+
 def print_callers(who: str, every: list[Event]) -> None:
     if not every:
         return
@@ -282,7 +290,7 @@ def as_json(ranks: list[Rank], figures: list[dict[int, Event]], total: Event) ->
     return {"ranks": [{
         "path": r.path, "rank": r.rank, "host": r.header.get("host"), "pid": r.header.get("pid"), "exe": r.header.get("exe"),
         "seconds": r.replay.last_t / 1e9, "complete": r.reader.complete, "state": r.reader.state, "lines": r.reader.lines,
-        "problems": r.problems.count, "nccl": r.replay.nccl, "pinned": r.replay.host.figures(), "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
+        "problems": r.problems.count, "nccl": r.replay.nccl, "pinned": r.replay.host.figures(), "kept": r.replay.kept, "devices": {str(d): f for d, f in devices.items()}, "physical": physical(r),
     } for r, devices in zip(ranks, figures)], "total": total,
         "problems": list(overview.problems(ranks, every, list(of_other_runs(ranks)))),
         "out_of_line": [{"rank": row.rank.rank, "path": row.rank.path, "device": row.device, "what": what}
@@ -342,6 +350,7 @@ def notes_of(ranks: list[Rank], figures: list[dict[int, Event]]) -> Iterator[str
             yield from summary_notes(d, f, r, of)
         yield from nccl_notes(r)
         yield from host_note(r)
+        yield from kept_note(r)
         if r.reader.omitted:
             yield f"{r.name}: {r.reader.omitted}; driver calls, the time in them, trims and physical memory are only what is in the file"
         if not devices and not physical(r):

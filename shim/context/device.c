@@ -9,6 +9,7 @@
 #include "context/events.h"
 #include "context/nccl_memory.h"
 #include "context/registry.h"
+#include "context/vmm_kept.h"
 #include "context/wait_context.h"
 #include "pool.h"
 #include "real/real.h"
@@ -16,7 +17,7 @@
 bool device_trim(int device, const struct context *except)
 {
     struct context *other;
-    bool any = false;
+    bool any = vmm_kept_trim(device) != 0;
 
     for (unsigned int i = 0; (other = context_next(&i, device)); context_unpin(other)) {
         if (other == except)
@@ -43,10 +44,11 @@ bool context_trim(unsigned int before)
 uint64_t context_release(int device, const char *why)
 {
     struct context *context;
-    uint64_t released = 0;
+    uint64_t released;
 
     if (capture_active_now())
         return 0;
+    released = vmm_kept_trim(device);
     for (unsigned int i = 0; (context = context_next(&i, device)); context_unpin(context)) {
         released += pool_trim(context->pool, why);
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
@@ -79,6 +81,7 @@ static uint64_t arrived_bytes(int device)
 uint64_t device_yield(int device, uint64_t limit)
 {
     const uint64_t before = arrived_bytes(device);
+    const uint64_t kept = vmm_kept_trim(device);
     struct context *context;
     uint64_t after, now;
 
@@ -91,7 +94,7 @@ uint64_t device_yield(int device, uint64_t limit)
         arrivals_collect(context, now < limit ? limit - now : 0);
     }
     after = arrived_bytes(device);
-    return after > before ? after - before : 0;
+    return kept + (after > before ? after - before : 0);
 }
 
 void device_collect(int device)
@@ -123,7 +126,7 @@ uint64_t context_idle_bytes(int device, uint64_t *ret_used)
         used += stats.held - stats.idle;
     }
     *ret_used = used;
-    return idle;
+    return idle + vmm_kept_bytes(device);
 }
 
 void context_survey(int device, bool whole, struct pool_survey *ret_sum)

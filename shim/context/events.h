@@ -29,6 +29,8 @@ struct context_events {
     int (*segment_removing)(uint64_t addr, void (*release)(void *arg, uint64_t addr, size_t size), void *arg);
     /* Make the pool of pinned memory if the settings want one; the context is current. */
     void (*host_pool_wanted)(void);
+    /* The first memory of a device is kept by vmm_kept.h. No context is pinned. */
+    void (*kept)(int device);
     /* A segment has gone with its context. */
     void (*segment_lost)(const struct context *owner, uint64_t addr);
     /* Deregister and release parked memory of one device, or of all (-1). Returns the bytes released. */

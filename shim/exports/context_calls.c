@@ -9,6 +9,7 @@
 #include "context/context_end.h"
 #include "context/registry.h"
 #include "context/strict.h"
+#include "context/vmm_kept.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "real/real.h"
@@ -53,6 +54,7 @@ static CUresult primary_reset(enum real_symbol symbol, CUdevice device)
 {
     struct context *context = leaving_primary(device);
 
+    vmm_kept_context_ends();
     return after_leaving(context, ((__typeof__(&cuDevicePrimaryCtxReset))real_find(symbol))(device));
 }
 
@@ -71,7 +73,13 @@ static CUresult primary_release(enum real_symbol symbol, CUdevice device)
 {
     struct context *context = leaving_primary(device);
     const CUresult result = ((__typeof__(&cuDevicePrimaryCtxRelease))real_find(symbol))(device);
+    const struct real_driver *driver = vmm_kept_existing() ? real_driver_get() : NULL;
+    unsigned int flags;
+    int active = 1;
 
+    if (driver && !result && driver->cuDevicePrimaryCtxGetState &&
+        (driver->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active))
+        vmm_kept_context_ends();
     context_primary_gone(context);
     return result;
 }
@@ -89,8 +97,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 static CUresult destroy(enum real_symbol symbol, CUcontext handle)
 {
     struct context *context = leaving(handle);
-    const CUresult result = after_leaving(context, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
+    CUresult result;
 
+    vmm_kept_context_ends();
+    result = after_leaving(context, ((__typeof__(&cuCtxDestroy))real_find(symbol))(handle));
     if (!result)
         policy_context_gone(handle);
     return result;

@@ -6,6 +6,7 @@
 
 #include "base/process.h"
 #include "context/capture_gate.h"
+#include "context/vmm_kept.h"
 #include "pool.h"
 
 /* So often is a query made at most: other threads may release memory all the time. */
@@ -31,11 +32,15 @@ enum serve_verdict memory_free_async(uint64_t addr, CUstream stream)
 void memory_query_begin(struct memory_query *query)
 {
     serve_collect();
+    vmm_kept_wait();
     query->arrivals = serve_arrivals();
 }
 
 bool memory_query_again(struct memory_query *query)
 {
+    bool arrives;
+
     serve_collect();
-    return query->arrivals != serve_arrivals() && ++query->tries < QUERIES_MAX;
+    arrives = vmm_kept_wait();
+    return (arrives || query->arrivals != serve_arrivals()) && ++query->tries < QUERIES_MAX;
 }

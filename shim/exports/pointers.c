@@ -6,6 +6,7 @@
  * Locking: none.
  */
 #include "exports/export.h"
+#include "exports/vmm_served.h"
 #include "real/real.h"
 #include "serve/serve.h"
 
@@ -24,6 +25,7 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 /* The address to ask the driver about: its allocation outlives the program's block. */
 static CUdeviceptr asked_for(CUdeviceptr ptr, const void *caller)
 {
+    vmm_served_asked(ptr);
     return serve_is_freed(ptr, caller) ? NOWHERE : ptr;
 }
 
@@ -96,6 +98,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
 {
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         serve_rdma_prepared(ptr, CALLER);
+    vmm_served_shared(ptr, 1);
     return real_next(cuPointerSetAttribute)(value, attribute, asked_for(ptr, CALLER));
 }
 
@@ -103,5 +106,6 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, siz
                                               unsigned long long flags)
 {
     serve_rdma_prepared(ptr, CALLER);
+    vmm_served_shared(ptr, size);
     return real_next(cuMemGetHandleForAddressRange)(handle, ptr, size, type, flags);
 }

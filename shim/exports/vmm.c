@@ -8,17 +8,23 @@
  * memory is given back and the call repeated, as in RETRY. This file keeps no state: readers of the trace, and direct.c
  * (CUPOOL_REGISTER=use), follow the mappings.
  *
+ * With CUPOOL_VMM=1 the cache of context/vmm_kept.h is asked first. It serves calls without the driver, which then have
+ * no event; when it makes one of these later, that has its event (vmm_kept.c).
+ *
  * Locking: none. The event of a call that takes something has the time after the call, and the event of a call that
  * gives it up the time before, so the next owner of a handle or address comes later in the trace as well.
  */
 #include <string.h>
 
+#include "base/conf.h"
 #include "base/process.h"
 #include "clock.h"
 #include "context/nccl_memory.h"
+#include "context/vmm_kept.h"
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "exports/retry.h"
+#include "exports/vmm_served.h"
 #include "nccl/direct.h"
 #include "real/caller.h"
 #include "real/real.h"
@@ -96,16 +102,45 @@ static struct origin origin_of(const void *caller)
 /* The value that the driver wrote, if the call succeeded. */
 #define GOT(pointer) (result ? 0 : (ull) * (pointer))
 
+/* The cache, for what the caller takes; NULL: it is not kept. */
+static struct vmm_cache *cache_for(const void *caller)
+{
+    return conf_get()->vmm.number && !caller_is_outside(caller_of(caller)) ? vmm_kept_cache() : NULL;
+}
+
+/* True, once: make the call again, since kept memory of that device has gone back. */
+static bool kept_again(bool *done, CUresult result, const CUmemAllocationProp *properties)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && retry_first(done) && properties &&
+           hazard_location_device(&properties->location) >= 0 &&
+           vmm_kept_trim(hazard_location_device(&properties->location));
+}
+
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                             unsigned long long flags)
 {
+    struct vmm_cache *cache = cache_for(CALLER);
     struct retry retry = retry_begin();
-    struct call call = pin_begin();
+    bool gave_kept = false;
+    struct vmm_key key;
+    struct call call;
     CUresult result;
+    uint64_t kept;
 
+    if (cache && !vmm_kept_key(handle, properties, flags, &key))
+        cache = NULL;
+    if (cache && vmm_kept_serves() && vmm_cache_create(cache, vmm_kept_thread(), size, &key, &kept)) {
+        *handle = kept;
+        return CUDA_SUCCESS;
+    }
+    if (cache)
+        vmm_cache_make_room(cache, key.id, size);
+    call = pin_begin();
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
-    while (retry_again_outside(&retry, result));
+    while (kept_again(&gave_kept, result, properties) || retry_again_outside(&retry, result));
+    if (!result && cache)
+        vmm_cache_created(cache, *handle, size, &key);
     if (!result && serve_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         direct_created(*handle, size);
         unpooled_took(UNPOOLED_CREATE, size);
@@ -148,9 +183,17 @@ EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CU
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr)
 {
-    struct call call = pin_begin();
-    const CUresult result = real_next(cuMemRetainAllocationHandle)(handle, ptr);
+    struct vmm_cache *cache = vmm_kept_existing();
+    struct call call;
+    CUresult result;
 
+    vmm_served_asked((uintptr_t)ptr);
+    call = pin_begin();
+    result = real_next(cuMemRetainAllocationHandle)(handle, ptr);
+    if (!result && cache && caller_is_outside(caller_of(CALLER)))
+        vmm_cache_forget_range(cache, (uintptr_t)ptr, 1); /* to export it, or for a multicast object */
+    else if (!result && cache)
+        vmm_cache_retained(cache, (uintptr_t)ptr, *handle);
     if (took(&call, result))
         TELL(&call, "mem_retain", "\"h\":\"0x%llx\",\"p\":\"0x%llx\"", GOT(handle), (ull)(uintptr_t)ptr);
     return result;
@@ -158,11 +201,17 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    struct call call = pin_begin();
+    struct vmm_cache *cache = vmm_kept_existing();
+    struct call call;
     CUresult result;
 
+    if (cache && vmm_cache_release(cache, vmm_kept_thread(), handle, vmm_kept_serves(), now_ns()))
+        return CUDA_SUCCESS;
+    call = pin_begin();
     direct_releases(handle);
     result = real_next(cuMemRelease)(handle);
+    if (result && cache)
+        vmm_cache_forget_handle(cache, handle);
 
     if (gave_up(&call, result))
         TELL(&call, "mem_release", "\"h\":\"0x%llx\"", (ull)handle);
@@ -172,9 +221,23 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
                                     unsigned long long flags)
 {
-    struct call call = pin_begin();
-    const CUresult result = real_next(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
+    struct vmm_cache *cache = cache_for(CALLER);
+    struct call call;
+    CUresult result;
+    uint64_t kept;
 
+    if (cache && addr) /* natively addresses that were freed can be reserved again */
+        vmm_cache_settle_range(cache, addr, size);
+    if (cache && !vmm_kept_range(ptr, size, addr, flags))
+        cache = NULL;
+    if (cache && vmm_kept_serves() && vmm_cache_reserve(cache, vmm_kept_thread(), size, alignment, &kept)) {
+        *ptr = kept;
+        return CUDA_SUCCESS;
+    }
+    call = pin_begin();
+    result = real_next(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
+    if (!result && cache)
+        vmm_cache_reserved(cache, *ptr, size, alignment);
     if (took(&call, result))
         TELL_FROM(&call, "address_reserve", "\"p\":\"0x%llx\",\"n\":%zu", GOT(ptr), size);
     return result;
@@ -182,9 +245,14 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignm
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-    struct call call = pin_begin();
-    const CUresult result = real_next(cuMemAddressFree)(ptr, size);
+    struct vmm_cache *cache = vmm_kept_existing();
+    struct call call;
+    CUresult result;
 
+    if (cache && vmm_cache_unreserve(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
+        return CUDA_SUCCESS;
+    call = pin_begin();
+    result = real_next(cuMemAddressFree)(ptr, size);
     if (gave_up(&call, result))
         TELL(&call, "address_free", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);
     return result;
@@ -193,13 +261,20 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags)
 {
+    struct vmm_cache *cache = vmm_kept_existing();
     struct retry retry = retry_begin();
-    struct call call = pin_begin();
+    const bool whole = !offset && !flags;
+    struct call call;
     CUresult result;
 
+    if (cache && vmm_cache_map(cache, vmm_kept_thread(), ptr, size, handle, whole && vmm_kept_serves()))
+        return CUDA_SUCCESS;
+    call = pin_begin();
     do
         result = real_next(cuMemMap)(ptr, size, offset, handle, flags);
     while (retry_again_outside(&retry, result));
+    if (!result && cache)
+        vmm_cache_mapped(cache, ptr, size, handle, whole);
     if (!result)
         direct_mapped(ptr, size, offset, handle);
     if (took(&call, result))
@@ -210,12 +285,17 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
+    struct vmm_cache *cache = vmm_kept_existing();
     struct call call;
     CUresult result;
 
+    if (cache && vmm_cache_unmap(cache, vmm_kept_thread(), ptr, size, vmm_kept_serves(), now_ns()))
+        return CUDA_SUCCESS;
     direct_range_ends(ptr, size);
     call = pin_begin();
     result = real_next(cuMemUnmap)(ptr, size);
+    if (!result && cache)
+        vmm_cache_unmapped(cache, ptr, size);
 
     if (gave_up(&call, result))
         TELL(&call, "mem_unmap", "\"p\":\"0x%llx\",\"n\":%zu", (ull)ptr, size);

@@ -14,6 +14,7 @@
 #include "exports/export.h"
 #include "exports/hazards.h"
 #include "exports/retry.h"
+#include "exports/vmm_served.h"
 #include "real/caller.h"
 #include "real/real.h"
 #include "report/unpooled.h"
@@ -329,6 +330,20 @@ static void host_memory_before(struct watch *w, unsigned int flags)
 
 #define host_memory_after(...) NOTHING
 
+/* Physical memory of the program's. */
+static void shared_before(struct watch *w, CUmemGenericAllocationHandle handle)
+{
+    struct vmm_cache *cache = vmm_kept_existing();
+
+    if (cache)
+        vmm_cache_forget_handle(cache, handle);
+}
+
+static void shared_after(struct watch *w, CUmemGenericAllocationHandle handle)
+{
+    policy_strict(POLICY_ALL, "memory exported to other processes");
+}
+
 static void access_before(struct watch *w, CUdeviceptr addr, const CUmemAccessDesc *access, size_t count)
 {
     hazard_access(addr, access, count);
@@ -400,15 +415,20 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
 
 /* --- the exported functions --- */
 
-/* For each word of the rows: before the first call, and whether the call is to be made again, which is once at most. */
-#define ONCE_BEGIN              ((struct retry){0})
-#define ONCE_AGAIN              false
-#define RETRIED_BEGIN           retry_begin()
-#define RETRIED_AGAIN           retry_again(&retry, result)
-#define RETRIED_OUTSIDE_BEGIN   retry_begin()
-#define RETRIED_OUTSIDE_AGAIN   retry_again_outside(&retry, result)
-#define RETRIED_ON_DEVICE_BEGIN retry_begin()
-#define RETRIED_ON_DEVICE_AGAIN retry_again_on_device(&retry, result, device)
+/* For each word of the rows: the function that is called, before the first call, and whether the call is to be made
+ * again, which is once at most. */
+#define ONCE_NEXT(symbol)              real_next(symbol)
+#define RETRIED_NEXT(symbol)           real_next(symbol)
+#define RETRIED_OUTSIDE_NEXT(symbol)   vmm_served_##symbol
+#define RETRIED_ON_DEVICE_NEXT(symbol) real_next(symbol)
+#define ONCE_BEGIN                     ((struct retry){0})
+#define ONCE_AGAIN                     false
+#define RETRIED_BEGIN                  retry_begin()
+#define RETRIED_AGAIN                  retry_again(&retry, result)
+#define RETRIED_OUTSIDE_BEGIN          retry_begin()
+#define RETRIED_OUTSIDE_AGAIN          retry_again_outside(&retry, result)
+#define RETRIED_ON_DEVICE_BEGIN        retry_begin()
+#define RETRIED_ON_DEVICE_AGAIN        retry_again_on_device(&retry, result, device)
 
 #define RUNTIME(symbol, parameters)
 #define DRIVER(symbol, parameters)
@@ -423,7 +443,7 @@ static void context_made_with_after(struct watch *w, const CUcontext *context, c
             before_effect; /* NOLINT(bugprone-macro-parentheses): a call */                                            \
         retry = how##_BEGIN;                                                                                           \
         do {                                                                                                           \
-            result = real_next(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                     \
+            result = how##_NEXT(symbol) arguments; /* NOLINT(bugprone-macro-parentheses): a list */                    \
         } while (how##_AGAIN);                                                                                         \
         if (w->on && !result)                                                                                          \
             after_effect; /* NOLINT(bugprone-macro-parentheses): a call */                                             \

@@ -34,6 +34,8 @@
 #undef cuMemAdvise
 #undef cuMemHostRegister
 #undef cuMemPrefetchAsync
+#undef cuMulticastBindAddr
+#undef cuMulticastBindMem
 #undef cuStreamDestroy
 
 /* Types of later headers. We pass pointers to them on and never look inside. */

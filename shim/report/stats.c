@@ -24,6 +24,7 @@
 #include "clock.h"
 #include "context/counters.h"
 #include "context/host_memory.h"
+#include "context/vmm_kept.h"
 #include "nccl/register_calls.h"
 #include "report/advice.h"
 #include "report/background_thread.h"
@@ -107,6 +108,24 @@ static void write_trace_host(const char *why)
 #include "host_counters.def"
 #undef HOST_COUNTER
 #undef HOST_OWN
+                why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
+}
+
+/* Write the counters of virtual memory that is kept. */
+static void write_trace_vmm(const char *why)
+{
+    struct vmm_stats s;
+
+    if (!vmm_kept_stats(&s))
+        return;
+    trace_event("vmm_stats", "\"by\":\"program\""
+#define VMM_COUNTER(name) ",\"" #name "\":%llu"
+#include "vmm_counters.def"
+#undef VMM_COUNTER
+                "%s%s%s",
+#define VMM_COUNTER(name) (ull)s.name,
+#include "vmm_counters.def"
+#undef VMM_COUNTER
                 why ? ",\"why\":\"" : "", why ? why : "", why ? "\"" : "");
 }
 /* clang-format on */
@@ -206,6 +225,17 @@ static void print_host_now(const struct host_stats *s)
         (ull)s->bound);
 }
 
+static void print_vmm(void)
+{
+    struct vmm_stats s;
+
+    if (vmm_kept_stats(&s))
+        out_line(
+            "virtual memory of the program's own: %llu requests, %llu of them with kept memory; MiB: %llu.%llu kept "
+            "(most %llu.%llu), %llu.%llu given back\n",
+            (ull)s.hits + s.misses, (ull)s.hits, MIB_TENTHS(s.kept), MIB_TENTHS(s.peak_kept), MIB_TENTHS(s.returned));
+}
+
 static void print_unpooled(void)
 {
     char text[400];
@@ -261,6 +291,7 @@ static void print(const char *why)
                  (ull)nccl.mixed, (ull)nccl.outside, (ull)nccl.unsafe);
     if (pinned)
         print_host_now(&host);
+    print_vmm();
     print_unpooled();
     if (path)
         out_line("trace: %.480s\n", path);
@@ -323,6 +354,7 @@ void stats_tick(uint64_t now)
     context_stats_each(/* ending: */ false, write_trace, why);
     write_trace_nccl(why);
     write_trace_host(why);
+    write_trace_vmm(why);
     print(why);
 }
 
@@ -331,6 +363,7 @@ void stats_finish(void)
     context_stats_each(/* ending: */ true, write_trace, NULL);
     write_trace_nccl(NULL);
     write_trace_host(NULL);
+    write_trace_vmm(NULL);
     if (conf_get()->stats.number & STATS_EXIT)
         print(NULL);
 }

@@ -11,6 +11,7 @@
 #include "context/events.h"
 #include "context/host_memory.h"
 #include "context/neighbours.h"
+#include "context/vmm_kept.h"
 #include "nccl/direct.h"
 #include "nccl/pool_segments.h"
 #include "nccl/register_calls.h"
@@ -40,11 +41,17 @@ static void forked(void)
 
 const struct process_events process_events = {.started = started, .forked = forked};
 
+/* From now on it goes back in time, and other processes may ask for it. */
+static void kept(int device)
+{
+    if (background_start() && neighbours_begin(device))
+        background_wake();
+}
+
 static void segment_added(struct context *owner, int device, uint64_t addr, size_t size)
 {
     nccl_segment_add(owner, device, addr, size);
-    if (background_start() && neighbours_begin(device))
-        background_wake();
+    kept(device);
 }
 
 static void context_ended(const struct context *context)
@@ -57,6 +64,7 @@ const struct context_events context_events = {.registers = nccl_registers,
                                               .segment_added = segment_added,
                                               .segment_removing = nccl_segment_remove,
                                               .host_pool_wanted = serve_host_wanted,
+                                              .kept = kept,
                                               .segment_lost = nccl_segment_lost,
                                               .retry_parked = nccl_retry_parked,
                                               .retry_parked_refused = nccl_retry_parked_refused,
@@ -69,6 +77,7 @@ const struct background_job background_jobs[] = {
     {.start = stats_page_open, .due = stats_page_due, .tick = stats_page_tick},
     {.due = serve_host_due, .tick = serve_host_tick},
     {.start = ctl_start, .due = ctl_due, .tick = ctl_tick, .listen = ctl_listen, .ring = ctl_ring, .end = ctl_end},
+    {.due = vmm_kept_due, .tick = vmm_kept_tick},
     {.due = neighbours_due,
      .tick = neighbours_tick,
      .listen = neighbours_listen,

@@ -147,9 +147,9 @@ class Stats(Base):
         self.assertEqual(done.out.splitlines()[-1], "trim 0")
 
     def test_other_versions_of_the_struct(self) -> None:
-        out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:224", "short:320", "free")
+        out = self.lines("alloc:4096", "short:0", "short:8", "short:40", "long:8", "long:256", "short:224", "short:328", "free")
         self.assertEqual(out, ["size 0 0 1 1 1", "size 0 -8 1 1 1", "size 0 -40 1 1 1", "size 0 0 1 1 1", "size 0 0 1 1 1",
-                               *[line.format(EINVAL) for line in ("size {} -224 1 1 17216961135462248174", "size {} -320 1 1 17216961135462248174")]])
+                               *[line.format(EINVAL) for line in ("size {} -224 1 1 17216961135462248174", "size {} -328 1 1 17216961135462248174")]])
 
     def test_wrong_arguments(self) -> None:
         self.assertEqual(self.lines("alloc:4096", "wrong", "free"), [f"wrong {EINVAL} {EINVAL} {EINVAL} {EINVAL}"])

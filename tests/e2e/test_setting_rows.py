@@ -45,6 +45,8 @@ EFFECTS: "dict[str, dict[str, Any]]" = {
     "HOST_POPULATE": {"0": 0, "1": 1},
     "NEIGHBOURS": {"100": "asked", "0": "not asked"},
     "DECAY": {"10": "stayed", "0": "went back", "off": "stayed"},
+    # The driver's physical memory for 12 buffers of 3 sizes.
+    "VMM": {"0": 12, "1": 6},
     # The contents of memory that has been used before.
     "FILL": {"off": "what was there", "native": "0x00", "0xA5": "0xa5"},
     # Driver allocations for 101 requests; was an overrun found, and memory that nobody freed?
@@ -136,6 +138,9 @@ class Effects(Case):
     def see_DECAY(self, env: "dict[str, str]") -> str:
         _, trace = self.used(f"alloc:4:{8 * MIB}", "free:4", f"alloc:1:{8 * MIB}", **env)
         return "stayed" if trace.total("hits") else "went back"
+
+    def see_VMM(self, env: "dict[str, str]") -> int:
+        return self.go(BIN / "vmm_kept", "loop:2", **env).counts["cuMemCreate"]
 
     def see_NEIGHBOURS(self, env: "dict[str, str]") -> str:
         card = self.folder() / "card"

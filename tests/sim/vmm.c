@@ -297,3 +297,28 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     sim_unlock();
     return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+{
+    SIM_ENTER(cuMemGetAccess);
+    sim_lock();
+    struct sim_alloc *a = sim_alloc_find(ptr);
+    int dev = flags && location && a && a->kind == SIM_MEM_VMM && a->physical ? device_of(location) : -1;
+    if (dev >= 0)
+        *flags = a->access >> dev & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    sim_unlock();
+    return dev >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+    SIM_ENTER(cuMemGetAllocationPropertiesFromHandle);
+    sim_lock();
+    struct physical *p = physical_of(handle);
+    if (p && prop)
+        *prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = p->handle_types,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = p->dev}};
+    sim_unlock();
+    return p && prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

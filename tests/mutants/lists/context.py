@@ -5,6 +5,26 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- virtual memory that is kept ---
+    Mutant("virtual memory: free memory does not count it", ["vmm_kept / AsNatively.test_every_word", "vmm_kept / Kept.test_decay"], [
+        ("return idle + vmm_kept_bytes(device);", "return idle;")]),
+    Mutant("virtual memory: refused requests do not get it", ["vmm_kept / AsNatively.test_every_word"], [
+        ("bool any = vmm_kept_trim(device) != 0;", "bool any = false;")]),
+    Mutant("virtual memory: other processes do not get it", ["vmm_kept / Neighbours"], [
+        ("const uint64_t kept = vmm_kept_trim(device); struct context *context; uint64_t after, now;", "const uint64_t kept = 0; struct context *context; uint64_t after, now;")]),
+    Mutant("virtual memory: it stays for ever", ["vmm_kept / Kept.test_decay"], [
+        ("if (seconds != UINT64_MAX && now > seconds * 1000000000u)", "if (0)")]),
+    Mutant("virtual memory: without decay it goes", ["vmm_kept / Kept.test_no_decay"], [
+        ("if (seconds != UINT64_MAX && now > seconds * 1000000000u) vmm_cache_trim(cache, CONTEXT_ALL, now - seconds * 1000000000u);", "vmm_cache_trim(cache, CONTEXT_ALL, now);")]),
+    Mutant("virtual memory: the last part that was given up stays", ["vmm_kept / Kept.test_the_last_one_goes_in_time"], [
+        ("vmm_cache_settle_partial(cache, now - PARTIAL_NS);", "")]),
+    Mutant("virtual memory: it is kept although it should be filled", ["vmm_kept / AsNatively.test_off"], [
+        ("if (conf->fill.number != FILL_OFF) return \"CUPOOL_FILL", "if (0) return \"CUPOOL_FILL")]),
+    Mutant("virtual memory: calls are served while a stream captures", ["vmm_kept / Kept.test_captures"], [
+        ("return process_serves() && !capture_active() &&", "return process_serves() &&")]),
+    Mutant("virtual memory: a context that ends leaves it", ["vmm_kept / Kept.test_a_context_ends"], [
+        ("if (cache && process_serves()) vmm_cache_forget_all(cache);", "")]),
+
     # --- pinned memory ---
     Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),

@@ -5,6 +5,14 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- virtual memory that is kept ---
+    Mutant("virtual memory: what was exported is kept", ["vmm_kept / Kept.test_exported_memory_is_not_kept"], [
+        ("if (cache) vmm_cache_forget_handle(cache, handle); } static void shared_after", "(void)cache; } static void shared_after")]),
+    Mutant("virtual memory: an address that was given up is known", ["vmm_kept / AsNatively.test_every_word"], [
+        ("if (cache) vmm_cache_settle_range(cache, ptr, 1);", "(void)cache;")]),
+    Mutant("virtual memory: a refused cuMemCreate does not get it", ["vmm_kept / Kept.test_another_device"], [
+        ("while (kept_again(&gave_kept, result, properties) ||", "while (")]),
+
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),
     # --- captures ---

@@ -5,6 +5,51 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    # --- virtual memory that is kept ---
+    Mutant("virtual memory: a buffer of another alignment is handed out", ["vmm_cache"], [
+        ("(key ? key_equal(&b->key, key) : b->align == align)) break; return b; } bool vmm_cache_reserve", "(key ? key_equal(&b->key, key) : 1)) break; return b; } bool vmm_cache_reserve")]),
+    Mutant("virtual memory: memory of other properties is handed out", ["vmm_cache"], [
+        ("return memcmp(a, b, sizeof(*a)) == 0;", "return 1;")]),
+    Mutant("virtual memory: a buffer of another size is handed out", ["vmm_random", "vmm_kept / AsNatively.test_random_programs"], [
+        ("if (b->size == size && (key ? key_equal", "if (b->size >= size && (key ? key_equal"),
+        ("return &cache->classes[hash_of(size) >> 58];", "return &cache->classes[0];")]),
+    Mutant("virtual memory: what a thread leaves behind stays", ["vmm_cache", "vmm_kept / Kept.test_addresses_that_the_program_keeps"], [
+        ("if (b->thread == thread && b->addr != addr && b->handle != handle)", "if (0)")]),
+    Mutant("virtual memory: a mapping in a kept range is not undone first", ["vmm_cache", "vmm_random"], [
+        ("} else { settle_in(cache, addr, size); b = vmm_handle_ready(cache, handle);", "} else { b = vmm_handle_ready(cache, handle);")]),
+    Mutant("virtual memory: memory that is mapped twice is kept", ["vmm_cache"], [
+        ("if (memory) vmm_forget(cache, memory);", "")]),
+    Mutant("virtual memory: a handle that was released can be mapped", ["vmm_cache"], [
+        ("if (b && (vmm_is_deferred(b) || !b->own_refs))", "if (b && vmm_is_deferred(b))")]),
+    Mutant("virtual memory: access is left out that the driver has not", ["vmm_trim", "vmm_random"], [
+        ("served = has && has->flags == access[i].flags;", "served = 1; has = has ? has : b->access;")]),
+    Mutant("virtual memory: access of an earlier user shows", ["vmm_cache", "vmm_kept / AsNatively.test_every_word"], [
+        ("b->own_map = true; b->fresh = false; b->given = 0;", "b->own_map = true; b->fresh = false;")]),
+    Mutant("virtual memory: access of an earlier user stays when the buffer is forgotten", ["vmm_random"], [
+        ("return b->own_map && b->given !=", "return 0 && b->given !=")]),
+    Mutant("virtual memory: a buffer of unknown access is kept", ["vmm_trim"], [
+        ("while (!known && size && (b = vmm_in_ready", "while (0 && (b = vmm_in_ready")]),
+    Mutant("virtual memory: a retained handle does not count", ["vmm_cache", "vmm_random"], [
+        ("b->refs++; b->own_refs++;", "")]),
+    Mutant("virtual memory: calls are deferred while a stream captures", ["vmm_trim"], [
+        ("served = exact && may_serve;", "served = exact;")]),
+    Mutant("virtual memory: a handle's deferred release is forgotten with its mapping", ["vmm_trim", "vmm_random"], [
+        ("if (b && b->own_map && b->size == size && b->refs > b->own_refs) {", "if (0) {")]),
+    Mutant("virtual memory: no bound", ["vmm_trim"], [
+        ("if (wanted + account->kept > peak + peak / 10 + cache->least)", "if (0)")]),
+    Mutant("virtual memory: what has just become idle goes first", ["vmm_trim"], [
+        ("!vmm_owns_memory(b) && b->since <= before &&", "!vmm_owns_memory(b) &&")]),
+    Mutant("virtual memory: memory goes back that the program has", ["vmm_trim"], [
+        ("if (!vmm_owns_memory(b) && b->since", "if (b->since")]),
+    Mutant("virtual memory: addresses go back while they are mapped", ["vmm_trim"], [
+        ("if (b->has_range && !b->own_range && !kept)", "if (b->has_range && !b->own_range)"),
+        ("kept = cache->ops->unmap(cache->arg, b->addr, b->size) != 0;", "")]),
+    Mutant("virtual memory: a buffer is taken while another thread gives it back", ["vmm_random"], [
+        ("(b = vmm_range_at(cache, addr)) && b->busy; i++)", "(b = vmm_range_at(cache, addr)) && 0; i++)"),
+        ("(b = vmm_handle_at(cache, handle)) && b->busy; i++)", "(b = vmm_handle_at(cache, handle)) && 0; i++)")], 3),
+    Mutant("virtual memory: the address of a range that goes back is still known", ["vmm_random"], [
+        ("if (b->has_range && !b->own_range) vmm_range_remove(cache, b); if (b->has_memory && !b->own_refs)", "if (b->has_memory && !b->own_refs)")]),
+
     # --- pinned memory ---
     Mutant("pinned memory from the driver is not reported", ["host_pool"], [
         ("if (pool->ops->got) pool->ops->got(", "if (0) pool->ops->got(")]),

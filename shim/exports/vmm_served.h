@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm_served.h - steps that exported functions have in common for virtual memory that may be kept (CUPOOL_VMM=1).
+ *
+ * It decides nothing about such memory; pool/vmm_cache.h does.
+ *
+ * Threads: any thread. No locks.
+ */
+#ifndef CUPOOL_SHIM_EXPORTS_VMM_SERVED_H
+#define CUPOOL_SHIM_EXPORTS_VMM_SERVED_H
+
+#include "context/vmm_kept.h"
+
+/* The caller asks about this address: an address that the program has given up must be unknown to the driver. */
+static inline void vmm_served_asked(CUdeviceptr ptr)
+{
+    struct vmm_cache *cache = vmm_kept_existing();
+
+    if (cache)
+        vmm_cache_settle_range(cache, ptr, 1);
+}
+
+/* Something beyond the program's calls gets hold of this range: it is not kept. */
+static inline void vmm_served_shared(CUdeviceptr ptr, size_t size)
+{
+    struct vmm_cache *cache = vmm_kept_existing();
+
+    if (cache)
+        vmm_cache_forget_range(cache, ptr, size);
+}
+
+/* The real function, or the cache in its place. */
+CUresult vmm_served_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *access, size_t count);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm_kept.h - buffers of virtual memory, for vmm_kept.c and vmm_kept_random.c. A call that must succeed and fails ends
+ * the program.
+ *
+ * Threads: any. No locks.
+ */
+#ifndef CUPOOL_TESTS_E2E_VMM_KEPT_H
+#define CUPOOL_TESTS_E2E_VMM_KEPT_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define UNIT      ((size_t)2 << 20)
+#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        const CUresult rc_ = (call);                                                                                   \
+        if (rc_)                                                                                                       \
+            FAIL("line %d: %s: %d", __LINE__, #call, (int)rc_);                                                        \
+    } while (0)
+
+/* Physical memory has its contents without a mapping, as on a GPU; not simulated. */
+extern bool contents_stay;
+
+struct buffer {
+    CUdeviceptr at;
+    size_t size;
+    CUmemGenericAllocationHandle handle;
+};
+
+CUmemAllocationProp properties(void);
+/* The calls of a buffer; those that return a result may fail. */
+CUresult create(struct buffer *b);
+CUresult let(const struct buffer *b); /* access */
+struct buffer take(size_t size);
+void give(const struct buffer *b);
+void fill(const struct buffer *b, unsigned char byte);
+void check(const struct buffer *b, unsigned char byte);
+/* Print how much less is free than in the beginning. */
+void info(void);
+
+void random_program(uint64_t seed);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vmm_kept_random.c - a random program of correct calls: eight buffers that are taken and given up, also in part. */
+#include <string.h>
+
+#include "vmm_kept.h"
+
+static uint64_t rng;
+
+static unsigned int below(unsigned int n)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (unsigned int)(rng % n);
+}
+
+struct slot {
+    struct buffer b;
+    bool range, mapped, reached;
+    int refs;
+    unsigned char byte; /* 0: not written */
+};
+
+static void step(struct slot *s, unsigned char byte)
+{
+    switch (below(8)) {
+    case 0:
+        if (!s->range && !s->refs)
+            s->b.size = (1 + below(2)) * UNIT;
+        if (!s->range)
+            OK(cuMemAddressReserve(&s->b.at, s->b.size, 0, 0, 0));
+        s->range = true;
+        break;
+    case 1:
+        if (!s->range && !s->refs)
+            s->b.size = (1 + below(2)) * UNIT;
+        if (!s->refs && !s->mapped) {
+            OK(create(&s->b));
+            s->refs = 1;
+            s->byte = 0;
+        }
+        break;
+    case 2:
+        if (s->range && s->refs && !s->mapped) {
+            OK(cuMemMap(s->b.at, s->b.size, 0, s->b.handle, 0));
+            s->mapped = true;
+            s->reached = false;
+            s->byte = contents_stay ? s->byte : 0;
+        }
+        break;
+    case 3:
+        if (s->mapped && !s->reached)
+            OK(let(&s->b));
+        s->reached = s->mapped;
+        break;
+    case 4:
+        if (s->mapped && s->reached && s->byte)
+            check(&s->b, s->byte);
+        if (s->mapped && s->reached)
+            fill(&s->b, s->byte = byte);
+        break;
+    case 5:
+        if (s->mapped)
+            OK(cuMemUnmap(s->b.at, s->b.size));
+        s->mapped = false;
+        break;
+    case 6:
+        if (s->refs)
+            OK(cuMemRelease(s->b.handle));
+        s->refs = 0;
+        break;
+    default:
+        if (s->range && !s->mapped) {
+            OK(cuMemAddressFree(s->b.at, s->b.size));
+            s->range = false;
+        }
+    }
+}
+
+void random_program(uint64_t seed)
+{
+    struct slot slots[8] = {0};
+
+    rng = seed;
+    for (int i = 0; i < 4000; i++) {
+        struct slot *s = &slots[below(8)];
+
+        if (below(3) == 0 && !s->range && !s->refs && !s->mapped) { /* the usual way */
+            s->b = take((1 + below(2)) * UNIT);
+            s->range = s->mapped = s->reached = true;
+            s->refs = 1;
+            fill(&s->b, s->byte = (unsigned char)(1 + i % 250));
+        } else if (below(3) == 0 && s->range && s->refs && s->mapped && s->reached) {
+            check(&s->b, s->byte ? s->byte : (fill(&s->b, 1), (unsigned char)1));
+            give(&s->b);
+            memset(s, 0, sizeof(*s));
+        } else {
+            step(s, (unsigned char)(1 + i % 250));
+        }
+        if (i % 50 == 0)
+            info();
+    }
+}

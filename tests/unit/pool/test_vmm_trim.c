@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "vmm_unit.h"
+
+static void test_access(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT), b;
+
+    OK(side_access(side, a.addr, UNIT, 1, 3));
+    give(side, &a);
+    b = take(side, UNIT);
+    assert_int_equal(b.addr, a.addr);
+    assert_int_equal(side->driver->calls[ACCESS], 2);
+    assert_int_equal(side_get_access(side, b.addr, 1), 0); /* as far as the program knows */
+    OK(side_access(side, b.addr, UNIT, 1, 1));             /* other flags: the driver's */
+    assert_int_equal(side->driver->calls[ACCESS], 3);
+    OK(side_access(side, b.addr, UNIT, 2, 3));
+    assert_int_equal(side->driver->calls[ACCESS], 4);
+    OK(side_access(side, b.addr, UNIT, 0, 0));
+    assert_int_equal(side_get_access(side, b.addr, 0), 0);
+    give(side, &b);
+}
+
+/* A buffer whose access is not known, or is not of all of it, is kept no more. */
+static void test_access_unknown(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT);
+
+    side->driver->refuses = ACCESS;
+    side->driver->times = 1;
+    assert_int_equal(side_access(side, a.addr, UNIT, 4, 3), REFUSED);
+    give(side, &a);
+    assert_int_equal(side->driver->taken, 0);
+    a = take(side, 2 * UNIT);
+    assert_int_equal(side_access(side, a.addr, UNIT, 0, 3), BAD);
+    give(side, &a);
+    a = take(side, UNIT);
+    for (uint32_t i = 0; i < VMM_ACCESS_MAX + 1; i++)
+        OK(side_access(side, a.addr, UNIT, i, 3));
+    give(side, &a);
+    assert_int_equal(side->driver->taken, 0);
+}
+
+static void test_bound(void **state)
+{
+    struct side *side = *state;
+    struct buffer b[100];
+
+    for (int i = 0; i < 100; i++)
+        b[i] = take(side, UNIT);
+    for (int i = 0; i < 100; i++)
+        give(side, &b[i]);
+    assert_int_equal(side->driver->taken, 100 * UNIT);
+    b[0] = take(side, 10 * UNIT); /* the peak is 200 MiB: 284 may be held */
+    assert_int_equal(side->driver->taken, 110 * UNIT);
+    for (int i = 1; i < 5; i++) {
+        b[i] = take(side, 10 * UNIT);
+        assert_true(side->driver->taken <= 284 * MIB);
+    }
+    assert_true(side->driver->taken > 280 * MIB);
+    for (int i = 0; i < 5; i++)
+        give(side, &b[i]);
+}
+
+static void test_decay(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT), b = take(side, UNIT);
+
+    side->now = 10;
+    give(side, &a);
+    side->now = 20;
+    give(side, &b);
+    assert_int_equal(vmm_cache_trim(side->cache, 0, 9), 0);
+    assert_int_equal(vmm_cache_trim(side->cache, 1, 10), 0);
+    assert_int_equal(vmm_cache_trim(side->cache, 0, 10), UNIT);
+    b = take(side, UNIT);
+    assert_int_equal(stats_of(side).hits, 1);
+    give(side, &b);
+}
+
+/* A thread has got a part of a buffer when its memory goes: the rest comes from the driver. */
+static void test_trimmed_while_forming(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT), b = {.size = UNIT};
+
+    give(side, &a);
+    OK(side_reserve(side, UNIT, ALIGN, &b.addr));
+    assert_int_equal(b.addr, a.addr);
+    assert_int_equal(vmm_cache_trim(side->cache, 0, UINT64_MAX), UNIT);
+    assert_int_equal(side->driver->taken, 0);
+    OK(side_create(side, UNIT, 1, &b.handle));
+    assert_int_not_equal(b.handle, a.handle);
+    OK(side_map(side, b.addr, UNIT, 0, b.handle));
+    give(side, &b);
+    OK(side_create(side, UNIT, 1, &b.handle));
+    assert_int_equal(vmm_cache_trim(side->cache, 0, UINT64_MAX), 0); /* the program has the memory */
+    OK(side_release(side, b.handle));
+}
+
+/* The driver refuses what was deferred: the program's later calls work as far as they can. */
+static void test_refused(void **state)
+{
+    struct side *side = *state;
+
+    for (enum fake_call call = UNMAP; call <= UNRESERVE; call++) {
+        struct buffer a = take(side, UNIT);
+        const uint64_t taken = side->driver->taken;
+
+        give(side, &a);
+        side->driver->refuses = call;
+        side->driver->times = 1;
+        vmm_cache_trim(side->cache, 0, UINT64_MAX);
+        assert_int_equal(side->driver->times, 0);
+        assert_int_equal(side->driver->taken, call == UNRESERVE ? taken - UNIT : taken);
+        assert_int_equal(vmm_cache_kept(side->cache, 0), 0);
+        assert_int_equal(side_taken(side), side->driver->taken);
+    }
+}
+
+static void test_captures(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT), b;
+
+    give(side, &a);
+    side->captures = true;
+    b = take(side, UNIT);
+    assert_int_not_equal(b.addr, a.addr);
+    give(side, &b);
+    assert_int_equal(side->driver->taken, UNIT);
+    side->captures = false;
+    b = take(side, UNIT);
+    OK(side_release(side, b.handle));
+    side->captures = true;
+    OK(side_unmap(side, b.addr, UNIT));
+    assert_int_equal(side->driver->taken, 0);
+    OK(side_unreserve(side, b.addr, UNIT));
+    side->captures = false;
+    b = take(side, UNIT);
+    OK(side_unmap(side, b.addr, UNIT));
+    side->captures = true;
+    OK(side_release(side, b.handle));
+    assert_int_equal(side->driver->taken, 0);
+    OK(side_unreserve(side, b.addr, UNIT));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_access),   TEST(test_access_unknown),        TEST(test_bound),
+        TEST(test_decay),    TEST(test_trimmed_while_forming), TEST(test_refused),
+        TEST(test_captures),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
