@@ -102,6 +102,7 @@ struct cupool_stats {
 
     /* Nanoseconds that all threads together were in the calls that get segments from the driver and give them back. */
     uint64_t driver_ns;
+
     /* Bytes of held whose memory cupool_pause() has given to the driver: the process has their addresses alone. */
     uint64_t paused;
 };

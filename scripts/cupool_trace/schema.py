@@ -56,7 +56,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ok": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"), "f": (_is_size, "a frame's number"), "at": (_is_str, "a string"),
     "o": (_is_size, "an object's number"), "bias": (_is_address, "a hexadecimal string"), "id": (_is_str, "a string"), "path": (_is_str, "a string"),
     "h": (_is_address, "a hexadecimal string"), "offset": (_is_size, "a number of bytes"), "by": (_is_str, "a string"),
-     "result": (_is_size, "an error code"), "text": (_is_str, "a string"), "domain": (_is_str, "a string"), "mode": (_is_str, "a string"),
+    "result": (_is_size, "an error code"), "text": (_is_str, "a string"), "domain": (_is_str, "a string"), "mode": (_is_str, "a string"),
     "comm": (_is_str, "a string"), "since": (_is_size, "nanoseconds"), "open": (lambda v: _is_int(v) and v in (0, 1), "0 or 1"),
 }
 _COUNT = (_is_size, "a count")
