@@ -56,9 +56,13 @@ static void graph_trim(struct rank *r)
     CU(cudaGraphLaunch(exec, r->stream));
     CU(cudaStreamSynchronize(r->stream));
     CU(cudaFree(at));
+    /* Two at a time, each less than the pool has to give back, so that the first one above goes, too. */
     for (int i = 0; i < 3; i++) {
-        at = get((60 + (size_t)i * 10) * MIB);
+        char *other = get((30 + (size_t)i * 5) * MIB);
+
+        at = get((30 + (size_t)i * 5) * MIB);
         all_gather(r, at, at + MIB);
+        CU(cudaFree(other));
         CU(cudaFree(at));
     }
     CU(cudaGraphExecDestroy(exec));
