@@ -164,7 +164,6 @@ int host_pool_check(struct host_pool *pool, char *buf, size_t len)
     const char *fault;
 
     lock_take(&pool->lock);
-    host_shards_sync(pool);
     host_shards_lock(pool);
     fault = pool_fault(pool);
     host_shards_unlock(pool);

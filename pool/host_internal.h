@@ -297,7 +297,7 @@ bool host_shard_recall(struct host_pool *pool, struct host_block *block);
 void host_shards_flush(struct host_pool *pool, bool patient);
 /* With the lock: add up the shards' counters. */
 void host_shards_sync(struct host_pool *pool);
-/* With the lock: keep the shards' threads out. */
+/* With the lock: add up the shards' counters, and keep their threads out. */
 void host_shards_lock(struct host_pool *pool);
 void host_shards_unlock(struct host_pool *pool);
 

@@ -325,10 +325,13 @@ void host_shards_flush(struct host_pool *pool, bool patient)
     }
 }
 
+/* At one time: a block that one shard's threads free while another shard is added up must not be counted twice. */
 void host_shards_lock(struct host_pool *pool)
 {
     for (unsigned int i = 0; i < HOST_SHARDS; i++)
         lock_take(&pool->shards[i].lock);
+    for (unsigned int i = 0; i < HOST_SHARDS; i++)
+        sync_one(pool, &pool->shards[i]);
 }
 
 void host_shards_unlock(struct host_pool *pool)
@@ -337,13 +340,10 @@ void host_shards_unlock(struct host_pool *pool)
         lock_give(&pool->shards[i].lock);
 }
 
-/* At one time: a block that one shard's threads free while another shard is added up must not be counted twice. */
 void host_shards_sync(struct host_pool *pool)
 {
     if (!host_is_sharded(pool))
         return;
     host_shards_lock(pool);
-    for (unsigned int i = 0; i < HOST_SHARDS; i++)
-        sync_one(pool, &pool->shards[i]);
     host_shards_unlock(pool);
 }
