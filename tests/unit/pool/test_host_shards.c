@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "host_env.h"
+#include "seeded.h"
 
 #define BIG    HOST_SHARD_SIZE
 #define IN_ONE 15 /* so many of them are in a slab */
@@ -250,6 +251,73 @@ static void test_contention(void **state)
     assert_true(fake.pool->sharded);
 }
 
+/* --- threads free each other's blocks, beside trims, statistics and checks --- */
+
+#define SLOTS   64u
+#define THREADS 4u
+
+static _Atomic uint64_t slots[SLOTS];
+
+static size_t slot_size(unsigned int slot)
+{
+    static const size_t sizes[] = {512, 4 * KIB, 64 * KIB, 100 * KIB};
+
+    return sizes[slot % 4];
+}
+
+static void look(uint64_t choice)
+{
+    const struct host_stats s = choice == 10 ? stats() : (struct host_stats){0};
+    char text[128];
+
+    if (choice == 0)
+        host_fake_launch(&fake);
+    else if (choice < 8)
+        host_fake_step(&fake);
+    else if (choice == 8)
+        (void)host_pool_trim(fake.pool, false);
+    else if (choice == 9 && host_pool_check(fake.pool, text, sizeof(text)))
+        host_fake_fault(&fake, "host_pool_check failed beside threads");
+    else if (s.live > s.peak_live)
+        host_fake_fault(&fake, "more is live than ever was");
+}
+
+static void *slots_main(void *seed)
+{
+    uint64_t rng = (uintptr_t)seed;
+
+    for (int i = 0; i < 3000; i++) {
+        const unsigned int slot = (unsigned int)(next(&rng) % SLOTS);
+        uint64_t addr = atomic_exchange(&slots[slot], 0), none = 0;
+
+        look(next(&rng) % 128);
+        if (!addr) {
+            addr = get(slot_size(slot));
+            if (atomic_compare_exchange_strong(&slots[slot], &none, addr))
+                continue;
+        }
+        put(addr, slot_size(slot));
+    }
+    return NULL;
+}
+
+static void test_threads_free_each_others_blocks(void **state)
+{
+    pthread_t thread[THREADS];
+
+    for (uintptr_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, slots_main, (void *)(i + 1)), 0);
+    for (unsigned int i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    for (unsigned int i = 0; i < SLOTS; i++)
+        if (slots[i])
+            put(slots[i], slot_size(i));
+    host_fake_complete(&fake);
+    (void)host_pool_trim(fake.pool, false);
+    assert_int_equal(fake.held, 0);
+    assert_int_equal(stats().allocs, stats().frees);
+}
+
 #define SHARDED(function) cmocka_unit_test_setup_teardown(function, setup_sharded, teardown)
 
 int main(void)
@@ -265,6 +333,7 @@ int main(void)
         SHARDED(test_an_owner_that_ends),
         SHARDED(test_passing_blocks),
         SHARDED(test_many_live_blocks),
+        SHARDED(test_threads_free_each_others_blocks),
         CASE(test_contention),
     };
 
