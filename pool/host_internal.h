@@ -270,14 +270,20 @@ void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size
 /* Count a live block as freed and stamp it; it is in no list yet. */
 void host_hand_back(struct host_pool *pool, struct host_block *block);
 
-/* --- host_shards.c. Only where the pool is sharded do they anything. --- */
+/* --- host_shards.c. All but flush and sync only where the pool is sharded. --- */
 
 static inline bool host_is_sharded(const struct host_pool *pool)
 {
     return atomic_load_explicit(&pool->sharded, memory_order_relaxed);
 }
+/* The slow path of host_lock. */
+void host_lock_wait(struct host_pool *pool);
 /* Take the pool's lock; count how often that had to wait. */
-void host_lock(struct host_pool *pool);
+static inline void host_lock(struct host_pool *pool)
+{
+    if (!lock_try(&pool->lock))
+        host_lock_wait(pool);
+}
 /* Without the lock: serve the request from this thread's shard. */
 bool host_shard_take(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr);
 /* Without the lock: free a block that this thread's shard has handed out. False: it has not. *ret_full:

@@ -82,7 +82,8 @@ static bool take(struct request *r, bool coalesce)
     }
     r->addr = block->addr;
     r->pool->stats.hits++;
-    host_shard_fill(r->pool, block, r->size);
+    if (host_is_sharded(r->pool))
+        host_shard_fill(r->pool, block, r->size);
     return true;
 }
 
@@ -320,7 +321,7 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
 
     if (!size || size > HOST_SIZE_MAX)
         return size ? -ENOMEM : -EINVAL;
-    if (host_shard_take(pool, key, size, ret_addr))
+    if (host_is_sharded(pool) && host_shard_take(pool, key, size, ret_addr))
         return 0;
     if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_coalesced(&r))) {
         lock_take(&pool->lock);
@@ -372,7 +373,7 @@ int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, stru
     struct host_block *block;
     int rc;
 
-    if (host_shard_find(pool, addr, ret_size, ret_key))
+    if (host_is_sharded(pool) && host_shard_find(pool, addr, ret_size, ret_key))
         return 0;
     host_lock(pool);
     rc = live_find(pool, addr, &block);
@@ -448,7 +449,7 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
     bool combines, full;
     int rc;
 
-    if (!waits && host_shard_put(pool, addr, &full))
+    if (!waits && host_is_sharded(pool) && host_shard_put(pool, addr, &full))
         return full ? host_shard_flush(pool) : 0;
     host_lock(pool);
     rc = live_find(pool, addr, &block);

@@ -24,15 +24,8 @@ static struct host_shard *own_shard(struct host_pool *pool)
     return &pool->shards[own_index - 1];
 }
 
-static bool serves_size(const struct host_pool *pool, size_t size)
+void host_lock_wait(struct host_pool *pool)
 {
-    return host_is_sharded(pool) && size <= HOST_SHARD_SIZE;
-}
-
-void host_lock(struct host_pool *pool)
-{
-    if (lock_try(&pool->lock))
-        return;
     if (!host_is_sharded(pool) &&
         atomic_fetch_add_explicit(&pool->contended, 1, memory_order_relaxed) + 1 >= HOST_CONTENDED)
         atomic_store_explicit(&pool->sharded, true, memory_order_relaxed);
@@ -98,7 +91,7 @@ bool host_shard_take(struct host_pool *pool, const struct host_key *key, size_t 
     struct host_block *block;
     unsigned int class;
 
-    if (!serves_size(pool, size))
+    if (size > HOST_SHARD_SIZE)
         return false;
     class = host_class_of(size);
     shard = own_shard(pool);
@@ -125,8 +118,6 @@ bool host_shard_put(struct host_pool *pool, uint64_t addr, bool *ret_full)
     struct host_shard *shard;
     struct host_block *block;
 
-    if (!host_is_sharded(pool))
-        return false;
     shard = own_shard(pool);
     lock_take(&shard->lock);
     block = out_find(shard, addr);
@@ -150,8 +141,6 @@ bool host_shard_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, st
     struct host_shard *shard;
     const struct host_block *block;
 
-    if (!host_is_sharded(pool))
-        return false;
     shard = own_shard(pool);
     lock_take(&shard->lock);
     block = out_find(shard, addr);
@@ -268,11 +257,12 @@ static void magazine_fill(struct host_pool *pool, struct host_magazine *magazine
 
 void host_shard_fill(struct host_pool *pool, struct host_block *block, size_t size)
 {
-    const unsigned int class = host_class_of(size);
     struct host_shard *shard;
+    unsigned int class;
 
-    if (!serves_size(pool, size) || block->segment->passing)
+    if (size > HOST_SHARD_SIZE || block->segment->passing)
         return;
+    class = host_class_of(size);
     shard = own_shard(pool);
     lock_take(&shard->lock);
     sync_one(pool, shard);
