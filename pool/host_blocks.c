@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_blocks.c - the blocks of the host pool: lists by size class, and slabs that are cut and merged.
+ * host_blocks.c - the blocks of the host pool: handed out and back, and slabs that are cut and merged.
  *
  * A freed block stays as it is, in the list of its class. Blocks of slabs are merged with their neighbours only when a
  * request finds no other memory (host_coalesce).
@@ -12,77 +12,31 @@
 /* Ranges of one bin that are looked at: in the request's own bin some may have the wrong alignment. */
 #define LOOKS 8
 
-static void list_push(struct host_list *list, struct host_block *block, bool first)
-{
-    struct host_block *prev = first ? NULL : list->last, *next = first ? list->first : NULL;
-
-    block->prev = prev;
-    block->next = next;
-    *(prev ? &prev->next : &list->first) = block;
-    *(next ? &next->prev : &list->last) = block;
-}
-
-static void list_remove(struct host_list *list, struct host_block *block)
-{
-    *(block->prev ? &block->prev->next : &list->first) = block->next;
-    *(block->next ? &block->next->prev : &list->last) = block->prev;
-}
-
-static void bin_add(struct host_block *block)
-{
-    struct host_family *family = block->segment->family;
-
-    block->state = HOST_RANGE;
-    block->class = host_class_within(block->size);
-    list_push(&family->bins[block->class], block, true);
-    family->bin_set[block->class / 64] |= (uint64_t)1 << block->class % 64;
-}
-
-/* Take a block out of the list or bin that its state names. */
-static void unlist(struct host_pool *pool, struct host_block *block)
-{
-    struct host_family *family = block->segment->family;
-
-    switch (block->state) {
-    case HOST_RANGE:
-        list_remove(&family->bins[block->class], block);
-        if (!family->bins[block->class].first)
-            family->bin_set[block->class / 64] &= ~((uint64_t)1 << block->class % 64);
-        break;
-    case HOST_WAITING:
-        list_remove(&family->waiting[block->class], block);
-        pool->stats.waiting -= block->size;
-        break;
-    case HOST_READY:
-        list_remove(&family->ready[block->class], block);
-        break;
-    default:
-        break;
-    }
-}
-
 static struct host_block **start_of(const struct host_block *block)
 {
     return &block->segment->starts[(block->addr - block->segment->addr) / HOST_GRANULE];
 }
 
+/* Frees that shards have not counted yet must not raise a peak, nor the bound with it. */
 void host_native_peak_raise(struct host_pool *pool)
 {
+    if (pool->stats.live + pool->pending <= pool->native_peak && pool->stats.live <= pool->stats.peak_live)
+        return;
+    host_shards_sync(pool);
     if (pool->stats.live + pool->pending > pool->native_peak)
         pool->native_peak = pool->stats.live + pool->pending;
+    if (pool->stats.live > pool->stats.peak_live)
+        pool->stats.peak_live = pool->stats.live;
 }
 
 void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size)
 {
-    unlist(pool, block);
+    host_unlist(pool, block);
     block->state = HOST_LIVE;
     block->requested = size;
-    if (block->segment->live++ == 0)
-        pool->stats.idle -= block->segment->size;
+    host_segment_enter(pool, block->segment);
     pool->stats.live += host_round(size);
     pool->stats.blocks += block->size;
-    if (pool->stats.live > pool->stats.peak_live)
-        pool->stats.peak_live = pool->stats.live;
     host_native_peak_raise(pool);
 }
 
@@ -94,39 +48,7 @@ void host_hand_back(struct host_pool *pool, struct host_block *block)
     block->stamp = segment->stamp = pool->epoch;
     pool->stats.live -= host_round(block->requested);
     pool->stats.blocks -= block->size;
-    if (--segment->live == 0) {
-        segment->idle_tick = pool->tick;
-        pool->stats.idle += segment->size;
-    }
-}
-
-void host_put(struct host_pool *pool, struct host_block *block)
-{
-    struct host_family *family = block->segment->family;
-
-    block->class = host_class_within(block->size);
-    if (host_is_done(pool, block->stamp)) {
-        block->state = HOST_READY;
-        list_push(&family->ready[block->class], block, true);
-    } else {
-        block->state = HOST_WAITING;
-        list_push(&family->waiting[block->class], block, false);
-        pool->stats.waiting += block->size;
-    }
-}
-
-/* A complete block of this class, or NULL. */
-static struct host_block *class_take(struct host_pool *pool, struct host_family *family, unsigned int class)
-{
-    struct host_block *block;
-
-    /* Of blocks that are ready, the one that was freed last comes first: those that are not needed then get old. */
-    while (!family->ready[class].first && (block = family->waiting[class].first) && host_is_done(pool, block->stamp))
-        do {
-            unlist(pool, block);
-            host_put(pool, block);
-        } while ((block = family->waiting[class].first) && host_is_done(pool, block->stamp));
-    return family->ready[class].first;
+    host_segment_leave(pool, segment);
 }
 
 /* Split `size` bytes off the start of a block that is in no list; rest, a new descriptor, becomes the remainder. */
@@ -176,15 +98,15 @@ static struct host_block *cut_range(struct host_pool *pool, struct host_block *r
             host_block_retire(pool, rest);
         return NULL;
     }
-    unlist(pool, range);
+    host_unlist(pool, range);
     if (pad) {
         split(range, pad, block);
-        bin_add(range);
+        host_bin_add(range);
     }
     block->state = HOST_NOWHERE;
     if (more) {
         split(block, size, rest);
-        bin_add(rest);
+        host_bin_add(rest);
     }
     return block;
 }
@@ -220,7 +142,7 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
     for (unsigned int i = class; !block && i < HOST_CLASSES; i++) {
         if (i != class && host_class_size(i) > size + size / HOST_FIT_PART)
             break;
-        block = class_take(pool, family, i);
+        block = host_class_take(pool, family, i);
         if (!block && !*ret_stamp && family->waiting[i].first)
             *ret_stamp = family->waiting[i].first->stamp;
     }
@@ -256,18 +178,18 @@ void host_coalesce(struct host_pool *pool, struct host_family *family)
                 next = block->next;
                 if (!block->segment->starts || !host_is_done(pool, block->stamp))
                     continue;
-                unlist(pool, block);
+                host_unlist(pool, block);
                 block->state = HOST_RANGE;
                 if (block->after && block->after->state == HOST_RANGE) {
-                    unlist(pool, block->after);
+                    host_unlist(pool, block->after);
                     merge(pool, block);
                 }
                 if (block->before->state == HOST_RANGE) {
                     block = block->before;
-                    unlist(pool, block);
+                    host_unlist(pool, block);
                     merge(pool, block);
                 }
-                bin_add(block);
+                host_bin_add(block);
             }
     }
 }
@@ -299,7 +221,7 @@ int host_segment_attach(struct host_pool *pool, struct host_segment *segment)
     *start_of(block) = block;
     block->state = HOST_FRONT;
     split(block, HOST_GRANULE, rest);
-    bin_add(rest);
+    host_bin_add(rest);
     return 0;
 }
 
@@ -307,7 +229,9 @@ void host_segment_detach(struct host_pool *pool, struct host_segment *segment)
 {
     for (struct host_block *block = segment->first, *after; block; block = after) {
         after = block->after;
-        unlist(pool, block);
+        if (block->state == HOST_LENT)
+            (void)host_shard_recall(pool, block);
+        host_unlist(pool, block);
         if (block->state == HOST_LIVE) {
             pool->stats.live -= host_round(block->requested);
             pool->stats.blocks -= block->size;

@@ -90,6 +90,7 @@ size_t host_release(struct host_pool *pool, size_t enough, unsigned int age, boo
         struct host_segment *segment;
 
         lock_take(&pool->lock);
+        host_shards_flush(pool, true);
         segment = idle_find(pool, age, busy ? &owner : NULL, need, &stamp);
         if (segment)
             host_segment_detach(pool, segment);

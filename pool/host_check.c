@@ -2,7 +2,7 @@
 /*
  * host_check.c - the check of every invariant of the host pool, for tests.
  *
- * Locking: takes the pool's lock; calls no function of struct host_ops.
+ * Locking: takes the pool's lock and the shards'; calls no function of struct host_ops.
  */
 #include <stdio.h>
 
@@ -15,7 +15,7 @@
     } while (0)
 
 struct sums {
-    uint64_t live, blocks, waiting, held, idle, passing, listed;
+    uint64_t live, blocks, waiting, held, idle, passing, listed, out;
 };
 
 static const char *block_check(const struct host_pool *pool, const struct host_block *block, struct sums *sums)
@@ -28,7 +28,8 @@ static const char *block_check(const struct host_pool *pool, const struct host_b
     REQUIRE(!block->after || block->after->before == block);
     REQUIRE(block->state != HOST_RANGE || !block->after || block->after->state != HOST_RANGE);
     sums->listed += block->state == HOST_RANGE || block->state == HOST_WAITING || block->state == HOST_READY;
-    if (block->state == HOST_LIVE) {
+    sums->out += block->state == HOST_LENT && block->lent == HOST_LENT_OUT;
+    if (block->state == HOST_LIVE || (block->state == HOST_LENT && block->lent == HOST_LENT_OUT)) {
         REQUIRE(block->requested && block->requested <= block->size);
         REQUIRE(block->addr % host_unit(block->requested) == 0);
         sums->live += host_round(block->requested);
@@ -51,7 +52,7 @@ static const char *segment_check(const struct host_pool *pool, const struct host
     for (const struct host_block *block = segment->first; block; block = block->after) {
         REQUIRE(block->addr == at && block->size && block->segment == segment);
         at += block->size;
-        live += block->state == HOST_LIVE;
+        live += block->state == HOST_LIVE || block->state == HOST_LENT;
         starts++;
         fault = block_check(pool, block, sums);
         if (fault)
@@ -99,10 +100,41 @@ static const char *family_check(const struct host_family *family, uint64_t *ret_
     return fault;
 }
 
+static const char *lent_check(const struct host_list *list, enum host_lent lent, unsigned int index, unsigned int count)
+{
+    for (const struct host_block *block = list->first; block; block = block->next, count--)
+        REQUIRE(block->state == HOST_LENT && block->lent == lent && block->shard == index && count);
+    REQUIRE(!count);
+    return NULL;
+}
+
+static const char *shard_check(const struct host_pool *pool, unsigned int index, uint64_t *ret_out)
+{
+    const struct host_shard *shard = &pool->shards[index];
+    const char *fault = lent_check(&shard->freed, HOST_LENT_FREED, index, shard->freed_count);
+    unsigned int out = 0;
+
+    for (unsigned int i = 0; !fault && i < HOST_MAGAZINES; i++)
+        fault = lent_check(&shard->magazines[i].list, HOST_LENT_READY, index, shard->magazines[i].count);
+    for (unsigned int i = 0; !fault && i < HOST_SHARD_BUCKETS; i++) {
+        unsigned int count = 0;
+
+        for (const struct host_block *block = shard->buckets[i].first; block; block = block->next)
+            count++;
+        fault = lent_check(&shard->buckets[i], HOST_LENT_OUT, index, count);
+        out += count;
+    }
+    if (fault)
+        return fault;
+    REQUIRE(out == shard->out);
+    *ret_out += out;
+    return NULL;
+}
+
 static const char *pool_fault(const struct host_pool *pool)
 {
     struct sums sums = {0};
-    uint64_t listed = 0, epoch = 0;
+    uint64_t listed = 0, epoch = 0, out = 0;
     const char *fault = NULL;
 
     for (size_t i = 0; !fault && i < pool->table_count; i++) {
@@ -111,8 +143,11 @@ static const char *pool_fault(const struct host_pool *pool)
     }
     for (const struct host_family *family = pool->families; !fault && family; family = family->next)
         fault = family_check(family, &listed);
+    for (unsigned int i = 0; !fault && i < HOST_SHARDS; i++)
+        fault = shard_check(pool, i, &out);
     if (fault)
         return fault;
+    REQUIRE(out == sums.out);
     for (const struct host_token *token = pool->first_token; token; epoch = token->epoch, token = token->next)
         REQUIRE(token->epoch > epoch && token->epoch < pool->epoch && !token->gone);
     REQUIRE(pool->done < pool->epoch);
@@ -129,7 +164,9 @@ int host_pool_check(struct host_pool *pool, char *buf, size_t len)
     const char *fault;
 
     lock_take(&pool->lock);
+    host_shards_lock(pool);
     fault = pool_fault(pool);
+    host_shards_unlock(pool);
     lock_give(&pool->lock);
     if (fault)
         snprintf(buf, len, "%s", fault);

@@ -2,8 +2,9 @@
 /*
  * host_internal.h - the structures and functions that the files of the host pool share. Private to pool/host_*.c.
  *
- * Locking: one lock, host_pool.lock. Every function says whether its caller holds it. No function of struct host_ops is
- * called under it.
+ * Locking: host_pool.lock, and host_shard.lock, which may be taken while the former is held and never before it. "The
+ * lock" is the pool's. Every function says whether its caller holds it. No function of struct host_ops is called under
+ * one.
  */
 #ifndef CUPOOL_POOL_HOST_INTERNAL_H
 #define CUPOOL_POOL_HOST_INTERNAL_H
@@ -39,6 +40,19 @@
 #define HOST_NEWS 4096
 /* After so many tokens in a row that were over, the newest one is asked about, which answers for all. */
 #define HOST_LUCK 8
+/* Threads that contend have so many shards. So often a thread has found the lock taken before there are shards. */
+#define HOST_SHARDS    16u
+#define HOST_CONTENDED 64u
+/* A shard serves requests up to this size; keeps so many bytes, or blocks, that are freed, and as many for each of a
+ * few size classes that are ready; and knows so many live ones. */
+#define HOST_SHARD_SIZE    ((size_t)128 << 10)
+#define HOST_SHARD_BYTES   ((size_t)256 << 10)
+#define HOST_SHARD_BLOCKS  32u
+#define HOST_SHARD_OUT     256u
+#define HOST_SHARD_BUCKETS 256u
+#define HOST_MAGAZINES     4u
+/* Caches load lines in pairs. */
+#define HOST_LINES 128
 /* Ranges in slabs, by the greatest class that fits into them; up to HOST_SLAB. */
 #define HOST_BINS     (HOST_FINE + HOST_STEPS - 1 + HOST_STEPS * 5)
 #define HOST_BIN_SETS ((HOST_BINS + 63) / 64)
@@ -50,18 +64,27 @@ enum host_state {
     HOST_LIVE,    /* handed out */
     HOST_WAITING, /* freed, in the waiting list of its class */
     HOST_READY,   /* freed and known to be complete, in the ready list of its class */
+    HOST_LENT,    /* a shard has it; host_block.lent says more */
+};
+
+enum host_lent {
+    HOST_LENT_READY, /* complete, in a magazine */
+    HOST_LENT_OUT,   /* handed out, in a bucket */
+    HOST_LENT_FREED, /* in the shard's list of freed blocks */
 };
 
 struct host_block {
-    uint64_t addr;
+    _Alignas(HOST_LINES) uint64_t addr; /* no two shards' blocks share lines */
     size_t size;
     size_t requested; /* while it is live */
     uint64_t stamp;   /* of its last free, see struct host_pool */
     struct host_segment *segment;
     struct host_block *before, *after; /* neighbours by address in the segment */
-    struct host_block *prev, *next;    /* in a list of its family; next: in the list of spares */
+    struct host_block *prev, *next;    /* in a list of its family or shard; next: in the list of spares */
     enum host_state state;
-    unsigned int class; /* of the list or the bin that it is in, or was in last */
+    enum host_lent lent; /* while a shard has it: this, requested, prev and next are guarded by the shard's lock */
+    unsigned int shard;  /* its index */
+    unsigned int class;  /* of the list or the bin that it is in, or was in last */
 };
 
 /* A driver allocation. */
@@ -93,6 +116,30 @@ struct host_family {
     uint64_t bin_set[HOST_BIN_SETS]; /* a bit for each bin that is not empty */
 };
 
+/* Blocks of one size class that a shard may hand out. */
+struct host_magazine {
+    struct host_key key;
+    struct host_list list;
+    unsigned int class, count;
+    unsigned int batch; /* so many are taken at a time: twice as many each time that all have been used */
+};
+
+/*
+ * Threads that contend for the pool's lock have shards. A shard gets complete blocks from the pool, and gives freed
+ * ones back, many at a time; its threads take and free them under its own lock. To the segment, and so to the bound,
+ * its blocks are in use. Before the pool asks the driver for memory or gives some back, all shards give back theirs.
+ */
+struct host_shard {
+    _Alignas(HOST_LINES) struct lock lock; /* guards the shard and, as host_block says, its blocks */
+    uint64_t live, blocks, hits, frees;    /* to be added to the pool's; the first two may mean less than nothing */
+    struct host_list freed;
+    unsigned int freed_count;
+    size_t freed_bytes;
+    unsigned int out;                               /* the number of blocks in buckets */
+    struct host_magazine magazines[HOST_MAGAZINES]; /* by class */
+    struct host_list buckets[HOST_SHARD_BUCKETS];   /* by address */
+};
+
 /* A token that ops->record has returned. */
 struct host_token {
     uint64_t token, epoch;
@@ -121,7 +168,10 @@ struct host_pool {
     void *arg;
     size_t limit, bound_min;
     uint64_t ask_ns;
-    struct lock lock; /* guards everything below, and all families, segments, blocks and tokens */
+    atomic_bool sharded;   /* there are shards; never false again */
+    atomic_uint contended; /* so often the lock was found taken, while there are none */
+    /* Guards everything below but shards, and all families, segments, blocks and tokens. */
+    _Alignas(HOST_LINES) struct lock lock;
     struct host_family *families, *spare_families;
     struct host_segment **table; /* all segments, by address */
     size_t table_count, table_room;
@@ -140,7 +190,8 @@ struct host_pool {
     struct host_block *spare_blocks;
     struct host_segment *spare_segments;
     void *spare_starts;
-    struct host_stats stats;
+    struct host_stats stats; /* without what shards have not added yet */
+    struct host_shard shards[HOST_SHARDS];
 };
 
 /* --- host_descriptors.c: host memory for descriptors, and the table of segments. With the lock. --- */
@@ -167,7 +218,39 @@ size_t host_table_index(const struct host_pool *pool, uint64_t addr);
 /* The segment that contains addr, or NULL. */
 struct host_segment *host_table_find(const struct host_pool *pool, uint64_t addr);
 
-/* --- host_blocks.c: lists, slabs. With the lock. --- */
+/* --- host_lists.c. With the lock. --- */
+
+static inline void host_list_push(struct host_list *list, struct host_block *block, bool first)
+{
+    struct host_block *prev = first ? NULL : list->last, *next = first ? list->first : NULL;
+
+    block->prev = prev;
+    block->next = next;
+    *(prev ? &prev->next : &list->first) = block;
+    *(next ? &next->prev : &list->last) = block;
+}
+
+static inline void host_list_remove(struct host_list *list, struct host_block *block)
+{
+    *(block->prev ? &block->prev->next : &list->first) = block->next;
+    *(block->next ? &block->next->prev : &list->last) = block->prev;
+}
+
+/* Put a freed block into the list for its stamp. */
+void host_put(struct host_pool *pool, struct host_block *block);
+/* Make a block that is in no list a range, in a bin. */
+void host_bin_add(struct host_block *block);
+/* Take a block out of the list or bin that its state names. */
+void host_unlist(struct host_pool *pool, struct host_block *block);
+/* A complete block of this class, or NULL. It stays in its list. */
+struct host_block *host_class_take(struct host_pool *pool, struct host_family *family, unsigned int class);
+/* As host_class_take, but for a shard: out of its list, and in use. NULL: none that may stay in a shard. */
+struct host_block *host_ready_take(struct host_pool *pool, struct host_family *family, unsigned int class);
+/* A block of the segment is in use, or not any more. */
+void host_segment_enter(struct host_pool *pool, struct host_segment *segment);
+void host_segment_leave(struct host_pool *pool, struct host_segment *segment);
+
+/* --- host_blocks.c: blocks, slabs. With the lock. --- */
 
 /* Hand out a complete block for the request, or NULL. *ret_stamp: the stamp of a block that would serve it if it were
  * complete, or 0. */
@@ -176,8 +259,6 @@ struct host_block *host_take(struct host_pool *pool, struct host_family *family,
 void host_coalesce_stamps(const struct host_family *family, uint64_t *ret_oldest, uint64_t *ret_newest);
 /* Merge all complete small blocks of the family with their free neighbours. */
 void host_coalesce(struct host_pool *pool, struct host_family *family);
-/* Put a freed block into the list for its stamp. */
-void host_put(struct host_pool *pool, struct host_block *block);
 /* Enter a segment into the table and its family, with free blocks. -ENOMEM: nothing is changed. */
 int host_segment_attach(struct host_pool *pool, struct host_segment *segment);
 /* Take a segment out of the table and all lists, and retire its blocks. */
@@ -188,6 +269,43 @@ void host_native_peak_raise(struct host_pool *pool);
 void host_hand_out(struct host_pool *pool, struct host_block *block, size_t size);
 /* Count a live block as freed and stamp it; it is in no list yet. */
 void host_hand_back(struct host_pool *pool, struct host_block *block);
+
+/* --- host_shards.c. All but flush and sync only where the pool is sharded. --- */
+
+static inline bool host_is_sharded(const struct host_pool *pool)
+{
+    return atomic_load_explicit(&pool->sharded, memory_order_relaxed);
+}
+/* The slow path of host_lock. */
+void host_lock_wait(struct host_pool *pool);
+/* Take the pool's lock; count how often that had to wait. */
+static inline void host_lock(struct host_pool *pool)
+{
+    if (!lock_try(&pool->lock))
+        host_lock_wait(pool);
+}
+/* Without the lock: serve the request from this thread's shard. */
+bool host_shard_take(struct host_pool *pool, const struct host_key *key, size_t size, uint64_t *ret_addr);
+/* Without the lock: free a block that this thread's shard has handed out. False: it has not. *ret_full:
+ * host_shard_flush must follow. */
+bool host_shard_put(struct host_pool *pool, uint64_t addr, bool *ret_full);
+/* Without the lock: a block that this thread's shard has handed out; as host_pool_find. */
+bool host_shard_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, struct host_key *ret_key);
+/* Without the lock: this thread's shard gives back its freed blocks. Results as host_pool_free's. */
+int host_shard_flush(struct host_pool *pool);
+/* With the lock: lend this thread's shard a block that has just been handed out for a request of this size, and others
+ * of its class. */
+void host_shard_fill(struct host_pool *pool, struct host_block *block, size_t size);
+/* With the lock, a LENT block: take it back from its shard, as a live one or into a list. True: it is live. */
+bool host_shard_recall(struct host_pool *pool, struct host_block *block);
+/* With the lock: all shards give back what is not handed out. patient: else without those whose lock is not to be had.
+ */
+void host_shards_flush(struct host_pool *pool, bool patient);
+/* With the lock: add up the shards' counters. */
+void host_shards_sync(struct host_pool *pool);
+/* With the lock: add up the shards' counters, and keep their threads out. */
+void host_shards_lock(struct host_pool *pool);
+void host_shards_unlock(struct host_pool *pool);
 
 /* --- host_tokens.c: what is complete --- */
 

@@ -52,6 +52,7 @@ int host_pool_create(const struct host_config *config, struct host_pool **ret_po
     pool->limit = config->limit;
     pool->bound_min = config->bound_min;
     pool->ask_ns = (uint64_t)config->ask_ms * 1000000u;
+    atomic_store(&pool->sharded, config->sharded);
     pool->epoch = 1;
     for (unsigned int i = 0; i < HOST_TOKENS; i++) {
         pool->tokens[i].next = pool->unused_token;
@@ -81,6 +82,8 @@ static bool take(struct request *r, bool coalesce)
     }
     r->addr = block->addr;
     r->pool->stats.hits++;
+    if (host_is_sharded(r->pool))
+        host_shard_fill(r->pool, block, r->size);
     return true;
 }
 
@@ -93,7 +96,7 @@ static bool serve(struct request *r)
     bool served;
 
     drops.count = 0;
-    lock_take(&pool->lock);
+    host_lock(pool);
     served = take(r, false);
     for (int i = 0; !served && r->stamp && i < HOST_NEWS && host_tokens_news(pool, r->stamp, &drops); i++)
         served = take(r, false);
@@ -113,6 +116,7 @@ static bool serve_coalesced(struct request *r)
     if (r->size > HOST_SMALL_MAX)
         return serve(r);
     lock_take(&pool->lock);
+    host_shards_flush(pool, true);
     family = host_family_get(pool, &r->key);
     if (family)
         host_coalesce_stamps(family, &oldest, &newest);
@@ -317,6 +321,8 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
 
     if (!size || size > HOST_SIZE_MAX)
         return size ? -ENOMEM : -EINVAL;
+    if (host_is_sharded(pool) && host_shard_take(pool, key, size, ret_addr))
+        return 0;
     if (!serve(&r) && (size > HOST_SMALL_MAX || !serve_coalesced(&r))) {
         lock_take(&pool->lock);
         request_pends(&r, host_round(size));
@@ -334,8 +340,16 @@ int host_pool_alloc(struct host_pool *pool, const struct host_key *key, size_t s
     return rc;
 }
 
+/* With the lock. A block that a shard has handed out is the pool's from now on: this thread did not find it in its
+ * shard.
+ */
+static bool is_live(struct host_pool *pool, struct host_block *block)
+{
+    return block->state == HOST_LENT ? host_shard_recall(pool, block) : block->state == HOST_LIVE;
+}
+
 /* With the lock: the live block that starts at addr. */
-static int live_find(const struct host_pool *pool, uint64_t addr, struct host_block **ret_block)
+static int live_find(struct host_pool *pool, uint64_t addr, struct host_block **ret_block)
 {
     const struct host_segment *segment = host_table_find(pool, addr);
     struct host_block *block = NULL;
@@ -348,7 +362,7 @@ static int live_find(const struct host_pool *pool, uint64_t addr, struct host_bl
                     : NULL;
     else if (addr == segment->addr)
         block = segment->first;
-    if (!block || block->state != HOST_LIVE)
+    if (!block || !is_live(pool, block))
         return -EINVAL;
     *ret_block = block;
     return 0;
@@ -359,7 +373,9 @@ int host_pool_find(struct host_pool *pool, uint64_t addr, size_t *ret_size, stru
     struct host_block *block;
     int rc;
 
-    lock_take(&pool->lock);
+    if (host_is_sharded(pool) && host_shard_find(pool, addr, ret_size, ret_key))
+        return 0;
+    host_lock(pool);
     rc = live_find(pool, addr, &block);
     if (!rc) {
         *ret_size = block->requested;
@@ -384,14 +400,14 @@ static struct host_block *block_around(const struct host_segment *segment, uint6
 int host_pool_block(struct host_pool *pool, uint64_t addr, uint64_t *ret_base, size_t *ret_size)
 {
     const struct host_segment *segment;
-    const struct host_block *block;
+    struct host_block *block;
     int rc = -ENOENT;
 
     lock_take(&pool->lock);
     segment = host_table_find(pool, addr);
     if (segment) {
         block = block_around(segment, addr);
-        rc = block->state == HOST_LIVE && addr - block->addr < block->requested ? 0 : -EINVAL;
+        rc = is_live(pool, block) && addr - block->addr < block->requested ? 0 : -EINVAL;
         if (!rc) {
             *ret_base = block->addr;
             *ret_size = block->requested;
@@ -430,10 +446,12 @@ int host_pool_free(struct host_pool *pool, uint64_t addr, bool waits)
     struct host_segment *segment = NULL;
     struct host_block *block;
     uint64_t epoch = 0;
-    bool combines;
+    bool combines, full;
     int rc;
 
-    lock_take(&pool->lock);
+    if (!waits && host_is_sharded(pool) && host_shard_put(pool, addr, &full))
+        return full ? host_shard_flush(pool) : 0;
+    host_lock(pool);
     rc = live_find(pool, addr, &block);
     if (rc) {
         lock_give(&pool->lock);
@@ -463,6 +481,10 @@ void host_pool_stats_get(struct host_pool *pool, struct host_stats *ret_stats)
 {
     const bool locked = lock_take_within(&pool->lock, 1000000000u);
 
+    if (locked) {
+        host_shards_flush(pool, false);
+        host_native_peak_raise(pool);
+    }
     *ret_stats = pool->stats;
     ret_stats->allocs = ret_stats->hits + ret_stats->misses;
     if (locked)

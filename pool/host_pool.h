@@ -76,6 +76,7 @@ struct host_config {
     size_t limit;               /* most bytes of cached and live memory; 0: no limit */
     size_t bound_min;           /* see host_pool_alloc */
     uint32_t ask_ms;            /* how long a request asks whether other threads' memory has become idle */
+    bool sharded;               /* as if threads had contended for the pool already, see host_internal.h; for tests */
 };
 
 /* Segments are driver allocations; live and peak_live are bytes that were requested, rounded to granules. */

@@ -92,6 +92,27 @@ MUTANTS = [
     Mutant("pinned: a small request asks before it takes free memory of slabs", ["host_combiner"], [
         ("if (!block && size <= HOST_SMALL_MAX) block = slabs_take(", "if (!block && !*ret_stamp && size <= HOST_SMALL_MAX) block = slabs_take(")]),
 
+    Mutant("pinned: a pair takes the pool's lock in spite of shards", ["host_shards"], [
+        ("block = out_find(shard, addr); if (block) { out_remove(", "block = NULL; if (block) { out_remove(")]),
+    Mutant("pinned: there are never shards", ["host_shards"], [
+        ("memory_order_relaxed) + 1 >= HOST_CONTENDED)", "memory_order_relaxed) + 1 >= HOST_CONTENDED && 0)")]),
+    Mutant("pinned: a block that a shard has freed serves before its work is over", ["host_shards", "host_random_shards"], [
+        ("freed_remove(shard, block); give_back(pool, block, true); } return bytes;", "freed_remove(shard, block); give_back(pool, block, false); } return bytes;")]),
+    Mutant("pinned: a second free of a shard's block is accepted", ["host_shards"], [
+        ("return live; } void host_shards_flush", "return true; } void host_shards_flush")]),
+    Mutant("pinned: what shards have not counted raises the bound", ["host_shards"], [
+        ("return; host_shards_sync(pool); if (", "return; if (")]),
+    Mutant("pinned: shards keep idle memory", ["host_shards"], [
+        ("host_shards_flush(pool, true); segment = idle_find(", "segment = idle_find(")]),
+    Mutant("pinned: the driver serves before other threads' shards", ["host_shards"], [
+        ("host_shards_flush(pool, true); family = ", "family = ")]),
+    Mutant("pinned: memory beyond the bound stays in a shard", ["host_shards"], [
+        ("if (size > HOST_SHARD_SIZE || block->segment->passing)", "if (size > HOST_SHARD_SIZE)")]),
+    Mutant("pinned: a shard keeps all that is live", ["host_shards"], [
+        ("if (shard->out >= HOST_SHARD_OUT) out_give_back(shard);", "")]),
+    Mutant("pinned: a shard's memory survives its context", ["host_shards"], [
+        ("if (block->state == HOST_LENT) (void)host_shard_recall(pool, block);", "")]),
+
     # --- the order of frees ---
     Mutant("a block is published before it is ordered", ["threads"], [
         ("rc = pool->config.order->order(pool->config.arg, POOL_ORDER_FREE); block_publish(pool, block, rc);",

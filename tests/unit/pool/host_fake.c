@@ -233,9 +233,12 @@ static void fake_lost(void *arg, const struct host_key *key, uint64_t addr, size
 static const struct host_ops fake_ops = {fake_alloc, fake_free, fake_record, fake_query,
                                          fake_wait,  fake_drop, fake_got,    fake_lost};
 
+bool host_fake_sharded;
+
 void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min)
 {
-    const struct host_config config = {&fake_ops, fake, limit, bound_min, 0};
+    const struct host_config config = {
+        .ops = &fake_ops, .arg = fake, .limit = limit, .bound_min = bound_min, .sharded = host_fake_sharded};
 
     memset(fake, 0, sizeof(*fake));
     fake->alone = true;

@@ -48,6 +48,8 @@ struct host_fake {
     _Atomic(const char *) fault; /* the first breach of the contract, or NULL */
 };
 
+/* The pools that are made from now on have shards at once. */
+extern bool host_fake_sharded;
 void host_fake_init(struct host_fake *fake, size_t limit, size_t bound_min);
 /* Ends the pool. Everything must have been freed and trimmed before, or forgotten. */
 void host_fake_done(struct host_fake *fake);

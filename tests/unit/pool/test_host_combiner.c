@@ -69,7 +69,7 @@ static void test_calls_of_threads(void **state)
             pthread_join(thread[t], NULL);
         assert_true(calls(HOST_CALL_RECORD) <= PAIRS && calls(HOST_CALL_QUERY) <= PAIRS);
         assert_true(sizes[i] <= HOST_SMALL_MAX || stats().misses <= 2 * THREADS);
-        assert_true(sizes[i] > 64 * KIB || calls(HOST_CALL_RECORD) + calls(HOST_CALL_QUERY) <= PAIRS / 8);
+        assert_true(sizes[i] > 64 * KIB || calls(HOST_CALL_RECORD) + calls(HOST_CALL_QUERY) <= PAIRS / 6);
         (void)teardown(state);
     }
 }

@@ -3,6 +3,8 @@
  * test_host_random.c - long random sequences on the host pool with faults, a fault at every call in turn, and threads.
  * The program of host_fake.h notices memory that is handed out twice or too early.
  *
+ * With an argument the pool has shards at once.
+ *
  * CUPOOL_TEST_SEED and CUPOOL_TEST_OPS in the environment choose other sequences and lengths.
  */
 #include <setjmp.h>
@@ -322,7 +324,7 @@ static void test_threads(void **state)
     alarm(0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),           cmocka_unit_test(test_random_with_limit),
@@ -330,5 +332,7 @@ int main(void)
         cmocka_unit_test(test_threads),
     };
 
-    return cmocka_run_group_tests_name("host_random", tests, NULL, NULL);
+    (void)argv;
+    host_fake_sharded = argc > 1;
+    return cmocka_run_group_tests_name(host_fake_sharded ? "host_random, shards" : "host_random", tests, NULL, NULL);
 }

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_host_shards.c - the host pool's shards: what they do without the pool's lock, and that nothing else can be told
+ * from a pool without them. test_host_random.c has long sequences with shards.
+ */
+#include <pthread.h>
+
+#include "host_env.h"
+#include "seeded.h"
+
+#define BIG    HOST_SHARD_SIZE
+#define IN_ONE 15 /* so many of them are in a slab */
+#define COUNT  64
+
+static int setup_sharded(void **state)
+{
+    host_fake_sharded = true;
+    (void)setup(state);
+    host_fake_sharded = false;
+    fake.alone = false;
+    return 0;
+}
+
+/* The thread's shard has ready blocks of this size. */
+static struct host_shard *stock(size_t size)
+{
+    const unsigned int class = host_class_of(size);
+    uint64_t addr[COUNT];
+
+    for (int i = 0; i < COUNT; i++)
+        addr[i] = get(size);
+    for (int i = 0; i < COUNT; i++)
+        put(addr[i], size);
+    for (int round = 0; round < 32 * COUNT; round++) {
+        for (unsigned int i = 0; i < HOST_SHARDS; i++) {
+            const struct host_magazine *magazine = &fake.pool->shards[i].magazines[class % HOST_MAGAZINES];
+
+            if (magazine->count >= 8 && magazine->class == class)
+                return &fake.pool->shards[i];
+        }
+        addr[0] = get(size);
+        put(addr[0], size);
+    }
+    fail_msg("no shard has blocks");
+    return NULL;
+}
+
+static void test_a_pair_takes_no_lock(void **state)
+{
+    const uint64_t live = get(8 * KIB);
+    struct host_stats before, after;
+    struct host_key key;
+    uint64_t addr;
+    size_t size;
+
+    (void)stock(4 * KIB);
+    before = stats(); /* gives back what is ready */
+    (void)stock(4 * KIB);
+    lock_take(&fake.pool->lock); /* a deadlock, if a pair takes it */
+    for (int i = 0; i < 4; i++) {
+        addr = get(4 * KIB);
+        PASSES(host_pool_find(fake.pool, addr, &size, &key));
+        assert_true(size == 4 * KIB && key.owner == plain.owner);
+        put(addr, 4 * KIB);
+    }
+    lock_give(&fake.pool->lock);
+    after = stats();
+    assert_int_equal(after.allocs - before.allocs, after.frees - before.frees);
+    assert_true(after.frees - before.frees > COUNT + 4);
+    assert_int_equal(after.live, 8 * KIB);
+    assert_int_equal(after.peak_live, 8 * KIB + COUNT * 4 * KIB);
+    put(live, 8 * KIB);
+}
+
+static void test_invalid_frees(void **state)
+{
+    struct host_key key;
+    uint64_t base;
+    size_t size;
+
+    (void)stock(4 * KIB);
+    for (int i = 0; i < 8; i++) {
+        const uint64_t addr = get(4 * KIB);
+
+        assert_int_equal(host_pool_free(fake.pool, addr + HOST_GRANULE, false), -EINVAL);
+        if (i % 2) { /* the block is the pool's then */
+            PASSES(host_pool_block(fake.pool, addr + i * 100, &base, &size));
+            assert_true(base == addr && size == 4 * KIB);
+        }
+        put(addr, 4 * KIB);
+        assert_int_equal(host_pool_free(fake.pool, addr, i / 2 % 2), -EINVAL);
+        assert_int_equal(host_pool_find(fake.pool, addr, &size, &key), -EINVAL);
+        assert_int_equal(host_pool_block(fake.pool, addr, &base, &size), -EINVAL);
+        assert_sound();
+    }
+}
+
+static void *put_main(void *addr)
+{
+    put((uint64_t)(uintptr_t)addr, 4 * KIB);
+    return NULL;
+}
+
+static void test_another_thread_frees(void **state)
+{
+    pthread_t thread;
+
+    (void)stock(4 * KIB);
+    for (int i = 0; i < 8; i++) {
+        const uint64_t addr = get(4 * KIB);
+
+        assert_int_equal(pthread_create(&thread, NULL, put_main, (void *)(uintptr_t)addr), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(host_pool_free(fake.pool, addr, false), -EINVAL);
+        assert_sound();
+    }
+    assert_int_equal(stats().live, 0);
+}
+
+/* host_fake.h notices if memory serves too early. */
+static void test_work_that_is_not_over(void **state)
+{
+    uint64_t addr[COUNT];
+
+    (void)stock(4 * KIB);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT; i++)
+            addr[i] = get(4 * KIB);
+        host_fake_launch(&fake);
+        for (int i = 0; i < COUNT; i++)
+            put(addr[i], 4 * KIB);
+        assert_null(fake.fault);
+    }
+}
+
+/* Nor does the bound rise by frees that only the shard knows of. */
+static void test_the_peak(void **state)
+{
+    uint64_t addr[3];
+
+    for (int i = 0; i < 3; i++)
+        addr[i] = get(4 * KIB);
+    for (int i = 0; i < 3; i++)
+        put(addr[i], 4 * KIB);
+    addr[0] = get(8 * KIB);
+    assert_int_equal(fake.pool->native_peak, 12 * KIB);
+    assert_int_equal(stats().peak_live, 12 * KIB);
+    put(addr[0], 8 * KIB);
+}
+
+static void test_trim_and_decay(void **state)
+{
+    (void)stock(4 * KIB);
+    assert_int_equal(host_pool_trim(fake.pool, false), HOST_SLAB);
+    assert_int_equal(fake.held, 0);
+    (void)stock(4 * KIB);
+    assert_int_equal(host_pool_decay(fake.pool, 0), HOST_SLAB);
+}
+
+static void *pair_main(void *size)
+{
+    put(get((size_t)(uintptr_t)size), (size_t)(uintptr_t)size);
+    return NULL;
+}
+
+/* What another thread's shard keeps serves before the driver does. */
+static void test_other_shards_memory(void **state)
+{
+    uint64_t addr[IN_ONE];
+    pthread_t thread;
+
+    for (int i = 0; i < IN_ONE - 1; i++)
+        addr[i] = get(BIG);
+    assert_int_equal(pthread_create(&thread, NULL, pair_main, (void *)BIG), 0);
+    pthread_join(thread, NULL);
+    addr[IN_ONE - 1] = get(BIG);
+    assert_int_equal(stats().misses, 1);
+    for (int i = 0; i < IN_ONE; i++)
+        put(addr[i], BIG);
+}
+
+static void test_an_owner_that_ends(void **state)
+{
+    const struct host_shard *shard = stock(4 * KIB);
+    uint64_t addr[COUNT];
+
+    for (int i = 0; i < 4; i++)
+        addr[i] = get(4 * KIB);
+    put(addr[3], 4 * KIB);
+    put(addr[2], 4 * KIB); /* if that was one too many */
+    assert_true(shard->out && shard->freed_count);
+    host_pool_owner_gone(fake.pool, plain.owner);
+    assert_sound();
+    assert_true(stats().live == 0 && stats().held == 0 && shard->out == 0);
+    assert_int_equal(host_pool_free(fake.pool, addr[0], false), -ENOENT);
+}
+
+/* A block beyond the bound that could not go back goes back when it is freed again. */
+static void test_passing_blocks(void **state)
+{
+    uint64_t addr[IN_ONE + 1];
+
+    fake.pool->limit = HOST_SLAB;
+    for (int i = 0; i <= IN_ONE; i++)
+        addr[i] = get(BIG);
+    assert_int_equal(stats().passing, BIG);
+    fake.frozen = true;
+    put(addr[IN_ONE], BIG);
+    fake.frozen = false;
+    addr[IN_ONE] = get(BIG);
+    assert_int_equal(stats().passing, BIG);
+    put(addr[IN_ONE], BIG);
+    assert_int_equal(fake.held, HOST_SLAB);
+    for (int i = 0; i < IN_ONE; i++)
+        put(addr[i], BIG);
+}
+
+/* Many live blocks: the shard does not keep them all. */
+static void test_many_live_blocks(void **state)
+{
+    enum { MANY = 1000 };
+    uint64_t addr[MANY];
+
+    for (int i = 0; i < MANY; i++) {
+        addr[i] = get(512);
+        assert_true(stats().live == (uint64_t)(i + 1) * 512);
+    }
+    for (unsigned int i = 0; i < HOST_SHARDS; i++)
+        assert_true(fake.pool->shards[i].out <= HOST_SHARD_OUT);
+    assert_sound();
+    for (int i = 0; i < MANY; i++)
+        put(addr[i], 512);
+    assert_int_equal(stats().live, 0);
+}
+
+/* The pool has shards once threads have waited for its lock often enough. */
+static void test_contention(void **state)
+{
+    pthread_t thread;
+
+    fake.alone = false;
+    fake.pool->contended = HOST_CONTENDED - 1;
+    put(get(4 * KIB), 4 * KIB);
+    assert_false(fake.pool->sharded);
+    lock_take(&fake.pool->lock);
+    assert_int_equal(pthread_create(&thread, NULL, pair_main, (void *)(4 * KIB)), 0);
+    while (fake.pool->contended < HOST_CONTENDED)
+        usleep(100);
+    lock_give(&fake.pool->lock);
+    pthread_join(thread, NULL);
+    assert_true(fake.pool->sharded);
+}
+
+/* --- threads free each other's blocks, beside trims, statistics and checks --- */
+
+#define SLOTS   64u
+#define THREADS 4u
+
+static _Atomic uint64_t slots[SLOTS];
+
+static size_t slot_size(unsigned int slot)
+{
+    static const size_t sizes[] = {512, 4 * KIB, 64 * KIB, 100 * KIB};
+
+    return sizes[slot % 4];
+}
+
+static void look(uint64_t choice)
+{
+    const struct host_stats s = choice == 10 ? stats() : (struct host_stats){0};
+    char text[128];
+
+    if (choice == 0)
+        host_fake_launch(&fake);
+    else if (choice < 8)
+        host_fake_step(&fake);
+    else if (choice == 8)
+        (void)host_pool_trim(fake.pool, false);
+    else if (choice == 9 && host_pool_check(fake.pool, text, sizeof(text)))
+        host_fake_fault(&fake, "host_pool_check failed beside threads");
+    else if (s.live > s.peak_live)
+        host_fake_fault(&fake, "more is live than ever was");
+}
+
+static void *slots_main(void *seed)
+{
+    uint64_t rng = (uintptr_t)seed;
+
+    for (int i = 0; i < 3000; i++) {
+        const unsigned int slot = (unsigned int)(next(&rng) % SLOTS);
+        uint64_t addr = atomic_exchange(&slots[slot], 0), none = 0;
+
+        look(next(&rng) % 128);
+        if (!addr) {
+            addr = get(slot_size(slot));
+            if (atomic_compare_exchange_strong(&slots[slot], &none, addr))
+                continue;
+        }
+        put(addr, slot_size(slot));
+    }
+    return NULL;
+}
+
+static void test_threads_free_each_others_blocks(void **state)
+{
+    pthread_t thread[THREADS];
+
+    for (uintptr_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, slots_main, (void *)(i + 1)), 0);
+    for (unsigned int i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    for (unsigned int i = 0; i < SLOTS; i++)
+        if (slots[i])
+            put(slots[i], slot_size(i));
+    host_fake_complete(&fake);
+    (void)host_pool_trim(fake.pool, false);
+    assert_int_equal(fake.held, 0);
+    assert_int_equal(stats().allocs, stats().frees);
+}
+
+#define SHARDED(function) cmocka_unit_test_setup_teardown(function, setup_sharded, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SHARDED(test_a_pair_takes_no_lock),
+        SHARDED(test_invalid_frees),
+        SHARDED(test_another_thread_frees),
+        SHARDED(test_work_that_is_not_over),
+        SHARDED(test_the_peak),
+        SHARDED(test_trim_and_decay),
+        SHARDED(test_other_shards_memory),
+        SHARDED(test_an_owner_that_ends),
+        SHARDED(test_passing_blocks),
+        SHARDED(test_many_live_blocks),
+        SHARDED(test_threads_free_each_others_blocks),
+        CASE(test_contention),
+    };
+
+    return cmocka_run_group_tests_name("host_shards", tests, NULL, NULL);
+}
