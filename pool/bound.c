@@ -25,8 +25,7 @@
 #define BUDGET_NARROW 2
 
 /* Idle segments go back once this many quarters of the room between the peak and the bound are used up: memory arrives
- * later, and until then a request at the bound has to wait. A program that repeats its steps may use up all, since it
- * then asks no more. */
+ * later, and until then a request at the bound has to wait. */
 #define BOUND_QUARTERS 3
 
 /* The bytes that may be held in addition, because deferred blocks have to be replaced by others. */
@@ -113,7 +112,7 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     const struct release what = {.why = "excess"};
     const size_t size = round_up(got_for, POOL_SEGMENT_UNIT);
     struct segment *segment, *next, *going = NULL;
-    size_t leaving = 0, held, arriving, room, near, grows, used;
+    size_t leaving = 0, held, arriving, room, grows, used;
     struct allowance may;
     bool has_arrived, is_beyond;
 
@@ -135,9 +134,8 @@ bool release_excess(struct pool *pool, size_t got_for, bool second, bool *alone)
     pool->used_peak = used > pool->used_peak ? used : pool->used_peak;
     if (may.max < pool->used_peak)
         may.max = pool->used_peak;
-    near = ghosts_repeat(&pool->ghosts) ? room : room / 4 * BOUND_QUARTERS;
-    if (may.max > pool->native_peak + near)
-        may.max = pool->native_peak + near;
+    if (may.max > pool->native_peak + room / 4 * BOUND_QUARTERS)
+        may.max = pool->native_peak + room / 4 * BOUND_QUARTERS;
     held = pool->stats.held - pool->leaving + pool->growing + grows;
     segment = has_arrived && !pool->releasing && held > may.max ? first_to_go(pool, &may, held) : NULL;
     for (; segment && held - leaving > may.max; segment = next) {

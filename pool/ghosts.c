@@ -50,11 +50,6 @@ void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for)
         ghosts->credit += size;
 }
 
-bool ghosts_repeat(const struct ghosts *ghosts)
-{
-    return ghosts->streak == STREAK_MAX;
-}
-
 void ghosts_add(struct ghosts *ghosts, size_t size, size_t got_for)
 {
     const size_t key = ghost_key(got_for);

@@ -7,7 +7,6 @@
  */
 #ifndef CUPOOL_POOL_GHOSTS_H
 #define CUPOOL_POOL_GHOSTS_H
-#include <stdbool.h>
 #include <stddef.h>
 
 /* The size of the ghost list: the number of sizes for which a pool remembers segments that it gave back. */
@@ -25,8 +24,6 @@ struct ghosts {
 
 /* The pool grows by size bytes for a request of got_for bytes. */
 void ghosts_update(struct ghosts *ghosts, size_t size, size_t got_for);
-/* True if the pool has for long grown mostly for sizes on the list: the program repeats its steps. */
-bool ghosts_repeat(const struct ghosts *ghosts);
 /* A segment of size bytes, by which the pool grew for a request of got_for bytes, goes back. */
 void ghosts_add(struct ghosts *ghosts, size_t size, size_t got_for);
 

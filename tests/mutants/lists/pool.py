@@ -265,8 +265,6 @@ MUTANTS = [
         ("segment = count > 1 ? pool->idle_first : NULL;", "segment = NULL;")]),
     Mutant("a larger segment goes for several", ["excess"], [
         ("segment->size >= held - may->max && segment->size <= several &&", "segment->size >= held - may->max &&")]),
-    Mutant("a program that repeats itself does not get all the room to the bound", ["excess", "policy"], [
-        ("near = ghosts_repeat(&pool->ghosts) ? room : room / 4 * BOUND_QUARTERS;", "near = room / 4 * BOUND_QUARTERS;")]),
     Mutant("packing has no bound", ["bound"], [
         ("max = max < bound ? max : bound;", "")]),
     Mutant("the bound has no margin for small blocks", ["bound"], [

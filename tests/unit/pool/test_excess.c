@@ -182,31 +182,6 @@ POOL_CASE(test_no_larger_segment_goes_for_several)
     assert_int_equal(stats_of(env->pool).idle, 10 * MIB);
 }
 
-/* A step's parts need more of other sizes than fits into three quarters of the room up to the bound, but not more than
- * into all of it. */
-POOL_CASE(test_program_that_repeats_itself_within_the_bound_asks_no_more)
-{
-    struct pool_config config = fake_config(env->fake);
-    unsigned int asked = 0;
-    uint64_t others[2];
-
-    config.break_max = 0;
-    config.excess_min = 32 * MIB;
-    config.bound_min = 64 * MIB;
-    env_pool(env, &config);
-    for (int i = 0; i < 100; i++) {
-        if (i == 80)
-            asked = env->fake->calls[FAKE_ALLOC];
-        program_part(env->pool, 96 * MIB, 24);
-        others[0] = alloc(env->pool, 128 * MIB);
-        others[1] = alloc(env->pool, 128 * MIB);
-        program_part(env->pool, 96 * MIB, 20);
-        release(others[0]);
-        release(others[1]);
-    }
-    assert_int_equal(env->fake->calls[FAKE_ALLOC], asked);
-}
-
 int main(void)
 {
     return pool_cases_run("excess");

@@ -150,9 +150,7 @@ static size_t may_be_held(size_t size, size_t *ret_excess, size_t *ret_bound)
     max = peak + *ret_excess + account.run->slack + account.credit;
     account.used_peak = most(account.used_peak, account.held - account.idle_bytes + account.asked + size);
     max = most(max, account.used_peak);
-    if (account.streak < STREAK_MOST)
-        room = room / 4 * 3;
-    return max < account.native_peak + room ? max : account.native_peak + room;
+    return max < account.native_peak + room / 4 * 3 ? max : account.native_peak + room / 4 * 3;
 }
 
 /* Does the segment stay, of which little is too much? */
