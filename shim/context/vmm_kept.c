@@ -32,7 +32,7 @@ typedef unsigned long long ull;
 static struct {
     _Atomic(struct vmm_cache *) cache;
     pthread_once_t once;
-    _Atomic(uint64_t) tick_at; /* 0: nothing has become idle yet */
+    _Atomic(uint64_t) tick_at; /* 0: nothing has been given up yet */
 } kept = {.once = PTHREAD_ONCE_INIT};
 
 /* NOLINTNEXTLINE(misc-redundant-expression): so they are meant to be */

@@ -90,6 +90,22 @@ static void test_decay(void **state)
     give(side, &b);
 }
 
+/* Somebody is told in time who gives memory back later, although the program keeps the addresses. */
+static void test_begins(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT);
+
+    assert_int_equal(side->begun, 0);
+    OK(side_unmap(side, a.addr, UNIT));
+    OK(side_release(side, a.handle));
+    assert_int_equal(side->begun, 1);
+    side->now = 1;
+    vmm_cache_settle_partial(side->cache, 0);
+    assert_int_equal(side->driver->taken, 0);
+    OK(side_unreserve(side, a.addr, UNIT));
+}
+
 /* A thread has got a part of a buffer when its memory goes: the rest comes from the driver. */
 static void test_trimmed_while_forming(void **state)
 {
@@ -160,9 +176,14 @@ static void test_captures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_access),   TEST(test_access_unknown),        TEST(test_bound),
-        TEST(test_decay),    TEST(test_trimmed_while_forming), TEST(test_refused),
+        TEST(test_access),
+        TEST(test_access_unknown),
+        TEST(test_bound),
+        TEST(test_decay),
+        TEST(test_trimmed_while_forming),
+        TEST(test_refused),
         TEST(test_captures),
+        TEST(test_begins),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
