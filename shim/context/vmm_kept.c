@@ -224,8 +224,13 @@ bool vmm_kept_access(const CUmemAccessDesc *access, size_t count, struct vmm_acc
 uint64_t vmm_kept_trim(int device)
 {
     struct vmm_cache *cache = atomic_load_explicit(&kept.cache, memory_order_acquire);
+    uint64_t bytes;
 
-    return cache && process_serves() ? vmm_cache_trim(cache, device, UINT64_MAX) : 0;
+    if (!cache || !process_serves())
+        return 0;
+    bytes = vmm_cache_trim(cache, device, UINT64_MAX);
+    vmm_cache_wait(cache);
+    return bytes;
 }
 
 void vmm_kept_context_ends(void)

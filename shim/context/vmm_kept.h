@@ -37,7 +37,8 @@ bool vmm_kept_range(const CUdeviceptr *to, size_t size, CUdeviceptr at, unsigned
 /* The locations as the cache compares them; false: there are too many of them. */
 bool vmm_kept_access(const CUmemAccessDesc *access, size_t count, struct vmm_access ret_access[VMM_ACCESS_MAX]);
 
-/* Give back what is kept of a device, or of all (CONTEXT_ALL). Returns the bytes. */
+/* Give back what is kept of a device, or of all (CONTEXT_ALL), and wait for other threads that are doing so: what they
+ * give back counts as an arrival (arrivals.h). Returns the bytes that this call has given back. */
 uint64_t vmm_kept_trim(int device);
 /* A context ends, perhaps with the mappings of its device: nothing of before is handed out again. */
 void vmm_kept_context_ends(void);

@@ -114,6 +114,9 @@ class Kept(Base):
         self.assertGreater(done.counts["cuMemUnmap"], 7)
         self.assertEqual(self.made(done)[4], self.made(done)[6])
 
+    def test_a_request_waits_for_what_is_going_back(self) -> None:
+        self.both("going", SIMGPU_DELAY_US="0")
+
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)
 

@@ -173,6 +173,18 @@ static CUresult refusal_take(const char *symbol)
     return (CUresult)atomic_load(&refusal);
 }
 
+/* The symbol whose calls take longer, and by how many milliseconds. */
+static _Atomic(const char *) slow;
+static _Atomic unsigned int slow_ms;
+
+static void nap_if_slow(const char *symbol)
+{
+    const char *wanted = atomic_load_explicit(&slow, memory_order_acquire);
+
+    if (wanted && strcmp(wanted, symbol) == 0)
+        usleep(1000 * atomic_load(&slow_ms));
+}
+
 CUresult sim_enter(struct sim_counter *c, bool early)
 {
     CUresult r;
@@ -185,6 +197,7 @@ CUresult sim_enter(struct sim_counter *c, bool early)
         } while (!atomic_compare_exchange_weak(&counters, &head, c));
     }
     atomic_fetch_add_explicit(&c->calls, 1, memory_order_relaxed);
+    nap_if_slow(c->symbol);
     r = refusal_take(c->symbol);
     if (r == CUDA_SUCCESS && n_faults)
         r = fault_find(c->symbol);
@@ -200,6 +213,12 @@ void simgpu_refuse(const char *symbol, int code)
 {
     atomic_store(&refusal, code);
     atomic_store(&refused, symbol);
+}
+
+void simgpu_slow(const char *symbol, unsigned int ms)
+{
+    atomic_store(&slow_ms, ms);
+    atomic_store_explicit(&slow, symbol, memory_order_release);
 }
 
 unsigned long simgpu_count(const char *name)
