@@ -38,7 +38,8 @@ static struct {
 /* NOLINTNEXTLINE(misc-redundant-expression): so they are meant to be */
 _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "devices have the same numbers");
 
-/* Make a call of the driver, twice if need be, in relaxed capture mode, and write its event. */
+/* Make a call of the driver, twice if need be, in relaxed capture mode, and write its event. A library that has patched
+ * the driver's function (UCX) may ask about the address in it, on this thread, so our hooks are passed through. */
 #define CALL(call, event, format, ...)                                                                                 \
     __extension__({                                                                                                    \
         const struct real_driver *driver = real_driver_get();                                                          \
@@ -47,6 +48,7 @@ _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "de
         uint64_t ns;                                                                                                   \
         CUresult result;                                                                                               \
                                                                                                                        \
+        process_bypass_begin();                                                                                        \
         if (driver->cuThreadExchangeStreamCaptureMode)                                                                 \
             driver->cuThreadExchangeStreamCaptureMode(&mode);                                                          \
         result = driver->call;                                                                                         \
@@ -54,6 +56,7 @@ _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "de
             result = driver->call;                                                                                     \
         if (driver->cuThreadExchangeStreamCaptureMode)                                                                 \
             driver->cuThreadExchangeStreamCaptureMode(&mode);                                                          \
+        process_bypass_end();                                                                                          \
         ns = now_ns() - start;                                                                                         \
         if (process_traces())                                                                                          \
             trace_frequent_at(start, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)ns / 1000,     \

@@ -117,6 +117,9 @@ class Kept(Base):
     def test_a_request_waits_for_what_is_going_back(self) -> None:
         self.both("going", SIMGPU_DELAY_US="0")
 
+    def test_a_library_asks_from_within_the_driver(self) -> None:
+        self.both("within")
+
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)
 

@@ -177,6 +177,18 @@ static CUresult refusal_take(const char *symbol)
 static _Atomic(const char *) slow;
 static _Atomic unsigned int slow_ms;
 
+/* The symbol that calls a function first. */
+static _Atomic(const char *) patched;
+static void (*_Atomic patch)(void);
+
+static void patch_call(const char *symbol)
+{
+    const char *wanted = atomic_load_explicit(&patched, memory_order_acquire);
+
+    if (wanted && strcmp(wanted, symbol) == 0)
+        atomic_load (&patch)();
+}
+
 static void nap_if_slow(const char *symbol)
 {
     const char *wanted = atomic_load_explicit(&slow, memory_order_acquire);
@@ -198,6 +210,7 @@ CUresult sim_enter(struct sim_counter *c, bool early)
     }
     atomic_fetch_add_explicit(&c->calls, 1, memory_order_relaxed);
     nap_if_slow(c->symbol);
+    patch_call(c->symbol);
     r = refusal_take(c->symbol);
     if (r == CUDA_SUCCESS && n_faults)
         r = fault_find(c->symbol);
@@ -219,6 +232,12 @@ void simgpu_slow(const char *symbol, unsigned int ms)
 {
     atomic_store(&slow_ms, ms);
     atomic_store_explicit(&slow, symbol, memory_order_release);
+}
+
+void simgpu_before(const char *symbol, void (*call)(void))
+{
+    atomic_store(&patch, call);
+    atomic_store_explicit(&patched, symbol, memory_order_release);
 }
 
 unsigned long simgpu_count(const char *name)
