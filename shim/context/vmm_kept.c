@@ -163,9 +163,19 @@ static void make(void)
         atomic_store_explicit(&kept.cache, cache, memory_order_release);
 }
 
+/* Inside a host function the driver refuses every call: the program's, and those that the cache would make for it. */
+static bool is_answered(void)
+{
+    CUcontext ignored;
+
+    return real_driver_get()->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
+}
+
 struct vmm_cache *vmm_kept_existing(void)
 {
-    return process_is_passive() ? NULL : atomic_load_explicit(&kept.cache, memory_order_acquire);
+    struct vmm_cache *cache = process_is_passive() ? NULL : atomic_load_explicit(&kept.cache, memory_order_acquire);
+
+    return cache && is_answered() ? cache : NULL;
 }
 
 struct vmm_cache *vmm_kept_cache(void)

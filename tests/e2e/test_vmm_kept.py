@@ -120,6 +120,10 @@ class Kept(Base):
     def test_a_library_asks_from_within_the_driver(self) -> None:
         self.both("within")
 
+    def test_a_host_function(self) -> None:
+        """The driver refuses its calls; the memory is not lost by them."""
+        self.assertEqual(self.made(self.both("called_back"))[4:6], [0, 0])
+
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)
 

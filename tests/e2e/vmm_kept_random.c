@@ -130,3 +130,22 @@ void asked_from_within(void)
     if (before)
         before(NULL, NULL);
 }
+
+static void CUDA_CB call_back(void *arg)
+{
+    ask();
+    *(CUresult *)arg = cuMemAddressFree(asked, UNIT);
+}
+
+void called_back(void)
+{
+    struct buffer b = take(UNIT);
+    CUresult result;
+
+    asked = b.at;
+    give(&b);
+    OK(cuLaunchHostFunc(NULL, call_back, &result));
+    OK(cuStreamSynchronize(NULL));
+    printf("in a host function %d\n", (int)result);
+    info();
+}

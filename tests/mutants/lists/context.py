@@ -15,6 +15,8 @@ MUTANTS = [
     Mutant("virtual memory: our hooks wait for a buffer that their own thread gives back", ["vmm_kept / Kept.test_a_library_asks_from_within_the_driver"], [
         ("process_bypass_begin(); \\ if (driver->cuThreadExchange", "\\ if (driver->cuThreadExchange"),
         ("process_bypass_end(); \\ ns = now_ns() - start;", "\\ ns = now_ns() - start;")]),
+    Mutant("virtual memory: a host function loses it", ["vmm_kept / Kept.test_a_host_function"], [
+        ("return cache && is_answered() ? cache : NULL;", "return cache;")]),
     Mutant("virtual memory: other processes do not get it", ["vmm_kept / Neighbours"], [
         ("const uint64_t kept = vmm_kept_trim(device); struct context *context; uint64_t after, now;", "const uint64_t kept = 0; struct context *context; uint64_t after, now;")]),
     Mutant("virtual memory: it stays for ever", ["vmm_kept / Kept.test_decay"], [
