@@ -10,7 +10,6 @@
 #ifndef CUPOOL_POOL_VMM_BUFFERS_H
 #define CUPOOL_POOL_VMM_BUFFERS_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/queue.h>
 
@@ -46,11 +45,12 @@ struct vmm_buffer {
     unsigned int access_count;
     uint32_t given; /* a bit for each that the program has given since it has mapped the buffer */
     bool busy;      /* a thread makes deferred calls for it; nobody else uses the record */
+    uint64_t turn;  /* the number of that, among all */
     bool fresh;     /* not mapped by the program since it was idle */
     enum vmm_state state;
     const void *thread; /* that has changed its state */
     uint64_t since;
-    TAILQ_ENTRY(vmm_buffer) in_state;
+    TAILQ_ENTRY(vmm_buffer) in_state; /* or among those that are busy */
     TAILQ_ENTRY(vmm_buffer) in_class; /* VMM_IDLE */
     struct vmm_buffer *next_handle;
 };
@@ -62,7 +62,7 @@ struct vmm_account {
 };
 
 struct vmm_cache {
-    struct lock lock; /* guards everything below but settling */
+    struct lock lock; /* guards everything below */
     const struct vmm_ops *ops;
     void *arg;
     size_t least;
@@ -73,7 +73,8 @@ struct vmm_cache {
     struct vmm_list classes[VMM_CLASSES]; /* the latest first */
     struct vmm_account accounts[VMM_DEVICES];
     struct vmm_stats stats;
-    atomic_uint settling; /* threads that make deferred calls */
+    struct vmm_list busy; /* for which threads make deferred calls; by turn */
+    uint64_t turns;
 };
 
 /* True if the program has the buffer's memory, by handle or mapping. */

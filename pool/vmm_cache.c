@@ -233,10 +233,11 @@ static void given_up(struct vmm_buffer *b, const void *thread, uint64_t now)
     b->since = now;
 }
 
-/* Drop the lock; the first idle buffer of a device is told of. b: NULL, or not valid: nothing has become idle. */
+/* Drop the lock; the first deferred call for a buffer of a device is told of: from then on somebody has to see to it
+ * that memory goes back in time. b: NULL, or not valid: nothing was deferred. */
 static void end(struct vmm_cache *cache, const struct vmm_buffer *b)
 {
-    struct vmm_account *account = b && b->state == VMM_IDLE ? &cache->accounts[b->key.id % VMM_DEVICES] : NULL;
+    struct vmm_account *account = b && b->state != VMM_PLAIN ? &cache->accounts[b->key.id % VMM_DEVICES] : NULL;
     const unsigned int device = account ? b->key.id : 0;
     const bool first = account && !account->begun;
 

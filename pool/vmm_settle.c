@@ -128,11 +128,12 @@ void vmm_settle(struct vmm_cache *cache, struct vmm_buffer *b)
         vmm_range_remove(cache, b);
     if (b->has_memory && !b->own_refs)
         vmm_handle_remove(cache, b);
-    atomic_fetch_add(&cache->settling, 1);
+    b->turn = ++cache->turns;
+    TAILQ_INSERT_TAIL(&cache->busy, b, in_state);
     lock_give(&cache->lock);
     make_calls(cache, b, drops);
     lock_take(&cache->lock);
-    atomic_fetch_sub(&cache->settling, 1);
+    TAILQ_REMOVE(&cache->busy, b, in_state);
     if (gives)
         cache->stats.returned += b->size;
     b->busy = false;

@@ -25,6 +25,7 @@ int vmm_cache_new(const struct vmm_ops *ops, void *arg, size_t least, struct vmm
         TAILQ_INIT(&cache->states[i]);
     for (unsigned int i = 0; i < VMM_CLASSES; i++)
         TAILQ_INIT(&cache->classes[i]);
+    TAILQ_INIT(&cache->busy);
     *ret_cache = cache;
     return 0;
 }
@@ -122,12 +123,19 @@ void vmm_cache_settle_partial(struct vmm_cache *cache, uint64_t before)
 
 bool vmm_cache_wait(struct vmm_cache *cache)
 {
+    const struct vmm_buffer *first;
     bool any = false;
+    uint64_t last;
 
-    for (unsigned int i = 0; atomic_load(&cache->settling); i++) {
+    lock_take(&cache->lock);
+    last = cache->turns;
+    for (unsigned int i = 0; (first = TAILQ_FIRST(&cache->busy)) && first->turn <= last; i++) {
         any = true;
+        lock_give(&cache->lock);
         lock_relax(i);
+        lock_take(&cache->lock);
     }
+    lock_give(&cache->lock);
     return any;
 }
 

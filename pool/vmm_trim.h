@@ -31,7 +31,8 @@ void vmm_cache_forget_all(struct vmm_cache *cache);
 void vmm_cache_settle_partial(struct vmm_cache *cache, uint64_t before);
 /* Bytes that the program has given up and the driver has not got back, of one device or of all. */
 uint64_t vmm_cache_kept(struct vmm_cache *cache, int device);
-/* Wait for other threads that are giving memory back. False: there were none. */
+/* Wait for other threads that have begun to give memory back, not for those that begin meanwhile. False: there were
+ * none. */
 bool vmm_cache_wait(struct vmm_cache *cache);
 void vmm_cache_stats_get(struct vmm_cache *cache, struct vmm_stats *ret_stats);
 

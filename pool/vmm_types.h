@@ -25,7 +25,7 @@ struct vmm_ops {
     int (*unreserve)(void *arg, uint64_t addr, size_t size);
     /* A location that has access by an earlier user of the buffer alone has it no more. */
     int (*revoke)(void *arg, uint64_t addr, size_t size, const struct vmm_access *access);
-    /* The first buffer of a device has become idle. */
+    /* The program has given up a mapped buffer of a device, perhaps in part, for the first time. */
     void (*begins)(void *arg, unsigned int device);
     /* So many bytes of a device have gone back, which the program had given up. */
     void (*returned)(void *arg, unsigned int device, uint64_t addr, size_t size);

@@ -32,13 +32,14 @@ typedef unsigned long long ull;
 static struct {
     _Atomic(struct vmm_cache *) cache;
     pthread_once_t once;
-    _Atomic(uint64_t) tick_at; /* 0: nothing has become idle yet */
+    _Atomic(uint64_t) tick_at; /* 0: nothing has been given up yet */
 } kept = {.once = PTHREAD_ONCE_INIT};
 
 /* NOLINTNEXTLINE(misc-redundant-expression): so they are meant to be */
 _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "devices have the same numbers");
 
-/* Make a call of the driver, twice if need be, in relaxed capture mode, and write its event. */
+/* Make a call of the driver, twice if need be, in relaxed capture mode, and write its event. A library that has patched
+ * the driver's function (UCX) may ask about the address in it, on this thread, so our hooks are passed through. */
 #define CALL(call, event, format, ...)                                                                                 \
     __extension__({                                                                                                    \
         const struct real_driver *driver = real_driver_get();                                                          \
@@ -47,6 +48,7 @@ _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "de
         uint64_t ns;                                                                                                   \
         CUresult result;                                                                                               \
                                                                                                                        \
+        process_bypass_begin();                                                                                        \
         if (driver->cuThreadExchangeStreamCaptureMode)                                                                 \
             driver->cuThreadExchangeStreamCaptureMode(&mode);                                                          \
         result = driver->call;                                                                                         \
@@ -54,6 +56,7 @@ _Static_assert(VMM_DEVICES == DEVICES_MAX && VMM_ALL_DEVICES == CONTEXT_ALL, "de
             result = driver->call;                                                                                     \
         if (driver->cuThreadExchangeStreamCaptureMode)                                                                 \
             driver->cuThreadExchangeStreamCaptureMode(&mode);                                                          \
+        process_bypass_end();                                                                                          \
         ns = now_ns() - start;                                                                                         \
         if (process_traces())                                                                                          \
             trace_frequent_at(start, event, format ",\"us\":%llu.%llu,\"result\":%d", __VA_ARGS__, (ull)ns / 1000,     \
@@ -160,9 +163,19 @@ static void make(void)
         atomic_store_explicit(&kept.cache, cache, memory_order_release);
 }
 
+/* Inside a host function the driver refuses every call: the program's, and those that the cache would make for it. */
+static bool is_answered(void)
+{
+    CUcontext ignored;
+
+    return real_driver_get()->cuCtxGetCurrent(&ignored) != CUDA_ERROR_NOT_PERMITTED;
+}
+
 struct vmm_cache *vmm_kept_existing(void)
 {
-    return process_is_passive() ? NULL : atomic_load_explicit(&kept.cache, memory_order_acquire);
+    struct vmm_cache *cache = process_is_passive() ? NULL : atomic_load_explicit(&kept.cache, memory_order_acquire);
+
+    return cache && is_answered() ? cache : NULL;
 }
 
 struct vmm_cache *vmm_kept_cache(void)
@@ -224,8 +237,13 @@ bool vmm_kept_access(const CUmemAccessDesc *access, size_t count, struct vmm_acc
 uint64_t vmm_kept_trim(int device)
 {
     struct vmm_cache *cache = atomic_load_explicit(&kept.cache, memory_order_acquire);
+    uint64_t bytes;
 
-    return cache && process_serves() ? vmm_cache_trim(cache, device, UINT64_MAX) : 0;
+    if (!cache || !process_serves())
+        return 0;
+    bytes = vmm_cache_trim(cache, device, UINT64_MAX);
+    vmm_cache_wait(cache);
+    return bytes;
 }
 
 void vmm_kept_context_ends(void)

@@ -22,7 +22,8 @@
 /* The cache; NULL: CUPOOL_VMM is off, has no effect with other settings, or this thread is in a call of the library's
  * own. Made at the first call. */
 struct vmm_cache *vmm_kept_cache(void);
-/* The cache if there is one already, for calls that only concern memory that it knows. */
+/* The cache if there is one already, for calls that only concern memory that it knows; NULL also inside a host function,
+ * where the driver refuses them. */
 struct vmm_cache *vmm_kept_existing(void);
 /* True if calls may be deferred, and memory be handed out: the driver answers this thread, and no stream captures. */
 bool vmm_kept_serves(void);
@@ -37,7 +38,8 @@ bool vmm_kept_range(const CUdeviceptr *to, size_t size, CUdeviceptr at, unsigned
 /* The locations as the cache compares them; false: there are too many of them. */
 bool vmm_kept_access(const CUmemAccessDesc *access, size_t count, struct vmm_access ret_access[VMM_ACCESS_MAX]);
 
-/* Give back what is kept of a device, or of all (CONTEXT_ALL). Returns the bytes. */
+/* Give back what is kept of a device, or of all (CONTEXT_ALL), and wait for other threads that are doing so: what they
+ * give back counts as an arrival (arrivals.h). Returns the bytes that this call has given back. */
 uint64_t vmm_kept_trim(int device);
 /* A context ends, perhaps with the mappings of its device: nothing of before is handed out again. */
 void vmm_kept_context_ends(void);

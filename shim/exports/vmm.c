@@ -108,12 +108,13 @@ static struct vmm_cache *cache_for(const void *caller)
     return conf_get()->vmm.number && !caller_is_outside(caller_of(caller)) ? vmm_kept_cache() : NULL;
 }
 
-/* True, once: make the call again, since kept memory of that device has gone back. */
-static bool kept_again(bool *done, CUresult result, const CUmemAllocationProp *properties)
+/* True, once: make the call again, since kept memory of that device has gone back, by this thread or since `arrivals`
+ * by another one. */
+static bool kept_again(bool *done, unsigned int arrivals, CUresult result, const CUmemAllocationProp *properties)
 {
-    return result == CUDA_ERROR_OUT_OF_MEMORY && !process_is_inside() && retry_first(done) && properties &&
+    return result == CUDA_ERROR_OUT_OF_MEMORY && vmm_kept_existing() && retry_first(done) && properties &&
            hazard_location_device(&properties->location) >= 0 &&
-           vmm_kept_trim(hazard_location_device(&properties->location));
+           (vmm_kept_trim(hazard_location_device(&properties->location)) || serve_arrivals() != arrivals);
 }
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
@@ -138,7 +139,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     call = pin_begin();
     do
         result = real_next(cuMemCreate)(handle, size, properties, flags);
-    while (kept_again(&gave_kept, result, properties) || retry_again_outside(&retry, result));
+    while (kept_again(&gave_kept, retry.arrivals, result, properties) || retry_again_outside(&retry, result));
     if (!result && cache)
         vmm_cache_created(cache, *handle, size, &key);
     if (!result && serve_watches(CALLER) && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {

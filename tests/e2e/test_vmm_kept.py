@@ -94,8 +94,9 @@ class Kept(Base):
 
     def test_the_last_one_goes_in_time(self) -> None:
         """Without any other call of the program."""
-        trace = self.one_trace(self.run_kept("once:2097152", "sleep_last", "nap:1500"))
-        self.assertEqual(len(trace.of("mem_unmap")), 1)
+        for before in ([], ["once:2097152"]):  # the first memory ever that is given up, or not
+            trace = self.one_trace(self.run_kept(*before, "sleep_last", "nap:1500"))
+            self.assertEqual(len(trace.of("mem_unmap")), 1, before)
 
     def test_decay(self) -> None:
         done = self.run_kept("loop:2", "nap:2500", "info", CUPOOL_DECAY="1")
@@ -112,6 +113,16 @@ class Kept(Base):
         done = self.both("full")
         self.assertGreater(done.counts["cuMemUnmap"], 7)
         self.assertEqual(self.made(done)[4], self.made(done)[6])
+
+    def test_a_request_waits_for_what_is_going_back(self) -> None:
+        self.both("going", SIMGPU_DELAY_US="0")
+
+    def test_a_library_asks_from_within_the_driver(self) -> None:
+        self.both("within")
+
+    def test_a_host_function(self) -> None:
+        """The driver refuses its calls; the memory is not lost by them."""
+        self.assertEqual(self.made(self.both("called_back"))[4:6], [0, 0])
 
     def test_exported_memory_is_not_kept(self) -> None:
         self.assertEqual(self.both("exported").counts["cuMemCreate"], 2)

@@ -169,6 +169,46 @@ static void full(void)
     give(&b[0]);
 }
 
+static void nap(int ms)
+{
+    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+
+    nanosleep(&time, NULL);
+}
+
+static void *create_most(void *arg)
+{
+    struct buffer *b = arg;
+
+    OK(cuCtxSetCurrent(context));
+    nap(100);
+    OK(create(b));
+    OK(cuMemRelease(b->handle));
+    return NULL;
+}
+
+/* Another thread takes the memory while it is going back to the driver, which takes its time. */
+static void going(void)
+{
+    void (*slow)(const char *symbol, unsigned int ms) =
+        (void (*)(const char *, unsigned int))dlsym(RTLD_DEFAULT, "simgpu_slow");
+    struct buffer other = {.size = beginning / 4 * 3 / UNIT * UNIT}, b = take(other.size);
+    pthread_t thread;
+    CUdeviceptr at;
+
+    if (slow)
+        slow("cuMemUnmap", 400);
+    OK(cuMemUnmap(b.at, b.size));
+    OK(cuMemRelease(b.handle));
+    pthread_create(&thread, NULL, create_most, &other);
+    OK(cuMemAddressReserve(&at, UNIT, 0, 0, 0)); /* the addresses of b are kept, so its memory goes back here */
+    pthread_join(thread, NULL);
+    OK(cuMemAddressFree(at, UNIT));
+    OK(cuMemAddressFree(b.at, b.size));
+    if (slow)
+        slow(NULL, 0);
+}
+
 /* Others keep what was exported, whatever the program does. */
 static void exported(void)
 {
@@ -383,13 +423,6 @@ static void forked(void)
     give(&c);
 }
 
-static void nap(int ms)
-{
-    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-
-    nanosleep(&time, NULL);
-}
-
 /* Words that say how long they wait, or for whom. */
 static bool waits(const char *word)
 {
@@ -440,10 +473,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         void (*call)(void);
-    } words[] = {{"info", info},         {"sleep_last", sleep_last}, {"reset", reset},
-                 {"trim", trim},         {"elsewhere", elsewhere},   {"full", full},
-                 {"exported", exported}, {"captured", captured},     {"asks", asks},
-                 {"errors", errors},     {"threads", threads},       {"forked", forked}};
+    } words[] = {{"info", info},         {"sleep_last", sleep_last},    {"reset", reset},
+                 {"trim", trim},         {"elsewhere", elsewhere},      {"full", full},
+                 {"exported", exported}, {"captured", captured},        {"asks", asks},
+                 {"errors", errors},     {"threads", threads},          {"forked", forked},
+                 {"going", going},       {"within", asked_from_within}, {"called_back", called_back}};
     size_t total;
 
     OK(cuInit(0));

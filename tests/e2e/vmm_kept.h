@@ -44,5 +44,9 @@ void check(const struct buffer *b, unsigned char byte);
 void info(void);
 
 void random_program(uint64_t seed);
+/* A library asks about an address that the driver is about to unmap. */
+void asked_from_within(void);
+/* A host function, where the driver refuses every call, asks about and frees what is kept. */
+void called_back(void);
 
 #endif

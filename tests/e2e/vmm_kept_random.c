@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vmm_kept_random.c - a random program of correct calls: eight buffers that are taken and given up, also in part. */
+#include <dlfcn.h>
 #include <string.h>
 
 #include "vmm_kept.h"
@@ -100,4 +101,51 @@ void random_program(uint64_t seed)
         if (i % 50 == 0)
             info();
     }
+}
+
+static CUdeviceptr asked;
+
+static void ask(void)
+{
+    unsigned int type;
+
+    (void)cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, asked);
+}
+
+void asked_from_within(void)
+{
+    void (*before)(const char *symbol, void (*call)(void)) =
+        (void (*)(const char *, void (*)(void)))dlsym(RTLD_DEFAULT, "simgpu_before");
+    struct buffer b = take(UNIT);
+    CUdeviceptr at;
+
+    asked = b.at;
+    if (before)
+        before("cuMemUnmap", ask);
+    OK(cuMemUnmap(b.at, UNIT));
+    OK(cuMemRelease(b.handle));
+    OK(cuMemAddressReserve(&at, UNIT, 0, 0, 0)); /* the addresses of b are kept, so its memory goes back here */
+    OK(cuMemAddressFree(at, UNIT));
+    OK(cuMemAddressFree(b.at, UNIT));
+    if (before)
+        before(NULL, NULL);
+}
+
+static void CUDA_CB call_back(void *arg)
+{
+    ask();
+    *(CUresult *)arg = cuMemAddressFree(asked, UNIT);
+}
+
+void called_back(void)
+{
+    struct buffer b = take(UNIT);
+    CUresult result;
+
+    asked = b.at;
+    give(&b);
+    OK(cuLaunchHostFunc(NULL, call_back, &result));
+    OK(cuStreamSynchronize(NULL));
+    printf("in a host function %d\n", (int)result);
+    info();
 }

@@ -173,6 +173,30 @@ static CUresult refusal_take(const char *symbol)
     return (CUresult)atomic_load(&refusal);
 }
 
+/* The symbol whose calls take longer, and by how many milliseconds. */
+static _Atomic(const char *) slow;
+static _Atomic unsigned int slow_ms;
+
+/* The symbol that calls a function first. */
+static _Atomic(const char *) patched;
+static void (*_Atomic patch)(void);
+
+static void patch_call(const char *symbol)
+{
+    const char *wanted = atomic_load_explicit(&patched, memory_order_acquire);
+
+    if (wanted && strcmp(wanted, symbol) == 0)
+        atomic_load (&patch)();
+}
+
+static void nap_if_slow(const char *symbol)
+{
+    const char *wanted = atomic_load_explicit(&slow, memory_order_acquire);
+
+    if (wanted && strcmp(wanted, symbol) == 0)
+        usleep(1000 * atomic_load(&slow_ms));
+}
+
 CUresult sim_enter(struct sim_counter *c, bool early)
 {
     CUresult r;
@@ -185,6 +209,8 @@ CUresult sim_enter(struct sim_counter *c, bool early)
         } while (!atomic_compare_exchange_weak(&counters, &head, c));
     }
     atomic_fetch_add_explicit(&c->calls, 1, memory_order_relaxed);
+    nap_if_slow(c->symbol);
+    patch_call(c->symbol);
     r = refusal_take(c->symbol);
     if (r == CUDA_SUCCESS && n_faults)
         r = fault_find(c->symbol);
@@ -200,6 +226,18 @@ void simgpu_refuse(const char *symbol, int code)
 {
     atomic_store(&refusal, code);
     atomic_store(&refused, symbol);
+}
+
+void simgpu_slow(const char *symbol, unsigned int ms)
+{
+    atomic_store(&slow_ms, ms);
+    atomic_store_explicit(&slow, symbol, memory_order_release);
+}
+
+void simgpu_before(const char *symbol, void (*call)(void))
+{
+    atomic_store(&patch, call);
+    atomic_store_explicit(&patched, symbol, memory_order_release);
 }
 
 unsigned long simgpu_count(const char *name)

@@ -20,6 +20,12 @@ unsigned long simgpu_count(const char *name);
 /* The next call of this symbol returns code and does nothing; also if cupool makes it. The name has to stay. */
 void simgpu_refuse(const char *symbol, int code);
 
+/* From now on each call of this symbol begins so much later; also if cupool makes it. The name has to stay. */
+void simgpu_slow(const char *symbol, unsigned int ms);
+
+/* From now on each call of this symbol calls a function first, as if a library had patched it. The name has to stay. */
+void simgpu_before(const char *symbol, void (*call)(void));
+
 /*
  * Where a host function may read and write n bytes of device memory; NULL if they do not lie in one live allocation.
  * The address that the program holds is not accessible, as on a GPU. Only work that a stream orders may use it: it is

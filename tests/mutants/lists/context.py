@@ -10,6 +10,13 @@ MUTANTS = [
         ("return idle + vmm_kept_bytes(device);", "return idle;")]),
     Mutant("virtual memory: refused requests do not get it", ["vmm_kept / AsNatively.test_every_word"], [
         ("bool any = vmm_kept_trim(device) != 0;", "bool any = false;")]),
+    Mutant("virtual memory: a refused request does not wait for what is going back", ["vmm_kept / Kept.test_a_request_waits_for_what_is_going_back"], [
+        ("vmm_cache_wait(cache); return bytes;", "return bytes;")]),
+    Mutant("virtual memory: our hooks wait for a buffer that their own thread gives back", ["vmm_kept / Kept.test_a_library_asks_from_within_the_driver"], [
+        ("process_bypass_begin(); \\ if (driver->cuThreadExchange", "\\ if (driver->cuThreadExchange"),
+        ("process_bypass_end(); \\ ns = now_ns() - start;", "\\ ns = now_ns() - start;")]),
+    Mutant("virtual memory: a host function loses it", ["vmm_kept / Kept.test_a_host_function"], [
+        ("return cache && is_answered() ? cache : NULL;", "return cache;")]),
     Mutant("virtual memory: other processes do not get it", ["vmm_kept / Neighbours"], [
         ("const uint64_t kept = vmm_kept_trim(device); struct context *context; uint64_t after, now;", "const uint64_t kept = 0; struct context *context; uint64_t after, now;")]),
     Mutant("virtual memory: it stays for ever", ["vmm_kept / Kept.test_decay"], [

@@ -11,7 +11,7 @@ MUTANTS = [
     Mutant("virtual memory: an address that was given up is known", ["vmm_kept / AsNatively.test_every_word"], [
         ("if (cache) vmm_cache_settle_range(cache, ptr, 1);", "(void)cache;")]),
     Mutant("virtual memory: a refused cuMemCreate does not get it", ["vmm_kept / Kept.test_another_device"], [
-        ("while (kept_again(&gave_kept, result, properties) ||", "while (")]),
+        ("while (kept_again(&gave_kept, retry.arrivals, result, properties) ||", "while (")]),
 
     Mutant("cupool_trim of all devices leaves pinned memory", ["api"], [
         ("if (device == CUPOOL_ALL_DEVICES && host_memory_pool())", "if (0)")]),

@@ -35,6 +35,10 @@ MUTANTS = [
         ("served = exact && may_serve;", "served = exact;")]),
     Mutant("virtual memory: a handle's deferred release is forgotten with its mapping", ["vmm_trim", "vmm_random"], [
         ("if (b && b->own_map && b->size == size && b->refs > b->own_refs) {", "if (0) {")]),
+    Mutant("virtual memory: nobody is told of memory whose addresses the program keeps", ["vmm_trim", "vmm_kept / Kept.test_the_last_one_goes_in_time"], [
+        ("b && b->state != VMM_PLAIN ? &cache->accounts", "b && b->state == VMM_IDLE ? &cache->accounts")]),
+    Mutant("virtual memory: a wait lasts until no memory goes back any more", ["vmm_trim"], [
+        ("(first = TAILQ_FIRST(&cache->busy)) && first->turn <= last; i++)", "(first = TAILQ_FIRST(&cache->busy)); i++)")]),
     Mutant("virtual memory: no bound", ["vmm_trim"], [
         ("if (wanted + account->kept > peak + peak / 10 + cache->least)", "if (0)")]),
     Mutant("virtual memory: what has just become idle goes first", ["vmm_trim"], [

@@ -2,13 +2,17 @@
 /*
  * test_vmm_trim.c - the cache of virtual memory: when memory goes back, what a refused call leaves, and access.
  */
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
 
+#include "clock.h"
 #include "vmm_unit.h"
 
 static void test_access(void **state)
@@ -90,6 +94,84 @@ static void test_decay(void **state)
     give(side, &b);
 }
 
+/* Somebody is told in time who gives memory back later, although the program keeps the addresses. */
+static void test_begins(void **state)
+{
+    struct side *side = *state;
+    struct buffer a = take(side, UNIT);
+
+    assert_int_equal(side->begun, 0);
+    OK(side_unmap(side, a.addr, UNIT));
+    OK(side_release(side, a.handle));
+    assert_int_equal(side->begun, 1);
+    side->now = 1;
+    vmm_cache_settle_partial(side->cache, 0);
+    assert_int_equal(side->driver->taken, 0);
+    OK(side_unreserve(side, a.addr, UNIT));
+}
+
+static atomic_bool enough;
+static atomic_uint threads;
+
+static int nap_unmap(void *arg, uint64_t addr, size_t size)
+{
+    nap_ns(1000000);
+    return 0;
+}
+
+static int nap_release(void *arg, uint64_t handle)
+{
+    return 0;
+}
+
+static void nap_begins(void *arg, unsigned int device)
+{
+}
+
+static void nap_returned(void *arg, unsigned int device, uint64_t addr, size_t size)
+{
+}
+
+static const struct vmm_ops nap_ops = {
+    .unmap = nap_unmap, .release = nap_release, .unreserve = nap_unmap, .begins = nap_begins, .returned = nap_returned};
+
+/* Gives memory back all the time. */
+static void *gives_back(void *arg)
+{
+    static const struct vmm_key key;
+    struct vmm_cache *cache = arg;
+    const uint64_t addr = UNIT * (1 + atomic_fetch_add(&threads, 1));
+
+    vmm_cache_reserved(cache, addr, UNIT, ALIGN);
+    while (!atomic_load(&enough)) {
+        vmm_cache_created(cache, addr, UNIT, &key);
+        vmm_cache_mapped(cache, addr, UNIT, addr, true);
+        vmm_cache_unmap(cache, &addr, addr, UNIT, true, 1);
+        vmm_cache_release(cache, &addr, addr, true, 1);
+        vmm_cache_settle_range(cache, addr, UNIT);
+    }
+    return NULL;
+}
+
+/* To wait for what is going back is to wait for what began before, not until nothing goes back any more. */
+static void test_waits_for_what_began_before(void **state)
+{
+    struct vmm_cache *cache;
+    pthread_t thread[16];
+
+    OK(vmm_cache_new(&nap_ops, NULL, 64 * MIB, &cache));
+    for (int i = 0; i < 16; i++)
+        pthread_create(&thread[i], NULL, gives_back, cache);
+    for (int i = 0; i < 20; i++)
+        while (!vmm_cache_wait(cache))
+            sched_yield();
+    atomic_store(&enough, true);
+    for (int i = 0; i < 16; i++)
+        pthread_join(thread[i], NULL);
+    assert_false(vmm_cache_wait(cache));
+    vmm_cache_destroy(cache);
+}
+
 /* A thread has got a part of a buffer when its memory goes: the rest comes from the driver. */
 static void test_trimmed_while_forming(void **state)
 {
@@ -160,9 +242,15 @@ static void test_captures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_access),   TEST(test_access_unknown),        TEST(test_bound),
-        TEST(test_decay),    TEST(test_trimmed_while_forming), TEST(test_refused),
+        TEST(test_access),
+        TEST(test_access_unknown),
+        TEST(test_bound),
+        TEST(test_decay),
+        TEST(test_trimmed_while_forming),
+        TEST(test_refused),
         TEST(test_captures),
+        TEST(test_begins),
+        TEST(test_waits_for_what_began_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
