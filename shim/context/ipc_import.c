@@ -460,10 +460,10 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
     pthread_mutex_lock(&imports.lock);
     mapping = imports.mappings;
-    while (mapping && addr - mapping->addr >= mapping->size)
+    while (mapping && (!mapping->context || addr - mapping->addr >= mapping->size))
         mapping = mapping->next;
     import = mapping ? imports.first : NULL;
-    while (import && addr - import->addr >= import->size)
+    while (import && (import->lost || addr - import->addr >= import->size))
         import = import->next;
     *ret_base = import ? import->addr : 0;
     *ret_size = import ? import->size : 0;
