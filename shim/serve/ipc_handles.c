@@ -12,6 +12,7 @@
 #include "context/backend.h"
 #include "context/ipc_import.h"
 #include "context/ipc_map.h"
+#include "context/ipc_native.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
 #include "context/nccl_memory.h"
@@ -200,4 +201,16 @@ bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result)
     if (ipc_import_any() && !process_is_passive())
         *ret_result = ipc_import_close(ptr, &ours);
     return ours;
+}
+
+void serve_ipc_opened(CUdeviceptr ptr)
+{
+    if (conf_get()->ipc.number && !process_is_passive())
+        ipc_native_opened(ptr);
+}
+
+void serve_ipc_closed(CUdeviceptr ptr)
+{
+    if (!process_is_passive())
+        ipc_native_closed(ptr);
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import unittest
 
-from ipc_process import Base, Process
+from ipc_process import Base, Process, is_ticket
 
 
 class Importer(Base):
@@ -21,6 +21,26 @@ class Importer(Base):
         self.assertEqual(b(f"at {first}") >> 21, was >> 21)
         self.assertEqual(b.ask(f"range {first} 0"), ["0", "0", "3000"])
         self.assertEqual(b(f"context {first}"), 1)
+
+    def test_a_handle_of_the_driver_and_a_ticket(self) -> None:
+        """Of two blocks in one driver allocation, the first has the driver's handle. The driver maps both at one address."""
+        size = 4900 << 10
+        a, b = (Process(self, decay="100") for _ in range(2))
+        # A program that frees much of such sizes has two blocks in an allocation.
+        for k in [a.alloc(2900 << 10) for _ in range(150)]:
+            self.assertEqual(a(f"free {k}"), 0)
+        mine = sorted((a.alloc(size, seed) for seed in range(2)), key=lambda k: a(f"at {k}"))
+        handles = [a.handle(k) for k in mine]
+        self.assertEqual([is_ticket(handle) for handle in handles], [False, True])
+        for order in (0, 1), (1, 0):
+            its = {i: b.open(handles[i], size) for i in order}
+            self.assertEqual(b(f"at {its[1]}") - b(f"at {its[0]}"), a(f"at {mine[1]}") - a(f"at {mine[0]}"))
+            self.assertEqual(b.ask(f"range {its[0]} 100")[:2], ["0", "0"])
+            self.assertEqual(b.ask(f"range {its[1]} 100"), ["0", "0", str(size)])
+            self.assertEqual([b(f"context {its[i]}") for i in order], [1, 1])
+            self.assertEqual(b(f"close {its[0]}"), 0)
+            self.assertNotEqual(b.ask(f"range {its[0]} 100")[0], "0")
+            self.assertEqual(b(f"close {its[1]}"), 0)
 
 
 if __name__ == "__main__":
