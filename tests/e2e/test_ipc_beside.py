@@ -4,6 +4,8 @@ The plain cases are in test_ipc.py.
 """
 from __future__ import annotations
 
+import errno
+import time
 import unittest
 
 from ipc_process import Base, Process, is_ticket
@@ -41,6 +43,28 @@ class Importer(Base):
             self.assertEqual(b(f"close {its[0]}"), 0)
             self.assertNotEqual(b.ask(f"range {its[0]} 100")[0], "0")
             self.assertEqual(b(f"close {its[1]}"), 0)
+
+
+class Exporter(Base):
+    def test_a_pause(self) -> None:
+        """It replaces the memory, so what is exported while it waits for work would be lost to the importer."""
+        a, b = (Process(self, CUPOOL_BACKEND="vmm") for _ in range(2))
+        mine = a.alloc(3000, 1)
+        self.assertEqual(a("busy 1000"), 0)
+        self.assertEqual(a("pause"), 0)
+        time.sleep(0.3)
+        rc, *handle = a.ask(f"handle {mine}")
+        error = a("resume")
+        if rc != "0":
+            self.assertEqual(error, 0)
+            handle = [a.handle(mine)]
+        its = b.open(handle[0], 3000)
+        self.assertEqual(b(f"check {its} 1"), 0)
+        self.assertEqual(b(f"fill {its} 2"), 0)
+        self.assertEqual(a(f"check {mine} 2"), 0)
+        # And what is exported is not paused.
+        self.assertEqual(a("pause"), 0)
+        self.assertEqual(a("resume"), -errno.EBUSY)
 
 
 if __name__ == "__main__":
