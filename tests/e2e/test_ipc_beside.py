@@ -10,6 +10,8 @@ import unittest
 
 from ipc_process import Base, Process, is_ticket
 
+ILLEGAL_ADDRESS = 700
+
 
 class Importer(Base):
     def test_memory_at_the_address_of_a_lost_block(self) -> None:
@@ -46,6 +48,19 @@ class Importer(Base):
 
 
 class Exporter(Base):
+    def test_an_error_of_the_device(self) -> None:
+        """A free returns it, as natively, also if another process has the block open."""
+        # The first call of cuMemGetInfo is the library's.
+        fault = f"cuCtxSynchronize:1+:{ILLEGAL_ADDRESS},cuMemGetInfo_v2:2+:{ILLEGAL_ADDRESS}"
+        for held in (False, True):
+            a, b = Process(self, SIMGPU_FAULT=fault), Process(self)
+            mine = int(a.ask("alloc 3000")[1])
+            handle = a.handle(mine)
+            self.assertTrue(is_ticket(handle))
+            if held:
+                b.open(handle, 3000)
+            self.assertEqual(a(f"free {mine}"), ILLEGAL_ADDRESS, held)
+
     def test_a_pause(self) -> None:
         """It replaces the memory, so what is exported while it waits for work would be lost to the importer."""
         a, b = (Process(self, CUPOOL_BACKEND="vmm") for _ in range(2))
