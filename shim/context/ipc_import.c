@@ -20,6 +20,7 @@
 #include "clock.h"
 #include "context/free_order.h"
 #include "context/ipc_map.h"
+#include "context/ipc_native.h"
 #include "context/lifetime.h"
 #include "context/registry.h"
 #include "real/real.h"
@@ -460,11 +461,13 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
     pthread_mutex_lock(&imports.lock);
     mapping = imports.mappings;
-    while (mapping && addr - mapping->addr >= mapping->size)
+    while (mapping && (!mapping->context || addr - mapping->addr >= mapping->size))
         mapping = mapping->next;
     import = mapping ? imports.first : NULL;
-    while (import && addr - import->addr >= import->size)
+    while (import && (import->lost || addr - import->addr >= import->size))
         import = import->next;
+    if (mapping && !import && ipc_native_is_open(mapping->addr)) /* the driver has it at this address, too */
+        mapping = NULL;
     *ret_base = import ? import->addr : 0;
     *ret_size = import ? import->size : 0;
     *ret_context = mapping ? mapping->context : NULL;
@@ -474,8 +477,6 @@ bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcon
 
 void ipc_import_context_gone(CUcontext handle)
 {
-    if (!ipc_import_any())
-        return;
     pthread_mutex_lock(&imports.lock);
     for (struct import *import = imports.first; import; import = import->next)
         import->lost |= import->mapping->context == handle;

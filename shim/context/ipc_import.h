@@ -37,7 +37,8 @@ CUresult ipc_import_open(const struct ipc_ticket *ticket, CUdeviceptr *ret_addr)
 /* Close it, after the work of its context. *ret_ours: false if no open block starts there; nothing has been done. */
 CUresult ipc_import_close(CUdeviceptr addr, bool *ret_ours);
 
-/* The open block around addr, or *ret_size 0 if addr is in a mapping but in no open block. False: in no mapping. */
+/* The open block around addr, or *ret_size 0 if addr is in a mapping but in no open block. False: in no mapping, or in
+ * one that the program has opened by the driver's handle as well. */
 bool ipc_import_range(uint64_t addr, uint64_t *ret_base, size_t *ret_size, CUcontext *ret_context);
 
 /* The context with this handle has ended, and with it what was opened there. */

@@ -35,6 +35,7 @@ typedef unsigned long long ull;
 
 enum state { RUNNING, CHANGING, PAUSED };
 static atomic_int states[DEVICES_MAX];
+static atomic_uint exports; /* calls that are exporting memory */
 
 static __thread const char *reason __attribute__((tls_model("initial-exec"))) = "";
 
@@ -79,6 +80,22 @@ bool device_is_paused(int device)
     return atomic_load(state_of(device)) == PAUSED && any_suspended(device);
 }
 
+/* The count comes before the look at the state, and claim sets the state before check looks at the count: so one of the
+ * two gives way. */
+bool pause_export_begin(int device)
+{
+    atomic_fetch_add(&exports, 1);
+    if (atomic_load(state_of(device)) != CHANGING)
+        return true;
+    pause_export_end();
+    return false;
+}
+
+void pause_export_end(void)
+{
+    atomic_fetch_sub(&exports, 1);
+}
+
 /* Claim the device. A device whose paused contexts have all ended is paused no more. */
 static int claim(int device, enum state from)
 {
@@ -108,7 +125,7 @@ static int check_context(struct context *context, bool keep)
         return refuse(-EOPNOTSUPP, "its memory does not come from virtual memory calls (CUPOOL_BACKEND=vmm)");
     if (context_failed(context))
         return refuse(-EIO, "a context has met an error that it does not recover from");
-    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || ipc_table_any())
+    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || atomic_load(&exports) || ipc_table_any())
         return refuse(-EBUSY, "memory is exported to another process or library");
     return check_driver(context->driver, keep);
 }

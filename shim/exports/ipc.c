@@ -43,6 +43,8 @@ static CUresult handle_open(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsi
     if (serve_ipc_open(&handle, flags, ptr, &result))
         return result;
     result = real(ptr, handle, flags);
+    if (!result)
+        serve_ipc_opened(*ptr);
     if (watched)
         context_saw(result);
     return result;
@@ -62,5 +64,10 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
     CUresult result;
 
-    return serve_ipc_close(ptr, &result) ? result : real_next(cuIpcCloseMemHandle)(ptr);
+    if (serve_ipc_close(ptr, &result))
+        return result;
+    result = real_next(cuIpcCloseMemHandle)(ptr);
+    if (!result)
+        serve_ipc_closed(ptr);
+    return result;
 }

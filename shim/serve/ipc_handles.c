@@ -12,9 +12,11 @@
 #include "context/backend.h"
 #include "context/ipc_import.h"
 #include "context/ipc_map.h"
+#include "context/ipc_native.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
 #include "context/nccl_memory.h"
+#include "context/pause.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "context/vmm_map.h"
@@ -78,9 +80,14 @@ static int ticket_make(const struct pool *pool, uint64_t addr, void *ret_handle)
         return rc;
     if (is_new)
         background_wake();
-    if (!ipc_table_name(base, &block))
+    if (!ipc_table_name(base, &block)) {
+        /* A pause replaces the memory, and the importer would keep the old one. */
+        if (!pause_export_begin(context_device(context_of(pool))))
+            return -EBUSY;
         while ((rc = block_export(pool, base, size, segment, &block)) == -EAGAIN)
             ;
+        pause_export_end();
+    }
     if (!rc)
         ipc_ticket_make(ret_handle, (int)getpid(), &station, &block);
     return rc;
@@ -200,4 +207,16 @@ bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result)
     if (ipc_import_any() && !process_is_passive())
         *ret_result = ipc_import_close(ptr, &ours);
     return ours;
+}
+
+void serve_ipc_opened(CUdeviceptr ptr)
+{
+    if (conf_get()->ipc.number && !process_is_passive())
+        ipc_native_opened(ptr);
+}
+
+void serve_ipc_closed(CUdeviceptr ptr)
+{
+    if (!process_is_passive())
+        ipc_native_closed(ptr);
 }

@@ -36,4 +36,8 @@ bool serve_ipc_open(const void *handle, unsigned int flags, CUdeviceptr *ptr, CU
 /* As serve_ipc_open, of an address that is to be closed. */
 bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result);
 
+/* The driver has opened a handle of its own, or closed it. */
+void serve_ipc_opened(CUdeviceptr ptr);
+void serve_ipc_closed(CUdeviceptr ptr);
+
 #endif

@@ -227,15 +227,15 @@ static enum serve_verdict free_with(int (*release)(uint64_t addr), uint64_t addr
     }
 }
 
-/* Wait as the free would have. */
-static void parked_wait(uint64_t addr)
+/* Wait as the free would have. False: it could not, most likely because of an earlier error of the context. */
+static bool parked_wait(uint64_t addr)
 {
     struct pins *own = pin_begin(PIN_ADDRESS(addr));
     struct pool *pool = atomic_load_explicit(&contexts_closing, memory_order_acquire) ? NULL : pool_of(addr);
+    const bool done = !pool || !order_wait(context_of(pool));
 
-    if (pool)
-        order_wait(context_of(pool));
     pin_end(own);
+    return done;
 }
 
 /* A free of a block that may be exported. True: another process holds it, so it stays handed out for now, and
@@ -248,8 +248,8 @@ static __attribute__((noinline, cold)) bool free_parks(uint64_t addr, bool waits
         return false;
     is = ipc_table_free(addr);
     *ret_verdict = is == IPC_FREE_AGAIN ? SERVE_INVALID : SERVE_DONE;
-    if (is == IPC_FREE_PARKED && waits)
-        parked_wait(addr);
+    if (is == IPC_FREE_PARKED && waits && !parked_wait(addr))
+        *ret_verdict = SERVE_FAILED;
     return is != IPC_FREE_NOW;
 }
 

@@ -18,6 +18,8 @@
  *   fds                the number of open descriptors
  *   busy MS            work of so many milliseconds for the device
  *   reset              the error of cudaDeviceReset
+ *   pause              cupool_pause in a thread of its own
+ *   resume             the error of that, and of cupool_resume, as one number
  *   closefrom FD       close every descriptor from FD on
  *   fork               a child that does nothing until this process's stdin ends; its number
  *   exit               end without closing anything
@@ -27,6 +29,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,6 +38,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "cupool.h"
 
 #define BLOCKS_MAX 4096
 
@@ -161,6 +166,27 @@ static long child_make(void)
     return pid;
 }
 
+static void *pause_run(void *ret)
+{
+    *(long *)ret = cupool_pause(0, CUPOOL_KEEP);
+    return NULL;
+}
+
+static pthread_t pausing;
+static long pause_error;
+
+/* So that the program goes on while the device pauses. */
+static long pause_begin(void)
+{
+    return pthread_create(&pausing, NULL, pause_run, &pause_error);
+}
+
+static long pause_end(void)
+{
+    pthread_join(pausing, NULL);
+    return pause_error ? pause_error : cupool_resume(0);
+}
+
 static long number(const char *word, long a, long b)
 {
     if (strcmp(word, "free") == 0)
@@ -185,6 +211,10 @@ static long number(const char *word, long a, long b)
         return (long)cudaLaunchHostFunc(NULL, nap, (void *)(intptr_t)a);
     if (strcmp(word, "reset") == 0)
         return (long)cudaDeviceReset();
+    if (strcmp(word, "pause") == 0)
+        return pause_begin();
+    if (strcmp(word, "resume") == 0)
+        return pause_end();
     if (strcmp(word, "closefrom") == 0)
         return syscall(SYS_close_range, (unsigned int)a, ~0u, 0u);
     if (strcmp(word, "fork") == 0)

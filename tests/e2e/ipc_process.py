@@ -15,9 +15,9 @@ from e2e import BIN, LIB, TIMEOUT, Case
 class Process:
     """ipc_app.c, which does what it is told."""
 
-    def __init__(self, case: Case, preload: Optional[Path] = LIB, kind: str = "shared", user: Optional[int] = None, **env: str) -> None:
+    def __init__(self, case: Case, preload: Optional[Path] = LIB, kind: str = "shared", user: Optional[int] = None, decay: str = "0", **env: str) -> None:
         self.case, self.cwd = case, case.folder()
-        full = case.env(str(preload) if preload else None, CUPOOL_TRACE_FILE="off", CUPOOL_DECAY="0", **env)
+        full = case.env(str(preload) if preload else None, CUPOOL_TRACE_FILE="off", CUPOOL_DECAY=decay, **env)
         if user:
             os.chmod(self.cwd.parent, 0o755)
             os.chmod(self.cwd, 0o777)

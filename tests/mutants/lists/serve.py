@@ -34,7 +34,9 @@ MUTANTS = [
         ("== 0 && base == segment));", "== 0));")]),
 
     Mutant("ipc: the free of a held block does not wait", ["ipc / Held.test_the_free_waits"], [
-        ("if (is == IPC_FREE_PARKED && waits)", "if (false && waits)")]),
+        ("if (is == IPC_FREE_PARKED && waits && !", "if (false && waits && !")]),
+    Mutant("ipc: the free of a held block passes over an error", ["ipc_beside / Exporter.test_an_error_of_the_device"], [
+        ("*ret_verdict = SERVE_FAILED;", ";")]),
     Mutant("ipc: a block that nobody holds any more stays", ["ipc / Held.test_until_it_is_closed", "ipc / Held.test_until_the_importer_is_gone"], [
         ("free_with(parked_release, addr);", "(void)parked_release;")]),
     Mutant("ipc: a freed block that is held is there for the program", ["ipc / Held.test_until_it_is_closed"], [

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA IPC of pooled blocks beside what else a program does: resets of its device, handles of the driver's own, pauses, errors.
+The plain cases are in test_ipc.py.
+"""
+from __future__ import annotations
+
+import errno
+import time
+import unittest
+
+from ipc_process import Base, Process, is_ticket
+
+ILLEGAL_ADDRESS = 700
+
+
+class Importer(Base):
+    def test_memory_at_the_address_of_a_lost_block(self) -> None:
+        """A reset ends what was open. What the driver puts there afterwards is the program's."""
+        a, b = Process(self), Process(self)
+        a.alloc(5000)
+        its = b.open(a.handle(a.alloc(3000, 1)), 3000)
+        was = b(f"at {its}")
+        self.assertEqual(b("reset"), 0)
+        first = b.alloc(3000, 2)
+        self.assertEqual(b(f"at {first}") >> 21, was >> 21)
+        self.assertEqual(b.ask(f"range {first} 0"), ["0", "0", "3000"])
+        self.assertEqual(b(f"context {first}"), 1)
+
+    def test_a_handle_of_the_driver_and_a_ticket(self) -> None:
+        """Of two blocks in one driver allocation, the first has the driver's handle. The driver maps both at one address."""
+        size = 4900 << 10
+        a, b = (Process(self, decay="100") for _ in range(2))
+        # A program that frees much of such sizes has two blocks in an allocation.
+        for k in [a.alloc(2900 << 10) for _ in range(150)]:
+            self.assertEqual(a(f"free {k}"), 0)
+        mine = sorted((a.alloc(size, seed) for seed in range(2)), key=lambda k: a(f"at {k}"))
+        handles = [a.handle(k) for k in mine]
+        self.assertEqual([is_ticket(handle) for handle in handles], [False, True])
+        for order in (0, 1), (1, 0):
+            its = {i: b.open(handles[i], size) for i in order}
+            self.assertEqual(b(f"at {its[1]}") - b(f"at {its[0]}"), a(f"at {mine[1]}") - a(f"at {mine[0]}"))
+            self.assertEqual(b.ask(f"range {its[0]} 100")[:2], ["0", "0"])
+            self.assertEqual(b.ask(f"range {its[1]} 100"), ["0", "0", str(size)])
+            self.assertEqual([b(f"context {its[i]}") for i in order], [1, 1])
+            self.assertEqual(b(f"close {its[0]}"), 0)
+            self.assertNotEqual(b.ask(f"range {its[0]} 100")[0], "0")
+            self.assertEqual(b(f"close {its[1]}"), 0)
+
+
+class Exporter(Base):
+    def test_an_error_of_the_device(self) -> None:
+        """A free returns it, as natively, also if another process has the block open."""
+        # The first call of cuMemGetInfo is the library's.
+        fault = f"cuCtxSynchronize:1+:{ILLEGAL_ADDRESS},cuMemGetInfo_v2:2+:{ILLEGAL_ADDRESS}"
+        for held in (False, True):
+            a, b = Process(self, SIMGPU_FAULT=fault), Process(self)
+            mine = int(a.ask("alloc 3000")[1])
+            handle = a.handle(mine)
+            self.assertTrue(is_ticket(handle))
+            if held:
+                b.open(handle, 3000)
+            self.assertEqual(a(f"free {mine}"), ILLEGAL_ADDRESS, held)
+
+    def test_a_pause(self) -> None:
+        """It replaces the memory, so what is exported while it waits for work would be lost to the importer."""
+        a, b = (Process(self, CUPOOL_BACKEND="vmm") for _ in range(2))
+        mine = a.alloc(3000, 1)
+        self.assertEqual(a("busy 1000"), 0)
+        self.assertEqual(a("pause"), 0)
+        time.sleep(0.3)
+        rc, *handle = a.ask(f"handle {mine}")
+        error = a("resume")
+        if rc != "0":
+            self.assertEqual(error, 0)
+            handle = [a.handle(mine)]
+        its = b.open(handle[0], 3000)
+        self.assertEqual(b(f"check {its} 1"), 0)
+        self.assertEqual(b(f"fill {its} 2"), 0)
+        self.assertEqual(a(f"check {mine} 2"), 0)
+        # And what is exported is not paused.
+        self.assertEqual(a("pause"), 0)
+        self.assertEqual(a("resume"), -errno.EBUSY)
+
+
+if __name__ == "__main__":
+    unittest.main()
