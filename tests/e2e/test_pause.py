@@ -124,6 +124,9 @@ class Meanwhile(Base):
             self.assertEqual([line for line in out if "free" not in line], ["pause 0", "resume 0", "check 0 1", "pause 0", "resume 0",
                                                                             f"resume {EALREADY} it is not paused"])
 
+    def test_the_context_ends_and_nothing_is_paused(self) -> None:
+        self.assertEqual(self.lines(*SOME, KEEP, "reset", "alloc:600", "stats"), ["pause 0", "stats 2097152 1024 0"])
+
     def test_the_context_ends_and_another_is_paused(self) -> None:
         self.assertEqual(self.lines(*SOME, KEEP, "reset", "alloc:600", KEEP, "resume", "check"), ["pause 0", "pause 0", "resume 0", "check 0 1"])
 
