@@ -54,12 +54,13 @@ static atomic_int *state_of(int device)
     return &states[(unsigned int)device % DEVICES_MAX];
 }
 
-/* The next context of the device, whose pool is suspended, from *i on; pinned. */
+/* The next context of the device, whose pool is suspended, from *i on; pinned. None may be left out: each step relies
+ * on the one before. */
 static struct context *suspended_next(unsigned int *i, int device)
 {
     struct context *context;
 
-    while ((context = context_next(i, device)) && !pool_is_suspended(context->pool))
+    while ((context = context_next_decided(i, device)) && !pool_is_suspended(context->pool))
         context_unpin(context);
     return context;
 }
@@ -125,7 +126,7 @@ static int check(int device, bool keep)
         return refuse(-EBUSY, "memory is registered with NCCL (CUPOOL_REGISTER)");
     if (conf_get()->debug.number == DEBUG_GUARD)
         return refuse(-EOPNOTSUPP, "CUPOOL_DEBUG=guard looks at all memory");
-    for (unsigned int i = 0; !rc && (context = context_next(&i, device)); context_unpin(context))
+    for (unsigned int i = 0; !rc && (context = context_next_decided(&i, device)); context_unpin(context))
         rc = check_context(context, keep);
     return rc;
 }
@@ -155,7 +156,7 @@ static int trim_and_suspend(const struct change *change)
     int rc = 0;
 
     vmm_kept_trim(change->device);
-    for (unsigned int i = 0; !rc && (context = context_next(&i, change->device)); context_unpin(context)) {
+    for (unsigned int i = 0; !rc && (context = context_next_decided(&i, change->device)); context_unpin(context)) {
         pool_trim(context->pool, "pause");
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
         rc = pool_suspend(context->pool, BACKEND_VMM);
@@ -174,7 +175,8 @@ static int wait_for_all(const struct change *change)
     struct context *context;
     bool late = false;
 
-    for (unsigned int i = 0; !result && !late && (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
+    for (unsigned int i = 0; !result && !late && (context = context_next_decided(&i, CONTEXT_ALL));
+         context_unpin(context)) {
         if (change->limit != PAUSE_NO_LIMIT)
             late = !order_wait_until(context, change->limit);
         if (!late)

@@ -18,6 +18,7 @@
  *   device:D reset
  *   cycles:N:FLAGS       so many times: pause, free and get some blocks at random, resume, check: "cycles WRONG OF"
  *   threads:N:ROUNDS     N threads get and free beside a thread that pauses and resumes: "threads WRONG"
+ *   retains              from now on a thread retains and releases the primary context of device 0, over and over
  *   mark:TEXT            printed, at once
  *   wait                 until a line comes on stdin
  *
@@ -232,6 +233,20 @@ static void threads(unsigned int n, unsigned int rounds)
     printf("threads %d\n", (int)failures);
 }
 
+static void *retain_and_release(void *arg)
+{
+    int (*retain)(void *, int) = __extension__(int (*)(void *, int)) dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRetain");
+    int (*release)(int) = __extension__(int (*)(int)) dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRelease_v2");
+    void *context;
+
+    (void)arg;
+    if (!retain || !release)
+        _exit(6);
+    while (!retain(&context, 0) && !release(0)) /* until the process ends */
+        ;
+    return NULL;
+}
+
 static void busy(unsigned int ms)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -334,6 +349,8 @@ static int answer(const char *arg, const char *colon, const char *second)
 
 static int command(const char *arg, const char *colon)
 {
+    pthread_t other;
+
     if (strncmp(arg, "alloc:", 6) == 0)
         get(count++, strtoul(colon, NULL, 0));
     else if (strncmp(arg, "free:", 5) == 0)
@@ -355,6 +372,8 @@ static int command(const char *arg, const char *colon)
         reset();
     else if (strcmp(arg, "wait") == 0)
         await();
+    else if (strcmp(arg, "retains") == 0)
+        CU(pthread_create(&other, NULL, retain_and_release, NULL));
     else
         return 0;
     return 1;

@@ -148,6 +148,11 @@ class Meanwhile(Base):
         for free in ("auto", "relaxed"):
             self.assertEqual(self.lines("alloc:600", "alloc:300000", "threads:4:5000", "check", CUPOOL_FREE=free), ["threads 0", "check 0 2"])
 
+    def test_primary_contexts_are_retained_and_released(self) -> None:
+        """While another thread's call may end the context, no step leaves it out."""
+        for how in ("1", "2"):
+            self.assertEqual(self.lines(*["alloc:600", "alloc:9000", "alloc:3000000"] * 2, "retains", f"cycles:150:{how}"), ["cycles 0 0 1"])
+
     def test_what_the_trace_has(self) -> None:
         done = self.pause(*SOME, KEEP, "resume", DISCARD, "resume", "forget", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="warn")
         trace = self.one_trace(done)

@@ -25,6 +25,11 @@ MUTANTS = [
     Mutant("virtual memory: a context that ends leaves it", ["vmm_kept / Kept.test_a_context_ends"], [
         ("if (cache && process_serves()) vmm_cache_forget_all(cache);", "")]),
 
+    Mutant("a pause leaves a context out that may be about to end", ["pause / Meanwhile.test_primary_contexts_are_retained_and_released"], [
+        ("(context = context_next_decided(i, device)) && !pool_is_suspended", "(context = context_next(i, device)) && !pool_is_suspended")]),
+    Mutant("paused memory of a context that has ended is counted for good", ["pause / Meanwhile.test_the_context_ends_and_nothing_is_paused"], [
+        ("gone.idle = gone.paused = gone.peak_live", "gone.idle = gone.peak_live")]),
+
     # --- pinned memory ---
     Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
