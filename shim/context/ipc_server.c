@@ -237,7 +237,7 @@ void ipc_server_ring(void)
     const int saved = errno;
 
     /* The system call itself: send() would be a cancellation point in a thread of the program. */
-    if (atomic_load(&server.open) && server.bell[1].fd >= 0)
+    if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))
         syscall(SYS_sendto, server.bell[1].fd, "", (size_t)1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, (socklen_t)0);
     errno = saved;
 }

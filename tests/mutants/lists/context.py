@@ -30,6 +30,9 @@ MUTANTS = [
     Mutant("paused memory of a context that has ended is counted for good", ["pause / Meanwhile.test_the_context_ends_and_nothing_is_paused"], [
         ("gone.idle = gone.paused = gone.peak_live", "gone.idle = gone.peak_live")]),
 
+    Mutant("ipc: the bell is rung at whoever has its number", ["ipc / Held.test_the_program_has_the_numbers_of_our_descriptors"], [
+        ("if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))", "if (atomic_load(&server.open) && server.bell[1].fd >= 0)")]),
+
     # --- pinned memory ---
     Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
