@@ -30,6 +30,8 @@
 #define MESSAGES 64
 /* The pause, in nanoseconds, after connections of other users: they can make as many as they like. */
 #define PAUSE_NS 1000000u
+/* The pause after one for which the process has no descriptor left. */
+#define DESCRIPTOR_PAUSE_NS 100000000u
 
 struct connection {
     bool used;
@@ -154,7 +156,9 @@ static void connections_take(void)
         rc = ipc_accept(&server.station, &connection->socket, &pid);
         if (rc == -EPERM)
             server.pause = now_ns() + PAUSE_NS;
-        else if (rc)
+        else if (rc && rc != -EAGAIN) /* it is reported by every poll */
+            server.pause = now_ns() + DESCRIPTOR_PAUSE_NS;
+        if (rc && rc != -EPERM)
             return;
         if (rc)
             continue;
