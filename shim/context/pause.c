@@ -163,6 +163,9 @@ static int trim_and_suspend(const struct change *change)
         if (!rc)
             rc = pause_segments_find(context);
     }
+    /* Again: another thread may have exported some since, and from here on none can. */
+    if (!rc && ipc_table_any())
+        rc = -EBUSY;
     return rc == -EBUSY ? refuse(rc, "memory is exported to another process or library")
            : rc         ? refuse(rc, "there is no host memory")
                         : 0;

@@ -35,9 +35,9 @@ static bool tickets_for(const void *caller)
            !nccl_ranks_agree();
 }
 
-/* Enter the block in the books. -EAGAIN: the segment's last block has left them meanwhile. */
-static int block_export(const struct pool *pool, uint64_t base, size_t size, uint64_t segment,
-                        struct ipc_name *ret_block)
+/* Enter the block in the books. -EAGAIN: the segment's last block has left them meanwhile. -EBUSY: the memory is
+ * paused, or about to be: the importer would have memory that does not come back. */
+static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t segment, struct ipc_name *ret_block)
 {
     const struct context *context = context_of(pool);
     struct ipc_segment as = {.addr = segment, .fd = -1};
@@ -55,11 +55,16 @@ static int block_export(const struct pool *pool, uint64_t base, size_t size, uin
         ipc_table_free(base);
         rc = -ENOENT;
     }
+    /* In this order: a pause suspends the pool, and looks into the books then. */
+    if (!rc && pool_is_suspended(pool)) {
+        ipc_table_free(base);
+        rc = -EBUSY;
+    }
     return rc;
 }
 
 /* Make a ticket for the block around addr. */
-static int ticket_make(const struct pool *pool, uint64_t addr, void *ret_handle)
+static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
 {
     struct ipc_name station, block;
     uint64_t base, segment;

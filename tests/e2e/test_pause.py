@@ -153,6 +153,10 @@ class Meanwhile(Base):
         for how in ("1", "2"):
             self.assertEqual(self.lines(*["alloc:600", "alloc:9000", "alloc:3000000"] * 2, "retains", f"cycles:150:{how}"), ["cycles 0 0 1"])
 
+    def test_another_thread_exports(self) -> None:
+        """Memory is exported or paused, and never both: the importer would go on with memory of which the exporter knows no more."""
+        self.assertEqual(self.lines("alloc:5000", "exports:50", "check", CUPOOL_LOG_LEVEL="off"), ["exports 0", "check 0 1"])
+
     def test_what_the_trace_has(self) -> None:
         done = self.pause(*SOME, KEEP, "resume", DISCARD, "resume", "forget", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="warn")
         trace = self.one_trace(done)

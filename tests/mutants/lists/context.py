@@ -33,6 +33,11 @@ MUTANTS = [
     Mutant("ipc: the bell is rung at whoever has its number", ["ipc / Held.test_the_program_has_the_numbers_of_our_descriptors"], [
         ("if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))", "if (atomic_load(&server.open) && server.bell[1].fd >= 0)")]),
 
+    Mutant("memory that another thread has exported meanwhile is paused", ["pause / Meanwhile.test_another_thread_exports"], [
+        ("if (!rc && ipc_table_any()) rc = -EBUSY;", "")]),
+    Mutant("memory is exported while it is about to be paused", ["pause / Meanwhile.test_another_thread_exports"], [
+        ("if (!rc && pool_is_suspended(pool)) {", "if (0) {")]),
+
     # --- pinned memory ---
     Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
