@@ -2,7 +2,7 @@
 /*
  * ctl_socket.c - see ctl_socket.h.
  *
- * Locking: none. The thread that serves has everything but the pipe's end for writing, whose descriptor is atomic.
+ * Locking: none. The thread that serves has everything but the socket that rings, whose descriptor is atomic.
  */
 #include "base/ctl_socket.h"
 
@@ -22,6 +22,10 @@
 
 #include "base/descriptor.h"
 
+/* The pause, in nanoseconds, after a connection that could not be taken: one that waits for a free descriptor is
+ * reported by every poll. */
+#define PAUSE_NS 100000000u
+
 /* A descriptor of ours, which the program may close. */
 struct file {
     int fd; /* -1: not open */
@@ -36,10 +40,13 @@ struct peer {
 static struct {
     struct file listening;
     struct peer peers[CTL_PEERS];
-    int answering; /* the peer whose request was read last; -1: none */
+    uint64_t pause; /* no connection is taken until then, or 0 */
+    int answering;  /* the peer whose request was read last; -1: none */
     struct sockaddr_un at;
-    struct file woken; /* the end of a pipe that is polled; an eventfd could not be told from one of the program's */
-    struct stat wake_stat; /* of the other end; written before wake */
+    /* One of two sockets, which is polled. A pipe would raise SIGPIPE where the program has closed one end, and an
+     * eventfd could not be told from one of the program's. */
+    struct file woken;
+    struct stat wake_stat; /* of the other socket; written before wake */
     atomic_int wake;       /* -1: not open */
 } ctl = {.listening = {.fd = -1},
          .woken = {.fd = -1},
@@ -127,7 +134,7 @@ static int wake_open(void)
     int ends[2], error;
     struct file other;
 
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends))
         return errno;
     error = file_begin(&ctl.woken, ends[0]);
     if (!error)
@@ -162,7 +169,8 @@ void ctl_socket_ring(void)
     const int fd = atomic_load(&ctl.wake), saved = errno;
 
     if (fd >= 0 && file_state(fd, &ctl.wake_stat) != -EBADF)
-        syscall(SYS_write, fd, "", (size_t)1); /* write() would be a cancellation point */
+        /* The system call itself: send() would be a cancellation point. */
+        syscall(SYS_sendto, fd, "", (size_t)1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, (socklen_t)0);
     errno = saved;
 }
 
@@ -173,7 +181,8 @@ unsigned int ctl_socket_listen(struct pollfd *fds, unsigned int max)
     if (!file_is_open(&ctl.listening) || !file_is_open(&ctl.woken) || max < CTL_PEERS + 2)
         return 0;
     fds[count++] = (struct pollfd){.fd = ctl.woken.fd, .events = POLLIN};
-    fds[count++] = (struct pollfd){.fd = ctl.listening.fd, .events = POLLIN};
+    if (!ctl.pause)
+        fds[count++] = (struct pollfd){.fd = ctl.listening.fd, .events = POLLIN};
     for (unsigned int i = 0; i < CTL_PEERS; i++)
         if (file_is_open(&ctl.peers[i].file))
             fds[count++] = (struct pollfd){.fd = ctl.peers[i].file.fd, .events = POLLIN};
@@ -206,12 +215,17 @@ static struct peer *place(void)
 
 static void peers_accept(uint64_t now)
 {
+    if (now < ctl.pause)
+        return;
+    ctl.pause = 0;
     for (unsigned int i = 0; i < CTL_PEERS && file_is_open(&ctl.listening); i++) {
         const int fd = accept4(ctl.listening.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         struct peer *peer;
 
-        if (fd < 0)
+        if (fd < 0) {
+            ctl.pause = errno == EAGAIN ? 0 : now + PAUSE_NS;
             return;
+        }
         if (!is_allowed(fd)) {
             close(fd);
             continue;
@@ -240,7 +254,7 @@ bool ctl_socket_read(uint64_t now, struct ctl_request *ret_request)
 {
     char rings[64];
 
-    while (file_is_open(&ctl.woken) && read(ctl.woken.fd, rings, sizeof(rings)) == (ssize_t)sizeof(rings))
+    while (file_is_open(&ctl.woken) && recv(ctl.woken.fd, rings, sizeof(rings), MSG_DONTWAIT) > 0)
         ;
     peers_accept(now);
     for (unsigned int i = 0; i < CTL_PEERS; i++) {
@@ -267,7 +281,7 @@ void ctl_socket_reply(int rc, const char *text, size_t size)
 
 uint64_t ctl_socket_due(void)
 {
-    uint64_t due = UINT64_MAX;
+    uint64_t due = ctl.pause ? ctl.pause : UINT64_MAX;
 
     for (unsigned int i = 0; i < CTL_PEERS; i++)
         if (ctl.peers[i].file.fd >= 0 && ctl.peers[i].since + CTL_PATIENCE_NS < due)

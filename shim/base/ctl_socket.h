@@ -62,7 +62,7 @@ unsigned int ctl_socket_listen(struct pollfd *fds, unsigned int max);
 bool ctl_socket_read(uint64_t now, struct ctl_request *ret_request);
 /* Answer the last request, and end its connection. Waits for nothing. */
 void ctl_socket_reply(int rc, const char *text, size_t size);
-/* When the next silent peer has to be dropped; UINT64_MAX: there is none. */
+/* When the next silent peer has to be dropped, or a connection taken that could not be; UINT64_MAX: there is none. */
 uint64_t ctl_socket_due(void);
 /* Close everything, and remove the socket's file; in a forked child (forked) leave the file. */
 void ctl_socket_close(bool forked);

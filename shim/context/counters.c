@@ -55,7 +55,7 @@ void counters_keep(struct context *context, const struct pool_stats *stats)
             stats_add(&beside, &other);
     /* The memory that it still held went with it. */
     gone.segments_free = gone.segments_alloc;
-    gone.held = gone.live = gone.idle = gone.peak_live = gone.peak_held = 0;
+    gone.held = gone.live = gone.idle = gone.paused = gone.peak_live = gone.peak_held = 0;
     pthread_mutex_lock(&contexts.lock);
     past->any = true;
     stats_add(&past->stats, &gone);

@@ -30,6 +30,8 @@
 #define MESSAGES 64
 /* The pause, in nanoseconds, after connections of other users: they can make as many as they like. */
 #define PAUSE_NS 1000000u
+/* The pause after one for which the process has no descriptor left. */
+#define DESCRIPTOR_PAUSE_NS 100000000u
 
 struct connection {
     bool used;
@@ -154,7 +156,9 @@ static void connections_take(void)
         rc = ipc_accept(&server.station, &connection->socket, &pid);
         if (rc == -EPERM)
             server.pause = now_ns() + PAUSE_NS;
-        else if (rc)
+        else if (rc && rc != -EAGAIN) /* it is reported by every poll */
+            server.pause = now_ns() + DESCRIPTOR_PAUSE_NS;
+        if (rc && rc != -EPERM)
             return;
         if (rc)
             continue;
@@ -237,7 +241,7 @@ void ipc_server_ring(void)
     const int saved = errno;
 
     /* The system call itself: send() would be a cancellation point in a thread of the program. */
-    if (atomic_load(&server.open) && server.bell[1].fd >= 0)
+    if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))
         syscall(SYS_sendto, server.bell[1].fd, "", (size_t)1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, (socklen_t)0);
     errno = saved;
 }

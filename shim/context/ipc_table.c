@@ -12,8 +12,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/ipc_socket.h"
 #include "hash.h"
 
@@ -24,6 +26,7 @@
 /* A segment in the books. */
 struct shared {
     struct ipc_segment as;
+    struct stat file; /* of as.fd, which the program may close */
     struct ipc_name name;
     unsigned int blocks;
     struct shared *next;
@@ -106,7 +109,7 @@ static void segment_drop(struct shared *segment)
         at = &(*at)->next;
     *at = segment->next;
     if (segment->as.fd >= 0)
-        close(segment->as.fd);
+        file_close(segment->as.fd, &segment->file, /* done: */ false);
     free(segment);
 }
 
@@ -166,6 +169,8 @@ static struct shared *segment_enter(const struct ipc_segment *as)
         return segment;
     }
     segment->as = *as;
+    if (as->fd >= 0)
+        fstat(as->fd, &segment->file);
     ipc_name_make(&segment->name);
     segment->next = table.segments;
     table.segments = segment;
@@ -300,7 +305,8 @@ static struct ipc_hold *hold_of(struct ipc_holder *holder, const struct block *b
 static enum ipc_status grant(struct ipc_holder *holder, struct block *block, struct ipc_grant *grant, int *ret_fd)
 {
     const struct ipc_segment *segment = &block->segment->as;
-    const int fd = segment->how == IPC_DESCRIPTOR ? fcntl(segment->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    const bool has = segment->how == IPC_DESCRIPTOR && file_state(segment->fd, &block->segment->file) != -EBADF;
+    const int fd = has ? fcntl(segment->fd, F_DUPFD_CLOEXEC, 0) : -1;
     struct ipc_hold *hold = segment->how == IPC_DESCRIPTOR && fd < 0 ? NULL : hold_of(holder, block, /* make: */ true);
 
     if (!hold || hold->count == HOLDS_MAX) {
@@ -414,7 +420,7 @@ void ipc_table_forget(void)
     pthread_mutex_init(&table.lock, NULL);
     for (struct shared *segment = table.segments; segment; segment = segment->next) {
         if (segment->as.fd >= 0)
-            close(segment->as.fd);
+            file_close(segment->as.fd, &segment->file, /* done: */ false);
         segment->as.fd = -1;
     }
     table.segments = NULL;

@@ -35,7 +35,6 @@ typedef unsigned long long ull;
 
 enum state { RUNNING, CHANGING, PAUSED };
 static atomic_int states[DEVICES_MAX];
-static atomic_uint exports; /* calls that are exporting memory */
 
 static __thread const char *reason __attribute__((tls_model("initial-exec"))) = "";
 
@@ -55,12 +54,13 @@ static atomic_int *state_of(int device)
     return &states[(unsigned int)device % DEVICES_MAX];
 }
 
-/* The next context of the device, whose pool is suspended, from *i on; pinned. */
+/* The next context of the device, whose pool is suspended, from *i on; pinned. None may be left out: each step relies
+ * on the one before. */
 static struct context *suspended_next(unsigned int *i, int device)
 {
     struct context *context;
 
-    while ((context = context_next(i, device)) && !pool_is_suspended(context->pool))
+    while ((context = context_next_decided(i, device)) && !pool_is_suspended(context->pool))
         context_unpin(context);
     return context;
 }
@@ -78,22 +78,6 @@ static bool any_suspended(int device)
 bool device_is_paused(int device)
 {
     return atomic_load(state_of(device)) == PAUSED && any_suspended(device);
-}
-
-/* The count comes before the look at the state, and claim sets the state before check looks at the count: so one of the
- * two gives way. */
-bool pause_export_begin(int device)
-{
-    atomic_fetch_add(&exports, 1);
-    if (atomic_load(state_of(device)) != CHANGING)
-        return true;
-    pause_export_end();
-    return false;
-}
-
-void pause_export_end(void)
-{
-    atomic_fetch_sub(&exports, 1);
 }
 
 /* Claim the device. A device whose paused contexts have all ended is paused no more. */
@@ -125,7 +109,7 @@ static int check_context(struct context *context, bool keep)
         return refuse(-EOPNOTSUPP, "its memory does not come from virtual memory calls (CUPOOL_BACKEND=vmm)");
     if (context_failed(context))
         return refuse(-EIO, "a context has met an error that it does not recover from");
-    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || atomic_load(&exports) || ipc_table_any())
+    if (pool_has_withdrawn(context->pool, BACKEND_VMM) || ipc_table_any())
         return refuse(-EBUSY, "memory is exported to another process or library");
     return check_driver(context->driver, keep);
 }
@@ -142,7 +126,7 @@ static int check(int device, bool keep)
         return refuse(-EBUSY, "memory is registered with NCCL (CUPOOL_REGISTER)");
     if (conf_get()->debug.number == DEBUG_GUARD)
         return refuse(-EOPNOTSUPP, "CUPOOL_DEBUG=guard looks at all memory");
-    for (unsigned int i = 0; !rc && (context = context_next(&i, device)); context_unpin(context))
+    for (unsigned int i = 0; !rc && (context = context_next_decided(&i, device)); context_unpin(context))
         rc = check_context(context, keep);
     return rc;
 }
@@ -172,13 +156,16 @@ static int trim_and_suspend(const struct change *change)
     int rc = 0;
 
     vmm_kept_trim(change->device);
-    for (unsigned int i = 0; !rc && (context = context_next(&i, change->device)); context_unpin(context)) {
+    for (unsigned int i = 0; !rc && (context = context_next_decided(&i, change->device)); context_unpin(context)) {
         pool_trim(context->pool, "pause");
         arrivals_collect_own(context, ARRIVALS_OTHERS_NS);
         rc = pool_suspend(context->pool, BACKEND_VMM);
         if (!rc)
             rc = pause_segments_find(context);
     }
+    /* Again: another thread may have exported some since, and from here on none can. */
+    if (!rc && ipc_table_any())
+        rc = -EBUSY;
     return rc == -EBUSY ? refuse(rc, "memory is exported to another process or library")
            : rc         ? refuse(rc, "there is no host memory")
                         : 0;
@@ -191,7 +178,8 @@ static int wait_for_all(const struct change *change)
     struct context *context;
     bool late = false;
 
-    for (unsigned int i = 0; !result && !late && (context = context_next(&i, CONTEXT_ALL)); context_unpin(context)) {
+    for (unsigned int i = 0; !result && !late && (context = context_next_decided(&i, CONTEXT_ALL));
+         context_unpin(context)) {
         if (change->limit != PAUSE_NO_LIMIT)
             late = !order_wait_until(context, change->limit);
         if (!late)

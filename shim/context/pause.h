@@ -44,11 +44,6 @@ int resume_device(int device, uint64_t *ret_bytes);
 /* True if the device is paused, and has memory that is away. */
 bool device_is_paused(int device);
 
-/* Memory of the device is about to be exported. True: no pause begins before pause_export_end, which has to be
- * called, and the books have to show the block by then. False: one is under way, and it is not to be exported. */
-bool pause_export_begin(int device);
-void pause_export_end(void);
-
 /* Why the last call of this thread has failed, in words; "": it has not. Never freed. */
 const char *pause_reason(void);
 

@@ -146,6 +146,21 @@ bool context_stays(const struct context *context)
     return !atomic_load(&context->ending);
 }
 
+struct context *context_next_decided(unsigned int *i, int device)
+{
+    while (*i < atomic_load(&contexts.count)) {
+        struct context *context = atomic_load(&contexts.entries[(*i)++]);
+
+        while (atomic_load(&context->handle) && (device == CONTEXT_ALL || context->device == device) && context->pool) {
+            if (context_pin(context))
+                return context;
+            if (!context_stays(context) || atomic_load(&context->undecided))
+                break;
+        }
+    }
+    return NULL;
+}
+
 enum context_free context_may_free(uint64_t addr, uint64_t limit)
 {
     const struct pool *pool = pool_of(addr);

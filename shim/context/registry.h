@@ -87,6 +87,9 @@ void context_unpin(struct context *context);
 struct context *context_next(unsigned int *i, int device);
 /* As context_next for one device, but waits for contexts that a call of another thread may be about to end. */
 struct context *context_next_staying(unsigned int *i, int device);
+/* As context_next, but a context of which a call of another thread decides whether it stays is waited for, however long
+ * that takes: for a caller that must leave none out. It has pinned none. */
+struct context *context_next_decided(unsigned int *i, int device);
 
 /* An entry has changed its meaning: threads drop their cached entry. */
 void context_changed(void);

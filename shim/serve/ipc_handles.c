@@ -16,7 +16,6 @@
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
 #include "context/nccl_memory.h"
-#include "context/pause.h"
 #include "context/registry.h"
 #include "context/strict.h"
 #include "context/vmm_map.h"
@@ -37,9 +36,9 @@ static bool tickets_for(const void *caller)
            !nccl_ranks_agree();
 }
 
-/* Enter the block in the books. -EAGAIN: the segment's last block has left them meanwhile. */
-static int block_export(const struct pool *pool, uint64_t base, size_t size, uint64_t segment,
-                        struct ipc_name *ret_block)
+/* Enter the block in the books. -EAGAIN: the segment's last block has left them meanwhile. -EBUSY: the memory is
+ * paused, or about to be: the importer would have memory that does not come back. */
+static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t segment, struct ipc_name *ret_block)
 {
     const struct context *context = context_of(pool);
     struct ipc_segment as = {.addr = segment, .fd = -1};
@@ -57,11 +56,16 @@ static int block_export(const struct pool *pool, uint64_t base, size_t size, uin
         ipc_table_free(base);
         rc = -ENOENT;
     }
+    /* In this order: a pause suspends the pool, and looks into the books then. */
+    if (!rc && pool_is_suspended(pool)) {
+        ipc_table_free(base);
+        rc = -EBUSY;
+    }
     return rc;
 }
 
 /* Make a ticket for the block around addr. */
-static int ticket_make(const struct pool *pool, uint64_t addr, void *ret_handle)
+static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
 {
     struct ipc_name station, block;
     uint64_t base, segment;
@@ -80,14 +84,9 @@ static int ticket_make(const struct pool *pool, uint64_t addr, void *ret_handle)
         return rc;
     if (is_new)
         background_wake();
-    if (!ipc_table_name(base, &block)) {
-        /* A pause replaces the memory, and the importer would keep the old one. */
-        if (!pause_export_begin(context_device(context_of(pool))))
-            return -EBUSY;
+    if (!ipc_table_name(base, &block))
         while ((rc = block_export(pool, base, size, segment, &block)) == -EAGAIN)
             ;
-        pause_export_end();
-    }
     if (!rc)
         ipc_ticket_make(ret_handle, (int)getpid(), &station, &block);
     return rc;

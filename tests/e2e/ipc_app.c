@@ -20,7 +20,9 @@
  *   reset              the error of cudaDeviceReset
  *   pause              cupool_pause in a thread of its own
  *   resume             the error of that, and of cupool_resume, as one number
- *   closefrom FD       close every descriptor from FD on
+ *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
+ *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
+ *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
  *   fork               a child that does nothing until this process's stdin ends; its number
  *   exit               end without closing anything
  *
@@ -35,6 +37,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -153,6 +156,21 @@ static long used(void)
     return cudaMemGetInfo(&free, &total) ? -1 : (long)(total - free);
 }
 
+static long taken(int from)
+{
+    char bytes[64];
+    int ends[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) || ends[0] >= from || ends[1] >= from)
+        return -1;
+    syscall(SYS_close_range, (unsigned int)from, ~0u, 0u);
+    for (int fd = from; fd < from + 40; fd++)
+        if (dup2(ends[0], fd) < 0)
+            return -1;
+    raise(SIGUSR1);
+    return (long)recv(ends[1], bytes, sizeof(bytes), 0);
+}
+
 /* Without the fork handlers, so that the child keeps every descriptor. */
 static long child_make(void)
 {
@@ -216,7 +234,9 @@ static long number(const char *word, long a, long b)
     if (strcmp(word, "resume") == 0)
         return pause_end();
     if (strcmp(word, "closefrom") == 0)
-        return syscall(SYS_close_range, (unsigned int)a, ~0u, 0u);
+        return syscall(SYS_close_range, (unsigned int)a, b ? (unsigned int)b : ~0u, 0u);
+    if (strcmp(word, "taken") == 0)
+        return taken((int)a);
     if (strcmp(word, "fork") == 0)
         return child_make();
     if (strcmp(word, "exit") == 0)

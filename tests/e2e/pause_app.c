@@ -18,6 +18,8 @@
  *   device:D reset
  *   cycles:N:FLAGS       so many times: pause, free and get some blocks at random, resume, check: "cycles WRONG OF"
  *   threads:N:ROUNDS     N threads get and free beside a thread that pauses and resumes: "threads WRONG"
+ *   retains              from now on a thread retains and releases the primary context of device 0, over and over
+ *   exports:ROUNDS       a thread exports blocks beside so many pauses: "exports WRONG", the pauses of exported memory
  *   mark:TEXT            printed, at once
  *   wait                 until a line comes on stdin
  *
@@ -232,6 +234,62 @@ static void threads(unsigned int n, unsigned int rounds)
     printf("threads %d\n", (int)failures);
 }
 
+static atomic_int exported, exports;
+
+static void *export_all(void *arg)
+{
+    cudaIpcMemHandle_t handle;
+    void *p;
+
+    (void)arg;
+    while (!over) {
+        CU(cudaMalloc(&p, 600));
+        if (!cudaIpcGetMemHandle(&handle, p)) {
+            exported = 1;
+            exports++;
+            usleep(100);
+            exported = 0;
+        }
+        CU(cudaFree(p));
+        usleep(100);
+    }
+    return NULL;
+}
+
+static void exports_beside(int rounds)
+{
+    int wrong = 0, paused = 0;
+    pthread_t other;
+
+    pthread_create(&other, NULL, export_all, NULL);
+    while (paused < rounds || !exports) {
+        usleep(150);
+        if (cupool_pause(device, CUPOOL_KEEP))
+            continue;
+        wrong += exported;
+        paused++;
+        cupool_resume(device);
+    }
+    over = true;
+    pthread_join(other, NULL);
+    over = false;
+    printf("exports %d\n", wrong);
+}
+
+static void *retain_and_release(void *arg)
+{
+    int (*retain)(void *, int) = __extension__(int (*)(void *, int)) dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRetain");
+    int (*release)(int) = __extension__(int (*)(int)) dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRelease_v2");
+    void *context;
+
+    (void)arg;
+    if (!retain || !release)
+        _exit(6);
+    while (!retain(&context, 0) && !release(0)) /* until the process ends */
+        ;
+    return NULL;
+}
+
 static void busy(unsigned int ms)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -319,6 +377,8 @@ static int answer(const char *arg, const char *colon, const char *second)
         cycles(of, (unsigned int)atoi(second));
     else if (strncmp(arg, "threads:", 8) == 0)
         threads((unsigned int)of, (unsigned int)atoi(second));
+    else if (strncmp(arg, "exports:", 8) == 0)
+        exports_beside(of);
     else if (strcmp(arg, "stats") == 0)
         stats();
     else if (strcmp(arg, "info") == 0)
@@ -334,6 +394,8 @@ static int answer(const char *arg, const char *colon, const char *second)
 
 static int command(const char *arg, const char *colon)
 {
+    pthread_t other;
+
     if (strncmp(arg, "alloc:", 6) == 0)
         get(count++, strtoul(colon, NULL, 0));
     else if (strncmp(arg, "free:", 5) == 0)
@@ -355,6 +417,8 @@ static int command(const char *arg, const char *colon)
         reset();
     else if (strcmp(arg, "wait") == 0)
         await();
+    else if (strcmp(arg, "retains") == 0)
+        CU(pthread_create(&other, NULL, retain_and_release, NULL));
     else
         return 0;
     return 1;

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import struct
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e import BIN, MIB, SOURCE, TIMEOUT, Case, Word
+from ipc_process import Process
 
 CTL = SOURCE / "scripts" / "cupool-ctl"
 REQUEST, REPLY, MAGIC = struct.Struct("=IHHiIQII"), struct.Struct("=IHHiI"), 0x74637063
@@ -287,6 +289,35 @@ class Library(Base):
         for _ in range(3):
             self.ctl("list")
         self.assertEqual(self.end(a), ["on", "check 0 1"])
+
+    def test_no_descriptor_is_left(self) -> None:
+        """A connection that cannot be taken keeps nobody busy, and is taken later."""
+        a = self.start("alloc:600")
+        before = resource.prlimit(a.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+            peer.settimeout(TIMEOUT)
+            peer.connect(str(self.dir / f"cupool-{a.pid}.sock"))
+            peer.send(REQUEST.pack(MAGIC, 1, 1, -1, 0, 0, 0, 0))
+            used = self.ticks(a.pid)
+            time.sleep(1)
+            self.assertLess(self.ticks(a.pid) - used, 10)
+            resource.prlimit(a.pid, resource.RLIMIT_NOFILE, before)
+            self.assertEqual(REPLY.unpack_from(peer.recv(1 << 16))[3], 0)
+        self.assertEqual(self.end(a), ["on", "check 0 1"])
+
+    def ticks(self, pid: int) -> int:
+        """Of the processor, that the process has used."""
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+
+    def test_the_program_closes_one_of_our_descriptors(self) -> None:
+        """Whichever, it is no error, and a signal that wakes the background thread ends nobody."""
+        for fd in range(200, 205):
+            a = Process(self, CUPOOL_CTL=str(self.dir), CUPOOL_STATS="signal:USR1")
+            a.alloc(600)
+            self.assertEqual(a(f"closefrom {fd} {fd}"), 0)
+            a.child.send_signal(signal.SIGUSR1)
+            self.assertGreater(a("fds"), 3)
+            self.assertEqual(a.end(), 0)
 
     def test_at_exit(self) -> None:
         """A request that comes beside the end is answered or dropped, and the process ends."""

@@ -154,6 +154,15 @@ class Held(Base):
         b.kill()
         self.wait_for(a, "used", before)
 
+    def test_the_program_has_the_numbers_of_our_descriptors(self) -> None:
+        """Nothing is written to them, they are not sent to importers, and they stay open."""
+        a = Process(self, CUPOOL_BACKEND="vmm", CUPOOL_STATS="signal:USR1")
+        mine = a.alloc(5000)
+        a.handle(mine)
+        self.assertEqual(a("taken 200"), -1)
+        before = a("fds")
+        self.assertEqual((a(f"free {mine}"), a("fds")), (0, before))
+
     def test_two_importers(self) -> None:
         a, b, mine, its, before = self.held("vmm", size=ALONE)
         other = a.alloc(3000, 3)

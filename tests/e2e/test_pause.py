@@ -124,6 +124,9 @@ class Meanwhile(Base):
             self.assertEqual([line for line in out if "free" not in line], ["pause 0", "resume 0", "check 0 1", "pause 0", "resume 0",
                                                                             f"resume {EALREADY} it is not paused"])
 
+    def test_the_context_ends_and_nothing_is_paused(self) -> None:
+        self.assertEqual(self.lines(*SOME, KEEP, "reset", "alloc:600", "stats"), ["pause 0", "stats 2097152 1024 0"])
+
     def test_the_context_ends_and_another_is_paused(self) -> None:
         self.assertEqual(self.lines(*SOME, KEEP, "reset", "alloc:600", KEEP, "resume", "check"), ["pause 0", "pause 0", "resume 0", "check 0 1"])
 
@@ -144,6 +147,15 @@ class Meanwhile(Base):
     def test_threads(self) -> None:
         for free in ("auto", "relaxed"):
             self.assertEqual(self.lines("alloc:600", "alloc:300000", "threads:4:5000", "check", CUPOOL_FREE=free), ["threads 0", "check 0 2"])
+
+    def test_primary_contexts_are_retained_and_released(self) -> None:
+        """While another thread's call may end the context, no step leaves it out."""
+        for how in ("1", "2"):
+            self.assertEqual(self.lines(*["alloc:600", "alloc:9000", "alloc:3000000"] * 2, "retains", f"cycles:150:{how}"), ["cycles 0 0 1"])
+
+    def test_another_thread_exports(self) -> None:
+        """Memory is exported or paused, and never both: the importer would go on with memory of which the exporter knows no more."""
+        self.assertEqual(self.lines("alloc:5000", "exports:50", "check", CUPOOL_LOG_LEVEL="off"), ["exports 0", "check 0 1"])
 
     def test_what_the_trace_has(self) -> None:
         done = self.pause(*SOME, KEEP, "resume", DISCARD, "resume", "forget", CUPOOL_STATS="exit", CUPOOL_LOG_LEVEL="warn")

@@ -77,6 +77,13 @@ MUTANTS = [
         ("if (fd >= 0 && file_state(fd, &station->file) == -EBADF) atomic_store(&station->fd, -1);", "(void)fd;")]),
 
     # --- CUDA IPC ---
+    Mutant("ctl: a connection that cannot be taken keeps the thread busy", ["ctl / Library.test_no_descriptor_is_left"], [
+        ("ctl.pause = errno == EAGAIN ? 0 : now + PAUSE_NS;", "")]),
+    Mutant("ctl: the bell without a listener ends the process", ["ctl / Library.test_the_program_closes_one_of_our_descriptors"], [
+        ("socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends)) return errno;",
+         "socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends)) return errno;"),
+        ("MSG_DONTWAIT | MSG_NOSIGNAL, NULL, (socklen_t)0); errno = saved; } unsigned int ctl_socket_listen",
+         "MSG_DONTWAIT, NULL, (socklen_t)0); errno = saved; } unsigned int ctl_socket_listen")]),
     Mutant("ipc: another user's connection is taken", ["ipc / Refused.test_another_user"], [
         ("return peer.uid == geteuid();", "return true;")]),
     Mutant("ipc: a damaged ticket is redeemed", ["ipc / Messages.test_a_damaged_ticket"], [

@@ -32,6 +32,19 @@ MUTANTS = [
     Mutant("virtual memory: a context that ends leaves it", ["vmm_kept / Kept.test_a_context_ends"], [
         ("if (cache && process_serves()) vmm_cache_forget_all(cache);", "")]),
 
+    Mutant("a pause leaves a context out that may be about to end", ["pause / Meanwhile.test_primary_contexts_are_retained_and_released"], [
+        ("(context = context_next_decided(i, device)) && !pool_is_suspended", "(context = context_next(i, device)) && !pool_is_suspended")]),
+    Mutant("paused memory of a context that has ended is counted for good", ["pause / Meanwhile.test_the_context_ends_and_nothing_is_paused"], [
+        ("gone.idle = gone.paused = gone.peak_live", "gone.idle = gone.peak_live")]),
+
+    Mutant("ipc: the bell is rung at whoever has its number", ["ipc / Held.test_the_program_has_the_numbers_of_our_descriptors"], [
+        ("if (atomic_load(&server.open) && ipc_is_open(&server.bell[1]))", "if (atomic_load(&server.open) && server.bell[1].fd >= 0)")]),
+
+    Mutant("memory that another thread has exported meanwhile is paused", ["pause / Meanwhile.test_another_thread_exports"], [
+        ("if (!rc && ipc_table_any()) rc = -EBUSY;", "")]),
+    Mutant("memory is exported while it is about to be paused", ["pause / Meanwhile.test_another_thread_exports"], [
+        ("if (!rc && pool_is_suspended(pool)) {", "if (0) {")]),
+
     # --- pinned memory ---
     Mutant("pinned memory that goes back has no event", ["pinned / Events"], [
         ("if (result != CUDA_ERROR_NOT_READY) host_observe_freed(", "if (0) host_observe_freed(")]),
