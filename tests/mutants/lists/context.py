@@ -331,8 +331,6 @@ MUTANTS = [
     Mutant("ipc: a wrong message is passed over", ["fuzz_ipc_random", "ipc / Messages.test_wrong_ones"], [
         ("if (n <= 0 || !ipc_request_read(raw, (size_t)n, &request)) { connection_lost(connection); return; }",
          "if (n <= 0) { connection_lost(connection); return; } if (!ipc_request_read(raw, (size_t)n, &request)) continue;")]),
-    Mutant("ipc: memory is exported while its device pauses", ["ipc_beside / Exporter.test_a_pause"], [
-        ("if (atomic_load(state_of(device)) != CHANGING)", "if (device >= 0)")]),
     Mutant("ipc: what a reset has ended answers for later memory", ["ipc_beside / Importer.test_memory_at_the_address_of_a_lost_block"], [
         ("while (mapping && (!mapping->context || addr", "while (mapping && (addr"), ("(import->lost || addr", "(addr")]),
     Mutant("ipc: a ticket answers for the driver's handle", ["ipc_beside / Importer.test_a_handle_of_the_driver_and_a_ticket"], [
