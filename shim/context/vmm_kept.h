@@ -22,8 +22,8 @@
 /* The cache; NULL: CUPOOL_VMM is off, has no effect with other settings, or this thread is in a call of the library's
  * own. Made at the first call. */
 struct vmm_cache *vmm_kept_cache(void);
-/* The cache if there is one already, for calls that only concern memory that it knows; NULL also inside a host function,
- * where the driver refuses them. */
+/* The cache if there is one already, for calls that only concern memory that it knows; NULL also inside a host
+ * function, where the driver refuses them. */
 struct vmm_cache *vmm_kept_existing(void);
 /* True if calls may be deferred, and memory be handed out: the driver answers this thread, and no stream captures. */
 bool vmm_kept_serves(void);
