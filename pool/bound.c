@@ -74,7 +74,7 @@ static void budget_narrow(struct pool *pool, size_t size)
         atomic_store_explicit(&pool->shown.budget, budget - budget / BUDGET_NARROW, memory_order_relaxed);
 }
 
-/* What a growing pool may hold, with the segment that it asks for. */
+/* The bytes that a growing pool may hold, with the segment that it asks for. */
 struct allowance {
     size_t max, excess, bound;
 };

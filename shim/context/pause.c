@@ -142,7 +142,7 @@ int pause_check(int device, bool keep)
 
 /* --- the steps --- */
 
-/* What the steps have found out. */
+/* The results of the steps. */
 struct change {
     int device;
     uint64_t limit;

@@ -171,7 +171,7 @@ class Others(Base):
         self.assertEqual(list(self.dir.iterdir()), [])
 
     def liar(self, answer: bytes) -> str:
-        """What cupool-ctl says to a process that answers so."""
+        """The output of cupool-ctl for a process that answers so."""
         self.dir.mkdir(0o700, exist_ok=True)
         path = self.dir / "cupool-77777777.sock"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
@@ -201,7 +201,7 @@ class Others(Base):
 
 
 class Library(Base):
-    """What the library does with its socket."""
+    """The library's side of the socket."""
 
     def talk(self, pid: int, data: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:

@@ -163,7 +163,7 @@ static void *pair_main(void *size)
     return NULL;
 }
 
-/* What another thread's shard keeps serves before the driver does. */
+/* Blocks that another thread's shard keeps serve before the driver does. */
 static void test_other_shards_memory(void **state)
 {
     uint64_t addr[IN_ONE];

@@ -8,7 +8,7 @@
 
 #define LIST_MAX 64
 
-/* What pool_suspended_each has called. */
+/* The calls of pool_suspended_each. */
 struct list {
     uint64_t segments[LIST_MAX], live[LIST_MAX], of[LIST_MAX];
     size_t sizes[LIST_MAX], segment_count, live_count, bytes;
