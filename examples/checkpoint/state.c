@@ -78,7 +78,7 @@ void state_step(struct state *s, int step, int work, const cudaEvent_t *copied)
 uint64_t state_digest(const struct state *s)
 {
     uint64_t sums[TENSORS_MAX];
-    size_t largest = 0;
+    size_t largest = 1;
     void *host;
 
     for (int i = 0; i < s->tensors; i++)

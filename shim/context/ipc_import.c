@@ -350,7 +350,7 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUcontext context, uin
         rc = ask(peer, &ticket->block, limit, &grant, &fd);
     if (!rc && grant.status != IPC_GRANTED)
         rc = grant.status == IPC_GONE ? -ENOENT : -ENOSPC;
-    if (!rc)
+    if (peer && !rc)
         result = import_enter(peer, &ticket->block, &grant, fd, context, ret_addr);
     if (fd >= 0)
         close(fd);

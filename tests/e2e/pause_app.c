@@ -306,7 +306,7 @@ static void busy(unsigned int ms)
 
 static void stats(void)
 {
-    struct cupool_stats now;
+    struct cupool_stats now = {0};
 
     cupool_stats_get(device, &now);
     printf("stats %llu %llu %llu\n", (unsigned long long)now.held, (unsigned long long)now.live,

@@ -20,7 +20,7 @@ MUTANTS = [
         ("(now == PROCESS_NEW && !conf_get()->enable.number)", "false")]),
     Mutant("CUPOOL_HOOK=runtime is ignored", ["catch"], [
         ("return conf->enable.number && conf->hook.number == HOOK_AUTO;", "return conf->enable.number;")]),
-    Mutant("sizes are thousands", ["settings"], [
+    Mutant("sizes are thousands", ["shim_settings"], [
         ("scale = 1ull << (10 * (unit - units + 1));", "scale = 1000ull << (10 * (unit - units));")]),
     Mutant("a size with anything behind it is accepted", ["fuzz_settings_random"], [
         ("if (*text || whole > ", "if (whole > ")]),

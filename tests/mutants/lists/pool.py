@@ -142,7 +142,7 @@ MUTANTS = [
         ("magazine->deferred ? NULL : &magazine_index;", "magazine->deferred ? magazine->deferred_by : &magazine_index;")]),
     Mutant("deferred frees in another magazine count as one's own", ["order"], [
         ("*ret_is_own = *ret_is_own && magazine->deferred_by == &magazine_index;", "")]),
-    Mutant("frees that could not be ordered count as another thread's", ["waits static relaxed / own_work"], [
+    Mutant("frees that could not be ordered count as another thread's", ["order"], [
         ("magazine->deferred_by = is_own ? magazine->deferred_by : NULL;", "magazine->deferred_by = NULL;")]),
     Mutant("frees that could not be ordered become the ordering thread's own", ["order"], [
         ("magazine->deferred_by = is_own ? magazine->deferred_by : NULL;", "")]),
@@ -355,7 +355,7 @@ MUTANTS = [
     # --- out of memory, limits, figures ---
     Mutant("out of memory: deferred blocks stay deferred", ["ladder"], [
         ("order_and_publish(pool, NULL, POOL_ORDER_DEVICE); if (take(", "; if (take(")]),
-    Mutant("out of memory: nothing is given back", ["oom static preloaded / reshaped"], [
+    Mutant("out of memory: nothing is given back", ["ladder"], [
         ('released = pool_trim(pool, "oom");', "released = 0;")]),
     Mutant("out of memory: another thread's release is not waited for", ["waits"], [
         ("(pool->releasing || atomic_load(&pool->shown.ordering)) &&", "atomic_load(&pool->shown.ordering) &&"),
