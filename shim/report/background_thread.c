@@ -123,12 +123,13 @@ static void *run(void *arg)
     process_bypass_begin();
     for (;;) {
         const unsigned int wakes = atomic_load(&background.wakes);
+        /* Read before the jobs run, so that the signal that came just before the end finds them once more. */
+        const bool stops = atomic_load(&background.stop);
 
         now = now_ns();
-        /* Before `stop` is read, so that a signal just before the end is not lost. */
         for (const struct background_job *job = background_jobs; job->tick; job++)
             job->tick(now);
-        if (atomic_load(&background.stop))
+        if (stops)
             break;
         if (now >= tick) {
             context_decay_all(off ? 0 : DECAY_TICKS - 1);
