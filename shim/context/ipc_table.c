@@ -416,7 +416,7 @@ void ipc_table_segment_gone(uint64_t segment)
 
 void ipc_table_forget(void)
 {
-    /* Another thread of the parent may have held the lock. What the books hold is the parent's. */
+    /* Another thread of the parent may have held the lock. The blocks in the books are the parent's. */
     pthread_mutex_init(&table.lock, NULL);
     for (struct shared *segment = table.segments; segment; segment = segment->next) {
         if (segment->as.fd >= 0)

@@ -31,8 +31,8 @@ struct context *context_begin(const struct real_driver *driver, struct pins **re
  * backend_find has succeeded. */
 void context_back(enum backend backend);
 
-/* The most bytes that the pool of each context of a device (CONTEXT_ALL: of all) holds from now on; 0: no limit. What
- * it holds beyond that stays until it is idle. */
+/* The most bytes that the pool of each context of a device (CONTEXT_ALL: of all) holds from now on; 0: no limit.
+ * Memory beyond that stays until it is idle. */
 void context_limit_set(int device, uint64_t limit);
 
 /* A call of the program in the current context has returned this result; sticky errors mark the context as failed. */

@@ -30,7 +30,6 @@
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -43,6 +42,7 @@
 #include <unistd.h>
 
 #include "cupool.h"
+#include "descriptors.h"
 
 #define BLOCKS_MAX 4096
 
@@ -51,18 +51,6 @@ static struct {
     size_t size;
 } blocks[BLOCKS_MAX];
 static int n;
-
-static long descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    long count = 0;
-
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
 
 static void nap(void *ms)
 {

@@ -18,7 +18,6 @@
  * It ends with stdin.
  */
 #include <cuda_runtime_api.h>
-#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,6 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "descriptors.h"
+
 #define BLOCKS_MAX  64
 #define SOCKETS_MAX 400
 
@@ -37,18 +38,6 @@ static void *blocks[BLOCKS_MAX];
 static int n;
 static int sockets[SOCKETS_MAX], sockets_n;
 static bool lingers;
-
-static long descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    long count = 0;
-
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
 
 static void nap(void *ms)
 {
