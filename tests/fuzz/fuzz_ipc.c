@@ -201,7 +201,7 @@ static void block_gone(unsigned int block)
         left[i].holds[block] = 0;
 }
 
-/* The process has no connection any more. What it holds stays held while it lives. */
+/* The process has no connection any more. Its blocks stay held while it lives. */
 static void disconnected(unsigned int i)
 {
     left[left_count].pid = peers[i].whose;
