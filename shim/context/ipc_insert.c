@@ -174,7 +174,7 @@ static int ask(const struct ipc_ticket *ticket, struct import *import, struct ip
     pthread_setcancelstate(cancel, NULL);
     if (rc)
         log_write(LOG_WARN, "memory of process %d cannot be imported: %s", (int)ticket->pid, ipc_peer_reason(rc));
-    return rc == -ECONNREFUSED || rc == -ECONNRESET ? -EHOSTDOWN : rc;
+    return rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ? -EHOSTDOWN : rc;
 }
 
 static void let_go(struct import *import)
@@ -189,6 +189,12 @@ static void let_go(struct import *import)
     free(import);
 }
 
+static int no_use(int rc, const char *why)
+{
+    log_write(LOG_WARN, "memory of another process cannot be inserted: %s", why);
+    return rc;
+}
+
 /* Take the memory of a grant. */
 static int take(const struct ipc_grant *grant, int fd, struct import *import)
 {
@@ -198,9 +204,9 @@ static int take(const struct ipc_grant *grant, int fd, struct import *import)
     import->size = grant->segment_size;
     /* The driver maps memory from its beginning on alone. */
     if (grant->how != IPC_DESCRIPTOR || grant->offset || grant->segment_size % POOL_SEGMENT_UNIT)
-        return -ENOTSUP;
+        return no_use(-ENOTSUP, "it does not begin virtual memory");
     if (import->device < 0)
-        return -ENODEV;
+        return no_use(-ENODEV, "its device is not visible to this process");
     result = ipc_map_take(fd, &import->handle);
     return result ? refused(result, "imported", 0, import->size) : 0;
 }

@@ -145,6 +145,9 @@ const char *ipc_peer_reason(int rc)
     switch (rc) {
     case -ECONNREFUSED:
         return "that process has ended, or is in a container of its own";
+    case -ECONNRESET:
+    case -EPIPE:
+        return "that process has ended";
     case -EPERM:
         return "that process is another user's";
     case -ETIMEDOUT:

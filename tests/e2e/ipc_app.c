@@ -30,6 +30,8 @@
  *   withdraw I OFFSET  the error of cupool_withdraw
  *   part I OFFSET BYTES
  *                      the number of the block that is this part of block I
+ *   race I ROUNDS NUMBER
+ *                      four threads insert this import into range I and withdraw it, so many times each: what is wrong
  *   capture I          the error of cupool_withdraw at block I while a stream captures; above 1000: of CUDA
  *   closefrom FD [TO]  close every descriptor from FD on, to TO alone
  *   taken FD           close every descriptor from FD on, let a socket of ours have 40 of these numbers, and send this
@@ -190,6 +192,42 @@ static long withdraw_in_a_capture(int i)
     return rc ? 1000 + rc : refused;
 }
 
+static struct {
+    int range;
+    long rounds, import;
+    _Atomic long inserted, withdrawn, wrong;
+} race;
+
+static void *race_run(void *unused)
+{
+    int rc;
+
+    for (long i = 0; i < race.rounds; i++) {
+        rc = cupool_insert(blocks[race.range].p, race.import);
+        race.inserted += rc == 0;
+        race.wrong += rc != 0 && rc != -EBUSY;
+        rc = cupool_withdraw(blocks[race.range].p);
+        race.withdrawn += rc == 0;
+        race.wrong += rc != 0 && rc != -EBUSY && rc != -EINVAL;
+    }
+    return unused;
+}
+
+static long race_all(int range, long rounds, long import)
+{
+    pthread_t threads[4];
+
+    race.range = range;
+    race.rounds = rounds;
+    race.import = import;
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&threads[i], NULL, race_run, NULL))
+            return -1;
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    return race.wrong + (race.inserted != race.withdrawn || !race.inserted);
+}
+
 static void range_print(int i, size_t offset)
 {
     CUdeviceptr base = 0;
@@ -345,6 +383,8 @@ int main(void)
             reserve((size_t)a);
         } else if (strcmp(word, "part") == 0) {
             printf("%d\n", part((int)a, (size_t)b, (size_t)c));
+        } else if (strcmp(word, "race") == 0) {
+            printf("%ld\n", race_all((int)a, b, c));
         } else if (strcmp(word, "insert") == 0) {
             printf("%d\n", cupool_insert(at((int)a, b), c));
         } else {
