@@ -1,65 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """cupool_export, cupool_import, cupool_insert and cupool_withdraw between processes: another process's memory is at the addresses
-that this one has reserved, its bytes are right, and whoever dies, or uses the functions wrongly, harms nobody.
+that this one has reserved, its bytes are right, and whoever uses the functions wrongly harms nobody. test_switch_ends.py has deaths and
+errors of the driver.
 """
 from __future__ import annotations
 
 import errno
 import os
-import random
 import signal
 import time
 import unittest
 
-from e2e import BIN, MIB, SANITIZE, TIMEOUT, Done
-from ipc_process import Base, Process, is_ticket
+from e2e import MIB
+from ipc_process import UNIT, Process, Server, Switch, is_ticket
 
-INVALID, BUSY, NOTSUP, DOWN, NOENT, AGAIN, NOSYS = (-e for e in (errno.EINVAL, errno.EBUSY, errno.ENOTSUP, errno.EHOSTDOWN, errno.ENOENT,
-                                                                  errno.EAGAIN, errno.ENOSYS))
-UNIT = 2 * MIB
+INVALID, BUSY, NOTSUP, NOENT, NOSYS = (-e for e in (errno.EINVAL, errno.EBUSY, errno.ENOTSUP, errno.ENOENT, errno.ENOSYS))
 SIZES = (UNIT, 6 * MIB, 5 * MIB + 100)  # of the models
-
-
-class Server(Process):
-    """A process with the backend vmm, on the card that all of a test have."""
-
-    def __init__(self, case: "Switch", decay: str = "0", **env: str) -> None:
-        super().__init__(case, decay=decay, **{"CUPOOL_BACKEND": "vmm", "SIMGPU_SHARED": str(case.tmp / "card"), **env})
-
-    def ticket(self, number: int) -> str:
-        rc, text = self.ask(f"export {number}")
-        self.case.assertEqual(rc, "0", self.err())
-        return text
-
-    def take(self, ticket: str, size: "int | None" = None) -> int:
-        number, got = map(int, self.ask(f"import {ticket}"))
-        self.case.assertGreater(number, 0, self.err())
-        if size is not None:
-            self.case.assertEqual(got, size)
-        return number
-
-    def not_taken(self, ticket: str) -> int:
-        return int(self.ask(f"import {ticket}")[0])
-
-    def reserve(self, size: int) -> int:
-        rc, number = map(int, self.ask(f"reserve {size}"))
-        self.case.assertEqual(rc, 0)
-        return number
-
-
-class Switch(Base):
-    """a exports, b imports."""
-
-    def two(self, **env: str) -> "tuple[Server, Server]":
-        return Server(self, **env), Server(self, **env)
-
-    def one_inserted(self, size: int = UNIT) -> "tuple[Server, Server, int, int, int]":
-        """A block of a's that b has inserted: its number, the import's, the range's."""
-        a, b = self.two()
-        mine = a.alloc(size, 1)
-        import_, at = b.take(a.ticket(mine)), b.reserve(size)
-        self.assertEqual(b(f"insert {at} 0 {import_}"), 0)
-        return a, b, mine, import_, at
 
 
 class Models(Switch):
@@ -270,7 +226,7 @@ class Wrong(Switch):
         a, b = Server(self), Server(self, CUPOOL_IPC="200")
         mine = a.alloc(UNIT, 1)
         before, ticket = a("used"), a.ticket(mine)
-        os.kill(a.pid, signal.SIGSTOP)
+        a.stop()
         self.assertEqual(b.not_taken(ticket), -errno.ETIMEDOUT)
         os.kill(a.pid, signal.SIGCONT)
         self.assertEqual(a(f"free {mine}"), 0)
@@ -335,108 +291,6 @@ class Beside(Switch):
         b.kill()
         self.wait_for(a, "used", before - UNIT)
         os.kill(child, signal.SIGKILL)
-
-
-class Deaths(Switch):
-    """Importers and exporters die at any moment; the others' books are exact afterwards."""
-
-    ROUNDS = 100 if SANITIZE == "none" else 10
-
-    def test_the_exporter_while_it_is_inserted(self) -> None:
-        a, b, mine, import_, at = self.one_inserted()
-        other, never = a.ticket(a.alloc(UNIT, 2)), a.ticket(a.alloc(UNIT, 3))
-        second = b.take(other)
-        a.kill()
-        self.assertEqual(b(f"check {at} 1"), 0)
-        self.assertEqual(b.not_taken(never), DOWN)
-        self.assertIn("has ended", b.err())
-        self.assertEqual((b(f"withdraw {at} 0"), b(f"insert {at} 0 {second}")), (0, 0))
-        self.assertEqual(b(f"check {at} 2"), 0)
-        self.assertEqual((b(f"withdraw {at} 0"), b(f"unimport {import_}"), b(f"unimport {second}"), b(f"unreserve {at}")), (0, 0, 0, 0))
-        self.assertEqual(b.not_taken(never), DOWN)
-
-    def test_of_importers(self) -> None:
-        rng = random.Random(3)
-        a = Server(self)
-        before = a("used")
-        a.ticket(a.alloc(UNIT))
-        self.assertEqual(a("free 0"), 0)
-        fds = a("fds")
-        for _ in range(self.ROUNDS):
-            b = Server(self)
-            mine = [a.alloc(size, seed) for seed, size in enumerate(SIZES)]
-            at = b.reserve(max(SIZES))
-            for i in mine:
-                b.send(f"import {a.ticket(i)}")
-            for _ in range(rng.randrange(6)):
-                b.send(f"insert {at} 0 {rng.randrange(1, 4)}")
-                b.send(rng.choice((f"withdraw {at} 0", "unimport 1", f"fill {at} 3")))
-            time.sleep(rng.random() * 0.02)
-            b.kill()
-            for i in mine:
-                self.assertEqual(a(f"free {i}"), 0)
-            self.wait_for(a, "used", before)
-            limit = time.monotonic() + TIMEOUT
-            while a("fds") > fds and time.monotonic() < limit:
-                time.sleep(0.005)
-            self.assertLessEqual(a("fds"), fds)
-
-    def test_of_exporters(self) -> None:
-        rng = random.Random(4)
-        b = Server(self, CUPOOL_IPC="3000")
-        at, count, inserted = b.reserve(UNIT), 0, 0
-        used, fds = b("used"), 0
-        for round in range(self.ROUNDS):
-            a = Server(self)
-            tickets = [a.ticket(a.alloc(UNIT, seed)) for seed in range(3)]
-            for ticket in tickets:
-                b.send(f"import {ticket}")
-            time.sleep(rng.random() * 0.003)
-            a.kill()
-            numbers = [int(b.answer()[0]) for _ in tickets]
-            self.assertLessEqual({n for n in numbers if n < 0}, {DOWN})
-            for seed, number in enumerate(numbers):
-                if number > 0:
-                    self.assertEqual(b(f"insert {at} 0 {number}"), 0)
-                    self.assertEqual(b(f"check {at} {seed}"), 0)
-                    self.assertEqual(b(f"withdraw {at} 0"), 0)
-                    self.assertEqual(b(f"unimport {number}"), 0)
-                    inserted += 1
-            count += len(tickets)
-            fds = b("fds") if round == 0 else fds
-            self.assertEqual((b("fds"), b("used")), (fds, used))
-        self.assertGreater(inserted, 0)
-        self.assertLess(inserted, count)
-        self.assertEqual(b(f"unreserve {at}"), 0)
-
-
-class Example(Switch):
-    """examples/switch.c"""
-
-    def run_it(self, *words: str, rc: int = 0, **env: "str | None") -> Done:
-        return self.go(BIN.parent.parent / "examples" / "switch", "--mib", "6", *words, rc=rc, timeout=TIMEOUT,
-                       **{"CUPOOL_BACKEND": "vmm", "SIMGPU_SHARED": str(self.tmp / "card"), **env})
-
-    def test_it_alternates(self) -> None:
-        done = self.run_it("--requests", "9")
-        self.assertRegex(done.out, r"^switch: 9 requests, 2 models of 6 MiB at one address, 0 wrong; a switch took [\d.]+ ms at most\n$")
-        self.assertEqual(done.err, "")
-        self.assertEqual(len(done.traces()), 2)
-        for trace in done.traces():
-            self.assert_fine(trace.path)
-
-    def test_the_parameter_server_ends(self) -> None:
-        for count in (1, 2, 5):
-            done = self.run_it("--lose", str(count))
-            self.assertIn("8 requests, 2 models of 6 MiB at one address, 0 wrong", done.out)
-            self.assertEqual(done.err, "switch: the parameter server has ended\n")
-        self.assertEqual(self.run_it("--lose", "0", rc=1).err, "switch: the parameter server has ended\n")
-
-    def test_what_it_cannot_do(self) -> None:
-        self.assertEqual(self.run_it(rc=1, preload=None).err, "switch: cupool: it is not there\n")
-        self.assertIn("cupool_export", self.run_it(rc=1, CUPOOL_BACKEND="cuda").err)
-        for words in (["--mib"], ["--mib", "1"], ["--what", "1"], ["--requests", "0"]):
-            self.assertEqual(self.run_it(*words, rc=2).err, "usage: switch [--mib N] [--requests N] [--lose N]\n")
 
 
 if __name__ == "__main__":
