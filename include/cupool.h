@@ -278,8 +278,8 @@ static inline const char *cupool_pause_reason(void)
  * The importer sees what the device has written: wait for that work before it is told to read.
  *
  * 0. -EINVAL: block is not the beginning of one. -ENOTSUP: its memory is not of CUPOOL_BACKEND=vmm, the block is
- * smaller than 2 MiB, or it shares its driver allocation with others in front (later blocks will not: allocate it
- * again); or there are no tickets in this process (CUPOOL_IPC=0, CUPOOL_HOOK=runtime, CUPOOL_REGISTER). -EBUSY: the
+ * smaller than 2 MiB, or it shares its driver allocation with others (later blocks do not: allocate it again); or
+ * there are no tickets in this process (CUPOOL_IPC=0, CUPOOL_HOOK=runtime, CUPOOL_REGISTER). -EBUSY: the
  * device pauses, or the block has been freed. -ENOMEM: too many blocks are exported. -EIO: the driver has refused.
  */
 static inline int cupool_export(const void *block, struct cupool_ticket *ret_ticket)
@@ -291,8 +291,8 @@ static inline int cupool_export(const void *block, struct cupool_ticket *ret_tic
 
 /*
  * Take the memory of another process's block, and map it nowhere yet. Returns a number above 0 for the functions below,
- * which is never used again in this process; *ret_size (NULL: not wanted): the bytes that it takes in a range, a
- * multiple of 2 MiB, at least the block's. The memory is there until cupool_import_close(), also when the exporter
+ * which is never used again in this process; *ret_size (NULL: not wanted): the bytes that it takes in a range, the
+ * block's rounded up to a multiple of 2 MiB. The memory is there until cupool_import_close(), also when the exporter
  * frees the block or ends. Waits for the exporter for CUPOOL_IPC milliseconds at most.
  *
  * -EINVAL: it is no ticket, or one of this process. -EHOSTDOWN: the exporter has ended. -ENOENT: it has freed the

@@ -214,6 +214,17 @@ bool serve_ipc_close(CUdeviceptr ptr, CUresult *ret_result)
     return ours;
 }
 
+/* True if a block has a segment for itself, with less than a unit behind it: an importer gets no other block, and knows
+ * from the block's size how much it gets. */
+static bool has_own_segment(uint64_t block, size_t size)
+{
+    uint64_t segment;
+    size_t length;
+
+    return pool_segment_find(block, &segment, &length) == 0 && block == segment && size >= POOL_SEGMENT_UNIT &&
+           length - size < POOL_SEGMENT_UNIT && !vmm_front(segment);
+}
+
 int serve_ipc_export(uint64_t addr, void *ret_ticket)
 {
     struct pool *pool = process_is_passive() ? NULL : pool_of(addr);
@@ -225,9 +236,8 @@ int serve_ipc_export(uint64_t addr, void *ret_ticket)
         return -EINVAL;
     if (!tickets_are_made() || !vmm_find(segment))
         return -ENOTSUP;
-    /* So that later blocks begin segments: the driver maps memory from its beginning on alone. */
-    pool_pack_never(pool);
-    if (base != segment || size < POOL_SEGMENT_UNIT || vmm_front(segment))
+    pool_pack_never(pool); /* so that later blocks have their own */
+    if (!has_own_segment(base, size))
         return -ENOTSUP;
     rc = ticket_make(pool, addr, ret_ticket);
     trace_event("ipc", "\"d\":%d,\"p\":\"0x%llx\",\"ok\":%d", context_device(context_of(pool)), (ull)addr, rc == 0);

@@ -180,16 +180,15 @@ class Wrong(Switch):
         self.assertEqual(a(f"export {mine}"), BUSY)
         self.assertEqual(a(f"free {mine}"), 1)
 
-    def test_large_blocks_begin_a_segment_sooner_or_later(self) -> None:
-        """Also in a program whose large blocks share segments: one that does not is refused, and the next one begins one."""
-        a = Server(self, decay="off")
-        for _ in range(40):  # enough that such blocks share
-            numbers = [a.alloc(8 * MIB + 100) for _ in range(4)]
-            for number in numbers:
-                self.assertEqual(a(f"free {number}"), 0)
-        refused = [a(f"export {a.alloc(8 * MIB + 100)}") for _ in range(12)]
-        self.assertLessEqual(set(refused), {0, NOTSUP})
-        self.assertEqual(refused[-1], 0)
+    def test_blocks_that_share_a_segment(self) -> None:
+        """They are refused, and those that are allocated later share none."""
+        a, b = Server(self, decay="off", SIMGPU_MEMORY="64G"), Server(self, SIMGPU_MEMORY="64G")
+        for number in [a.alloc(3 * MIB) for _ in range(100)]:  # enough, and of sizes that leave much of their last 2 MiB
+            self.assertEqual(a(f"free {number}"), 0)
+        numbers = [a.alloc(5 * MIB) for _ in range(4)]
+        self.assertEqual([a(f"export {number}") for number in numbers], [NOTSUP] * 4)
+        for seed in range(4):
+            b.take(a.ticket(a.alloc(5 * MIB, seed)), 6 * MIB)
 
     def test_other_backends_and_settings(self) -> None:
         for env in ({"CUPOOL_BACKEND": "cuda"}, {"CUPOOL_IPC": "0"}, {"CUPOOL_HOOK": "runtime"}):
