@@ -373,7 +373,7 @@ MUTANTS = [
         ("rc = !range ? -EINVAL : is_used(addr, range->size) ? -EBUSY : 0;", "rc = !range ? -EINVAL : 0;")]),
     Mutant("switch: memory that is of no use stays granted", ["insert", "switch_ends / Faults.test_of_an_import"], [
         ("if (rc) { let_go(import); return rc; } *ret_size", "if (rc) { free(import); return rc; } *ret_size")]),
-    Mutant("switch: an exporter that has just ended is an error without a name", ["insert", "switch_ends / Deaths"], [
+    Mutant("switch: an exporter that has just ended is an error without a name", ["insert", "switch_ends / Deaths.test_the_exporter_while_it_is_inserted"], [
         ("rc == -ECONNREFUSED || rc == -ECONNRESET || rc == -EPIPE ?", "rc == -ECONNREFUSED ?")]),
     Mutant("switch: memory that begins elsewhere is taken", ["insert", "switch / Wrong.test_blocks_that_are_not_exported"], [
         ("if (grant->how != IPC_DESCRIPTOR || grant->offset ||", "if (grant->how != IPC_DESCRIPTOR ||")]),
