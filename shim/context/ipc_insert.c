@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "clock.h"
 #include "context/capture_gate.h"
 #include "context/ipc_map.h"
 #include "context/ipc_peer.h"
@@ -23,6 +24,7 @@
 #include "context/wait_device.h"
 #include "pool.h"
 #include "real/real.h"
+#include "trace/trace.h"
 
 typedef unsigned long long ull;
 
@@ -284,6 +286,15 @@ static bool is_reserved(uint64_t at, size_t size)
     return range;
 }
 
+/* Write the event of a call that began at this time. */
+static void tell(const char *event, const struct import *import, uint64_t start)
+{
+    const uint64_t ns = now_ns() - start;
+
+    trace_event(event, "\"d\":%d,\"p\":\"0x%llx\",\"n\":%zu,\"us\":%llu.%llu", import->device, (ull)import->at,
+                import->size, (ull)ns / 1000, (ull)ns / 100 % 10);
+}
+
 static void state_set(struct import *import, enum state state)
 {
     pthread_mutex_lock(&table.lock);
@@ -293,6 +304,7 @@ static void state_set(struct import *import, enum state state)
 
 int insert_map(uint64_t at, int64_t number)
 {
+    const uint64_t start = now_ns();
     const struct real_driver *driver;
     struct import *import;
     CUresult result;
@@ -316,6 +328,8 @@ int insert_map(uint64_t at, int64_t number)
     context_current(driver); /* so that insert_unmap knows of the context whose work uses the memory */
     result = ipc_map_place(import->handle, at, import->size, import->device);
     rc = result ? refused(result, "inserted", at, import->size) : 0;
+    if (!rc)
+        tell("insert", import, start);
     state_set(import, rc ? OUTSIDE : INSERTED);
     return rc;
 }
@@ -339,6 +353,7 @@ static int unmap(const struct real_driver *driver, const struct import *import)
 
 int insert_unmap(uint64_t at)
 {
+    const uint64_t start = now_ns();
     const struct real_driver *driver;
     struct import *import;
     int rc = driver_find(&driver);
@@ -356,6 +371,8 @@ int insert_unmap(uint64_t at)
     if (rc)
         return rc;
     rc = unmap(driver, import);
+    if (!rc)
+        tell("withdraw", import, start);
     state_set(import, rc ? INSERTED : OUTSIDE);
     return rc;
 }

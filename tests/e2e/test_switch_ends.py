@@ -170,8 +170,12 @@ class Example(Switch):
         self.assertRegex(done.out, r"^switch: 9 requests, 2 models of 6 MiB at one address, 0 wrong; a switch took [\d.]+ ms at most\n$")
         self.assertEqual(done.err, "")
         self.assertEqual(len(done.traces()), 2)
+        inserts = []
         for trace in done.traces():
             self.assert_fine(trace.path)
+            inserts += [(e["e"], e["d"], e["n"]) for e in trace.of("insert", "withdraw")]
+            self.assertLessEqual(len({e["p"] for e in trace.of("insert", "withdraw")}), 1)
+        self.assertEqual(inserts, [("insert", 0, 3 * UNIT), ("withdraw", 0, 3 * UNIT)] * 9)
 
     def test_the_parameter_server_ends(self) -> None:
         for count in (1, 2, 5):

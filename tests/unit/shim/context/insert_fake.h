@@ -25,6 +25,7 @@
 #include "context/lifetime.h"
 #include "context/wait_device.h"
 #include "pool.h"
+#include "trace/trace.h"
 
 #define UNIT     ((uint64_t)POOL_SEGMENT_UNIT)
 #define MAPS_MAX 64
@@ -246,6 +247,12 @@ const char *ipc_peer_reason(int rc)
 void ipc_peers_forget(struct ipc_peers *peers)
 {
     peers->first = NULL;
+}
+
+void trace_event(const char *event, const char *format, ...)
+{
+    assert_non_null(event);
+    assert_non_null(format);
 }
 
 void log_write(enum conf_log_level level, const char *format, ...)
