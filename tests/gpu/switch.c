@@ -4,8 +4,8 @@
  * model starts; the parameters are copied from pinned memory; they are inserted at the place of the last model's
  * (cupool_insert), where a parameter server has brought them. It prints a table of medians and the wrong bytes.
  *
- *     cc -O2 -Iinclude -I/usr/local/cuda/include -o switch tests/gpu/switch.c -L/usr/local/cuda/lib64 -lcudart
- *     CUPOOL_BACKEND=vmm CUPOOL_TRACE_FILE=off scripts/cupool-run -- ./switch [MIB [ROUNDS]]
+ *     cc -D_GNU_SOURCE -O2 -Iinclude -I/usr/local/cuda/include -o switch tests/gpu/switch.c -L/usr/local/cuda/lib64
+ * -lcudart CUPOOL_BACKEND=vmm CUPOOL_TRACE_FILE=off scripts/cupool-run -- ./switch [MIB [ROUNDS]]
  *
  * Defaults: 1024 MiB, 11 rounds. It takes three times MIB of the card, and as much of the host's memory. Exit status:
  * 0; 1: wrong bytes, or a call that failed.
@@ -16,8 +16,8 @@
  * that.
  */
 #include <cuda_runtime_api.h>
-#include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,20 +97,18 @@ static int fresh_run(const char *fd)
 static pid_t fresh_start(int fd, int *ret_end)
 {
     int ends[2];
+    posix_spawn_file_actions_t actions;
+    char c, number[16], mib[24], *words[] = {"switch", mib, "1", number, NULL};
     pid_t child;
-    char c, number[16], mib[16];
 
-    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    OK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
     snprintf(number, sizeof(number), "%d", fd);
     snprintf(mib, sizeof(mib), "%zu", size >> 20);
-    child = vfork();
-    if (child == 0) {
-        dup2(ends[1], 0);
-        dup2(ends[1], 1);
-        execl("/proc/self/exe", "switch", mib, "1", number, (char *)NULL);
-        _exit(1);
-    }
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    OK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, words, environ));
+    posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     OK(read(ends[0], &c, 1) != 1);
     *ret_end = ends[0];
