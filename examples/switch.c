@@ -32,7 +32,7 @@
 #define MODELS 2
 #define PARTS  16 /* of a model, for a request */
 
-/* What the parameter server sends when a model is in the card. */
+/* Of the parameter server, when a model is in the card. */
 struct brought {
     struct cupool_ticket ticket;
     int model;

@@ -233,7 +233,7 @@ class Wrong(Switch):
 
 
 class Beside(Switch):
-    """What else happens while memory is inserted."""
+    """Captures, pauses, resets, frees and children while memory is inserted."""
 
     def test_a_capture(self) -> None:
         a, b, mine, import_, at = self.one_inserted()
