@@ -54,8 +54,7 @@ CUresult ipc_map_describe(const struct context *owner, uint64_t segment, size_t 
     return result;
 }
 
-/* The device with this UUID, or -1: it is not visible to this process. */
-static int device_with(const unsigned char *card)
+int ipc_map_device(const unsigned char *card)
 {
     const struct real_driver *driver = real_driver_get();
     int count = 0;
@@ -72,7 +71,7 @@ static int device_with(const unsigned char *card)
 static CUresult access_give(uint64_t addr, size_t size, const unsigned char *card)
 {
     const struct real_driver *driver = real_driver_get();
-    const int owner = device_with(card);
+    const int owner = ipc_map_device(card);
     CUmemAccessDesc access[2];
     CUdevice current;
     size_t count = 0;
@@ -88,10 +87,27 @@ static CUresult access_give(uint64_t addr, size_t size, const unsigned char *car
     return driver->cuMemSetAccess(addr, size, access, count);
 }
 
+CUresult ipc_map_take(int fd, CUmemGenericAllocationHandle *ret_handle)
+{
+    return real_next(cuMemImportFromShareableHandle)(ret_handle, (void *)(intptr_t)fd, /* NOLINT: a number */
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+CUresult ipc_map_place(CUmemGenericAllocationHandle handle, uint64_t addr, size_t size, int device)
+{
+    const struct real_driver *driver = real_driver_get();
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUresult result = driver ? driver->cuMemMap(addr, size, 0, handle, 0) : CUDA_ERROR_DEINITIALIZED;
+
+    if (!result && (result = driver->cuMemSetAccess(addr, size, &access, 1)))
+        driver->cuMemUnmap(addr, size);
+    return result;
+}
+
 static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *ret_addr)
 {
     const struct real_driver *driver = real_driver_get();
-    __typeof__(&cuMemImportFromShareableHandle) import = real_next(cuMemImportFromShareableHandle);
     const size_t size = grant->segment_size;
     CUmemGenericAllocationHandle handle;
     CUdeviceptr addr = 0;
@@ -99,8 +115,7 @@ static CUresult descriptor_map(const struct ipc_grant *grant, int fd, uint64_t *
 
     if (!driver || !driver->cuMemAddressReserve || !driver->cuMemMap || !driver->cuMemUnmap || !driver->cuMemSetAccess)
         return CUDA_ERROR_NOT_SUPPORTED;
-    result = import(&handle, (void *)(intptr_t)fd, /* NOLINT: a number */
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    result = ipc_map_take(fd, &handle);
     if (result)
         return result;
     result = driver->cuMemAddressReserve(&addr, size, POOL_SEGMENT_UNIT, 0, 0);

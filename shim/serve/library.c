@@ -11,6 +11,7 @@
 #include "context/events.h"
 #include "context/host_memory.h"
 #include "context/ipc_import.h"
+#include "context/ipc_insert.h"
 #include "context/ipc_native.h"
 #include "context/ipc_server.h"
 #include "context/ipc_table.h"
@@ -43,6 +44,7 @@ static void forked(void)
     ipc_server_forget();
     ipc_table_forget();
     ipc_import_forget();
+    insert_forget();
     ipc_native_forget();
     ctl_forget();
     stats_forget();

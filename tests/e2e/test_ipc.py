@@ -249,9 +249,7 @@ class Refused(Base):
         mine = a.alone(ALONE, 1)
         before = a("used")
         handle = a.handle(mine)
-        os.kill(a.pid, signal.SIGSTOP)
-        while any(") T" not in path.read_text() for path in Path(f"/proc/{a.pid}/task").glob("*/stat")):
-            time.sleep(0.001)
+        a.stop()
         start = time.monotonic()
         self.assertEqual(b.refused(handle), MAP_FAILED)
         self.assertGreater(time.monotonic() - start, 0.15)

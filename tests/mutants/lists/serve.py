@@ -43,6 +43,14 @@ MUTANTS = [
         ("|| (ipc_table_any() && ipc_table_parked(*ret_base)))", ")"), ("(!pool_live_size(addr) || (ipc_table_any() && ipc_table_parked(addr)))", "!pool_live_size(addr)")]),
     Mutant("ipc: a process opens its own block", ["ipc / Bytes.test_whoever_opens_its_own"], [
         ("else if (ipc_server_is(&ticket.station))", "else if (false)")]),
+    Mutant("switch: a process imports its own block", ["switch / Wrong.test_tickets"], [
+        ("if (!ipc_ticket_read(bytes, &ticket) || ipc_server_is(&ticket.station))", "if (!ipc_ticket_read(bytes, &ticket))")]),
+    Mutant("switch: a block with others in its segment is exported", ["switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("block == segment && size >= POOL_SEGMENT_UNIT && length - size < POOL_SEGMENT_UNIT &&", "size >= POOL_SEGMENT_UNIT &&")]),
+    Mutant("switch: a small block is exported", ["switch / Wrong.test_blocks_that_are_not_exported"], [
+        ("block == segment && size >= POOL_SEGMENT_UNIT &&", "block == segment &&")]),
+    Mutant("switch: later blocks share segments, too", ["switch / Wrong.test_blocks_that_share_a_segment"], [
+        ("pool_pack_never(pool); /* so that later blocks have their own */ if", "if")]),
 
     # --- reports ---
     Mutant("statistics: a forked child keeps the handler", ["stats / Signal"], [
