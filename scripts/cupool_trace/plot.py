@@ -101,7 +101,7 @@ def boxes_data(boxes: list[Box], regions: Regions, segments: bool) -> Event:
 
 def callers_data(blocks: list[Box], frames: Frames, every: list[Event]) -> Event:
     """The caller of each block, as an index into callers; nothing if no block names one. every: all callers, as summary has them."""
-    stacks = {b.more: names_of(b.more.stack, frames) for b in blocks if b.more}
+    stacks = {who: names_of(who.stack, frames) for who in dict.fromkeys(b.more for b in blocks if b.more)}
     used = set(stacks.values())
     callers = [c for c in every if c["stack"] in used]
     if not callers:
