@@ -12,6 +12,7 @@ import heapq
 from typing import Any, Callable, Optional
 
 from . import blocks
+from .bands import Bands
 from .brief import Brief
 from .physical import Follow
 from .ranges import Range, Ranges
@@ -288,9 +289,10 @@ class Lifetimes(Ranges):
 class Limits:
     """How much is kept of each device."""
 
-    def __init__(self, points: int, segments: int, blocks: int, marks: int, calls: int) -> None:
+    def __init__(self, points: int, segments: int, blocks: int, marks: int, calls: int, ranges: int) -> None:
         self.points, self.segments, self.blocks, self.marks = max(64, points), max(64, segments), max(64, blocks), max(16, marks)
         self.calls = max(32, calls)  # frames of a flame graph
+        self.ranges = max(64, ranges)  # of NVTX, of a process
 
 
 class Track:
@@ -350,13 +352,7 @@ def process_mark(ev: Event) -> tuple[str, str]:
         return "mark", ev["text"]
     if ev["e"] == "gap":
         return "gap", gap_text(ev)
-    if ev["e"] == "range_begin":
-        return "range", range_text(ev)
     return "", ""
-
-
-def range_text(ev: Event) -> str:
-    return ev["text"] if not ev["domain"] else f"{ev['domain']}: {ev['text']}"
 
 
 def gap_text(ev: Event) -> str:
@@ -371,6 +367,7 @@ class Recorder(Follow):
     def __init__(self, problems: Problems, limits: Limits, begin: int, end: int) -> None:
         super().__init__(problems)
         self.tracks: dict[int, Track] = {}
+        self.bands = Bands(limits.ranges, begin, end)
         self.begin, self.end = begin, end
         self.now = 0
         self.event: Event = {}
@@ -383,6 +380,7 @@ class Recorder(Follow):
         d = ev.get("d")
         if d is None or ev["e"] == "mem_create":  # no memory of the pool
             super().apply(line, ev)
+            self.bands.apply(ev)
             kind, text = process_mark(ev)
             if kind:  # of the process, so of all its devices
                 for each in self.tracks:
@@ -474,6 +472,7 @@ class Recorder(Follow):
 
     def finish(self) -> None:
         """After the last event: live ranges stay live."""
+        self.bands.close(None, self.last_t)
         for d, track in self.tracks.items():
             if d in self._before:
                 self._sample(track, self.begin, self._before.pop(d))

@@ -103,7 +103,7 @@ class Quick(Case):
         for seed in range(60):
             r = random.Random(seed)
             path = self.write(content(r, made(r, bool(seed % 2))))
-            limits = record.Limits(0, 0, 0, 0, 0)
+            limits = record.Limits(0, 0, 0, 0, 0, 0)
             limits.points, limits.blocks = r.choice([8, 64, 5000]), r.choice([8, 64, 5000])
             begin, end = r.choice([(0, 1 << 53), (100, 300), (0, 50), (400, 1 << 53)])
             pages = []
