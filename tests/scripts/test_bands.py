@@ -208,6 +208,8 @@ class InBrowser(PlotCase):
         for key, t in (("Enter", 110), ("Enter", 800), ("Enter", 110)):
             self.browser.key(key)
             self.assertEqual(self.browser.evaluate("cupoolPlot.data.processes[0].bands.t0[cupoolPlot.state().band]"), t)
+        self.browser.key("Enter", modifiers=8)  # Shift
+        self.assertEqual(self.browser.evaluate("cupoolPlot.data.processes[0].bands.t0[cupoolPlot.state().band]"), 800)
         self.assertIn("forward: ", self.text("#band"))
         self.browser.key("Escape")
         self.assertEqual((self.text("#found"), self.state()["find"]), ("", ""))
