@@ -19,6 +19,17 @@ MOST_ADDRESSES = 1 << 16  # of which it is remembered to where their segment goe
 Ended = tuple[int, int, Range]  # a block that is gone: when, its address, the block
 
 
+def lies_inside(dev: Device, p: int, n: int) -> bool:
+    """Do these bytes lie in one live segment? Its end is remembered."""
+    segment = dev.segment_at(p, n)
+    if segment is None:
+        return False
+    if len(dev.inside) >= MOST_ADDRESSES:
+        dev.inside.clear()
+    dev.inside[p] = segment[0]
+    return True
+
+
 def follow(d: int, dev: Device, entries: list[Entry], at: int, lives: list[int], ended: list[Ended]) -> int:
     """From entries[at] on, all events of blocks of device d; returns where the first other one is. Adds the bytes that are live after
     each, and the blocks that ended."""
@@ -40,13 +51,8 @@ def follow(d: int, dev: Device, entries: list[Entry], at: int, lives: list[int],
                 if not blocks.make_room(p, end):
                     break
                 rooms = blocks.rooms
-            if inside.get(p, 0) < p + n:
-                segment = dev.segment_at(p, n)
-                if segment is None:
-                    break
-                if len(inside) >= MOST_ADDRESSES:
-                    inside.clear()
-                inside[p] = segment[0]
+            if inside.get(p, 0) < p + n and not lies_inside(dev, p, n):
+                break
             who = None
             if stack:
                 who = callers.get(stack) or dev.caller(stack)
