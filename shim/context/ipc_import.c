@@ -187,7 +187,7 @@ static CUresult import_end(struct import *import, uint64_t limit)
 
     mapping->uses--;
     if (!mapping->uses && !(import->lost && mapping->how == IPC_NATIVE))
-        result = ipc_map_close(mapping->how, mapping->addr, mapping->size);
+        result = ipc_map_close(mapping->how, mapping->addr);
     books_remove(import);
     if (!mapping->uses)
         free(mapping);

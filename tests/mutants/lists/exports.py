@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("ipc: other devices do not reach what was opened", ["ipc static vmm"], [
+        ("if (pool || ipc_import_any())", "if (pool)")]),
     # --- virtual memory that is kept ---
     Mutant("virtual memory: what was exported is kept", ["vmm_kept / Kept.test_exported_memory_is_not_kept"], [
         ("if (cache) vmm_cache_forget_handle(cache, handle); } static void shared_after", "(void)cache; } static void shared_after")]),
