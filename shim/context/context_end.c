@@ -197,6 +197,17 @@ void context_gone(struct context *context, bool gone)
         ending_end();
 }
 
+bool context_is_over(const struct context *context, CUcontext handle)
+{
+    const struct real_driver *driver = real_driver_get();
+    CUcontext current = NULL;
+
+    if (!driver || driver->cuCtxGetCurrent(&current) || current != handle)
+        return true;
+    /* The thread may have made it current more than once. */
+    return context && context != &unknown && context->id && context_id(driver, handle) != context->id;
+}
+
 static void entry_primary_gone(struct context *context)
 {
     const struct real_driver *driver = context->driver;
