@@ -124,13 +124,15 @@ class Held(Base):
 
     def test_until_the_importer_is_gone(self) -> None:
         for backend in ("cuda", "vmm"):
-            for how in ("kill", "exit", "end", "zombie"):
+            for how in ("kill", "exit", "end", "zombie", "exec"):
                 with self.subTest(backend=backend, how=how):
                     a, b, mine, its, before = self.held(backend, size=ALONE)
                     self.assertGreater(a("used"), before)
                     if how == "exit":
                         b.send("exit")
                         b.child.wait(TIMEOUT)
+                    elif how == "exec":  # it is another program now, without the driver's files
+                        b.send("exec")
                     elif how == "zombie":  # nobody has waited for it
                         os.kill(b.pid, signal.SIGKILL)
                     else:
