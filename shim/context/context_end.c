@@ -60,6 +60,7 @@ static void ending_end(void)
     context_endings--;
     atomic_fetch_add(&contexts.ended, 1);
     atomic_fetch_sub(&contexts.endings, 1);
+    context_events.ending_over();
 }
 
 /* Mark the entry as leaving, after ending_begin. NULL: there is no such entry. */

@@ -17,7 +17,6 @@
 #define CUPOOL_SHIM_CONTEXT_CONTEXT_END_H
 
 #include <stdbool.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "context/limits.h"

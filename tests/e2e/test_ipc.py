@@ -139,6 +139,15 @@ class Held(Base):
                         b.kill() if how == "kill" else b.end()
                     self.wait_for(a, "used", before)
 
+    def test_the_importer_resets_its_device(self) -> None:
+        """The exporter hears of it at once, not with the importer's next open or close."""
+        for backend in ("cuda", "vmm"):
+            with self.subTest(backend=backend):
+                a, b, mine, its, before = self.held(backend, size=ALONE)
+                self.assertEqual(b("reset"), 0)
+                self.wait_for(a, "used", before)
+                self.assertEqual(b("used"), 0)
+
     def test_a_child_keeps_the_connection(self) -> None:
         a, b, mine, its, before = self.held("vmm", size=ALONE)
         child = b("fork")

@@ -349,5 +349,5 @@ MUTANTS = [
     Mutant("ipc: a block is not where it lies in its segment", ["ipc / Bytes.test_both_ways"], [
         ("grant->offset = segment->front + (block->addr - segment->addr);", "grant->offset = segment->front;")]),
     Mutant("ipc: the exporter is not told of a close", ["ipc / Held.test_until_it_is_closed"], [
-        ("request_close(import->peer, &import->block, limit); import->peer->uses--;", "import->peer->uses--;")]),
+        ("ipc_exporter_close(import->exporter, &import->block, limit); import->exporter->uses--;", "import->exporter->uses--;")]),
 ]
