@@ -83,7 +83,7 @@ static CUresult import_end(struct import *import, uint64_t limit)
 
     mapping->uses--;
     if (!mapping->uses && !(import->lost && mapping->how == IPC_NATIVE))
-        result = ipc_map_close(mapping->how, mapping->addr, mapping->size);
+        result = ipc_map_close(mapping->how, mapping->addr);
     books_remove(import);
     if (!mapping->uses)
         free(mapping);
@@ -92,32 +92,61 @@ static CUresult import_end(struct import *import, uint64_t limit)
     return result;
 }
 
+/* With the lock: a block that is open in a context that has ended; NULL: none. */
+static struct import *lost_find(void)
+{
+    struct import *import = imports.first;
+
+    while (import && !import->lost)
+        import = import->next;
+    return import;
+}
+
+/* With the lock, which is released meanwhile, by the claiming thread: take what is lost off the books. */
+static void lost_end(void)
+{
+    struct import *import;
+
+    while ((import = lost_find())) {
+        pthread_mutex_unlock(&imports.lock);
+        import_end(import, ipc_peer_limit());
+        pthread_mutex_lock(&imports.lock);
+    }
+}
+
 static void claim(int *ret_cancel)
 {
-    struct import *import, *next;
-    bool lost;
-
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, ret_cancel);
     pthread_mutex_lock(&imports.lock);
     while (imports.busy)
         pthread_cond_wait(&imports.done, &imports.lock);
     imports.busy = true;
+    lost_end();
     pthread_mutex_unlock(&imports.lock);
-    for (import = imports.first; import; import = next) {
-        next = import->next;
-        pthread_mutex_lock(&imports.lock);
-        lost = import->lost;
-        pthread_mutex_unlock(&imports.lock);
-        if (lost)
-            import_end(import, ipc_peer_limit());
-    }
 }
 
 static void unclaim(int cancel)
 {
     pthread_mutex_lock(&imports.lock);
+    lost_end();
     imports.busy = false;
     pthread_cond_signal(&imports.done);
+    pthread_mutex_unlock(&imports.lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+void ipc_import_settle(void)
+{
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&imports.lock);
+    if (!imports.busy && lost_find()) { /* else the thread that has the claim does it */
+        imports.busy = true;
+        lost_end();
+        imports.busy = false;
+        pthread_cond_signal(&imports.done);
+    }
     pthread_mutex_unlock(&imports.lock);
     pthread_setcancelstate(cancel, NULL);
 }

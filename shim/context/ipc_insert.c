@@ -13,8 +13,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "clock.h"
 #include "context/capture_gate.h"
@@ -234,7 +234,7 @@ int64_t insert_import(const struct ipc_ticket *ticket, size_t *ret_size)
     }
     rc = take(&grant, fd, import);
     if (fd >= 0)
-        close(fd);
+        file_drop(fd);
     if (rc) {
         let_go(import);
         return rc;

@@ -3,6 +3,7 @@
 #include "serve/ipc_handles.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/conf.h"
@@ -70,22 +71,13 @@ static int block_export(struct pool *pool, uint64_t base, size_t size, uint64_t 
     return rc;
 }
 
-/* Make a ticket for the block around addr. */
-static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
+/* Make a ticket for a block, by a thread that is not cancelled meanwhile. */
+static int block_ticket(struct pool *pool, uint64_t base, size_t size, uint64_t segment, void *ret_handle)
 {
     struct ipc_name station, block;
-    uint64_t base, segment;
     bool is_new = false;
-    size_t size;
-    int rc;
+    int rc = ipc_server_begin(&station, &is_new);
 
-    if (pool_block_find(addr, &base, &size, &segment))
-        return -ENOENT;
-    if (guard_on())
-        guard_block_size(base, &size);
-    if (!background_start())
-        return -ENOTSUP;
-    rc = ipc_server_begin(&station, &is_new);
     if (rc)
         return rc;
     if (is_new)
@@ -95,6 +87,26 @@ static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
             ;
     if (!rc)
         ipc_ticket_make(ret_handle, (int)getpid(), &station, &block);
+    return rc;
+}
+
+/* Make a ticket for the block around addr. A thread of the program that is to be cancelled returns first: it would take
+ * the server's lock, or the books', with it. */
+static int ticket_make(struct pool *pool, uint64_t addr, void *ret_handle)
+{
+    uint64_t base, segment;
+    size_t size;
+    int rc, cancel;
+
+    if (pool_block_find(addr, &base, &size, &segment))
+        return -ENOENT;
+    if (guard_on())
+        guard_block_size(base, &size);
+    if (!background_start())
+        return -ENOTSUP;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    rc = block_ticket(pool, base, size, segment, ret_handle);
+    pthread_setcancelstate(cancel, NULL);
     return rc;
 }
 

@@ -38,6 +38,7 @@
  *                      process SIGUSR1: the bytes that come out at the socket's other end, which nobody sends
  *   fork               a child that does nothing until this process's stdin ends; its number
  *   exit               end without closing anything
+ *   exec               become a program that does nothing until its stdin ends
  *
  * It ends with stdin.
  */
@@ -347,6 +348,8 @@ static long number(const char *word, long a, long b)
         return child_make();
     if (strcmp(word, "exit") == 0)
         _exit(0);
+    if (strcmp(word, "exec") == 0)
+        execl("/bin/sh", "sh", "-c", "read nothing", (char *)NULL);
     return -1;
 }
 

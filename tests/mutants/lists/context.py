@@ -5,6 +5,9 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("a thread that has pinned memory touched may be cancelled", ["cancelled / Cancelled.test_pinned_memory"], [
+        ("sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);",
+         "sigset_t all, before; int cancel; pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel);")]),
     # --- virtual memory that is kept ---
     Mutant("virtual memory: free memory does not count it", ["vmm_kept / AsNatively.test_every_word", "vmm_kept / Kept.test_decay"], [
         ("return idle + vmm_kept_bytes(device);", "return idle;")]),

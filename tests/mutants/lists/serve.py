@@ -5,6 +5,11 @@ from __future__ import annotations
 from mutant import Mutant
 
 MUTANTS = [
+    Mutant("ipc: what a reset has ended stays held", ["ipc / Held.test_the_importer_resets_its_device"], [
+        ("if (ipc_import_any()) ipc_import_settle();", "")]),
+    Mutant("a thread that makes a ticket may be cancelled", ["cancelled / Cancelled.test_with_the_defaults"], [
+        ("pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); rc = block_ticket",
+         "pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel); rc = block_ticket")]),
     # --- pinned memory ---
     Mutant("pinned memory: a child's free is the pool's", ["pinned / Fork.test_a_child_of_threads"], [
         ("if (!pool || process_is_passive()) return SERVE_FORWARD;", "if (!pool) return SERVE_FORWARD;")]),
