@@ -169,7 +169,8 @@ int nccl_reg_comm_finalize(struct nccl_reg *reg, void *comm);
  * forgotten, and had been finalized.
  */
 void nccl_reg_comm_close(struct nccl_reg *reg, void *comm);
-/* The call for which the communicator was closed was refused and had no effect. */
+/* The call for which the communicator was closed or finalized was refused and had no effect. If its registrations have
+ * been undone for that call, it is forgotten, and may be added again. */
 void nccl_reg_comm_reopen(struct nccl_reg *reg, void *comm);
 /* True if the communicator is known and not closed. */
 bool nccl_reg_comm_is_open(const struct nccl_reg *reg, void *comm);
