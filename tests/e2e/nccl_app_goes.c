@@ -143,6 +143,29 @@ static void ends_beside_work(struct rank *r)
     CU(cudaFree(at));
 }
 
-const struct scenario scenarios_goes[] = {{"trim", trim}, {"busy", busy},       {"going", going},
-                                          {"lose", lose}, {"revoked", revoked}, {"ends_beside_work", ends_beside_work},
+/* The program's own ncclMemAlloc finds the device full of memory that the pool has idle and registered. */
+static void own_memory(struct rank *r)
+{
+    char *at = get(20 * MIB), *other = get(20 * MIB);
+    void *own;
+
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    CU(cudaFree(other));
+    NC(ncclMemAlloc(&own, 50 * MIB));
+    all_gather(r, own, (char *)own + MIB);
+    if (!ncclMemAlloc(&(void *){NULL}, 50 * MIB))
+        FAIL("there is memory twice");
+    NC(ncclMemFree(own));
+    comm_end(r);
+}
+
+const struct scenario scenarios_goes[] = {{"trim", trim},
+                                          {"busy", busy},
+                                          {"going", going},
+                                          {"lose", lose},
+                                          {"revoked", revoked},
+                                          {"ends_beside_work", ends_beside_work},
+                                          {"own_memory", own_memory},
                                           {NULL, NULL}};

@@ -132,6 +132,13 @@ class Registered(Base):
                 self.assertEqual(run.done.err, "")
                 self.assertLess(run.done.counts["cuMemMap"] - run.done.counts["cuMemUnmap"], kept)
 
+    def test_memory_for_the_programs_own_allocation(self) -> None:
+        """Idle memory goes back for an ncclMemAlloc, but not inside of it: there NCCL is not called."""
+        for backend in "nccl", "cuda", "vmm":
+            for processes in False, True:
+                with self.subTest(backend, processes=processes):
+                    self.assert_registered(self.job("own_memory", backend, processes=processes, ranks=2, SIMGPU_MEMORY="64M"))
+
     def test_revoked(self) -> None:
         """No call is made on it any more, and its memory goes when it has been destroyed."""
         run = self.job("revoked", "cuda", ranks=2, SIMGPU_MEMORY="80M")
