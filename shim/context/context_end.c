@@ -12,6 +12,7 @@
 #include "context/counters.h"
 #include "context/events.h"
 #include "context/facts.h"
+#include "context/nccl_given.h"
 #include "context/pause_copies.h"
 #include "context/pins.h"
 #include "context/registry.h"
@@ -120,6 +121,7 @@ static void pool_end(struct context *context, struct pool *pool)
     pool_destroy(pool);
     context_events.pool_ended(context);
     vmm_memory_ended(context);
+    nccl_given_ended(context);
     pause_copies_ended(context);
 }
 

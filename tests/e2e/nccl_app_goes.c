@@ -161,6 +161,25 @@ static void own_memory(struct rank *r)
     comm_end(r);
 }
 
+/* Most of the device is the pool's when it is reset, and is there again afterwards; blocks, too, that were not freed.
+ */
+static void after_reset(struct rank *r)
+{
+    char *at;
+
+    for (int i = 0; i < 3; i++) {
+        CU(cudaFree(get(20 * MIB)));
+        get(50 * MIB); /* what is idle goes back for it */
+        CU(cudaDeviceReset());
+    }
+    at = get(50 * MIB);
+    CU(cudaStreamCreate(&r->stream));
+    comm_make(r, 0);
+    all_gather(r, at, at + MIB);
+    CU(cudaFree(at));
+    comm_end(r);
+}
+
 const struct scenario scenarios_goes[] = {{"trim", trim},
                                           {"busy", busy},
                                           {"going", going},
@@ -168,4 +187,5 @@ const struct scenario scenarios_goes[] = {{"trim", trim},
                                           {"revoked", revoked},
                                           {"ends_beside_work", ends_beside_work},
                                           {"own_memory", own_memory},
+                                          {"after_reset", after_reset},
                                           {NULL, NULL}};
