@@ -87,8 +87,11 @@ static struct context *entry_leaving(CUcontext handle)
 
 struct context *context_leaving(CUcontext handle)
 {
-    struct context *context;
+    struct context *context = handle ? context_entry_find(handle) : NULL;
 
+    /* Communicators of other contexts have its memory registered. Those of a primary one go with it. */
+    if (context && context->pool && !context->primary)
+        context_events.context_ends(context);
     ending_begin();
     context = entry_leaving(handle);
     return context ? context : &unknown;
@@ -192,6 +195,8 @@ static void entry_gone(struct context *context, bool gone)
 
 void context_gone(struct context *context, bool gone)
 {
+    if (context && context != &unknown && !gone && !context->primary)
+        context_events.context_stays(context);
     if (context && context != &unknown)
         entry_gone(context, gone);
     else if (context && gone)

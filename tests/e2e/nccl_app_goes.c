@@ -6,6 +6,7 @@
  */
 #include "nccl_app.h"
 
+#include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -180,6 +181,35 @@ static void after_reset(struct rank *r)
     comm_end(r);
 }
 
+#if CUDA_VERSION >= 13000
+#define CTX_CREATE(context, device) cuCtxCreate(context, NULL, 0, device)
+#else
+#define CTX_CREATE(context, device) cuCtxCreate(context, 0, device)
+#endif
+
+/* Memory of another context goes with that, and has been registered with a communicator that does not. */
+static void other_context(struct rank *r)
+{
+    char *at = get(8 * MIB), *other;
+    CUcontext first, second;
+
+    comm_make(r, 0);
+    for (int i = 0; i < 3; i++) {
+        if (cuCtxGetCurrent(&first) || CTX_CREATE(&second, r->rank))
+            FAIL("no second context");
+        other = get(8 * MIB);
+        if (cuCtxSetCurrent(first))
+            FAIL("the first context does not come back");
+        all_gather(r, at, at + MIB);
+        if (cuCtxDestroy(second))
+            FAIL("the second context does not go");
+        (void)other;
+        other = get(8 * MIB); /* at its addresses, perhaps */
+        all_gather(r, other, other + MIB);
+    }
+    comm_end(r);
+}
+
 const struct scenario scenarios_goes[] = {{"trim", trim},
                                           {"busy", busy},
                                           {"going", going},
@@ -188,4 +218,5 @@ const struct scenario scenarios_goes[] = {{"trim", trim},
                                           {"ends_beside_work", ends_beside_work},
                                           {"own_memory", own_memory},
                                           {"after_reset", after_reset},
+                                          {"other_context", other_context},
                                           {NULL, NULL}};

@@ -140,6 +140,13 @@ class Registered(Base):
                     run = self.job("after_reset", backend, register=register, ranks=2, SIMGPU_MEMORY="64M")
                     self.assertEqual((run.reported("breaches"), run.done.err), (0, ""))
 
+    def test_memory_of_a_context_that_ends(self) -> None:
+        """It is deregistered before, from communicators that stay."""
+        for backend in "nccl", "cuda", "vmm":
+            for processes in False, True:
+                with self.subTest(backend, processes=processes):
+                    self.assert_registered(self.job("other_context", backend, processes=processes, ranks=2))
+
     def test_memory_for_the_programs_own_allocation(self) -> None:
         """Idle memory goes back for an ncclMemAlloc, but not inside of it: there NCCL is not called."""
         for backend in "nccl", "cuda", "vmm":
