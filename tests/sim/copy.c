@@ -55,8 +55,6 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
     CUresult r = sim_stream_resolve(handle, pt, &s);
     if (r == CUDA_SUCCESS && sync && !s->cap)
         r = s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
-    if (r == CUDA_SUCCESS && sync)
-        r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS)
         r = side_check(&dst, side_bytes(&dst, width, height, depth));
     if (r == CUDA_SUCCESS)

@@ -67,10 +67,25 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
     return r;
 }
 
+/* A free of nothing does nothing, but it is a free: captures forbid it, and an error of the context is its result. */
+static CUresult give_nothing(void)
+{
+    CUcontext ctx;
+
+    sim_lock();
+    CUresult r = sim_current(&ctx);
+    if (!ctx || r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
+    sim_unlock();
+    return r;
+}
+
 #define DEVICE_KINDS (1u << SIM_MEM_DEVICE | 1u << SIM_MEM_ASYNC | 1u << SIM_MEM_MANAGED)
 
 SIM_CALL(cuMemAlloc_v2, (CUdeviceptr * ptr, size_t size), device_get(ptr, size, SIM_MEM_DEVICE))
-SIM_CALL(cuMemFree_v2, (CUdeviceptr ptr), ptr ? give_back(ptr, DEVICE_KINDS) : CUDA_SUCCESS)
+SIM_CALL(cuMemFree_v2, (CUdeviceptr ptr), ptr ? give_back(ptr, DEVICE_KINDS) : give_nothing())
 
 /* The first ABI had 32-bit pointers; it is here so that resolvers can be asked for it, and refuses. */
 SIM_CALL(cuMemAlloc, (CUdeviceptr_v1 * ptr, unsigned int size), CUDA_ERROR_NOT_SUPPORTED)
@@ -153,7 +168,7 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
 SIM_CALL(cuMemAllocHost_v2, (void **pp, size_t size), host_get(pp, size, 0))
 SIM_CALL(cuMemHostAlloc, (void **pp, size_t size, unsigned int flags),
          flags > 7 ? CUDA_ERROR_INVALID_VALUE : host_get(pp, size, flags))
-SIM_CALL(cuMemFreeHost, (void *p), p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : CUDA_SUCCESS)
+SIM_CALL(cuMemFreeHost, (void *p), p ? give_back((uintptr_t)p, 1u << SIM_MEM_HOST) : give_nothing())
 
 static CUresult host_register(void *p, size_t size, unsigned flags)
 {

@@ -125,6 +125,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attr, CUde
     sim_lock();
     CUresult r = sim_current(&ctx);
     struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS)
+        r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS && !a)
         r = CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS && a->kind == SIM_MEM_VMM)

@@ -25,7 +25,7 @@ static CUresult device_alloc(void **ret, size_t size)
 }
 
 RT_FN(cudaMalloc, (void **ret, size_t size), device_alloc(ret, size))
-RT_FN(cudaFree, (void *p), p ? rt_drv.cuMemFree(D(p)) : CUDA_SUCCESS)
+RT_FN(cudaFree, (void *p), rt_drv.cuMemFree(D(p)))
 
 static CUresult pitch_alloc(void **ret, size_t *pitch, size_t width, size_t height)
 {
@@ -84,7 +84,7 @@ static CUresult host_alloc(void **ret, size_t size, unsigned flags)
 
 RT_FN(cudaMallocHost, (void **ret, size_t size), host_alloc(ret, size, 0))
 RT_FN(cudaHostAlloc, (void **ret, size_t size, unsigned int flags), host_alloc(ret, size, flags))
-RT_FN(cudaFreeHost, (void *p), p ? rt_drv.cuMemFreeHost(p) : CUDA_SUCCESS)
+RT_FN(cudaFreeHost, (void *p), rt_drv.cuMemFreeHost(p))
 RT_FN(cudaHostRegister, (void *p, size_t size, unsigned int flags), rt_drv.cuMemHostRegister(p, size, flags))
 RT_FN(cudaHostUnregister, (void *p), rt_drv.cuMemHostUnregister(p))
 

@@ -217,7 +217,10 @@ static CUresult destroy(CUstream handle)
 SIM_CALL(cuStreamDestroy, (CUstream s), destroy(s))
 SIM_CALL(cuStreamDestroy_v2, (CUstream s), destroy(s))
 
-/* Looking at a stream that is captured, or that a capture would have to wait for, ends the capture. */
+/*
+ * Looking at a stream that is captured, or that a capture would have to wait for, ends the capture; and captures forbid
+ * to look at any stream.
+ */
 static CUresult look_check(CUstream s)
 {
     if (s->cap) {
@@ -225,7 +228,8 @@ static CUresult look_check(CUstream s)
         sim_capture_lose(s->cap);
         return lost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
+    CUresult r = s->legacy ? sim_capture_implicit(s->ctx) : CUDA_SUCCESS;
+    return r == CUDA_SUCCESS ? sim_capture_unsafe() : r;
 }
 
 static CUresult synchronize(CUstream handle, bool pt)
