@@ -39,7 +39,8 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
 
 /*
  * A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
- * It needs no current context; one that a sticky error has killed refuses.
+ * That of stream-ordered memory waits for nothing. A free needs no current context; one that a sticky error has killed
+ * refuses.
  */
 static CUresult give_back(uint64_t addr, unsigned kinds)
 {
@@ -58,7 +59,8 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
         uint32_t gen = a->ctx->gen;
         ctx = a->ctx;
         a->freeing = true;
-        sim_ctx_stall(ctx);
+        if (a->kind != SIM_MEM_ASYNC)
+            sim_ctx_stall(ctx);
         if (ctx->gen == gen) /* else a reset took it meanwhile */
             sim_alloc_free(a);
         r = ctx->error;
