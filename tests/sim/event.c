@@ -171,7 +171,7 @@ static CUresult look_check(CUevent e)
 
 CUresult cuEventQuery(CUevent e)
 {
-    SIM_ENTER(cuEventQuery);
+    SIM_ENTER_(cuEventQuery, sim_in_hostfn); /* allowed there */
     sim_lock();
     CUresult r = look_check(e);
     if (r == CUDA_SUCCESS && (!sim_point_done(&e->point) || adversary_hides_point(&e->point)))
