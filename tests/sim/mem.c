@@ -9,11 +9,14 @@
  */
 #include "sim.h"
 
+/* The context is missed before the size. Nothing, *ret as it was, is what a request for no host memory gets. */
 static CUresult get(size_t size, enum sim_mem kind, struct sim_alloc **ret)
 {
     CUcontext ctx;
     CUresult r = sim_current(&ctx);
 
+    if (r == CUDA_SUCCESS && size == 0)
+        return kind == SIM_MEM_HOST ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
     if (r != CUDA_SUCCESS)
@@ -27,7 +30,7 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
 {
     struct sim_alloc *a = NULL;
 
-    if (!ptr || size == 0)
+    if (!ptr)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = get(size, kind, &a);
@@ -39,8 +42,8 @@ static CUresult device_get(CUdeviceptr *ptr, size_t size, enum sim_mem kind)
 
 /*
  * A free waits for all work of the memory's own context, whichever is current, and other threads' launches there stall.
- * That of stream-ordered memory waits for nothing. A free needs no current context; one that a sticky error has killed
- * refuses.
+ * That of stream-ordered memory waits for nothing. A free needs no current context; one that is no more, or that
+ * a sticky error has killed, refuses.
  */
 static CUresult give_back(uint64_t addr, unsigned kinds)
 {
@@ -49,7 +52,7 @@ static CUresult give_back(uint64_t addr, unsigned kinds)
     sim_lock();
     struct sim_alloc *a = sim_alloc_find(addr);
     CUresult r = sim_current(&ctx);
-    if (!ctx || r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    if (r == CUDA_ERROR_INVALID_CONTEXT)
         r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
@@ -76,7 +79,7 @@ static CUresult give_nothing(void)
 
     sim_lock();
     CUresult r = sim_current(&ctx);
-    if (!ctx || r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    if (r == CUDA_ERROR_INVALID_CONTEXT)
         r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
@@ -155,13 +158,14 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
 {
     struct sim_alloc *a = NULL;
 
-    if (!pp || size == 0)
+    if (!pp)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = get(size, SIM_MEM_HOST, &a);
     if (r == CUDA_SUCCESS) {
-        a->flags = flags;
-        *pp = a->host;
+        *pp = a ? a->host : NULL;
+        if (a)
+            a->flags = flags;
     }
     sim_unlock();
     return r;

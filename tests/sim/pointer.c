@@ -66,6 +66,7 @@ static CUresult answer(void *out, CUpointer_attribute attr, uint64_t ptr, const 
     }
 }
 
+/* This one needs no current context. */
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr ptr)
 {
     SIM_ENTER(cuPointerGetAttribute);
@@ -75,9 +76,10 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = sim_current(&ctx);
-    struct sim_alloc *a = r == CUDA_SUCCESS ? sim_alloc_find(ptr) : NULL;
-    if (r == CUDA_SUCCESS)
-        r = a ? answer(data, attr, ptr, a, ctx->dev) : CUDA_ERROR_INVALID_VALUE;
+    bool nowhere = r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    struct sim_alloc *a = r == CUDA_SUCCESS || nowhere ? sim_alloc_find(ptr) : NULL;
+    if (r == CUDA_SUCCESS || nowhere)
+        r = a ? answer(data, attr, ptr, a, nowhere ? a->dev : ctx->dev) : CUDA_ERROR_INVALID_VALUE;
     sim_unlock();
     return r;
 }

@@ -294,6 +294,7 @@ struct CUevent_st {
 };
 
 #define SIM_MAGIC_CTX    0x53434f4eu
+#define SIM_MAGIC_ENDED  0x53454e44u /* a context that is no more */
 #define SIM_MAGIC_STREAM 0x5353544du
 #define SIM_MAGIC_EVENT  0x53455654u
 #define SIM_MAGIC_GRAPH  0x53475250u
