@@ -67,74 +67,6 @@ uint64_t sim_now(void)
 
 /* ---- conditions ---- */
 
-static bool done_all(CUcontext ctx, uint64_t seq)
-{
-    return !ctx->all.head || ctx->all.head->seq > seq;
-}
-
-static bool done_blk(CUcontext ctx, uint64_t seq)
-{
-    return !ctx->blk.head || ctx->blk.head->seq > seq;
-}
-
-bool sim_point_done(const struct sim_point *p)
-{
-    return (!p->rec || p->rec->done) && (!p->ctx || done_all(p->ctx, p->seq));
-}
-
-void sim_point_take(struct sim_point *p)
-{
-    if (p->rec)
-        p->rec->refs++;
-}
-
-void sim_point_drop(struct sim_point *p)
-{
-    if (p->rec && --p->rec->refs == 0)
-        free(p->rec);
-    memset(p, 0, sizeof(*p));
-}
-
-static void barrier_drop(struct sim_barrier *b)
-{
-    while (b && --b->refs == 0) {
-        struct sim_barrier *prev = b->prev;
-        sim_point_drop(&b->point);
-        free(b);
-        b = prev;
-    }
-}
-
-static bool barrier_done(struct sim_barrier *b)
-{
-    for (; b; b = b->prev) {
-        if (!sim_point_done(&b->point))
-            return false;
-    }
-    return true;
-}
-
-void sim_ctx_fence(CUcontext ctx, const struct sim_point *p)
-{
-    if (sim_point_done(p))
-        return;
-    if (!p->rec && p->ctx == ctx) { /* the usual case: numbers of our own */
-        if (p->seq > ctx->fence)
-            ctx->fence = p->seq;
-        return;
-    }
-    struct sim_barrier *b = calloc(1, sizeof(*b));
-    b->refs = 1;
-    b->point = *p;
-    sim_point_take(&b->point);
-    if (ctx->barrier && barrier_done(ctx->barrier)) {
-        barrier_drop(ctx->barrier);
-        ctx->barrier = NULL;
-    }
-    b->prev = ctx->barrier;
-    ctx->barrier = b;
-}
-
 static bool op_runnable(const struct sim_op *op)
 {
     CUstream s = op->stream;
@@ -142,13 +74,13 @@ static bool op_runnable(const struct sim_op *op)
 
     if (ctx->error)
         return true; /* a dead context drains */
-    if (op->fence && !done_all(ctx, op->fence))
+    if (op->fence && !sim_done_all(ctx, op->fence))
         return false;
     if (s->blocking && ctx->legacy.done < op->legacy)
         return false;
-    if (s->legacy && !done_blk(ctx, op->seq - 1))
+    if (s->legacy && !sim_done_blk(ctx, op->seq - 1))
         return false;
-    if (op->barrier && !barrier_done(op->barrier))
+    if (op->barrier && !sim_barrier_done(op->barrier))
         return false;
     return op->work.kind != SIM_WAIT || sim_point_done(&op->work.wait);
 }
@@ -202,7 +134,7 @@ static void stream_ready(CUstream s)
 
 static bool waiter_met(const struct sim_waiter *w)
 {
-    return (!w->ctx || (done_all(w->ctx, w->all) && done_blk(w->ctx, w->blk))) &&
+    return (!w->ctx || (sim_done_all(w->ctx, w->all) && sim_done_blk(w->ctx, w->blk))) &&
            (!w->stream || w->stream->done >= w->seq) && (!w->point || sim_point_done(w->point));
 }
 
@@ -255,7 +187,7 @@ static void op_complete(struct sim_op *op)
     s->depth--;
     s->done = op->seq;
     op->done = true;
-    barrier_drop(op->barrier);
+    sim_barrier_drop(op->barrier);
     op->barrier = NULL;
     sim_work_drop(&op->work);
     fifo_advance(&s->ctx->all, false);
@@ -404,6 +336,21 @@ bool sim_stream_idle(CUstream s)
 
 /* ---- submission ---- */
 
+/* Wait for what holds launches up: a call that waits for the whole context, and a full queue. */
+static void space_wait(void)
+{
+    space_waiters++;
+    pthread_cond_wait(&space_cond, &lock);
+    space_waiters--;
+}
+
+CUresult sim_ctx_stalled(CUcontext ctx)
+{
+    while (ctx->stall)
+        space_wait();
+    return sim_ctx_check(ctx);
+}
+
 /* A record or wait that would complete at once needs no operation. */
 static bool op_shortcut(CUstream s, struct sim_op *op)
 {
@@ -427,11 +374,8 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
             return r;
         }
     }
-    while (ctx->stall || s->depth >= DEPTH_MAX) {
-        space_waiters++;
-        pthread_cond_wait(&space_cond, &lock);
-        space_waiters--;
-    }
+    while ((ctx->stall && w->kind != SIM_FREE) || s->depth >= DEPTH_MAX)
+        space_wait();
     if (s->magic != SIM_MAGIC_STREAM || ctx->error) {
         sim_work_drop(w);
         return ctx->error ? ctx->error : CUDA_ERROR_INVALID_HANDLE;
@@ -443,14 +387,14 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
         op = malloc(sizeof(*op));
     *op = (struct sim_op){.work = *w, .stream = s, .seq = ctx->last_seq + 1, .fence = ctx->fence, .refs = 1};
     op->legacy = s->blocking ? ctx->legacy.last : 0;
-    if (ctx->barrier && barrier_done(ctx->barrier)) {
-        barrier_drop(ctx->barrier);
+    if (ctx->barrier && sim_barrier_done(ctx->barrier)) {
+        sim_barrier_drop(ctx->barrier);
         ctx->barrier = NULL;
     }
     if ((op->barrier = ctx->barrier))
         op->barrier->refs++;
     if (op_shortcut(s, op)) {
-        barrier_drop(op->barrier);
+        sim_barrier_drop(op->barrier);
         op_drop(op);
         return CUDA_SUCCESS;
     }

@@ -18,6 +18,8 @@ static CUresult get(size_t size, enum sim_mem kind, struct sim_alloc **ret)
     if (r == CUDA_SUCCESS && size == 0)
         return kind == SIM_MEM_HOST ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
+    if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
     if (r != CUDA_SUCCESS)
         return r;
@@ -185,6 +187,8 @@ static CUresult host_register(void *p, size_t size, unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock();
     CUresult r = sim_current(&ctx);
+    if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
     if (r == CUDA_SUCCESS && sim_alloc_find((uintptr_t)p))

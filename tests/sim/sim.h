@@ -312,21 +312,31 @@ uint64_t sim_now(void);
  * w. Waits for it if sync. May drop the lock meanwhile.
  */
 CUresult sim_submit(CUstream s, struct sim_work *w, bool sync);
-bool sim_point_done(const struct sim_point *p);
-void sim_point_take(struct sim_point *p); /* one more reference */
-void sim_point_drop(struct sim_point *p);
 /*
  * Everything given to the context so far is done / of its blocking streams / of s. These drop the lock while waiting.
  */
 void sim_ctx_wait(CUcontext ctx);
-void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches stall */
+void sim_ctx_stall(CUcontext ctx); /* the same, while other threads' launches and calls stall */
+/* Wait for others' sim_ctx_stall, as natively nearly every call does but queries. May drop the lock. Result as
+ * sim_ctx_check's. */
+CUresult sim_ctx_stalled(CUcontext ctx);
 void sim_stream_wait(CUstream s);
 void sim_point_wait(const struct sim_point *p, CUcontext ctx); /* of an event of ctx */
 bool sim_ctx_idle(CUcontext ctx);
 bool sim_stream_idle(CUstream s);
 void sim_stream_left(CUstream s);                             /* the driver has back what was freed in it */
-void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
 extern __thread bool sim_in_hostfn;
+
+/* ---- point.c: points in time ---- */
+
+bool sim_done_all(CUcontext ctx, uint64_t seq); /* all operations of ctx up to seq / those of its blocking streams */
+bool sim_done_blk(CUcontext ctx, uint64_t seq);
+bool sim_point_done(const struct sim_point *p);
+void sim_point_take(struct sim_point *p); /* one more reference */
+void sim_point_drop(struct sim_point *p);
+void sim_barrier_drop(struct sim_barrier *b);
+bool sim_barrier_done(struct sim_barrier *b);
+void sim_ctx_fence(CUcontext ctx, const struct sim_point *p); /* later work of ctx waits for p */
 
 /* ---- work.c: what operations do ---- */
 

@@ -186,6 +186,8 @@ static CUresult create(CUstream *ret, unsigned flags, int priority)
     sim_lock();
     CUresult r = sim_current(&ctx);
     if (r == CUDA_SUCCESS)
+        r = sim_ctx_stalled(ctx);
+    if (r == CUDA_SUCCESS)
         *ret = sim_stream_make(ctx, flags, priority);
     sim_unlock();
     return r;
@@ -203,6 +205,7 @@ static CUresult destroy(CUstream handle)
         return CUDA_ERROR_INVALID_HANDLE;
     sim_lock();
     if (handle->magic == SIM_MAGIC_STREAM) {
+        sim_ctx_stalled(handle->ctx);
         handle->dying = true;
         adversary_nap();
         handle->dying = false;
