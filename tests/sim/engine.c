@@ -67,6 +67,12 @@ uint64_t sim_now(void)
 
 /* ---- conditions ---- */
 
+/* Has everything come that work of this context waits for? */
+static bool op_clear(const struct sim_op *op, CUcontext ctx)
+{
+    return (!op->fence || sim_done_all(ctx, op->fence)) && (!op->barrier || sim_barrier_done(op->barrier));
+}
+
 static bool op_runnable(const struct sim_op *op)
 {
     CUstream s = op->stream;
@@ -74,13 +80,11 @@ static bool op_runnable(const struct sim_op *op)
 
     if (ctx->error)
         return true; /* a dead context drains */
-    if (op->fence && !sim_done_all(ctx, op->fence))
+    if (!op_clear(op, ctx) || (op->twin && !op_clear(op->twin, op->work.copy.also)))
         return false;
     if (s->blocking && ctx->legacy.done < op->legacy)
         return false;
     if (s->legacy && !sim_done_blk(ctx, op->seq - 1))
-        return false;
-    if (op->barrier && !sim_barrier_done(op->barrier))
         return false;
     return op->work.kind != SIM_WAIT || sim_point_done(&op->work.wait);
 }
@@ -173,6 +177,15 @@ static void fifo_advance(struct sim_fifo *fifo, bool blk)
     }
 }
 
+static void twin_complete(struct sim_op *twin, CUcontext ctx)
+{
+    twin->done = true;
+    sim_barrier_drop(twin->barrier);
+    twin->barrier = NULL;
+    fifo_advance(&ctx->all, false);
+    op_drop(twin);
+}
+
 static void op_complete(struct sim_op *op)
 {
     CUstream s = op->stream;
@@ -189,6 +202,8 @@ static void op_complete(struct sim_op *op)
     op->done = true;
     sim_barrier_drop(op->barrier);
     op->barrier = NULL;
+    if (op->twin)
+        twin_complete(op->twin, op->work.copy.also);
     sim_work_drop(&op->work);
     fifo_advance(&s->ctx->all, false);
     if (s->blocking)
@@ -351,6 +366,35 @@ CUresult sim_ctx_stalled(CUcontext ctx)
     return sim_ctx_check(ctx);
 }
 
+/* The next operation of the context, behind everything that it waits for. */
+static struct sim_op *op_new(CUcontext ctx)
+{
+    struct sim_op *op = spare_ops;
+
+    if (op)
+        spare_ops = op->next;
+    else
+        op = malloc(sizeof(*op));
+    *op = (struct sim_op){.seq = ctx->last_seq + 1, .fence = ctx->fence, .refs = 1};
+    if (ctx->barrier && sim_barrier_done(ctx->barrier)) {
+        sim_barrier_drop(ctx->barrier);
+        ctx->barrier = NULL;
+    }
+    if ((op->barrier = ctx->barrier))
+        op->barrier->refs++;
+    return op;
+}
+
+static void op_number(struct sim_op *op, CUcontext ctx)
+{
+    ctx->last_seq = op->seq;
+    if (ctx->all.tail)
+        ctx->all.tail->next_all = op;
+    else
+        ctx->all.head = op;
+    ctx->all.tail = op;
+}
+
 /* A record or wait that would complete at once needs no operation. */
 static bool op_shortcut(CUstream s, struct sim_op *op)
 {
@@ -380,30 +424,22 @@ CUresult sim_submit(CUstream s, struct sim_work *w, bool sync)
         sim_work_drop(w);
         return ctx->error ? ctx->error : CUDA_ERROR_INVALID_HANDLE;
     }
-    struct sim_op *op = spare_ops;
-    if (op)
-        spare_ops = op->next;
-    else
-        op = malloc(sizeof(*op));
-    *op = (struct sim_op){.work = *w, .stream = s, .seq = ctx->last_seq + 1, .fence = ctx->fence, .refs = 1};
+    struct sim_op *op = op_new(ctx);
+    op->work = *w;
+    op->stream = s;
     op->legacy = s->blocking ? ctx->legacy.last : 0;
-    if (ctx->barrier && sim_barrier_done(ctx->barrier)) {
-        sim_barrier_drop(ctx->barrier);
-        ctx->barrier = NULL;
-    }
-    if ((op->barrier = ctx->barrier))
-        op->barrier->refs++;
     if (op_shortcut(s, op)) {
         sim_barrier_drop(op->barrier);
         op_drop(op);
         return CUDA_SUCCESS;
     }
-    ctx->last_seq = s->last = op->seq;
-    if (ctx->all.tail)
-        ctx->all.tail->next_all = op;
-    else
-        ctx->all.head = op;
-    ctx->all.tail = op;
+    s->last = op->seq;
+    op_number(op, ctx);
+    if (op->work.kind == SIM_COPY && op->work.copy.also) {
+        op->twin = op_new(op->work.copy.also);
+        op->twin->refs = 2;
+        op_number(op->twin, op->work.copy.also);
+    }
     if (s->blocking) {
         op->refs++;
         if (ctx->blk.tail)

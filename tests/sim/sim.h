@@ -191,7 +191,8 @@ struct sim_work {
             uint64_t dst, src;
             size_t dpitch, spitch, dslice, sslice, width, height, depth;
             void *staged;
-        } copy; /* dslice, sslice: from one layer to the next */
+            CUcontext also;
+        } copy; /* dslice, sslice: from one layer to the next; also: another device's context that the copy belongs to */
         struct {
             CUhostFn fn;
             CUstreamCallback cb;
@@ -226,6 +227,7 @@ struct sim_op {
     CUstream stream;
     uint64_t seq, fence, legacy; /* own number; all up to fence first; the legacy stream up to legacy first */
     struct sim_barrier *barrier;
+    struct sim_op *twin; /* its number in copy.also, and what comes before it there; in no stream */
     struct sim_op *next, *next_all, *next_blk;
     int refs;
     bool done;
@@ -358,6 +360,7 @@ struct sim_side {
     uint64_t addr;
     size_t pitch, slice; /* from one row, one layer to the next */
     enum sim_must must;
+    CUcontext ctx; /* SIM_OF_CONTEXT: as the copy names it */
 };
 
 /* Everything between an exported copy and sim_submit. Takes the lock itself. */
