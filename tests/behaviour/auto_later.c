@@ -212,7 +212,7 @@ static int set_2d32_plain(char *u, size_t n, int byte)
     return far_returned();
 }
 
-/* A race that has to come out right with ordered, too: CUDA orders such a copy with the work of both devices' contexts. */
+/* A race that has to come out right with ordered, too: CUDA orders such a copy with the work of both devices. */
 #define ORDERED(name_, write_)                                                                                         \
     {                                                                                                                  \
         .name = #name_, .fn = auto_race_row, .write = write_                                                           \

@@ -98,15 +98,15 @@ CUresult sim_copy(struct sim_side dst, struct sim_side src, size_t width, size_t
 static CUresult copy1(uint64_t dst, enum sim_must dmust, uint64_t src, enum sim_must smust, size_t n, CUstream s,
                       bool pt, bool sync)
 {
-    return sim_copy((struct sim_side){dst, n, n, dmust, NULL}, (struct sim_side){src, n, n, smust, NULL}, n, 1, 1, s, pt,
-                    sync);
+    return sim_copy((struct sim_side){dst, n, n, dmust, NULL}, (struct sim_side){src, n, n, smust, NULL}, n, 1, 1, s,
+                    pt, sync);
 }
 
 static CUresult copy1_peer(uint64_t dst, CUcontext dctx, uint64_t src, CUcontext sctx, size_t n, CUstream s, bool pt,
                            bool sync)
 {
-    return sim_copy((struct sim_side){dst, n, n, SIM_OF_CONTEXT, dctx}, (struct sim_side){src, n, n, SIM_OF_CONTEXT, sctx},
-                    n, 1, 1, s, pt, sync);
+    return sim_copy((struct sim_side){dst, n, n, SIM_OF_CONTEXT, dctx},
+                    (struct sim_side){src, n, n, SIM_OF_CONTEXT, sctx}, n, 1, 1, s, pt, sync);
 }
 
 #define P(x) ((uint64_t)(uintptr_t)(x))

@@ -375,8 +375,7 @@ static void part_unmap(bool begun)
     LOAD_MAPPING;
     void *(*host)(unsigned long long, size_t) = (void *(*)(unsigned long long, size_t))dlsym(drv.lib, "simgpu_host");
     enum { SIZE = 64 << 20 };
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
     CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle h;
     atomic_bool over = false;

@@ -191,8 +191,8 @@ struct sim_work {
             uint64_t dst, src;
             size_t dpitch, spitch, dslice, sslice, width, height, depth;
             void *staged;
-            CUcontext also;
-        } copy; /* dslice, sslice: from one layer to the next; also: another device's context that the copy belongs to */
+            CUcontext also; /* another device's, whose work the copy is as well; NULL: none */
+        } copy;             /* dslice, sslice: from one layer to the next */
         struct {
             CUhostFn fn;
             CUstreamCallback cb;
@@ -326,7 +326,7 @@ void sim_stream_wait(CUstream s);
 void sim_point_wait(const struct sim_point *p, CUcontext ctx); /* of an event of ctx */
 bool sim_ctx_idle(CUcontext ctx);
 bool sim_stream_idle(CUstream s);
-void sim_stream_left(CUstream s);                             /* the driver has back what was freed in it */
+void sim_stream_left(CUstream s); /* the driver has back what was freed in it */
 extern __thread bool sim_in_hostfn;
 
 /* ---- point.c: points in time ---- */

@@ -5,8 +5,8 @@
  * Physical memory counts when it is created and gets its bytes where it is mapped. Memory mapped this way is neither
  * legacy-IPC capable nor can cuMemFree free it, like ncclMemAlloc's memory. It is no context's and outlives them, a
  * device reaches it only once it has been given access, and unmapping it does not wait for the device: work that is in
- * the middle of it, or comes later, finds an illegal address. A handle cannot be mapped several times; a multicast object can be made, and has no
- * memory.
+ * the middle of it, or comes later, finds an illegal address. A handle cannot be mapped several times; a multicast
+ * object can be made, and has no memory.
  *
  * Memory that is exported lies in a file of its own from then on, and its descriptor is the handle that is shared. The
  * file ends with a page that describes the memory (struct shared), so that another process can import it. As with
