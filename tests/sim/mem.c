@@ -167,7 +167,7 @@ static CUresult host_get(void **pp, size_t size, unsigned flags)
     if (r == CUDA_SUCCESS) {
         *pp = a ? a->host : NULL;
         if (a)
-            a->flags = flags;
+            a->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP; /* all of it is */
     }
     sim_unlock();
     return r;
@@ -191,8 +191,9 @@ static CUresult host_register(void *p, size_t size, unsigned flags)
         r = sim_ctx_stalled(ctx);
     if (r == CUDA_SUCCESS)
         r = sim_capture_unsafe();
-    if (r == CUDA_SUCCESS && sim_alloc_find((uintptr_t)p))
-        r = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    struct sim_alloc *there = r == CUDA_SUCCESS ? sim_alloc_find((uintptr_t)p) : NULL;
+    if (there)
+        r = there->kind == SIM_MEM_REGISTERED ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         r = sim_host_alloc(ctx, (uintptr_t)p, p, size, SIM_MEM_REGISTERED, &a);
     if (r == CUDA_SUCCESS)
@@ -209,7 +210,11 @@ CUresult cuMemHostUnregister(void *p)
     SIM_ENTER(cuMemHostUnregister);
     CUresult r = give_back((uintptr_t)p, 1u << SIM_MEM_REGISTERED);
 
-    return r == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
+    sim_lock();
+    const struct sim_alloc *a = r == CUDA_ERROR_INVALID_VALUE ? sim_alloc_find((uintptr_t)p) : NULL;
+    bool pinned = a && a->kind == SIM_MEM_HOST;
+    sim_unlock();
+    return r == CUDA_ERROR_INVALID_VALUE && !pinned ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : r;
 }
 
 static CUresult host_find(void *p, CUdeviceptr *ret_ptr, unsigned *ret_flags)
