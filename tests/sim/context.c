@@ -18,6 +18,7 @@
 static struct CUctx_st primaries[SIM_DEVICES_MAX];
 static CUcontext created;
 static uint64_t ids;
+static bool lost[SIM_DEVICES_MAX]; /* a context ended that had an error: the process gets none there any more */
 static __thread struct {
     CUcontext ctx;
     bool gone; /* it had been destroyed before it was made current */
@@ -82,6 +83,7 @@ static void stopped_wait(CUcontext ctx)
 static void ctx_stop(CUcontext ctx)
 {
     ctx->stopping = true;
+    lost[ctx->dev] = lost[ctx->dev] || ctx->error;
     sim_streams_kill(ctx);
     sim_ctx_stall(ctx);
     while (ctx->allocs)
@@ -145,9 +147,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    *pctx = sim_primary_take(dev);
+    stopped_wait(&primaries[dev]);
+    CUresult r = lost[dev] ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        *pctx = sim_primary_take(dev);
     sim_unlock();
-    return CUDA_SUCCESS;
+    return r;
 }
 
 static CUresult primary_release(CUdevice dev)
@@ -227,8 +232,10 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     if (dev_check(dev))
         return dev_check(dev);
     sim_lock();
-    CUcontext ctx = sim_ctx_new(dev, flags);
+    CUcontext ctx = lost[dev] ? NULL : sim_ctx_new(dev, flags);
     sim_unlock();
+    if (!ctx)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *pctx = ctx;
     return push(ctx);
 }
